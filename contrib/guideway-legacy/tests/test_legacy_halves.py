@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -181,6 +181,24 @@ def test_a_subclass_has_a_transform_of_its_own() -> None:
         "modifier.mine",
         (processor,),
     )
+
+
+def test_a_subclass_has_what_all_its_bases_give_it() -> None:
+    class Listed:
+        names: ClassVar[list[str]] = []
+
+        def __init_subclass__(cls) -> None:
+            super().__init_subclass__()
+            cls.names.append(cls.__name__)
+
+    class Mine(LegacyModifier, Listed):
+        name, processors = "mine", (Processor("callable", last),)
+
+    assert Listed.names == ["Mine"]
+    options: dict[str, Any] = {}
+    context = ModifierContext(vocabulary=VOCABULARY, max_num_sequences=4, max_model_len=64)
+    modifier = Mine(options, context)
+    assert (modifier.options, modifier.context) == (options, context)
 
 
 def test_extra_args_are_for_processors_of_vllm() -> None:

@@ -105,7 +105,7 @@ class BudgetTransform(LogitTransform):
 class Budget(LogitModifier[BudgetState]):
     """Speaks every verb: takes no drafts but the tokens it forces, finishes, and has no payload until it must.
 
-    Two sets of buffers are used in turn. It refuses some requests, and forks with a message of its own.
+    Two sets of buffers are used in turn. It refuses some requests, and to fork what is spent with a message of its own.
     """
 
     name, stage, transform = "budget", Stage.MASK, BudgetTransform
@@ -153,7 +153,10 @@ class Budget(LogitModifier[BudgetState]):
         return len(token_ids)
 
     def fork(self, state: BudgetState) -> BudgetState:
-        raise UnsupportedCapability("a budget is not shared", field="fork")
+        if state.left <= 0:
+            raise UnsupportedCapability("a budget that is spent is not shared", field="fork")
+        self.live += 1
+        return BudgetState(state.left)
 
     def release(self, state: BudgetState | None) -> None:
         if state is not None:

@@ -21,6 +21,7 @@ from guideway.api import (
     Stage,
     Step,
     StepBatch,
+    UnsupportedCapability,
 )
 from guideway_conformance.modifier.subject import ModifierSubject
 from guideway_conformance.registry import Obligation, checks
@@ -28,6 +29,7 @@ from guideway_conformance.runner import run
 from guideway_conformance.subjects import NotPerformed, Settings, perform
 from guideway_conformance.target import Target
 from saboteurs.modifier.references import Mass, Repetition, RepetitionState
+from saboteurs.modifier.states import RefusesEveryFork
 
 
 class Deaf(Repetition):
@@ -93,6 +95,22 @@ class NeverForces(OnlySpeaks):
         return ()
 
 
+class ForksAfterTheirEnd(Repetition):
+    """Would fork, but ends each sequence at its first token."""
+
+    def accept(self, state: RepetitionState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        return FINISH
+
+
+class ForksSome(Repetition):
+    """Refuses to fork what is weak: the rest is enough."""
+
+    def fork(self, state: RepetitionState) -> RepetitionState:
+        if state.strength == 3.0:
+            raise UnsupportedCapability("it is too weak", field="fork")
+        return super().fork(state)
+
+
 class Ends(OnlySpeaks):
     """Has no payload, but ends sequences: it acts."""
 
@@ -116,12 +134,21 @@ def performed(modifier: type[LogitModifier[Any]], name: str) -> None:
         (Powerless, "company_changes_nothing", "none was changed"),
         (Unmoved, "emits_what_it_declares", "heard none of its feedback"),
         (OnlySpeaks, "numbers_stay_numbers", "spoke of 0 rows"),
+        (RefusesEveryFork, "forks_go_on_as_their_parent", "of [1-9][0-9]* states it refused each.*at which it forks"),
+        (RefusesEveryFork, "forks_are_independent", "of [1-9][0-9]* states it refused each"),
+        (RefusesEveryFork, "forks_end_alone", "of [1-9][0-9]* states it refused each.*leave out its `fork`"),
+        (ForksAfterTheirEnd, "forks_end_alone", "lived on after a token"),
         (NeverForces, "forced_is_all_that_is_left", "force a token.*`forced` gives one"),
     ],
 )
 def test_what_never_acts_is_not_performed(modifier: type[LogitModifier[Any]], name: str, advice: str) -> None:
     with pytest.raises(NotPerformed, match=f"your examples never made it .*{advice}"):
         performed(modifier, name)
+
+
+@pytest.mark.parametrize("name", ["forks_go_on_as_their_parent", "forks_are_independent", "forks_end_alone"])
+def test_a_fork_of_some_states_is_enough(name: str) -> None:
+    performed(ForksSome, name)
 
 
 def test_rows_after_drafts_are_part_of_it() -> None:

@@ -19,7 +19,7 @@ TIERS: tuple[Tier, ...] = get_args(Tier)
 
 Mode: TypeAlias = Literal["positive", "refusal"]
 
-Act: TypeAlias = Literal["rows", "drafts", "hears", "feedback"]
+Act: TypeAlias = Literal["rows", "drafts", "hears", "feedback", "forks"]
 """A thing that a plugin does. `guideway_conformance.modifier.evidence` says when a modifier did it."""
 
 KIND_MODULES = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
 
+from guideway_conformance.outcomes import Outcome
 from guideway_conformance.registry import KIND_MODULES, Mode
 
 __all__ = ["Saboteur", "saboteur", "saboteurs"]
@@ -24,8 +25,10 @@ class Saboteur:
     component: Any
     """A class, or for the kind ``hooks`` an object that carries hooks."""
     killer: str
-    """The id of the check that has to fail."""
+    """The id of the check that has to catch it."""
     mode: Mode = "positive"
+    outcome: Outcome = "fail"
+    """``error`` of one that breaks no rule, but shows nothing: the check is then not performed."""
 
     @property
     def kind(self) -> str:
@@ -41,11 +44,12 @@ class Saboteur:
 _SABOTEURS: list[Saboteur] = []
 
 
-def saboteur(killer: str, mode: Mode = "positive") -> Callable[[T], T]:
-    """Register a class, or for the kind ``hooks`` an object, as what the check `killer` has to catch in `mode`."""
+def saboteur(killer: str, mode: Mode = "positive", outcome: Outcome = "fail") -> Callable[[T], T]:
+    """Register a class, or for the kind ``hooks`` an object, as what the check `killer` has to catch in `mode`, with
+    `outcome`."""
 
     def register(component: T) -> T:
-        _SABOTEURS.append(Saboteur(component, killer, mode))
+        _SABOTEURS.append(Saboteur(component, killer, mode, outcome))
         return component
 
     return register

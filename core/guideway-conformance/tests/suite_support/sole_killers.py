@@ -20,10 +20,10 @@ RESULTS = Path(__file__).parents[1] / "results" / "sole_killers.md"
 
 
 def killers(saboteur: Saboteur) -> set[str]:
-    """All checks up to the tier ``extended`` that fail for `saboteur`."""
+    """All checks up to the tier ``extended`` that catch `saboteur`."""
     with Host(Target.of_class(saboteur.component)) as host:
         planned = plan(saboteur.kind, host.declared, host.traits, up_to="extended")
-        return {result.obligation.check for result in host.run(planned, jobs=2) if result.outcome == "fail"}
+        return {result.obligation.check for result in host.run(planned, jobs=2) if result.outcome == saboteur.outcome}
 
 
 def section(kind: str) -> str:

@@ -39,6 +39,10 @@ class Evidence:
     acted_after_drafts: int = 0
     ended: int = 0
     """Sequences that it ended."""
+    forked: int = 0
+    """States that it forked."""
+    fork_refusals: int = 0
+    """Those that it refused to fork."""
     sequences: list[Running] = field(default_factory=list)
     """All that were started."""
     new_bench: Callable[[], Any] | None = None
@@ -71,6 +75,14 @@ def require(cls: type[LogitModifier[Any]], evidence: Evidence, acts: tuple[Act, 
         raise NotPerformed(
             f"your examples never made it act after drafts: of {evidence.draft_rows} rows after drafts none was "
             f"changed. {HOW} at which it acts on more than the first row of a step"
+        )
+    if "forks" in acts and not evidence.forked:
+        why = "none of its states lived on after a token"
+        if evidence.fork_refusals:
+            why = f"of {evidence.fork_refusals} states it refused each"
+        raise NotPerformed(
+            f"your examples never made it fork: {why}. {HOW} with options or `generated` at which it forks, or leave "
+            "out its `fork` if it refuses every state"
         )
     listens = cls.accept is not LogitModifier.accept and not cls.derived
     if "hears" in acts and listens:

@@ -213,7 +213,7 @@ def _no_fork(subject: ModifierSubject) -> None:
     raise AssertionError("its class does not implement fork, but fork did not raise UnsupportedCapability")
 
 
-@check("modifier", capability="fork", refusal=_no_fork, trait="stateful", acts=("hears",))
+@check("modifier", capability="fork", refusal=_no_fork, trait="stateful", acts=("forks", "hears"))
 def forks_go_on_as_their_parent(subject: ModifierSubject) -> None:
     """A forked state is a copy: it gives what its parent gives, `forced`, `validate` and `report` too, and forking does
     not move the parent."""
@@ -230,7 +230,7 @@ def forks_go_on_as_their_parent(subject: ModifierSubject) -> None:
         expect_same_answers(found, wanted, f"after {len(sequence.tokens)} tokens a fork says other than its parent")
 
 
-@check("modifier", capability="fork", refusal=_no_fork, trait="stateful", acts=("hears",))
+@check("modifier", capability="fork", refusal=_no_fork, trait="stateful", acts=("forks", "hears"))
 def forks_are_independent(subject: ModifierSubject) -> None:
     """A fork is independent: what parent or fork accept is nothing to the other."""
     for mover in ("fork", "parent"):
@@ -276,7 +276,7 @@ def _expect_learned(
     raise AssertionError(what)
 
 
-@check("modifier", capability="fork", refusal=_no_fork, trait="stateful")
+@check("modifier", capability="fork", refusal=_no_fork, trait="stateful", acts=("forks",))
 def forks_end_alone(subject: ModifierSubject) -> None:
     """To let go of a fork is nothing to its parent, nor the other way round."""
     for ending in ("fork", "parent"):
@@ -412,11 +412,15 @@ def _pair(subject: ModifierSubject, bench: Bench, sequence: Running) -> list[tup
 
 
 def _forked(bench: Bench, sequence: Running) -> Running | None:
-    """None where the modifier refuses to fork this state."""
+    """None where the modifier refuses to fork this state. That it does so everywhere is for `require` to say."""
+    evidence = bench.subject.evidence
     try:
-        return bench.fork(sequence, slot=60, index=1)
+        fork = bench.fork(sequence, slot=60, index=1)
     except UnsupportedCapability:
+        evidence.fork_refusals += 1
         return None
+    evidence.forked += sequence.state is not None
+    return fork
 
 
 def _moves_nothing(subject: ModifierSubject, ask: Callable[[Bench, Running], None], what: str) -> None:

@@ -17,6 +17,7 @@ from guideway.api import (
     SequenceInfo,
     Step,
     StepBatch,
+    UnsupportedCapability,
 )
 
 from saboteurs import saboteur
@@ -207,6 +208,16 @@ class ShallowFork(Mass):
 
     def fork(self, state: list[float]) -> list[float]:
         return state
+
+
+@saboteur("modifier.forks_go_on_as_their_parent", outcome="error")
+@saboteur("modifier.forks_are_independent", outcome="error")
+@saboteur("modifier.forks_end_alone", outcome="error")
+class RefusesEveryFork(Repetition):
+    """Its class says that it can fork, but it refuses each state."""
+
+    def fork(self, state: RepetitionState) -> RepetitionState:
+        raise UnsupportedCapability("this sequence cannot be forked", field="fork")
 
 
 class _SecretFork(Watermark):
