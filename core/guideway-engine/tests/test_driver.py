@@ -97,6 +97,8 @@ def test_an_engine_with_a_part_that_is_broken_for_good_can_be_closed(driver: str
         ("scheduler", "Picky", "picky"),
         ("request_processor", "Nothing", "made None of a task"),
         ("request_processor", "Mistaken", "mistaken"),
+        ("request_processor", "Headless", "token_ids of a request must be an int64 array"),
+        ("scheduler", "Startling", "startling"),
         ("output_processor", "ReturnsNone", "made None of a request"),
         ("output_processor", "ReturnsErrors", "returned"),
     ],
@@ -106,6 +108,25 @@ def test_what_one_input_does_to_a_part_ends_that_one(driver: str, bert: Path, pa
         before, poison, after = failures(engine.embed(["w1", "poison", "w2"]))
         assert before is None and after is None
         assert isinstance(poison, PluginError) and said in str(poison)
+        assert failures(engine.embed(texts(2))) == [None] * 2
+
+
+@pytest.mark.parametrize("cls", ["Losing", "Hesitant"])
+def test_nobody_waits_for_what_a_scheduler_keeps_back(driver: str, bert: Path, cls: str) -> None:
+    with opened(bert, driver, scheduler=f"{PARTS}:{cls}") as engine, ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(engine.embed, inputs) for inputs in (["w1", "poison", "w2"], texts(5))]
+        before, poison, after = failures(calls[0].result(60))
+        assert before is None and after is None
+        assert isinstance(poison, PluginError) and "gives none of them" in str(poison)
+        assert failures(calls[1].result(60)) == [None] * 5
+        assert failures(engine.embed(texts(2))) == [None] * 2
+
+
+def test_what_is_given_up_is_so_whatever_the_scheduler_says(driver: str, bert: Path) -> None:
+    with opened(bert, driver, scheduler=f"{PARTS}:Unforgetting", max_step_requests=1) as engine:
+        results = engine.embed(iter(texts(40)))
+        next(results)
+        results.close()
         assert failures(engine.embed(texts(2))) == [None] * 2
 
 

@@ -308,6 +308,7 @@ def test_mistakes_are_explained(
     ("line", "said"),
     [
         ("{", "line 2 is not JSON"),
+        ('{"prompt": "x", "prompt": "y"}', "line 2 is not JSON: the key 'prompt' appears twice"),
         ('"text"', "line 2 must be an object with 'prompt'"),
         ('{"text": "x"}', "line 2 must be an object with 'prompt'"),
         ('{"prompt": "x", "schemas": {}}', "unknown key 'schemas'"),

@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from guideway_engine.prefill.cutting import cut_text, is_cuttable
 from guideway_engine.prefill.requests import Tokenizing
 from guideway_engine.prefill.runner import PoolingRunner
 from guideway_engine.prefill.workflows import EmbedOptions
+from guideway_engine.workflows.computing import Computing
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 DRIVERS = ("sync", "async", "double_buffered")
@@ -364,6 +366,49 @@ def test_a_text_that_kills_the_worker_ends_alone(bert: Path, engine: Engine) -> 
     for result, alone in zip(results, engine.embed(given), strict=True):
         if result.error is None:
             np.testing.assert_allclose(result.vector, alone.vector, atol=1e-6)  # type: ignore[arg-type]
+
+
+def test_options_are_for_the_workflow_that_the_model_is_opened_with(bert: Path) -> None:
+    with Engine(bert, options={"workflow.embed": {"truncate": "right"}}) as opened:
+        assert [result.truncated for result in opened.embed(["w1", "w1 " * 100])] == [False, True]
+    parts = {"scheduler": "guideway_engine.scheduling.scheduler:Scheduler"}
+    with Engine("demo", options={"workflow.decode": parts}) as decoder:
+        assert decoder.workflow == "decode"
+    for model, other in (("demo", "embed"), (bert, "rerank"), (bert, "decode"), (bert, "of nobody")):
+        with pytest.raises(InvalidConfiguration, match="is opened with the workflow") as caught:
+            Engine(model, options={f"workflow.{other}": {}})
+        assert caught.value.field == f"options.workflow.{other}"
+    with pytest.raises(InvalidConfiguration, match="which this configuration does not use"):
+        Engine(bert, workflow="embed", options={"workflow.rerank": {}})
+
+
+def test_steps_of_one_worker_that_is_lost_bring_one_other() -> None:
+    class Outputs:
+        def results(self, work: list[Any], output: Any) -> list[Any]:
+            return [output] * len(work)
+
+    class Executor:
+        lost = True
+        restarts = 0
+
+        def submit(self, method: str, *_: Any) -> Any:
+            return SimpleNamespace(result=self.die if self.lost else lambda: method)
+
+        def restart(self) -> None:
+            self.restarts += 1
+            self.lost = False
+
+        def die(self) -> None:
+            raise WorkerLost("the worker died")
+
+    executor = Executor()
+    parts = SimpleNamespace(output_processor=Outputs(), step_builder=SimpleNamespace(build=list))
+    computing = Computing("embed", cast("Any", parts), cast("Any", executor))
+    steps: list[Any] = [["a", "b"], ["c", "d"]]
+    sent = [computing.submit(work) for work in steps]  # both are on their way
+    for work, call in zip(steps, sent, strict=True):
+        assert computing.results(work, call) == ["execute"] * 2
+    assert executor.restarts == 1
 
 
 def test_what_an_engine_does_not_serve_is_refused_by_name(bert: Path, engine: Engine) -> None:

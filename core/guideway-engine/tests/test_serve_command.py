@@ -9,10 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -74,6 +76,31 @@ def test_who_asked_before_sigterm_gets_an_answer(bert: Path, tmp_path: Path) -> 
                 assert process.poll() is None
             process.send_signal(signal.SIGTERM)
             assert asked.result() == 2
+        assert process.wait(60) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == "guideway: stopped\n"
+
+
+@pytest.mark.slow
+def test_who_asked_before_a_second_interrupt_hears_that_it_stops(bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "slow_runner.py").write_text(SLOW_RUNNER.replace("sleep(1)", "sleep(5)"))
+    option = "--option=workflow.embed.runner=slow_runner:Slow"
+    with serving(tmp_path, "--model", str(bert), "--workflow", "embed", option) as (process, url):
+
+        def ask() -> tuple[int, str]:
+            with pytest.raises(HTTPError) as caught:
+                urlopen(Request(f"{url}/v1/embeddings", b'{"model": "tiny-bert", "input": "w1"}'), timeout=60)
+            with caught.value as answer:
+                return answer.code, json.load(answer)["error"]["code"]
+
+        with ThreadPoolExecutor(1) as threads:
+            asked = threads.submit(ask)
+            while not (tmp_path / "under_way").exists():
+                assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.5)  # two signals at once are one
+            process.send_signal(signal.SIGINT)
+            assert asked.result() == (503, "engine_closed")
         assert process.wait(60) == 0
         assert process.stderr is not None
         assert process.stderr.read() == "guideway: stopped\n"

@@ -76,6 +76,10 @@ def client(addresses: dict[str, str]) -> Iterator[OpenAI]:
         yield made
 
 
+TWICE = b'{"model": "m", "input": "w1", "input": "w2"}'
+"""A body of which one input would be lost without a word."""
+
+
 def posted(url: str, body: Any, raw: bytes | None = None) -> tuple[int, Any]:
     data = json.dumps(body).encode() if raw is None else raw
     try:
@@ -155,7 +159,9 @@ def test_a_call_that_is_wrong_as_a_whole(
     assert error["message"]
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"model": "\x1b"}', b'{"model": NaN}'])
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"model": "\x1b"}', b'{"model": NaN}', TWICE]
+)
 def test_a_body_that_is_none(raw: bytes, addresses: dict[str, str]) -> None:
     status, found = posted(f"{addresses['embed']}/v1/embeddings", None, raw)
     assert status == 400
@@ -210,7 +216,9 @@ def test_texts_and_pairs_are_labelled(addresses: dict[str, str], engines: dict[s
 
 def test_what_the_model_is_not_for_is_refused(addresses: dict[str, str]) -> None:
     status, found = posted(f"{addresses['embed']}/v1/rerank", {"model": MODEL, "query": "w1", "documents": ["w1"]})
-    assert (status, found["error"]["code"]) == (400, "unsupported_capability")
+    assert (status, found["error"]["code"], found["error"]["param"]) == (400, "unsupported_capability", "model")
+    said = found["error"]["message"]
+    assert "is not for /v1/rerank" in said and "send to /v1/embeddings" in said
     assert posted(f"{addresses['embed']}/v1/none", {})[1]["error"]["code"] == "no_route"
     with urlopen(f"{addresses['embed']}/openapi.json") as response:
         paths = json.load(response)["paths"]

@@ -108,6 +108,13 @@ def test_a_row_is_found_by_its_line_whatever_is_blank(name: str, given: bytes, r
     assert "holds no text" in run("embed", "--input", str(tmp_path / name))[2]
 
 
+def test_a_key_that_a_line_has_twice_is_an_error_of_that_line(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "w1", "prompt": "w2"}\n{"prompt": "w3"}\n')
+    status, out, err = run("embed", "--input", str(tmp_path / "in.jsonl"))
+    assert status == 1 and "line 1 is not JSON: the key 'prompt' appears twice" in err
+    assert [line["finish_reason"] for line in lines(out)] == ["refused", "done"]
+
+
 def test_a_matrix_that_does_not_fit_is_an_error_and_not_there(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

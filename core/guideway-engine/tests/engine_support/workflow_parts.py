@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from threading import Event, Semaphore, current_thread, main_thread
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from guideway.api import GuidewayError, Prepared, Task
 from guideway_engine.prefill.forward import Ragged
@@ -209,3 +210,46 @@ class GatedRunner(PoolingRunner):
         Gate.tickets.acquire(timeout=60)
         Gate.steps += 1
         return super().execute(step)
+
+
+class Headless(Nothing):
+    """Makes a request of one text that has no tokens, not even none of them."""
+
+    def made(self, request: Prepared | GuidewayError) -> Any:
+        assert isinstance(request, Prepared)
+        return replace(request, token_ids=cast("Any", None))
+
+
+class Unforgetting(PrefillScheduler):
+    """Raises where it is to forget a task."""
+
+    def abort(self, task: Task) -> None:
+        super().abort(task)
+        raise KeyError("unforgetting")
+
+
+class Startling(PrefillScheduler):
+    """Raises where the request of one text is ready."""
+
+    def prepared(self, request: Prepared) -> None:
+        if request.task.value == "poison":
+            raise KeyError("startling")
+        super().prepared(request)
+
+
+class Losing(PrefillScheduler):
+    """Loses one text."""
+
+    def prepared(self, request: Prepared) -> None:
+        if request.task.value == "poison":
+            self.abort(request.task)
+        else:
+            super().prepared(request)
+
+
+class Hesitant(PrefillScheduler):
+    """Never hands one text out to be prepared."""
+
+    def add(self, task: Task) -> None:
+        if task.value != "poison":
+            super().add(task)

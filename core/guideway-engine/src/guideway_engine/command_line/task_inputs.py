@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
+from guideway.api.types import strict_json
 from guideway.command_line.usage import WrongValue
 from guideway.errors import InvalidRequest
 
@@ -105,7 +106,7 @@ def _of_line(where: str, task: str, query: str | None, index: int, line: str) ->
 
 def _parsed(where: str, task: str, query: str | None, index: int, line: str) -> Entry:
     try:
-        entry = json.loads(line)
+        entry = strict_json(line)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{where} is not JSON: {error}", field="input") from error
     known = KEYS[task]

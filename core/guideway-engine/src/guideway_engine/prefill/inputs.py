@@ -112,6 +112,10 @@ def value_of(task: Task) -> Value:
             return (value[0], value[1])
         if all(isinstance(item, Integral) and not isinstance(item, bool) for item in value):
             return tuple(int(item) for item in value)
+    if task.kind == "rerank":
+        raise InvalidRequest(
+            f"what is ranked is a pair of texts, a query and a document, not {short_repr(task.value)}", field="input"
+        )
     raise InvalidRequest(
         f"an input is text, a list of token ids, {{'prompt': ...}}, {{'prompt_token_ids': ...}}"
         f"{' or a pair of texts' if task.kind != 'embed' else ''}, not {short_repr(task.value)}",

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
+from guideway.errors import UnsupportedCapability
+
 from guideway_engine.engine import Engine
 from guideway_engine.server.bodies import Body, ClassifyBody, EmbeddingsBody, RerankBody, inputs_of
 from guideway_engine.server.errors import ModelNotFound, content_of
@@ -42,7 +44,14 @@ class Call:
     def results(self, task: str, values: Sequence[Any], body: Body, **params: Any) -> list[Any]:
         """The result of each value. Raises the first one's error if none has any."""
         given = {"truncate": body.truncate, **params}
-        results = self.engine.run(task, iter(values), given, priority=body.priority, tenant=body.tenant)
+        try:
+            results = self.engine.run(task, iter(values), given, priority=body.priority, tenant=body.tenant)
+        except UnsupportedCapability as error:
+            asked, own = (next((r.path for r in ROUTES if r.task == one), None) for one in (task, self.engine.workflow))
+            hint = f"; send to {own}" if own else ""
+            raise UnsupportedCapability(
+                f"the model {self.model!r} is not for {asked}: {error}{hint}", field="model"
+            ) from error
         found = []
         for result in results:
             found.append(result)

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from guideway_engine.engine import Engine
+from guideway_engine.errors import EngineClosed
 from guideway_engine.server.answering import ROUTES, Call, Route
 from guideway_engine.server.bodies import read_body
 from guideway_engine.server.errors import Busy, ModelNotFound, NoRoute, TooLarge, content_of, status_of
@@ -68,6 +69,10 @@ class _Server:
             return await self._computed(route, request, b"".join(chunks), request_id)
         except ClientDisconnect:
             return Response(status_code=LEFT)
+        except asyncio.CancelledError:  # only a server that ends, and waits no longer, gives a request up
+            return _failure(
+                EngineClosed("the server is stopping, and took no more time for this; try again"), request_id
+            )
         except Exception as error:
             return _failure(error, request_id)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, TypeVar
 
+from guideway.api.types import strict_json
 from guideway.errors import InvalidRequest, LimitExceeded, passable
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
@@ -82,7 +83,7 @@ class ClassifyBody(Body):
 def read_body(cls: type[B], raw: bytes) -> B:
     """The body that `raw` is the JSON of. Raises `InvalidRequest`."""
     try:
-        content = json.loads(raw)
+        content = strict_json(raw.decode(json.detect_encoding(raw), "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"the body is no JSON: {passable(str(error))}", field="body") from None
     if not isinstance(content, dict):

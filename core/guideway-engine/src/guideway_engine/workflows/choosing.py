@@ -32,6 +32,7 @@ def open_workflow(config: EngineConfig, plugins: Plugins) -> Serving | None:
         plugins.require(config.selection(plugins.index))
     model = ModelFolder.read(model_path(config.model, plugins))
     workflow = choose(config.workflow, model, plugins)
+    _check_options(workflow, model, config)
     if workflow is DecodeWorkflow:
         return None
     from guideway_engine.workflows.serving import Serving
@@ -61,6 +62,19 @@ def choose(name: str | None, model: ModelFolder, plugins: Plugins) -> type[Workf
             field="workflow",
         )
     return workflow
+
+
+def _check_options(workflow: type[Workflow], model: ModelFolder, config: EngineConfig) -> None:
+    """Raise `InvalidConfiguration` for options of another workflow than the one that the model is opened with."""
+    component = f"workflow.{workflow.name}"
+    for name in config.options:
+        if name.startswith("workflow.") and name != component:
+            raise InvalidConfiguration(
+                f"options are given for {name!r}, and {model.architecture} ({str(model.path)!r}) is opened with the "
+                f"workflow {workflow.name!r}; give them for {component!r}, or choose the other one with "
+                f"workflow={name.removeprefix('workflow.')!r}",
+                field=f"options.{name}",
+            )
 
 
 def verdicts(model: ModelFolder, plugins: Plugins) -> Mapping[str, str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from guideway.api.provisional import Call, Executor
@@ -17,6 +18,15 @@ __all__ = ["Computing"]
 log = logging.getLogger("guideway_engine")
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A step on its way."""
+
+    call: Call
+    life: int
+    """The number of the worker that it was sent to."""
+
+
 class Computing:
     """Builds steps, sends them to the worker and reads what comes back. Used by one thread."""
 
@@ -24,39 +34,42 @@ class Computing:
         self._plugin = f"workflow.{workflow}"
         self._parts = parts
         self._executor = executor
+        self._lives = 1
+        """The workers that there were, one after the other."""
 
-    def submit(self, work: Sequence[Prepared]) -> Call | GuidewayError:
+    def submit(self, work: Sequence[Prepared]) -> Sent | GuidewayError:
         """Send the step of this work on its way."""
         try:
-            return self._executor.submit("execute", self._parts.step_builder.build(work))
+            return Sent(self._executor.submit("execute", self._parts.step_builder.build(work)), self._lives)
         except BaseException as error:
             return self.named(error)
 
-    def results(self, work: Sequence[Prepared], call: Call | GuidewayError) -> list[Any | GuidewayError]:
+    def results(self, work: Sequence[Prepared], sent: Sent | GuidewayError) -> list[Any | GuidewayError]:
         """The result of each request, or why it has none. If the step failed, each is computed by itself, so that
         whatever one of them does ends that one alone."""
-        found = self._read(work, call)
+        found = self._read(work, sent)
         if isinstance(found, GuidewayError):
-            if isinstance(found, WorkerLost):
+            lost = self._lives if isinstance(sent, GuidewayError) else sent.life
+            if isinstance(found, WorkerLost) and lost == self._lives:  # else there is another one since
                 found = self._restarted() or found
             if len(work) > 1:
                 return [self.results([one], self.submit([one]))[0] for one in work]
             found = [found]
         return found
 
-    def drop(self, call: Call | GuidewayError) -> None:
+    def drop(self, sent: Sent | GuidewayError) -> None:
         """Wait for a step whose results nobody wants."""
-        if not isinstance(call, GuidewayError):
+        if not isinstance(sent, GuidewayError):
             try:
-                call.result()
+                sent.call.result()
             except BaseException as error:
                 contain(error)
 
-    def _read(self, work: Sequence[Prepared], call: Call | GuidewayError) -> list[Any] | GuidewayError:
-        if isinstance(call, GuidewayError):
-            return call
+    def _read(self, work: Sequence[Prepared], sent: Sent | GuidewayError) -> list[Any] | GuidewayError:
+        if isinstance(sent, GuidewayError):
+            return sent
         try:
-            found = list(self._parts.output_processor.results(work, call.result()))
+            found = list(self._parts.output_processor.results(work, sent.call.result()))
             if len(found) != len(work):
                 raise ValueError(f"{len(found)} results of {len(work)} requests")
             return [self._checked(one) for one in found]
@@ -75,6 +88,7 @@ class Computing:
         """Make a new worker in place of a lost one; why there can be none."""
         try:
             self._executor.restart()
+            self._lives += 1
             self._executor.submit("load").result()
         except BaseException as error:
             contain(error)

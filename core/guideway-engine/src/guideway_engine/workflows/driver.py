@@ -10,10 +10,10 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from threading import Condition, Thread
 from typing import Any, Literal, cast, get_args
 
+import numpy as np
 import torch
 from guideway.api.options import short_repr
 from guideway.api.workflow import Prepared, Task
@@ -79,6 +79,8 @@ class Driver:
         self._entries: dict[Task, Entry] = {}
         self._changed = Condition()
         """Held by whoever asks the scheduler; told of when an entry is done or a task is added."""
+        self._news = self._known = 0
+        """The number of times that it was told, and the number at which there was last nothing to prepare."""
         self._filling = self._open = self._awaiting = 0
         """The callers that are about to add tasks, those that have more to come, and those that wait for a result."""
         self._driving = False
@@ -153,17 +155,21 @@ class Driver:
                 self._parts.scheduler.add(entry.task)
             except BaseException:
                 del self._entries[entry.task]
-                with suppress(Exception):
-                    self._parts.scheduler.abort(entry.task)
+                self._forget(entry.task)
                 raise
-            self._changed.notify_all()
+            self._tell()
 
     def _count(self, *, filling: int = 0, opened: int = 0, awaiting: int = 0) -> None:
         with self._changed:
             self._filling += filling
             self._open += opened
             self._awaiting += awaiting
-            self._changed.notify_all()
+            self._tell()
+
+    def _tell(self) -> None:
+        """Let all who wait look again. Called by who holds `_changed`."""
+        self._news += 1
+        self._changed.notify_all()
 
     def _await(self, entry: Entry) -> None:
         """Wait until `entry` is done; in the mode ``sync``, compute until it is."""
@@ -189,8 +195,7 @@ class Driver:
         tasks: list[Task] = []
         work = None
         try:
-            with self._changed:
-                tasks = self._parts.scheduler.upcoming()
+            tasks = self._upcoming()
             self._prepare(tasks)
             work = self._next()
             if work is not None:
@@ -204,7 +209,7 @@ class Driver:
                 self._driving = False
                 if not tasks and work is None and not entry.done:
                     self._changed.wait(IDLE_SECONDS)  # another caller is about to add what fills the step
-                self._changed.notify_all()
+                self._tell()
         return entry.done
 
     def _ended_by(self, error: BaseException) -> bool:
@@ -224,7 +229,7 @@ class Driver:
             if work is not None:
                 self._parts.scheduler.finished(work)
             for task in self._entries:
-                self._parts.scheduler.abort(task)
+                self._forget(task)
                 self._parts.scheduler.add(task)
 
     # One turn, in one thread or two
@@ -233,19 +238,31 @@ class Driver:
         if not tasks:
             return
         requests = [self._admitted(request) for request in self._requests(tasks)]
-        given_up = []
+        failed: list[tuple[Task, GuidewayError]] = []
         with self._changed:
             for task, request in zip(tasks, requests, strict=True):
-                if isinstance(request, Prepared):
-                    self._parts.scheduler.prepared(request)
-                    if task not in self._entries:
-                        given_up.append(task)
-                else:
-                    self._parts.scheduler.abort(task)
-                    self._finish(task, request)
-            self._changed.notify_all()
+                error = self._queued(request) if isinstance(request, Prepared) else request
+                if error is not None:
+                    self._forget(task)
+                    failed.append((task, error))
+            given_up = [task for task in tasks if task not in self._entries]
+            self._tell()
         for task in given_up:
             self._listening.ended(task, given_up=True)
+        for task, error in failed:  # before their callers go on
+            self._listening.ended(task, error)
+        with self._changed:
+            for task, error in failed:
+                self._finish(task, error)
+            self._tell()
+
+    def _queued(self, request: Prepared) -> GuidewayError | None:
+        """Let the scheduler have a request; what it raised over it, if it did."""
+        try:
+            self._parts.scheduler.prepared(request)
+        except BaseException as error:
+            return self._computing.named(error)
+        return None
 
     def _requests(self, tasks: list[Task]) -> list[Prepared | GuidewayError]:
         """The request of each task; each is prepared by itself if they cannot be together."""
@@ -260,10 +277,20 @@ class Driver:
 
     def _checked(self, task: Task, request: object) -> Prepared | GuidewayError:
         """Return what a request processor made of a task, or an error if that is not its request."""
-        if isinstance(request, GuidewayError) or (isinstance(request, Prepared) and request.task is task):
+        if isinstance(request, GuidewayError):
             return request
-        said = TypeError(f"the request processor made {short_repr(request)} of a task, and not its request or an error")
-        return self._computing.named(said)
+        if not (isinstance(request, Prepared) and request.task is task):
+            said = f"the request processor made {short_repr(request)} of a task, and not its request or an error"
+            return self._computing.named(TypeError(said))
+        rows: dict[str, object] = {"token_ids": request.token_ids}
+        if request.token_types is not None:
+            rows["token_types"] = request.token_types
+        for name, row in rows.items():
+            if not (isinstance(row, np.ndarray) and row.ndim == 1 and row.dtype == np.int64):
+                found = f"{row.dtype} {list(row.shape)}" if isinstance(row, np.ndarray) else short_repr(row)
+                said = f"{name} of a request must be an int64 array of one dimension, and the request processor made "
+                return self._computing.named(TypeError(said + found))
+        return request
 
     def _admitted(self, request: Prepared | GuidewayError) -> Prepared | GuidewayError:
         """A request that validators let pass, of which observers are told; else why not."""
@@ -279,12 +306,27 @@ class Driver:
             self._listening.started(request.task, admitted)
         return request
 
-    def _next(self) -> list[Prepared] | None:
-        """The next work. Called by who holds `_changed`, too."""
+    def _upcoming(self) -> list[Task]:
+        """The tasks to prepare next. Called by who holds `_changed`, too."""
+        with self._changed:
+            tasks = self._parts.scheduler.upcoming()
+            self._known = -1 if tasks else self._news
+            return tasks
+
+    def _next(self, *, idle: bool = True) -> list[Prepared] | None:
+        """The next work. `idle`: no step is on its way. Raises `RuntimeError` where nothing can come any more of what
+        is under way. Called by who holds `_changed`, too."""
         with self._changed:
             more = self._filling > 0 or (self._open > 0 and not self._awaiting)
             work = self._parts.scheduler.next(more=more)
-            return None if work is None else list(work)
+            if work is not None:
+                return list(work)
+            if idle and not more and self._entries and self._known == self._news:
+                raise RuntimeError(
+                    f"the scheduler has {len(self._entries)} tasks under way and gives none of them to prepare or to "
+                    "compute, though no more are about to come"
+                )
+            return None
 
     def _deliver(self, work: list[Prepared], results: list[Any]) -> None:
         for request, result in zip(work, results, strict=True):  # before their callers go on
@@ -294,7 +336,7 @@ class Driver:
             for request, result in zip(work, results, strict=True):
                 self._finish(request.task, result)
             self.broken = None
-            self._changed.notify_all()
+            self._tell()
 
     def _finish(self, task: Task, result: Any) -> None:
         if (entry := self._entries.get(task)) is not None:  # else its caller has gone
@@ -310,14 +352,21 @@ class Driver:
                 entry.error = self._computing.named(error)
         entry.result, entry.done = result, True
 
+    def _forget(self, task: Task) -> None:
+        """Have the scheduler forget a task, whatever it does."""
+        try:
+            self._parts.scheduler.abort(task)
+        except BaseException as broken:
+            log.warning("a scheduler forgets no task: %s", self._computing.named(broken))
+
     def _abandon(self, pending: Pending) -> None:
         given_up = []
         with self._changed:
             for entry in pending:
                 if self._entries.pop(entry.task, None) is not None:
-                    self._parts.scheduler.abort(entry.task)
+                    self._forget(entry.task)
                     given_up.append(entry.task)
-            self._changed.notify_all()
+            self._tell()
         for task in given_up:
             self._listening.ended(task, given_up=True)
 
@@ -348,9 +397,10 @@ class Driver:
     def _tokenize(self) -> None:
         while True:
             with self._changed:
-                while not (tasks := self._parts.scheduler.upcoming()):
+                while not (tasks := self._upcoming()):
                     if self._closed:
                         return
+                    self._changed.notify_all()  # no news but that there is nothing to prepare
                     self._changed.wait()
             self._prepare(tasks)
 
@@ -367,7 +417,7 @@ class Driver:
         depth = 2 if self._mode == "double_buffered" else 1
         while True:
             with self._changed:
-                while (work := self._next()) is None and not under_way:
+                while (work := self._next(idle=not under_way)) is None and not under_way:
                     if self._closed:
                         return
                     self._changed.wait()
@@ -383,11 +433,8 @@ class Driver:
             ended = list(self._entries)
             for task in ended:
                 self._finish(task, error)
-            self._changed.notify_all()
+            self._tell()
             for task in ended:
-                try:
-                    self._parts.scheduler.abort(task)
-                except BaseException as broken:
-                    log.warning("a scheduler forgets no task: %s", self._computing.named(broken))
+                self._forget(task)
         for task in ended:
             self._listening.ended(task, error)
