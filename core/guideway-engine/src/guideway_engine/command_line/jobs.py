@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, SamplingParams, strict_json
+from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, SamplingParams, unique_keys
 from guideway.command_line.usage import WrongValue
 from guideway.errors import InvalidRequest, did_you_mean
 from guideway.json_schema import check_regex, check_schema
@@ -275,7 +275,7 @@ def constraint_of_line(where: str, key: str, value: Any) -> Constraint:
 
 def _parsed(where: str, line: bytes) -> dict[str, Any]:
     try:
-        entry = strict_json(line.decode())
+        entry = json.loads(line.decode(), object_pairs_hook=unique_keys)  # a bias may be -Infinity
         json.dumps(entry, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise InvalidRequest(
