@@ -19,14 +19,15 @@ LISTS = ("grammar", "modifiers", "worker_mixins")
 """The fields that choose any number of components."""
 
 
-def freeze_components(config: Any, kind_of: Mapping[str, str]) -> None:
+def freeze_components(config: Any, kind_of: Mapping[str, str], *, undecided: str | None = None) -> None:
     """Check the fields of a frozen dataclass that choose components, `kind_of` by name with the kind of each, and its
-    ``options``, all of the right types; make lists tuples, and ``options`` a mapping that never changes. Raises
+    ``options``, all of the right types; make lists tuples, and ``options`` a mapping that never changes. Of the kind
+    `undecided` the component is chosen later, and the caller checks then which options are for it. Raises
     `InvalidConfiguration`, naming the field."""
     for name in LISTS:
         _check_names(name, kind_of[name], getattr(config, name))
         object.__setattr__(config, name, tuple(getattr(config, name)))
-    _check_options(config.options, components(config, kind_of))
+    _check_options(config.options, components(config, kind_of), undecided)
     try:
         options = _Frozen({component: _Frozen(options) for component, options in config.options.items()})
     except RecursionError as error:
@@ -46,9 +47,10 @@ def components(config: Any, kind_of: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(used))
 
 
-def _check_options(options: Mapping[Any, object], used: Sequence[str]) -> None:
+def _check_options(options: Mapping[Any, object], used: Sequence[str], undecided: str | None) -> None:
     for component, its_own in options.items():
-        if component not in used:
+        later = undecided is not None and isinstance(component, str) and component.startswith(f"{undecided}.")
+        if component not in used and not later:
             raise InvalidConfiguration(
                 f"options are given for {component!r}, which this configuration does not use; "
                 f"{alternatives(component, used, 'used')}",

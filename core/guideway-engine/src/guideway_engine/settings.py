@@ -136,14 +136,5 @@ class EngineSettings:
                 f"{self.max_num_seqs}",
                 field="max_num_batched_tokens",
             )
-        # where the model says which workflow serves it, that is not known yet: `choosing` checks the options it leaves
-        freeze_components(self, KIND_OF if self.workflow else {**KIND_OF, "_asked_workflows": "workflow"})
-
-    @property
-    def _asked_workflows(self) -> tuple[str, ...]:
-        """The workflows that options are given for."""
-        return tuple(
-            name.removeprefix("workflow.")
-            for name in self.options
-            if isinstance(name, str) and name.startswith("workflow.")
-        )
+        # a model may say itself which workflow serves it: `choosing` checks then whether the options are for that one
+        freeze_components(self, KIND_OF, undecided=None if self.workflow else "workflow")
