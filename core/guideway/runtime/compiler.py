@@ -27,7 +27,7 @@ from guideway.errors import (
 from guideway.plugins.contract import check_returned
 from guideway.runtime.bans import Bans
 from guideway.runtime.candidates import Candidate
-from guideway.runtime.closing import Budget, Closer, Lexicon, Reserve
+from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon, Reserve
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedStrategy
 from guideway.runtime.metrics import CACHE_BYTES, COMPILE_SECONDS
 from guideway.runtime.modifier_hosts.modifier import class_of
@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 MAX_VALUES = 1024
 """The number of values of `LogitModifier.compile` that are kept, and that of the lengths of shortest outputs."""
 
+Made: TypeAlias = tuple[CompiledGrammar, Reserve, Beginnings]
 Compiled: TypeAlias = Mapping[str, Any]
 """By modifier name what its `start` is given; the grammar mask's is a `Compilation`."""
 
@@ -55,6 +56,8 @@ class Compilation:
     grammar: CompiledGrammar
     reserve: Reserve
     """The reserve that its outputs need at their end."""
+    beginnings: Beginnings
+    """The knowledge of their ends before their first token."""
     shortest: int | None = None
     """The number of tokens of the shortest output that was found; None: none was, or `Shortest` did not look for it."""
 
@@ -63,7 +66,7 @@ class Compiler:
     """Compiles constraints. Equal ones in flight share one compilation, finished ones a cache bounded by bytes."""
 
     def __init__(self, threads: Threads, at_work: AtWork, cache_bytes: int) -> None:
-        self._work: SharedWork[tuple[CompiledGrammar, Reserve]] = SharedWork(threads, at_work, cache_bytes, CACHE_BYTES)
+        self._work: SharedWork[Made] = SharedWork(threads, at_work, cache_bytes, CACHE_BYTES)
 
     @property
     def held_bytes(self) -> int:
@@ -91,7 +94,7 @@ class Compiler:
         refusals: list[str],
         compilation: Future[Compilation],
     ) -> None:
-        def end(future: Future[tuple[CompiledGrammar, Reserve]]) -> None:
+        def end(future: Future[Made]) -> None:
             error = _error_of(future)
             if isinstance(error, UnsupportedGrammar):
                 refusals.append(f"{candidates[0].name}: {error}")
@@ -294,8 +297,8 @@ class RequestCompiler:
         submitted.add_done_callback(end)
 
 
-def _compile(candidate: Candidate, constraint: Constraint) -> tuple[tuple[CompiledGrammar, Reserve], int]:
-    """The grammar, what its outputs need at their end, and its bytes."""
+def _compile(candidate: Candidate, constraint: Constraint) -> tuple[Made, int]:
+    """The grammar, what its outputs need at their end, what is known of that, which is nothing yet, and its bytes."""
     with blame(
         f"grammar.{candidate.name}",
         "compile",
@@ -310,7 +313,7 @@ def _compile(candidate: Candidate, constraint: Constraint) -> tuple[tuple[Compil
     else:
         reserve = Reserve.of(constraint, candidate.strategy.vocabulary)
     with blame(f"grammar.{candidate.name}", "nbytes"):
-        return (grammar, reserve), max(0, int(grammar.nbytes))
+        return (grammar, reserve, {}), max(0, int(grammar.nbytes))
 
 
 def _error_of(future: Future[Any]) -> BaseException | None:

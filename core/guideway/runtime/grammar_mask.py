@@ -117,6 +117,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         reserve = compiled.reserve if request.params.close else None
         state = GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids, reserve, _bans(request.params))
         state.hosted, state.shortest = isinstance(matcher, HostedMatcher), compiled.shortest
+        state.beginnings = compiled.beginnings
         return state
 
     def ban(self, state: GrammarState | None, bans: Bans) -> MaskBans | None:
@@ -156,7 +157,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         if isinstance(matcher, HostedMatcher):
             matcher.budget, matcher.end = state.budget, end
         else:
-            state.closer = Closer(self._lexicon, state.stop_token_ids, state.budget, end)
+            state.closer = Closer(self._lexicon, state.stop_token_ids, state.budget, end, state.beginnings)
 
     def check_room(self, state: GrammarState | None, room: int) -> None:
         """Raise `InvalidRequest` if no output fits into so many tokens at the start of a sequence, which is proved."""

@@ -8,7 +8,7 @@ from typing import cast
 from guideway.api.grammar import CompiledGrammar, FillJob
 from guideway.runtime.bans import Bans
 from guideway.runtime.candidates import Candidate
-from guideway.runtime.closing import Budget, Closer, Record, Reserve
+from guideway.runtime.closing import Beginnings, Budget, Closer, Record, Reserve
 from guideway.runtime.grammar_hosts.strategy import HostedMatcher
 
 __all__ = ["GrammarState"]
@@ -42,6 +42,8 @@ class GrammarState:
     """Within which its output is to be complete; None: it need not, or it has not begun."""
     closer: Closer | None = None
     """None also where the strategy lives in hosts."""
+    beginnings: Beginnings = field(default_factory=dict)
+    """The grammar's, for the closer."""
     shortest: int | None = None
     """The number of tokens of the shortest output that was found, where it was looked for."""
     first_closed: int | None = None

@@ -68,6 +68,7 @@ def in_turns(ways: Ways, rounds: int) -> dict[str, list[float]]:
     """Seconds of each way, by round. Each runs once before."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
+        began = time.perf_counter()
         for name, call in ways.items():
             start = time.perf_counter()
             call()
@@ -75,6 +76,7 @@ def in_turns(ways: Ways, rounds: int) -> dict[str, list[float]]:
                 torch.cuda.synchronize()
             if number:
                 found[name].append(time.perf_counter() - start)
+        sys.stderr.write(f"round {number} of {rounds}: {time.perf_counter() - began:.1f} s\n")
     return found
 
 

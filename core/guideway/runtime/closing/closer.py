@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,9 @@ from guideway.json_schema.cursor import START, JsonCursor, Place
 from guideway.runtime.bans import Bans
 from guideway.runtime.closing.lexicon import Lexicon
 from guideway.runtime.closing.reserve import Reserve
-from guideway.runtime.closing.search import MAX_TRIED, brings_about, find_completion
+from guideway.runtime.closing.search import MAX_TRIED, brings_about, find_completion, is_longer
 
-__all__ = ["Budget", "Closer", "Record"]
+__all__ = ["Beginnings", "Budget", "Closer", "Record"]
 
 MOST_TRIED = 128
 """So many tokens that are allowed, times those of the completion, are tried each."""
@@ -31,6 +32,13 @@ FEW_MASKS = 8
 SAME = (Place.STRING, Place.SCALAR, Place.AFTER)
 """The sign that what completed the text before may complete it still."""
 NO_BANS = Bans()
+PART_FIRST = 8
+"""The part of the work that a first search takes: nearly all that are found are found by it."""
+FAR_LONGER = 4
+"""Where it found none, and the plain way to the end has so many times the tokens that are left, none is looked for
+again: nothing that is drawn until then makes it that much shorter."""
+MOST_BEGINNINGS = 64
+"""The number of beginnings that are kept of one grammar."""
 AGAIN = 2
 """The part of the budget that is left after which a completion is looked for anew, where none was found."""
 PART_AGAIN = 2
@@ -72,6 +80,11 @@ class Record:
         return self.path[done:] if done >= 0 and tuple(accepted[self.at :]) == self.path[:done] else ()
 
 
+Beginnings: TypeAlias = dict[tuple[Budget, frozenset[int]], Record]
+"""The knowledge of the ends of one grammar's outputs before their first token, by budget and stop tokens: it is the
+same for all of them."""
+
+
 class Closer:
     """Keeps the masks of one sequence to what can still be completed.
 
@@ -80,11 +93,17 @@ class Closer:
     """
 
     def __init__(
-        self, lexicon: Lexicon, stop_token_ids: frozenset[int], budget: Budget, record: Record | None = None
+        self,
+        lexicon: Lexicon,
+        stop_token_ids: frozenset[int],
+        budget: Budget,
+        record: Record | None = None,
+        beginnings: Beginnings | None = None,
     ) -> None:
         self._lexicon = lexicon
         self._stop_token_ids = stop_token_ids
         self._budget = budget
+        self._beginnings: Beginnings = {} if beginnings is None else beginnings
         self.record = record or Record()
         self.records: list[Record] = []
         """By row of the last `restrict` what is known once a token was drawn from it."""
@@ -96,7 +115,7 @@ class Closer:
 
     def fork(self) -> Closer:
         """That of a sequence with the same past."""
-        copy = Closer(self._lexicon, self._stop_token_ids, self._budget, self.record)
+        copy = Closer(self._lexicon, self._stop_token_ids, self._budget, self.record, self._beginnings)
         copy._accepted, copy._cursors, copy.records = list(self._accepted), list(self._cursors), self.records
         copy._far_from, copy._far_until = self._far_from, self._far_until
         return copy
@@ -189,11 +208,10 @@ class Closer:
             if (same := self._same(matcher, record, left, cursor)) is not None:
                 path = tuple(same)
                 record = Record(0, num_accepted, path, record.lifts_bans)
-            elif (found := self._find(matcher, part=PART_AGAIN if record.found_none else 1)) is not None:
-                path = tuple(found[0])
-                record = Record(0, num_accepted, path, found[1])
             else:
-                return Record(num_accepted + max(1, left // AGAIN), num_accepted), None
+                record = self._looked_for(matcher, record, left)
+                if not (path := record.path):
+                    return record, None
         room = left - len(path)
         if room < 0:
             return record, None
@@ -204,6 +222,45 @@ class Closer:
         for token_id in (path[0], *self._stop_token_ids, *self._affordable(matcher, row, record, path)):
             words.view(np.uint32)[token_id // BITS_PER_WORD] |= np.uint32(1 << token_id % BITS_PER_WORD)
         return record, words
+
+    def _looked_for(self, matcher: Matcher, record: Record, left: int) -> Record:
+        """What is known once a completion was looked for."""
+        if self._accepted or record.found_none:
+            return self._searched(matcher, record, left)
+        key = (self._budget, self._stop_token_ids)
+        if (known := self._beginnings.get(key)) is None:
+            known = self._searched(matcher, record, left)
+            if len(self._beginnings) >= MOST_BEGINNINGS:
+                self._beginnings.clear()
+            self._beginnings[key] = known
+        return known
+
+    def _searched(self, matcher: Matcher, record: Record, left: int) -> Record:
+        num_accepted, reserve = len(self._accepted), self._budget.reserve
+        never = Record(self._budget.num_tokens, num_accepted)
+        if self._budget.num_tokens < reserve.fewest:
+            return never
+        part = PART_AGAIN if record.found_none else 1
+        found = self._find(matcher, part=PART_FIRST * part)
+        if found is None:
+            if reserve.is_json and self._is_longer(matcher, FAR_LONGER * left):
+                return never  # all of the work would be in vain
+            found = self._find(matcher, part=part)
+        if found is None:
+            return Record(num_accepted + max(1, left // AGAIN), num_accepted)
+        return Record(0, num_accepted, tuple(found[0]), found[1])
+
+    def _is_longer(self, matcher: Matcher, num_tokens: int) -> bool:
+        """Return whether the plain way to the end has more tokens than that."""
+        return is_longer(
+            matcher,
+            self._lexicon,
+            self._stop_token_ids,
+            num_tokens=num_tokens,
+            past=self._accepted,
+            cursor=self._cursor(),
+            witnesses=self._budget.reserve.witnesses,
+        )
 
     def _same(self, matcher: Matcher, record: Record, left: int, cursor: JsonCursor | None) -> Sequence[int] | None:
         """Return what completed the text before, if it does still; None if it does not."""
@@ -233,8 +290,6 @@ class Closer:
         most_tried = reserve.most_tried // part if most_tried is None else most_tried
         most_masks = reserve.most_masks // part if most_masks is None else most_masks
         if limit is None:
-            if self._budget.num_tokens < self._budget.reserve.fewest:
-                return None
             limit = self._budget.num_tokens - len(self._accepted)
         cursor = self._cursor() if self._budget.reserve.is_json else None
         bans, told = self._budget.bans, self._told(matcher, limit)

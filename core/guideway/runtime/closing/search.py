@@ -19,7 +19,7 @@ from guideway.runtime.closing.lexicon import MOST_MASKS_KEPT, SCALAR, AllowedTok
 from guideway.runtime.closing.shortening import shortened
 from guideway.runtime.mask_block import GUARD
 
-__all__ = ["MAX_MASKS", "MAX_TRIED", "brings_about", "find_completion"]
+__all__ = ["MAX_MASKS", "MAX_TRIED", "brings_about", "find_completion", "is_longer"]
 
 MAX_MASKS = 600
 """So many bitmasks a search fills at most: what bounds its work, since time would make it another one each time."""
@@ -36,6 +36,8 @@ AT_MOST = 24
 """Tokens of one bitmask that are tried."""
 SHORT = 16
 """Tokens of a completion that are too few for that a longer one could be made as short."""
+MOST_DEEPER = 8
+"""Levels that a plain way to the end may lie deeper than where it begins."""
 MUCH_LONGER = 2
 """The times that a completion may have too many tokens before it is made shorter."""
 
@@ -87,6 +89,36 @@ def find_completion(
 
     shorter = shortened(matcher, lexicon, longer, cursor=cursor, is_free=is_free)
     return shorter if len(shorter) <= limit else None
+
+
+def is_longer(
+    matcher: Matcher,
+    lexicon: Lexicon,
+    stop_token_ids: frozenset[int],
+    *,
+    num_tokens: int,
+    past: Sequence[int],
+    cursor: JsonCursor,
+    witnesses: Sequence[str] = (),
+) -> bool:
+    """Return whether the way that a search in JSON would try first, of any length, has more tokens than that, none of
+    which was in vain: it did not go on within one string for half of them, nor deeper and deeper. The matcher is left
+    as it was."""
+    search = _Search(
+        matcher=matcher,
+        lexicon=lexicon,
+        masks=lexicon.masks,
+        stops=list(stop_token_ids),
+        limit=2 * num_tokens,
+        past=list(past[-RECENT:]),
+        cursors=[cursor],
+        witnesses=witnesses,
+        bans=Bans(),
+        most_tried=MAX_TRIED,
+        most_masks=MAX_MASKS,
+        most_open=None,
+    )
+    return search.is_longer(num_tokens)
 
 
 def _searched(
@@ -185,6 +217,22 @@ class _Search:
             return next(([*self.path, token_id] for token_id in ends), None)
         finally:
             self.matcher.rollback(len(self.path))
+
+    def is_longer(self, num_tokens: int) -> bool:
+        """Return whether the first way has more tokens than that, and does not go astray. The matcher is left as it
+        was."""
+        try:
+            while len(self.path) < num_tokens:
+                if self.matcher.is_accepting() or not self._advance(self._tries()):
+                    return False
+        finally:
+            self.matcher.rollback(len(self.path))
+        cursors = [cursor for cursor in self.cursors if cursor is not None]
+        most = run = 0
+        for length, cursor in zip(self.lengths, cursors[1:], strict=True):
+            run = run + length if cursor.in_string else 0
+            most = max(most, run)
+        return 2 * most < num_tokens and len(cursors[-1].open) <= len(cursors[0].open) + MOST_DEEPER
 
     def _run(self) -> bool:
         """Return whether the path completes the output. It is as far as the matcher went."""

@@ -96,7 +96,8 @@ class GrammarHosts:
         """The bytes that a compiled constraint holds, its `Reserve`, and itself where it can be handed over. Raises
         what `GrammarStrategy.compile` raises, and `LimitExceeded`."""
         answer, data = self._limited(self._compilers, "compile", strategy, constraint)
-        return answer["nbytes"], Reserve(**answer["reserve"]), data
+        reserve = answer["reserve"]
+        return answer["nbytes"], Reserve(**{**reserve, "witnesses": tuple(reserve["witnesses"])}), data
 
     def shortest(
         self, strategy: str, grammar: HostedGrammar, stop_token_ids: frozenset[int], budget: Budget

@@ -30,7 +30,7 @@ from guideway.plugins.building import build_strategies
 from guideway.plugins.contract import check_returned, checked_support
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.loading import load
-from guideway.runtime.closing import Budget, Closer, Lexicon, Reserve
+from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon, Reserve
 from guideway.runtime.forced import Forcing
 from guideway.runtime.grammar_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Frames, Job, SharedMasks, words_of
 from guideway.runtime.grammar_hosts.upkeep import Heap, die_with_parent, limit_memory, show_as
@@ -287,7 +287,7 @@ class _Host:
         """For how many steps jobs are filled one by one, to find out which is slow."""
         self._usual_seconds = late_seconds
         """The seconds that a batch may take before it is looked at one by one: more, once nobody in it was slow."""
-        self._grammars: dict[int, tuple[GrammarStrategy, CompiledGrammar]] = {}
+        self._grammars: dict[int, tuple[GrammarStrategy, CompiledGrammar, Beginnings]] = {}
         self._matchers: dict[int, _Living] = {}
         self._forcing = Forcing(vocabulary.tokens, num_words(vocabulary.logits_width))
         self._lexicon: Lexicon | None = None
@@ -346,7 +346,7 @@ class _Host:
     def _load(self, grammar: int, strategy: str, given: Constraint | bytes, unloaded: Sequence[int]) -> None:
         self._forget((), unloaded)
         owner = self._strategies[strategy]
-        self._grammars[grammar] = owner, _made(owner, given)
+        self._grammars[grammar] = owner, _made(owner, given), {}
 
     def _step(
         self, told: list[tuple[Any, ...]], ended: Sequence[tuple[int, bool]], unloaded: Sequence[int], num_forced: int
@@ -469,10 +469,10 @@ class _Host:
         if job.birth is not None:
             if job.birth.given is not None and job.birth.grammar not in self._grammars:
                 self._load(job.birth.grammar, job.birth.strategy, job.birth.given, ())
-            strategy, grammar = self._grammars[job.birth.grammar]
+            strategy, grammar, beginnings = self._grammars[job.birth.grammar]
             matcher = new_matcher(strategy, grammar, job.birth.stop_token_ids)
             _accept(matcher, job.birth.token_ids)
-            stop_token_ids, closer = job.birth.stop_token_ids, self._closer(job.birth)
+            stop_token_ids, closer = job.birth.stop_token_ids, self._closer(job.birth, beginnings)
             self._matchers[job.matcher] = _Living(strategy, grammar, matcher, stop_token_ids, closer)
         living = self._matchers[job.matcher]
         if job.rollback:
@@ -483,11 +483,11 @@ class _Host:
             living.closer.accept(job.accept)
         return living
 
-    def _closer(self, birth: Birth) -> Closer | None:
+    def _closer(self, birth: Birth, beginnings: Beginnings) -> Closer | None:
         """The closer of a matcher which is born."""
         if birth.budget is None:
             return None
-        closer = Closer(self._known_lexicon(), birth.stop_token_ids, birth.budget, birth.end)
+        closer = Closer(self._known_lexicon(), birth.stop_token_ids, birth.budget, birth.end, beginnings)
         closer.accept(birth.token_ids)
         return closer
 

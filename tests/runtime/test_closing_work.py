@@ -1,0 +1,134 @@
+"""What closing does where nothing fits into the budget: little, and once for all outputs of a constraint."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from guideway import Engine
+from guideway.api import GrammarStrategy, JsonSchema, Matcher, SamplingParams
+from guideway.json_schema.prober import byte_vocabulary
+from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon, Reserve, closer
+from guideway.runtime.closing.closer import FAR_LONGER
+from guideway.runtime.closing.search import MAX_TRIED
+from guideway.runtime.replay import new_matcher
+from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
+from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
+
+VOCABULARY = byte_vocabulary()
+STOPS = VOCABULARY.stop_token_ids
+LEXICON = Lexicon(VOCABULARY)
+NAMES = [f"name{i}" for i in range(40)]
+REQUIRED: dict[str, Any] = {
+    "type": "object",
+    "properties": {name: {"type": "string", "pattern": "^[a-z]+$"} for name in NAMES},
+    "required": NAMES,
+    "additionalProperties": False,
+}
+ITEMS = {"type": "array", "items": {"type": "string", "maxLength": 20}, "minItems": 1000}
+WITH_A_WAY_OUT = {
+    "oneOf": [
+        {
+            "type": "object",
+            "properties": {"kind": {"const": "longest of all"}, **REQUIRED["properties"]},
+            "required": ["kind", *NAMES],
+            "additionalProperties": False,
+        },
+        {
+            "type": "object",
+            "properties": {"kind": {"const": "b"}},
+            "required": ["kind"],
+            "additionalProperties": False,
+        },
+    ]
+}
+RECURSIVE = {
+    "$ref": "#/$defs/node",
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"const": "the very end of this long list"}]}},
+            "required": ["next"],
+            "additionalProperties": False,
+        }
+    },
+}
+STRATEGIES = [LLGuidanceStrategy, XGrammarStrategy]
+
+
+def first_step(
+    strategy: GrammarStrategy,
+    schema: dict[str, Any],
+    num_tokens: int,
+    monkeypatch: pytest.MonkeyPatch,
+    beginnings: Beginnings | None = None,
+) -> tuple[Closer, int]:
+    """The closer of an output that begins, and how many tokens its matcher was given meanwhile."""
+    constraint = JsonSchema(schema)
+    matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
+    budget = Budget(num_tokens, Reserve.of(constraint, VOCABULARY))
+    begun = Closer(LEXICON, STOPS, budget, None, beginnings)
+    bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
+    matcher.fill_bitmask(bitmask, 0)
+    given = 0
+    accept = type(matcher).accept
+
+    def counted(self: Matcher, token_ids: Any) -> int:
+        nonlocal given
+        given += len(token_ids)
+        return accept(self, token_ids)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(matcher), "accept", counted)
+        begun.restrict(matcher, (), bitmask)
+    begun.record = begun.records[0]
+    return begun, given
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize(("schema", "num_tokens"), [(ITEMS, 64), (ITEMS, 16), (REQUIRED, 100)])
+def test_what_lies_far_beyond_the_budget_is_looked_for_once_and_not_for_long(
+    cls: type[GrammarStrategy], schema: dict[str, Any], num_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, given = first_step(cls(VOCABULARY, {}), schema, num_tokens, monkeypatch)
+    assert begun.record.found_none
+    assert begun.record.free_until == num_tokens, "it is looked for again"
+    assert given < MAX_TRIED + 2 * FAR_LONGER * num_tokens
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("schema", [WITH_A_WAY_OUT, RECURSIVE], ids=["a short branch", "recursion"])
+def test_what_goes_far_at_first_is_found_where_another_way_is_short(
+    cls: type[GrammarStrategy], schema: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, _ = first_step(cls(VOCABULARY, {}), schema, 48, monkeypatch)
+    assert begun.record.path
+    jsonschema.validate(json.loads(VOCABULARY.decode(list(begun.record.path))), schema)
+
+
+def test_outputs_that_begin_alike_share_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    strategy, beginnings = LLGuidanceStrategy(VOCABULARY, {}), Beginnings()
+    first, given = first_step(strategy, ITEMS, 16, monkeypatch, beginnings)
+    second, given_then = first_step(strategy, ITEMS, 16, monkeypatch, beginnings)
+    assert second.record == first.record
+    assert given > 0 == given_then
+    _, given_to_another = first_step(strategy, ITEMS, 24, monkeypatch, beginnings)
+    assert given_to_another > 0
+
+
+def test_requests_for_one_constraint_share_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches, find = [], closer.find_completion
+
+    def counted(*args: Any, **options: Any) -> list[int] | None:
+        searches.append(len(options["past"]))
+        return find(*args, **options)
+
+    monkeypatch.setattr(closer, "find_completion", counted)
+    params = SamplingParams(max_tokens=12, temperature=1.0, constraint=JsonSchema(ITEMS))
+    with Engine("demo", grammar=("llguidance",), grammar_host="inline", short_budget="cut") as engine:
+        results = engine.generate(["a", "b", "c", "d"], params)
+    assert all(len(result.token_ids) == 12 and "closing" in result.unenforced for result in results)
+    assert searches == [0]
