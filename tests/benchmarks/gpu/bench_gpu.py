@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def main() -> None:
         os.environ["TRITON_INTERPRET"] = "1"  # read when the device imports its kernels
     began, text = time.monotonic(), ""
     for part in (header, *({"masks": masks, "draws": draws, "engine": engine}[part] for part in options.parts)):
-        for line in (*part(size), ""):
+        for line in chain(part(size), [""]):
             text += f"{line}\n"
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()  # what was measured is told, whatever the next part does

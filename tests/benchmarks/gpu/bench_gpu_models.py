@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from copy import deepcopy
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,10 @@ def main() -> None:
     options = parser.parse_args()
     text = ""
     for part in (header, *({"decoding": decoding, "encoding": encoding}[part] for part in options.parts)):
-        for line in (*part(options), ""):
+        for line in chain(part(options), [""]):
             text += f"{line}\n"
             sys.stdout.write(f"{line}\n")
-            sys.stdout.flush()
+            sys.stdout.flush()  # what was measured is told, whatever comes of the rest
     if options.out is not None:
         options.out.write_text(text, encoding="utf-8")
 
