@@ -1,17 +1,20 @@
-"""What closing does where nothing fits into the budget: little, and once for all outputs of a constraint."""
+"""How much closing does: nothing before it has to, and little, once for all outputs of a constraint, where nothing fits
+into the budget."""
 
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
 from guideway import Engine
-from guideway.api import GrammarStrategy, JsonSchema, Matcher, SamplingParams
+from guideway.api import Choice, Constraint, GrammarStrategy, JsonSchema, Matcher, Regex, SamplingParams
+from guideway.api.bitmask import unpack
 from guideway.json_schema.prober import byte_vocabulary
-from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon, Reserve, closer
+from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon, Record, Reserve, closer
 from guideway.runtime.closing.closer import FAR_LONGER
 from guideway.runtime.closing.search import MAX_TRIED
 from guideway.runtime.replay import new_matcher
@@ -132,3 +135,53 @@ def test_requests_for_one_constraint_share_what_is_found(monkeypatch: pytest.Mon
         results = engine.generate(["a", "b", "c", "d"], params)
     assert all(len(result.token_ids) == 12 and "closing" in result.unenforced for result in results)
     assert searches == [0]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "num_tokens"),
+    [
+        (Regex("[a-z]{3}"), 5),
+        (Regex("[a-z]{3}|[0-9]{3}"), 5),
+        (Regex("[^a]{3}"), 8),
+        (Choice(("positive", "negative")), 10),
+    ],
+    ids=str,
+)
+def test_what_ends_by_itself_in_time_is_left_alone(constraint: Constraint, num_tokens: int) -> None:
+    """Closing begins where a bound says that the budget might not do, no sooner."""
+    reserve = Reserve.of(constraint, VOCABULARY)
+    assert reserve.level + 2 == num_tokens
+    for length, is_left_alone in ((num_tokens, True), (num_tokens - 1, False)):
+        strategy = LLGuidanceStrategy(VOCABULARY, {})
+        matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
+        begun = Closer(LEXICON, STOPS, Budget(length, reserve))
+        bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
+        matcher.fill_bitmask(bitmask, 0)
+        begun.restrict(matcher, (), bitmask)
+        assert (begun.records[0] == Record()) == is_left_alone
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["[a-z]{3}", "[a-z]{2}x{4}|b{30}", "([0-9]{4}-){2}z", "[^a]{3}", ".{4}e", r"\w{3}\.\d", "(ab|c{9}d)+", "a|b.{20}"],
+)
+@pytest.mark.parametrize("more", [0, 1, 3])
+def test_a_bound_is_one(pattern: str, more: int) -> None:
+    """Whatever is drawn as long as it is left alone, the output is complete in time."""
+    constraint, strategy = Regex(pattern), LLGuidanceStrategy(VOCABULARY, {})
+    reserve, grammar = Reserve.of(constraint, VOCABULARY), strategy.compile(constraint)
+    assert reserve.is_bound
+    for seed in range(20):
+        rng, num_tokens = random.Random(seed), reserve.level + 2 + more
+        matcher = new_matcher(strategy, grammar, STOPS)
+        closer = Closer(LEXICON, STOPS, Budget(num_tokens, reserve))
+        for _ in range(num_tokens):
+            bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
+            matcher.fill_bitmask(bitmask, 0)
+            closer.restrict(matcher, (), bitmask)
+            token_id = rng.choice(np.flatnonzero(unpack(bitmask, len(VOCABULARY))[0]).tolist())
+            assert matcher.accept((token_id,)) == 1
+            closer.accept((token_id,))
+            if token_id in STOPS:
+                break
+        assert matcher.is_terminated()

@@ -188,7 +188,8 @@ class Closer:
         if num_accepted < record.free_until:
             return True
         num_open = 1 + num_tokens + (len(self._cursor().open) if reserve.is_json else 0)
-        spare = self._budget.num_tokens - num_accepted - num_open * reserve.level - reserve.growth
+        kept = 1 if reserve.is_bound else reserve.growth  # a stop token
+        spare = self._budget.num_tokens - num_accepted - num_open * reserve.level - kept
         if not num_tokens and spare > 1:
             each = 1 + reserve.level * max(1, self._lexicon.most_opened)  # of it a token takes at most
             self._far_from, self._far_until = num_accepted, num_accepted + (spare - 1) // each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -54,6 +55,10 @@ MOST = 1 << 20
 MOST_WITNESSES = 32
 SCHEMAS = ("json_schema", "schema")
 """The names that a structural tag has for the schemas of its regions, in its newer form and the older one."""
+IN_BYTES = re.compile(r"(?:[^\\\x80-\U0010ffff]|\\[^ux0NpP1-9\x80-\U0010ffff])*")
+"""A pattern in which each character of a text can be one of a byte."""
+BEYOND_BYTES = re.compile(r"\.|\[\^|\\[dDsSwW]")
+"""It may have other characters as well, which may be drawn in part."""
 ENDLESS = MOST // 2
 """The size past which a schema is in itself without an end."""
 PASSES = 8
@@ -78,6 +83,8 @@ class Reserve:
     witnesses: tuple[str, ...] = ()
     """Examples of what strings or, of what is no JSON, the output may be: an end that asks for something far away is
     found by trying the ends of these."""
+    is_bound: bool = False
+    """True if `level` is no estimate: with that many tokens and a stop token left, any token may be drawn before."""
     fewest: int = 1
     """No output has fewer tokens, its stop token included: this is no estimate."""
 
@@ -110,11 +117,12 @@ class Reserve:
                 return cls(8 + CHARACTER, CHARACTER, 8 + CHARACTER, True)
             case Choice():
                 longest = max(len(choice.encode()) for choice in constraint.choices)
-                return cls(longest, longest, longest, False)
+                return cls(longest, longest, longest, False, is_bound=True)
             case Regex():
                 size_of_it, examples = _read(constraint.pattern)
-                longest = size_of_it + CHARACTER
-                return cls(longest, longest, longest, False, examples)
+                is_bound = IN_BYTES.fullmatch(constraint.pattern) is not None and bool(Pattern.of(constraint.pattern))
+                longest = size_of_it + (0 if is_bound and not BEYOND_BYTES.search(constraint.pattern) else CHARACTER)
+                return cls(longest, longest, longest, False, examples, is_bound)
             case StructuralTag():
                 regions = [_Sizes(schema, size) for schema in _schemas_in(constraint.parsed)]
                 marks = max((size(text) for text in _marks_in(constraint.parsed)), default=0)
