@@ -592,7 +592,7 @@ def test_what_a_matcher_says_gives_way_to_what_has_no_banned_token(
     monkeypatch.setattr(type(matcher), "shortest_completion", lambda *_: told)
     without = frozenset(LEXICON.ids[letter.encode()] for letter in banned)
     closer = Closer(
-        LEXICON, STOPS, Budget(12, Reserve.of(constraint, VOCABULARY), Bans(logit_bias=without, stop=avoided))
+        LEXICON, STOPS, Budget(4, Reserve.of(constraint, VOCABULARY), Bans(logit_bias=without, stop=avoided))
     )
     bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
     assert closer.shortest(matcher) == len(wanted) + 1
