@@ -383,32 +383,57 @@ def test_options_are_for_the_workflow_that_the_model_is_opened_with(bert: Path) 
 
 
 def test_steps_of_one_worker_that_is_lost_bring_one_other() -> None:
-    class Outputs:
-        def results(self, work: list[Any], output: Any) -> list[Any]:
-            return [output] * len(work)
-
-    class Executor:
-        lost = True
-        restarts = 0
-
-        def submit(self, method: str, *_: Any) -> Any:
-            return SimpleNamespace(result=self.die if self.lost else lambda: method)
-
-        def restart(self) -> None:
-            self.restarts += 1
-            self.lost = False
-
-        def die(self) -> None:
-            raise WorkerLost("the worker died")
-
-    executor = Executor()
-    parts = SimpleNamespace(output_processor=Outputs(), step_builder=SimpleNamespace(build=list))
-    computing = Computing("embed", cast("Any", parts), cast("Any", executor))
+    executor = Dying(1)
+    computing = computing_with(executor)
     steps: list[Any] = [["a", "b"], ["c", "d"]]
     sent = [computing.submit(work) for work in steps]  # both are on their way
     for work, call in zip(steps, sent, strict=True):
         assert computing.results(work, call) == ["execute"] * 2
     assert executor.restarts == 1
+
+
+@pytest.mark.parametrize(("deaths", "restarts"), [(1, 1), (2, 2), (3, 2)])
+def test_a_request_alone_with_a_worker_that_is_killed_is_spared_once(deaths: int, restarts: int) -> None:
+    executor = Dying(deaths)
+    computing = computing_with(executor)
+    work: list[Any] = ["a"]
+    (result,) = computing.results(work, computing.submit(work))
+    assert executor.restarts == restarts
+    if deaths == 1:
+        assert result == "execute"
+    else:
+        assert isinstance(result, WorkerLost)
+
+
+class Dying:
+    """An executor whose workers die so many times."""
+
+    def __init__(self, deaths: int) -> None:
+        self.deaths = deaths
+        self.restarts = 0
+        self.lost = True
+
+    def submit(self, method: str, *_: Any) -> Any:
+        return SimpleNamespace(result=self.die if self.lost and method == "execute" else lambda: method)
+
+    def restart(self) -> None:
+        self.restarts += 1
+        self.deaths -= 1
+        self.lost = self.deaths > 0
+
+    def die(self) -> None:
+        raise WorkerLost("the worker died")
+
+
+def computing_with(executor: Dying) -> Computing:
+    """The steps of a workflow whose results are what the executor says."""
+
+    class Outputs:
+        def results(self, work: list[Any], output: Any) -> list[Any]:
+            return [output] * len(work)
+
+    parts = SimpleNamespace(output_processor=Outputs(), step_builder=SimpleNamespace(build=list))
+    return Computing("embed", cast("Any", parts), cast("Any", executor))
 
 
 def test_what_an_engine_does_not_serve_is_refused_by_name(bert: Path, engine: Engine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import json
 import socket
 import struct
@@ -276,6 +277,15 @@ def test_more_than_the_server_takes_is_refused_and_nothing_else(engines: dict[st
             assert posted(f"{url}/v1/embeddings", {"model": MODEL, "input": "w1"})[0] == 200
 
 
+def test_a_body_that_is_compressed_is_refused_by_its_encoding(addresses: dict[str, str]) -> None:
+    body = gzip.compress(json.dumps({"model": MODEL, "input": "w1"}).encode())
+    with pytest.raises(HTTPError) as refused:
+        urlopen(Request(f"{addresses['embed']}/v1/embeddings", body, {"content-encoding": "gzip"}))
+    error = json.load(refused.value)["error"]
+    assert (refused.value.code, error["code"]) == (415, "unknown_encoding")
+    assert "'gzip'" in error["message"]
+
+
 def eventually(holds: Callable[[], bool]) -> bool:
     return any(holds() or time.sleep(0.02) for _ in range(500))
 
@@ -301,6 +311,8 @@ def test_health(folders: dict[str, Path]) -> None:
     with Engine(folders["embed"]) as engine, served(engine) as url:
         with urlopen(f"{url}/health") as response:
             assert json.load(response) == {"status": "ok"}
+        with urlopen(Request(f"{url}/health", method="HEAD")) as response:  # what load balancers send
+            assert (response.status, response.read()) == (200, b"")
         engine.close()
         with pytest.raises(HTTPError) as found:
             urlopen(f"{url}/health")

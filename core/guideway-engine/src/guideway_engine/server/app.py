@@ -21,7 +21,7 @@ from guideway_engine.engine import Engine
 from guideway_engine.errors import EngineClosed
 from guideway_engine.server.answering import ROUTES, Call, Route
 from guideway_engine.server.bodies import read_body
-from guideway_engine.server.errors import Busy, ModelNotFound, NoRoute, TooLarge, content_of, status_of
+from guideway_engine.server.errors import Busy, ModelNotFound, NoRoute, TooLarge, UnknownEncoding, content_of, status_of
 from guideway_engine.server.turns import Turn, Turns
 
 __all__ = ["Limits", "make_app"]
@@ -81,11 +81,15 @@ class _Server:
 
     async def _read(self, request: Request, chunks: list[bytes]) -> None:
         """Read the body into `chunks`. Of one that is not taken the rest is read, and forgotten: who is still sending
-        hears no answer. Raises `Busy` and `TooLarge`."""
+        hears no answer. Raises `Busy`, `TooLarge` and `UnknownEncoding`."""
         refused: GuidewayError | None = None
         limits, size = self._limits, 0
         if self._num_requests > limits.max_requests:
             refused = Busy(f"{limits.max_requests} requests are under way; try again")
+        elif (encoding := request.headers.get("content-encoding", "identity").strip().lower()) != "identity":
+            refused = UnknownEncoding(
+                f"the body is encoded as {encoding!r}; send it without Content-Encoding, as it is"
+            )
         async for chunk in request.stream():
             size += len(chunk)
             if refused is None and size > limits.max_body_bytes:
@@ -149,6 +153,7 @@ def make_app(engine: Engine, model: str, limits: Limits | None = None) -> FastAP
             openapi_extra={"requestBody": schema},
         )
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", summary="Whether requests are served")
     def health() -> Response:
         try:

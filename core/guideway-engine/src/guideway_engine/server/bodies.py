@@ -105,7 +105,8 @@ def inputs_of(given: Any, field: str = "input") -> list[Any]:
     if isinstance(given, str | dict):
         return [given]
     if not isinstance(given, list) or not given:
-        raise InvalidRequest(f"{field} must be a text or a list that is not empty", field=field)
+        kinds = "a list" if field == "documents" else "a text or a list"
+        raise InvalidRequest(f"{field} must be {kinds} that is not empty", field=field)
     if all(isinstance(item, int) and not isinstance(item, bool) for item in given):
         return [given]
     if len(given) > MAX_INPUTS:

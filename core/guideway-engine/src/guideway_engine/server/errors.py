@@ -12,7 +12,7 @@ from guideway.errors import GuidewayError, InvalidRequest, PluginError, Unhealth
 
 from guideway_engine.errors import EngineClosed
 
-__all__ = ["Busy", "ModelNotFound", "NoRoute", "TooLarge", "content_of", "status_of"]
+__all__ = ["Busy", "ModelNotFound", "NoRoute", "TooLarge", "UnknownEncoding", "content_of", "status_of"]
 
 log = logging.getLogger("guideway_engine")
 
@@ -33,6 +33,10 @@ class TooLarge(InvalidRequest):
     """The body has more bytes than the server reads."""
 
 
+class UnknownEncoding(InvalidRequest):
+    """The body is compressed, which the server does not undo: a few bytes could become any number."""
+
+
 class Busy(GuidewayError):
     """The server has as much to do as it takes; nothing is wrong with the request."""
 
@@ -40,6 +44,7 @@ class Busy(GuidewayError):
 STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (ModelNotFound, HTTPStatus.NOT_FOUND),
     (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (UnknownEncoding, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
     (InvalidRequest, HTTPStatus.BAD_REQUEST),
     (Busy, HTTPStatus.TOO_MANY_REQUESTS),
     (EngineClosed, HTTPStatus.SERVICE_UNAVAILABLE),

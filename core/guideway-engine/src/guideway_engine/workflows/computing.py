@@ -44,18 +44,22 @@ class Computing:
         except BaseException as error:
             return self.named(error)
 
-    def results(self, work: Sequence[Prepared], sent: Sent | GuidewayError) -> list[Any | GuidewayError]:
+    def results(
+        self, work: Sequence[Prepared], sent: Sent | GuidewayError, *, spared: bool = True
+    ) -> list[Any | GuidewayError]:
         """The result of each request, or why it has none. If the step failed, each is computed by itself, so that
-        whatever one of them does ends that one alone."""
+        whatever one of them does ends that one alone. Who a worker is lost with is `spared` once: it need not be the
+        request's doing."""
         found = self._read(work, sent)
-        if isinstance(found, GuidewayError):
-            lost = self._lives if isinstance(sent, GuidewayError) else sent.life
-            if isinstance(found, WorkerLost) and lost == self._lives:  # else there is another one since
-                found = self._restarted() or found
-            if len(work) > 1:
-                return [self.results([one], self.submit([one]))[0] for one in work]
-            found = [found]
-        return found
+        if not isinstance(found, GuidewayError):
+            return found
+        is_lost = isinstance(found, WorkerLost)
+        lost = self._lives if isinstance(sent, GuidewayError) else sent.life
+        if is_lost and lost == self._lives:  # else there is another one since
+            found = self._restarted() or found
+        if len(work) > 1 or (spared and isinstance(found, WorkerLost)):
+            return [self.results([one], self.submit([one]), spared=spared and not is_lost)[0] for one in work]
+        return [found]
 
     def drop(self, sent: Sent | GuidewayError) -> None:
         """Wait for a step whose results nobody wants."""
