@@ -11,12 +11,22 @@ import jsonschema
 import numpy as np
 import pytest
 from guideway import Engine
-from guideway.api import Choice, Constraint, GrammarStrategy, JsonSchema, Matcher, Regex, SamplingParams
+from guideway.api import (
+    Choice,
+    CompiledGrammar,
+    Constraint,
+    GrammarStrategy,
+    JsonSchema,
+    Matcher,
+    Regex,
+    SamplingParams,
+)
 from guideway.api.bitmask import unpack
+from guideway.json_schema.cursor import START
 from guideway.json_schema.prober import byte_vocabulary
 from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon, Record, Reserve, closer
 from guideway.runtime.closing.closer import FAR_LONGER
-from guideway.runtime.closing.search import MAX_TRIED
+from guideway.runtime.closing.search import MAX_TRIED, find_completion
 from guideway.runtime.replay import new_matcher
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
@@ -185,3 +195,76 @@ def test_a_bound_is_one(pattern: str, more: int) -> None:
             if token_id in STOPS:
                 break
         assert matcher.is_terminated()
+
+
+RECORD: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 24},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 12}, "maxItems": 4},
+        "n": {"type": "integer", "maximum": 1000},
+    },
+    "required": ["name", "tags", "n"],
+    "additionalProperties": False,
+}
+RECORDS = {"type": "array", "items": RECORD, "minItems": 12}
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("more", [20, 100])
+def test_an_output_that_leaves_its_completion_comes_back_to_it(
+    cls: type[GrammarStrategy], more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is near its end from its first token on. A search each time that it leaves the completion would take a hundred
+    times as long as the steps."""
+    strategy, constraint = cls(VOCABULARY, {}), JsonSchema(RECORDS)
+    reserve, grammar = Reserve.of(constraint, VOCABULARY), strategy.compile(constraint)
+    completion = find_completion(
+        new_matcher(strategy, grammar, STOPS), LEXICON, STOPS, limit=1000, past=(), cursor=START
+    )
+    assert completion is not None
+    least = len(completion)
+    searches, find = [], closer.find_completion
+
+    def counted(*args: Any, **options: Any) -> list[int] | None:
+        searches.append(options["quick"])
+        return find(*args, **options)
+
+    monkeypatch.setattr(closer, "find_completion", counted)
+    for seed in range(4):
+        searches.clear()
+        output = drawn(strategy, grammar, Budget(least + more, reserve), seed)
+        jsonschema.validate(json.loads(output), RECORDS)
+        assert 16 * searches.count(False) < len(output)
+
+
+def drawn(strategy: GrammarStrategy, grammar: CompiledGrammar, budget: Budget, seed: int) -> bytes:
+    """The text of an output drawn from masks alone."""
+    rng, matcher = random.Random(seed), new_matcher(strategy, grammar, STOPS)
+    begun = Closer(LEXICON, STOPS, budget)
+    output: list[int] = []
+    while len(output) < budget.num_tokens and not matcher.is_terminated():
+        bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
+        matcher.fill_bitmask(bitmask, 0)
+        begun.restrict(matcher, (), bitmask)
+        token_id = rng.choice(np.flatnonzero(unpack(bitmask, len(VOCABULARY))[0]).tolist())
+        assert matcher.accept((token_id,)) == 1
+        begun.accept((token_id,))
+        output.append(token_id)
+    assert matcher.is_terminated()
+    return VOCABULARY.decode(output)
+
+
+def test_what_comes_after_a_draft_that_closing_refuses_is_not_looked_at() -> None:
+    strategy, constraint = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema({"type": "array", "items": RECORD})
+    matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
+    begun = Closer(LEXICON, STOPS, Budget(4, Reserve.of(constraint, VOCABULARY)))
+    drafts = [LEXICON.ids[bytes([byte])] for byte in b'[{"n']
+    bitmask = np.zeros((1 + len(drafts), LEXICON.words), dtype=np.int32)
+    for row, draft in enumerate(drafts):
+        matcher.fill_bitmask(bitmask, row)
+        assert matcher.accept((draft,)) == 1
+    matcher.fill_bitmask(bitmask, len(drafts))
+    matcher.rollback(len(drafts))
+    assert begun.restrict(matcher, drafts, bitmask) == 1
+    assert len(begun.records) == 2, "rows are looked at that are not drawn from"

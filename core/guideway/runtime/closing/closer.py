@@ -9,14 +9,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.bitmask import BITS_PER_WORD, Bitmask
+from guideway.api.bitmask import BITS_PER_WORD, Bitmask, is_allowed
 from guideway.api.grammar import Matcher
 from guideway.errors import UnsupportedCapability
 from guideway.json_schema.cursor import START, JsonCursor, Place
 from guideway.runtime.bans import Bans
 from guideway.runtime.closing.lexicon import Lexicon
 from guideway.runtime.closing.reserve import Reserve
-from guideway.runtime.closing.search import MAX_TRIED, brings_about, find_completion, is_longer
+from guideway.runtime.closing.search import MAX_TRIED, brings_about, find_completion, go_back, is_longer
 
 __all__ = ["Beginnings", "Budget", "Closer", "Record"]
 
@@ -166,6 +166,7 @@ class Closer:
                     if (
                         self._is_far(record, len(rows))
                         or draft in self._stop_token_ids
+                        or not is_allowed(rows, i - 1, draft)  # by what is left of the row before
                         or matcher.accept((draft,)) != 1
                     ):
                         break
@@ -209,6 +210,9 @@ class Closer:
             if (same := self._same(matcher, record, left, cursor)) is not None:
                 path = tuple(same)
                 record = Record(0, num_accepted, path, record.lifts_bans)
+            elif (back := self._back(matcher, record, left)) is not None:
+                path = tuple(back)
+                record = Record(0, num_accepted, path, record.lifts_bans)
             else:
                 record = self._looked_for(matcher, record, left)
                 if not (path := record.path):
@@ -223,6 +227,28 @@ class Closer:
         for token_id in (path[0], *self._stop_token_ids, *self._affordable(matcher, row, record, path)):
             words.view(np.uint32)[token_id // BITS_PER_WORD] |= np.uint32(1 << token_id % BITS_PER_WORD)
         return record, words
+
+    def _back(self, matcher: Matcher, record: Record, left: int) -> Sequence[int] | None:
+        """Return a completion that comes back to the one of before, which the output has left: a search would take many
+        times as long. None also for one that is longer than before, where that would take freedom away."""
+        reserve = self._budget.reserve
+        if not record.path or not reserve.is_json or record.at > len(self._accepted):
+            return None
+        cursor = self._cursor()
+        found = go_back(
+            matcher,
+            self._lexicon,
+            path=record.path,
+            begin=self._cursors[record.at],
+            past=self._accepted,
+            cursor=cursor,
+            witnesses=reserve.witnesses,
+        )
+        if found is None or len(found) > left:
+            return None
+        if left - len(found) <= reserve.growth and len(found) > len(record.path):
+            return None
+        return found if record.lifts_bans or self._is_free(found) else None
 
     def _looked_for(self, matcher: Matcher, record: Record, left: int) -> Record:
         """What is known once a completion was looked for."""

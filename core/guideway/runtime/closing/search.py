@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +14,13 @@ from numpy.typing import NDArray
 from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import Matcher
 from guideway.errors import ConformanceError, DeadEnd
-from guideway.json_schema.cursor import JsonCursor, Place
+from guideway.json_schema.cursor import JsonCursor, Names, Place
 from guideway.runtime.bans import Bans
 from guideway.runtime.closing.lexicon import MOST_MASKS_KEPT, SCALAR, AllowedTokens, Lexicon
 from guideway.runtime.closing.shortening import shortened
 from guideway.runtime.mask_block import GUARD
 
-__all__ = ["MAX_MASKS", "MAX_TRIED", "brings_about", "find_completion", "is_longer"]
+__all__ = ["MAX_MASKS", "MAX_TRIED", "brings_about", "find_completion", "go_back", "is_longer"]
 
 MAX_MASKS = 600
 """So many bitmasks a search fills at most: what bounds its work, since time would make it another one each time."""
@@ -38,8 +39,17 @@ SHORT = 16
 """Tokens of a completion that are too few for that a longer one could be made as short."""
 MOST_DEEPER = 8
 """Levels that a plain way to the end may lie deeper than where it begins."""
+MOST_BRIDGE = 24
+"""Tokens of a way back to an earlier completion."""
+MOST_JOINED = 2
+"""Places of an earlier completion at which it is tried to go on from one place."""
+ENDED = (Place.AFTER, Place.SCALAR)
+"""Where a value has ended, or may have."""
 MUCH_LONGER = 2
 """The times that a completion may have too many tokens before it is made shorter."""
+
+Open: TypeAlias = tuple[Names | None, ...]
+"""The arrays and objects that are open, as `JsonCursor` knows them."""
 
 
 def find_completion(
@@ -72,23 +82,27 @@ def find_completion(
     # the states of a search have few masks that differ, and so have those of others
     masks: dict[bytes, AllowedTokens] = {} if bans.of_completion else lexicon.masks
 
-    def searched(limit: int) -> list[int] | None:
-        levels = (None,) if cursor is None or quick else (None, *DEEPER)
+    def searched(limit: int, *levels: int | None) -> list[int] | None:
         given = matcher, lexicon, stop_token_ids, limit, past, cursor, witnesses, bans, most_tried, most_masks
         return _searched(levels, masks, *given)
-
-    found = searched(limit)
-    if found is not None or quick or limit < SHORT:
-        return found
-    longer = searched(MUCH_LONGER * limit)
-    if longer is None:
-        return None
 
     def is_free(token_ids: Sequence[int]) -> bool:
         return not brings_about(bans, past, token_ids, lexicon)
 
-    shorter = shortened(matcher, lexicon, longer, cursor=cursor, is_free=is_free)
-    return shorter if len(shorter) <= limit else None
+    def made_to_fit(found: list[int] | None) -> list[int] | None:
+        if found is not None and len(found) > limit:
+            found = shortened(matcher, lexicon, found, cursor=cursor, is_free=is_free)
+        return found if found is None or len(found) <= limit else None
+
+    deeper = () if cursor is None else DEEPER
+    if quick or limit < SHORT:
+        return searched(limit, None, *(() if quick else deeper))
+    # a longer one is found without a step back where one that fits is not, and is often made to fit
+    if (found := made_to_fit(searched(MUCH_LONGER * limit, None))) is not None:
+        return found
+    if (found := searched(limit, None, *deeper)) is not None or not deeper:
+        return found
+    return made_to_fit(searched(MUCH_LONGER * limit, *deeper))
 
 
 def is_longer(
@@ -119,6 +133,46 @@ def is_longer(
         most_open=None,
     )
     return search.is_longer(num_tokens)
+
+
+def go_back(
+    matcher: Matcher,
+    lexicon: Lexicon,
+    *,
+    path: Sequence[int],
+    begin: JsonCursor,
+    past: Sequence[int],
+    cursor: JsonCursor,
+    witnesses: Sequence[str] = (),
+) -> list[int] | None:
+    """A completion that ends as an earlier one did, whose `path` from `begin` the output has left; None if none is
+    found at once. What is open is closed in the way that a search would try first, and once a value has ended where one
+    did on that path, the rest of it is tried. The matcher is left as it was, and has proved what is returned."""
+    joints: dict[Open, list[tuple[int, int]]] = {}
+    place = begin
+    for at, token_id in enumerate(path[:-1]):
+        token = lexicon.tokens[token_id]
+        for offset in range(len(token)):
+            if place.place in ENDED and len(found := joints.setdefault(place.open, [])) < MOST_JOINED:
+                found.append((at, offset))
+            place = place.after(token[offset : offset + 1])
+    if place.place in ENDED:
+        joints.setdefault(place.open, []).append((len(path) - 1, 0))
+    search = _Search(
+        matcher=matcher,
+        lexicon=lexicon,
+        masks=lexicon.masks,
+        stops=[],
+        limit=2 * MOST_BRIDGE,
+        past=list(past[-RECENT:]),
+        cursors=[cursor],
+        witnesses=witnesses,
+        bans=Bans(),
+        most_tried=MAX_TRIED // 8,
+        most_masks=MOST_BRIDGE,
+        most_open=None,
+    )
+    return search.back_to(path, joints)
 
 
 def _searched(
@@ -233,6 +287,25 @@ class _Search:
             run = run + length if cursor.in_string else 0
             most = max(most, run)
         return 2 * most < num_tokens and len(cursors[-1].open) <= len(cursors[0].open) + MOST_DEEPER
+
+    def back_to(self, path: Sequence[int], joints: Mapping[Open, Sequence[tuple[int, int]]]) -> list[int] | None:
+        """The first way to a place at which the rest of `path` completes the output, and that rest. The matcher is left
+        as it was."""
+        try:
+            while len(self.path) < MOST_BRIDGE:
+                cursor = self.cursors[-1]
+                if cursor is not None and cursor.place in ENDED:
+                    for at, offset in joints.get(cursor.open, ()):
+                        rest = path[at:]
+                        if offset:
+                            rest = [*(self.lexicon.spell(self.lexicon.tokens[path[at]][offset:]) or ()), *rest[1:]]
+                        if self.matcher.validate(rest) == len(rest):
+                            return [*self.path, *rest]
+                if self.matcher.is_accepting() or not self._advance(self._tries()):
+                    return None
+        finally:
+            self.matcher.rollback(len(self.path))
+        return None
 
     def _run(self) -> bool:
         """Return whether the path completes the output. It is as far as the matcher went."""
