@@ -35,8 +35,8 @@ NO_BANS = Bans()
 PART_FIRST = 8
 """The part of the work that a first search takes: nearly all that are found are found by it."""
 FAR_LONGER = 4
-"""Where it found none, and the plain way to the end has so many times the tokens that are left, none is looked for
-again: nothing that is drawn until then makes it that much shorter."""
+"""The times that the plain way to the end has the tokens that are left, for none to be looked for again after a first
+search: nothing that is drawn until then makes it that much shorter."""
 MOST_BEGINNINGS = 64
 """The number of beginnings that are kept of one grammar."""
 AGAIN = 2
@@ -251,7 +251,7 @@ class Closer:
         return found if record.lifts_bans or self._is_free(found) else None
 
     def _looked_for(self, matcher: Matcher, record: Record, left: int) -> Record:
-        """What is known once a completion was looked for."""
+        """Look for a completion; the knowledge of the end after it."""
         if self._accepted or record.found_none:
             return self._searched(matcher, record, left)
         key = (self._budget, self._stop_token_ids)

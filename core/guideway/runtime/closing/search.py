@@ -44,7 +44,7 @@ MOST_BRIDGE = 24
 MOST_JOINED = 2
 """Places of an earlier completion at which it is tried to go on from one place."""
 ENDED = (Place.AFTER, Place.SCALAR)
-"""Where a value has ended, or may have."""
+"""The places at which a value has ended, or may have."""
 MUCH_LONGER = 2
 """The times that a completion may have too many tokens before it is made shorter."""
 
