@@ -35,8 +35,8 @@ NO_BANS = Bans()
 PART_FIRST = 8
 """The part of the work that a first search takes: nearly all that are found are found by it."""
 FAR_LONGER = 4
-"""The times that the plain way to the end has the tokens that are left, for none to be looked for again after a first
-search: nothing that is drawn until then makes it that much shorter."""
+"""The times that the plain way to the end has the tokens that are left, for none to be looked for again after a search
+in vain: nothing that is drawn until then makes it that much shorter."""
 MOST_BEGINNINGS = 64
 """The number of beginnings that are kept of one grammar."""
 AGAIN = 2
@@ -268,14 +268,12 @@ class Closer:
         if self._budget.num_tokens < reserve.fewest:
             return never
         part = PART_AGAIN if record.found_none else 1
-        found = self._find(matcher, part=PART_FIRST * part)
-        if found is None:
-            if reserve.is_json and self._is_longer(matcher, FAR_LONGER * left):
-                return never  # all of the work would be in vain
-            found = self._find(matcher, part=part)
-        if found is None:
-            return Record(num_accepted + max(1, left // AGAIN), num_accepted)
-        return Record(0, num_accepted, tuple(found[0]), found[1])
+        found = self._find(matcher, part=PART_FIRST * part) or self._find(matcher, part=part)
+        if found is not None:
+            return Record(0, num_accepted, tuple(found[0]), found[1])
+        if reserve.is_json and self._is_longer(matcher, FAR_LONGER * left):
+            return never
+        return Record(num_accepted + max(1, left // AGAIN), num_accepted)
 
     def _is_longer(self, matcher: Matcher, num_tokens: int) -> bool:
         """Return whether the plain way to the end has more tokens than that."""
