@@ -315,6 +315,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         copy.begins_in = state.begins_in
         copy.reserve, copy.bans = state.reserve, state.bans
         copy.budget, copy.closed_early, copy.shortest = state.budget, state.closed_early, state.shortest
+        copy.beginnings = state.beginnings
         if state.closer is not None:
             copy.closer = state.closer.fork()
         return copy

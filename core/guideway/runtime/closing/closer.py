@@ -16,7 +16,7 @@ from guideway.json_schema.cursor import START, JsonCursor, Place
 from guideway.runtime.bans import Bans
 from guideway.runtime.closing.lexicon import Lexicon
 from guideway.runtime.closing.reserve import Reserve
-from guideway.runtime.closing.search import MAX_TRIED, brings_about, find_completion, go_back, is_longer
+from guideway.runtime.closing.search import MAX_TRIED, brings_about, find_completion, go_back
 
 __all__ = ["Beginnings", "Budget", "Closer", "Record"]
 
@@ -33,16 +33,12 @@ SAME = (Place.STRING, Place.SCALAR, Place.AFTER)
 """The sign that what completed the text before may complete it still."""
 NO_BANS = Bans()
 PART_FIRST = 8
-"""The part of the work that a first search takes: nearly all that are found are found by it."""
-FAR_LONGER = 4
-"""The times that the plain way to the end has the tokens that are left, for none to be looked for again after a search
-in vain: nothing that is drawn until then makes it that much shorter."""
+"""The part of the work that a first search takes, and one that comes after a search in vain: nearly all that are found
+are found by it."""
 MOST_BEGINNINGS = 64
 """The number of beginnings that are kept of one grammar."""
 AGAIN = 2
 """The part of the budget that is left after which a completion is looked for anew, where none was found."""
-PART_AGAIN = 2
-"""The part of the work that this may take: it comes again whenever half of what was left is used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +185,8 @@ class Closer:
         if num_accepted < record.free_until:
             return True
         num_open = 1 + num_tokens + (len(self._cursor().open) if reserve.is_json else 0)
-        kept = 1 if reserve.is_bound else reserve.growth  # a stop token
+        # a bound leaves room for a stop token, but says nothing of an end without what is banned
+        kept = 1 if reserve.is_bound and not self._budget.bans.of_completion else reserve.growth
         spare = self._budget.num_tokens - num_accepted - num_open * reserve.level - kept
         if not num_tokens and spare > 1:
             each = 1 + reserve.level * max(1, self._lexicon.most_opened)  # of it a token takes at most
@@ -212,7 +209,7 @@ class Closer:
                 record = Record(0, num_accepted, path, record.lifts_bans)
             elif (back := self._back(matcher, record, left)) is not None:
                 path = tuple(back)
-                record = Record(0, num_accepted, path, record.lifts_bans)
+                record = Record(0, num_accepted, path)
             else:
                 record = self._looked_for(matcher, record, left)
                 if not (path := record.path):
@@ -230,7 +227,8 @@ class Closer:
 
     def _back(self, matcher: Matcher, record: Record, left: int) -> Sequence[int] | None:
         """Return a completion that comes back to the one of before, which the output has left: a search would take many
-        times as long. None also for one that is longer than before, where that would take freedom away."""
+        times as long. None also for one with what is banned, and for one that is longer than before where that would
+        take freedom away."""
         reserve = self._budget.reserve
         if not record.path or not reserve.is_json or record.at > len(self._accepted):
             return None
@@ -248,7 +246,7 @@ class Closer:
             return None
         if left - len(found) <= reserve.growth and len(found) > len(record.path):
             return None
-        return found if record.lifts_bans or self._is_free(found) else None
+        return found if self._is_free(found) else None
 
     def _looked_for(self, matcher: Matcher, record: Record, left: int) -> Record:
         """Look for a completion; the knowledge of the end after it."""
@@ -263,29 +261,15 @@ class Closer:
         return known
 
     def _searched(self, matcher: Matcher, record: Record, left: int) -> Record:
-        num_accepted, reserve = len(self._accepted), self._budget.reserve
-        never = Record(self._budget.num_tokens, num_accepted)
-        if self._budget.num_tokens < reserve.fewest:
-            return never
-        part = PART_AGAIN if record.found_none else 1
-        found = self._find(matcher, part=PART_FIRST * part) or self._find(matcher, part=part)
-        if found is not None:
-            return Record(0, num_accepted, tuple(found[0]), found[1])
-        if reserve.is_json and self._is_longer(matcher, FAR_LONGER * left):
-            return never
-        return Record(num_accepted + max(1, left // AGAIN), num_accepted)
-
-    def _is_longer(self, matcher: Matcher, num_tokens: int) -> bool:
-        """Return whether the plain way to the end has more tokens than that."""
-        return is_longer(
-            matcher,
-            self._lexicon,
-            self._stop_token_ids,
-            num_tokens=num_tokens,
-            past=self._accepted,
-            cursor=self._cursor(),
-            witnesses=self._budget.reserve.witnesses,
-        )
+        num_accepted = len(self._accepted)
+        if self._budget.num_tokens < self._budget.reserve.fewest:
+            return Record(self._budget.num_tokens, num_accepted)
+        found = self._find(matcher, part=PART_FIRST, may_lift=False)
+        if found is None and (self._budget.bans.of_completion or not record.found_none):
+            found = self._find(matcher, part=PART_FIRST if record.found_none else 1)
+        if found is None:
+            return Record(num_accepted + max(1, left // AGAIN), num_accepted)
+        return Record(0, num_accepted, tuple(found[0]), found[1])
 
     def _same(self, matcher: Matcher, record: Record, left: int, cursor: JsonCursor | None) -> Sequence[int] | None:
         """Return what completed the text before, if it does still; None if it does not."""

@@ -55,10 +55,14 @@ MOST = 1 << 20
 MOST_WITNESSES = 32
 SCHEMAS = ("json_schema", "schema")
 """The names that a structural tag has for the schemas of its regions, in its newer form and the older one."""
-IN_BYTES = re.compile(r"(?:[^\\\x80-\U0010ffff]|\\[^ux0NpP1-9\x80-\U0010ffff])*")
-"""A pattern in which each character of a text can be one of a byte."""
-BEYOND_BYTES = re.compile(r"\.|\[\^|\\[dDsSwW]")
-"""It may have other characters as well, which may be drawn in part."""
+PLAIN = re.compile(
+    r"(?:[a-zA-Z0-9 ,;:_~!@#%&=<>/'\"`-]|[])|*+?{}.^$]|\[(?!\^)|\((?!\?[^:])|\\[^\W\dAZbBuxNpP]|\\\W)*",
+    re.ASCII,
+)
+"""A pattern whose every character may be one of a byte, and whose size is what Python's parser says, whoever reads
+it."""
+OF_BYTES = re.compile(r"(?:[^.\\]|\\[^dDsSwW])*")
+"""One whose characters are of a byte all: none can be drawn in part."""
 ENDLESS = MOST // 2
 """The size past which a schema is in itself without an end."""
 PASSES = 8
@@ -120,9 +124,10 @@ class Reserve:
                 return cls(longest, longest, longest, False, is_bound=True)
             case Regex():
                 size_of_it, examples = _read(constraint.pattern)
-                is_bound = IN_BYTES.fullmatch(constraint.pattern) is not None and bool(Pattern.of(constraint.pattern))
-                longest = size_of_it + (0 if is_bound and not BEYOND_BYTES.search(constraint.pattern) else CHARACTER)
-                return cls(longest, longest, longest, False, examples, is_bound)
+                is_bound = PLAIN.fullmatch(constraint.pattern) is not None and bool(Pattern.of(constraint.pattern))
+                longest = size_of_it + CHARACTER
+                level = size_of_it if is_bound and OF_BYTES.fullmatch(constraint.pattern) else longest
+                return cls(longest, longest, level, False, examples, is_bound)
             case StructuralTag():
                 regions = [_Sizes(schema, size) for schema in _schemas_in(constraint.parsed)]
                 marks = max((size(text) for text in _marks_in(constraint.parsed)), default=0)

@@ -20,7 +20,7 @@ from guideway.runtime.closing.lexicon import MOST_MASKS_KEPT, SCALAR, AllowedTok
 from guideway.runtime.closing.shortening import shortened
 from guideway.runtime.mask_block import GUARD
 
-__all__ = ["MAX_MASKS", "MAX_TRIED", "brings_about", "find_completion", "go_back", "is_longer"]
+__all__ = ["MAX_MASKS", "MAX_TRIED", "brings_about", "find_completion", "go_back"]
 
 MAX_MASKS = 600
 """So many bitmasks a search fills at most: what bounds its work, since time would make it another one each time."""
@@ -37,8 +37,6 @@ AT_MOST = 24
 """Tokens of one bitmask that are tried."""
 SHORT = 16
 """Tokens of a completion that are too few for that a longer one could be made as short."""
-MOST_DEEPER = 8
-"""Levels that a plain way to the end may lie deeper than where it begins."""
 MOST_BRIDGE = 24
 """Tokens of a way back to an earlier completion."""
 MOST_JOINED = 2
@@ -105,36 +103,6 @@ def find_completion(
     return made_to_fit(searched(MUCH_LONGER * limit, *deeper))
 
 
-def is_longer(
-    matcher: Matcher,
-    lexicon: Lexicon,
-    stop_token_ids: frozenset[int],
-    *,
-    num_tokens: int,
-    past: Sequence[int],
-    cursor: JsonCursor,
-    witnesses: Sequence[str] = (),
-) -> bool:
-    """Return whether the way that a search in JSON would try first, of any length, has more tokens than that, none of
-    which was in vain: it did not go on within one string for half of them, nor deeper and deeper. The matcher is left
-    as it was."""
-    search = _Search(
-        matcher=matcher,
-        lexicon=lexicon,
-        masks=lexicon.masks,
-        stops=list(stop_token_ids),
-        limit=2 * num_tokens,
-        past=list(past[-RECENT:]),
-        cursors=[cursor],
-        witnesses=witnesses,
-        bans=Bans(),
-        most_tried=MAX_TRIED,
-        most_masks=MAX_MASKS,
-        most_open=None,
-    )
-    return search.is_longer(num_tokens)
-
-
 def go_back(
     matcher: Matcher,
     lexicon: Lexicon,
@@ -149,15 +117,18 @@ def go_back(
     found at once. What is open is closed in the way that a search would try first, and once a value has ended where one
     did on that path, the rest of it is tried. The matcher is left as it was, and has proved what is returned."""
     joints: dict[Open, list[tuple[int, int]]] = {}
-    place = begin
+    place, around = begin, cursor.open[:-1]
     for at, token_id in enumerate(path[:-1]):
         token = lexicon.tokens[token_id]
         for offset in range(len(token)):
             if place.place in ENDED and len(found := joints.setdefault(place.open, [])) < MOST_JOINED:
                 found.append((at, offset))
             place = place.after(token[offset : offset + 1])
-    if place.place in ENDED:
-        joints.setdefault(place.open, []).append((len(path) - 1, 0))
+        if around and len(joints.get(around, ())) == MOST_JOINED:  # it will not go further out than that
+            break
+    else:
+        if place.place in ENDED:
+            joints.setdefault(place.open, []).append((len(path) - 1, 0))
     search = _Search(
         matcher=matcher,
         lexicon=lexicon,
@@ -271,22 +242,6 @@ class _Search:
             return next(([*self.path, token_id] for token_id in ends), None)
         finally:
             self.matcher.rollback(len(self.path))
-
-    def is_longer(self, num_tokens: int) -> bool:
-        """Return whether the first way has more tokens than that, and does not go astray. The matcher is left as it
-        was."""
-        try:
-            while len(self.path) < num_tokens:
-                if self.matcher.is_accepting() or not self._advance(self._tries()):
-                    return False
-        finally:
-            self.matcher.rollback(len(self.path))
-        cursors = [cursor for cursor in self.cursors if cursor is not None]
-        most = run = 0
-        for length, cursor in zip(self.lengths, cursors[1:], strict=True):
-            run = run + length if cursor.in_string else 0
-            most = max(most, run)
-        return 2 * most < num_tokens and len(cursors[-1].open) <= len(cursors[0].open) + MOST_DEEPER
 
     def back_to(self, path: Sequence[int], joints: Mapping[Open, Sequence[tuple[int, int]]]) -> list[int] | None:
         """The first way to a place at which the rest of `path` completes the output, and that rest. The matcher is left

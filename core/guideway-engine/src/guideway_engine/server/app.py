@@ -86,7 +86,7 @@ class _Server:
         limits, size = self._limits, 0
         if self._num_requests > limits.max_requests:
             refused = Busy(f"{limits.max_requests} requests are under way; try again")
-        elif (encoding := request.headers.get("content-encoding", "identity").strip().lower()) != "identity":
+        elif (encoding := request.headers.get("content-encoding", "identity").strip().lower()) not in ("", "identity"):
             refused = UnknownEncoding(
                 f"the body is encoded as {encoding!r}; send it without Content-Encoding, as it is"
             )

@@ -1,0 +1,56 @@
+"""Outputs drawn from masks that closing restricts, over a vocabulary of bytes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+from guideway.api import CompiledGrammar, GrammarStrategy
+from guideway.api.bitmask import unpack
+from guideway.json_schema.prober import byte_vocabulary
+from guideway.runtime.closing import Budget, Closer, Lexicon
+from guideway.runtime.replay import new_matcher
+
+__all__ = ["LEXICON", "STOPS", "VOCABULARY", "drawn"]
+
+VOCABULARY = byte_vocabulary()
+STOPS = VOCABULARY.stop_token_ids
+LEXICON = Lexicon(VOCABULARY)
+
+Choose = Callable[[random.Random, list[int], list[int]], int]
+
+
+def at_random(rng: random.Random, allowed: list[int], output: list[int]) -> int:
+    return rng.choice(allowed)
+
+
+def beginning_with(text: bytes) -> Choose:
+    """A model that writes a text if it may, and letters after it."""
+    wanted = [LEXICON.ids[bytes([byte])] for byte in text]
+
+    def choose(rng: random.Random, allowed: list[int], output: list[int]) -> int:
+        place = len(output)
+        if place < len(wanted) and wanted[place] in allowed and output == wanted[:place]:
+            return wanted[place]
+        return rng.choice([i for i in allowed if VOCABULARY.tokens[i].isalpha() and i not in STOPS] or allowed)
+
+    return choose
+
+
+def drawn(
+    strategy: GrammarStrategy, grammar: CompiledGrammar, budget: Budget, seed: int, choose: Choose = at_random
+) -> bytes | None:
+    """The text of an output; None if it is not complete within its budget."""
+    rng, matcher = random.Random(seed), new_matcher(strategy, grammar, STOPS)
+    closer, output = Closer(LEXICON, STOPS, budget), list[int]()
+    while len(output) < budget.num_tokens and not matcher.is_terminated():
+        bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
+        matcher.fill_bitmask(bitmask, 0)
+        closer.restrict(matcher, (), bitmask)
+        allowed = np.flatnonzero(unpack(bitmask, len(VOCABULARY))[0]).tolist()
+        token_id = choose(rng, allowed, output)
+        assert matcher.accept((token_id,)) == 1
+        closer.accept((token_id,))
+        output.append(token_id)
+    return VOCABULARY.decode(output) if matcher.is_terminated() else None
