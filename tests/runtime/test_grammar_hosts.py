@@ -179,7 +179,8 @@ def test_what_hangs_in_the_search_for_an_end_is_killed_while_the_others_go_on(ho
     host = served(hosts, grammar_hosts=hosts)  # hosts have deadlines of their own
     good = replace(GOOD, constraint=Regex("[a-z]{3,12}(x|y)", strategy="hostile"))
     (alone,) = host.generate([PROMPT], [good])
-    before, bad, after = host.generate([PROMPT] * 3, [good, asking("AS[a-z]{13}", close=True), good])
+    # so long that its end is looked for before its first token
+    before, bad, after = host.generate([PROMPT] * 3, [good, asking("AS[a-z]{20}", close=True), good])
     assert before.token_ids == after.token_ids == alone.token_ids
     assert re.search("5.3 s processor time|did not answer", str(bad.outputs[0].error))
 
