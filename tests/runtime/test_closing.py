@@ -35,10 +35,9 @@ from guideway.api import (
 from guideway.api.bitmask import allow_only, is_allowed
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.json_schema.cursor import START, JsonCursor, Place
-from guideway.json_schema.prober import byte_vocabulary
 from guideway.runtime import Runtime
 from guideway.runtime.bans import Bans
-from guideway.runtime.closing import Budget, Closer, Lexicon, Reserve
+from guideway.runtime.closing import Budget, Closer, Reserve
 from guideway.runtime.closing.fewest import Spelling, fewest_tokens
 from guideway.runtime.closing.patterns import Pattern
 from guideway.runtime.closing.search import find_completion
@@ -47,12 +46,10 @@ from guideway_conformance.reference.strategy import Strategy as ReferenceStrateg
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 
+from tests.support.closing import LEXICON, STOPS, VOCABULARY, allowed_after, drawn
 from tests.support.fake_host import FakeHost
 from tests.support.stages import everyday
 
-VOCABULARY = byte_vocabulary()
-STOPS = VOCABULARY.stop_token_ids
-LEXICON = Lexicon(VOCABULARY)
 STRATEGIES = [LLGuidanceStrategy, XGrammarStrategy]
 
 PERSON = {
@@ -76,28 +73,10 @@ PERSON = {
 }
 
 
-def allowed_after(matcher: Any, closer: Closer) -> list[int]:
-    """What a sequence may draw next."""
-    bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
-    matcher.fill_bitmask(bitmask, 0)
-    closer.restrict(matcher, (), bitmask)
-    return [i for i in range(len(VOCABULARY)) if is_allowed(bitmask, 0, i)]
-
-
 def walk(strategy: GrammarStrategy, constraint: Constraint, num_tokens: int, seed: int) -> bytes | None:
     """What random draws make of a constraint; None if it is not complete."""
-    grammar, rng = strategy.compile(constraint), random.Random(seed)
-    matcher = new_matcher(strategy, grammar, STOPS)
-    closer = Closer(LEXICON, STOPS, Budget(num_tokens, Reserve.of(constraint, VOCABULARY)))
-    output: list[int] = []
-    for _ in range(num_tokens):
-        token_id = rng.choice(allowed_after(matcher, closer))
-        assert matcher.accept((token_id,)) == 1
-        closer.accept((token_id,))
-        output.append(token_id)
-        if token_id in STOPS:
-            return VOCABULARY.decode(output)
-    return None
+    budget = Budget(num_tokens, Reserve.of(constraint, VOCABULARY))
+    return drawn(strategy, strategy.compile(constraint), budget, seed)
 
 
 def shortest(strategy: GrammarStrategy, constraint: Constraint, is_json: bool = True) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import jsonschema
 import pytest
@@ -13,18 +12,9 @@ from guideway.runtime.closing import Budget, Reserve
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 
-from tests.support.closing import LEXICON, VOCABULARY, beginning_with, drawn
+from tests.support.closing import LEXICON, VOCABULARY, beginning_with, drawn, record
 
 STRATEGIES = [LLGuidanceStrategy, XGrammarStrategy]
-
-
-def record(**properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
 
 
 LONG = record(kind={"const": "create_user"}, **{f"field_{i}": {"type": "string"} for i in range(24)})

@@ -26,42 +26,20 @@ from guideway.runtime.replay import new_matcher
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 
-from tests.support.closing import LEXICON, STOPS, VOCABULARY, drawn
+from tests.support.closing import LEXICON, STOPS, VOCABULARY, drawn, record
 
 NAMES = [f"name{i}" for i in range(40)]
-REQUIRED: dict[str, Any] = {
-    "type": "object",
-    "properties": {name: {"type": "string", "pattern": "^[a-z]+$"} for name in NAMES},
-    "required": NAMES,
-    "additionalProperties": False,
-}
+REQUIRED = record(**{name: {"type": "string", "pattern": "^[a-z]+$"} for name in NAMES})
 ITEMS = {"type": "array", "items": {"type": "string", "maxLength": 20}, "minItems": 1000}
-WITH_A_WAY_OUT: dict[str, Any] = {
+WITH_A_WAY_OUT = {
     "anyOf": [
-        {
-            "type": "object",
-            "properties": {name: {"type": "integer"} for name in ["customer", *(f"customer_{i}" for i in range(20))]},
-            "required": ["customer", *(f"customer_{i}" for i in range(20))],
-            "additionalProperties": False,
-        },
-        {
-            "type": "object",
-            "properties": {"zq": {"type": "integer"}},
-            "required": ["zq"],
-            "additionalProperties": False,
-        },
+        record(customer={"type": "integer"}, **{f"customer_{i}": {"type": "integer"} for i in range(20)}),
+        record(zq={"type": "integer"}),
     ]
 }
 RECURSIVE = {
     "$ref": "#/$defs/node",
-    "$defs": {
-        "node": {
-            "type": "object",
-            "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"const": "the very end of this long list"}]}},
-            "required": ["next"],
-            "additionalProperties": False,
-        }
-    },
+    "$defs": {"node": record(next={"anyOf": [{"$ref": "#/$defs/node"}, {"const": "the very end of this long list"}]})},
 }
 STRATEGIES = [LLGuidanceStrategy, XGrammarStrategy]
 
@@ -195,16 +173,11 @@ def test_what_may_be_longer_than_it_seems_has_no_bound(pattern: str) -> None:
     assert not Reserve.of(Regex(pattern), VOCABULARY).is_bound
 
 
-RECORD: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 24},
-        "tags": {"type": "array", "items": {"type": "string", "maxLength": 12}, "maxItems": 4},
-        "n": {"type": "integer", "maximum": 1000},
-    },
-    "required": ["name", "tags", "n"],
-    "additionalProperties": False,
-}
+RECORD = record(
+    name={"type": "string", "maxLength": 24},
+    tags={"type": "array", "items": {"type": "string", "maxLength": 12}, "maxItems": 4},
+    n={"type": "integer", "maximum": 1000},
+)
 RECORDS = {"type": "array", "items": RECORD, "minItems": 12}
 
 

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from guideway.api import CompiledGrammar, GrammarStrategy
+from guideway.api import CompiledGrammar, GrammarStrategy, Matcher
 from guideway.api.bitmask import unpack
 from guideway.json_schema.prober import byte_vocabulary
 from guideway.runtime.closing import Budget, Closer, Lexicon
 from guideway.runtime.replay import new_matcher
 
-__all__ = ["LEXICON", "STOPS", "VOCABULARY", "drawn"]
+__all__ = ["LEXICON", "STOPS", "VOCABULARY", "allowed_after", "beginning_with", "drawn", "record"]
 
 VOCABULARY = byte_vocabulary()
 STOPS = VOCABULARY.stop_token_ids
 LEXICON = Lexicon(VOCABULARY)
 
 Choose = Callable[[random.Random, list[int], list[int]], int]
+
+
+def record(**properties: Any) -> dict[str, Any]:
+    """The schema of an object that has these properties, all of them and no others."""
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def allowed_after(matcher: Matcher, closer: Closer) -> list[int]:
+    """What a sequence may draw next."""
+    bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
+    matcher.fill_bitmask(bitmask, 0)
+    closer.restrict(matcher, (), bitmask)
+    return [int(i) for i in np.flatnonzero(unpack(bitmask, len(VOCABULARY))[0])]
 
 
 def at_random(rng: random.Random, allowed: list[int], output: list[int]) -> int:
@@ -45,11 +59,7 @@ def drawn(
     rng, matcher = random.Random(seed), new_matcher(strategy, grammar, STOPS)
     closer, output = Closer(LEXICON, STOPS, budget), list[int]()
     while len(output) < budget.num_tokens and not matcher.is_terminated():
-        bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
-        matcher.fill_bitmask(bitmask, 0)
-        closer.restrict(matcher, (), bitmask)
-        allowed = np.flatnonzero(unpack(bitmask, len(VOCABULARY))[0]).tolist()
-        token_id = choose(rng, allowed, output)
+        token_id = choose(rng, allowed_after(matcher, closer), output)
         assert matcher.accept((token_id,)) == 1
         closer.accept((token_id,))
         output.append(token_id)

@@ -44,6 +44,7 @@ MAX_VALUES = 1024
 """The number of values of `LogitModifier.compile` that are kept, and that of the lengths of shortest outputs."""
 
 Made: TypeAlias = tuple[CompiledGrammar, Reserve, Beginnings]
+"""The result of one compilation, which all requests for its constraint share."""
 Compiled: TypeAlias = Mapping[str, Any]
 """By modifier name what its `start` is given; the grammar mask's is a `Compilation`."""
 
