@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +97,21 @@ def test_what_was_built_is_closed_where_a_later_part_fails(
     for part in parts:
         if part != failed:
             assert counts[f"{part} closed"] == counts[f"{part} built"], part
+
+
+def test_a_text_that_is_not_tokenized_when_the_server_is_told_to_stop_is_told_so(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.exceptions import GracefulHTTPError
+    from vllm.renderers.base import _SwappableExecutor
+
+    front_end = start({"grammar": ["llguidance"], "grammar_host": "inline"}).llm_engine.input_processor.guideway
+    pool = _SwappableExecutor(1)
+    assert pool.submit(len, "text").result() == 4
+    pool.shutdown()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.submit(len, "text")
+    monkeypatch.setattr(front_end, "ending", True)
+    with pytest.raises(GracefulHTTPError, match="the server is shutting down") as told:
+        pool.submit(len, "text")
+    assert told.value.http_status == HTTPStatus.SERVICE_UNAVAILABLE

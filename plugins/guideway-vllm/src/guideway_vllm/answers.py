@@ -11,13 +11,14 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import aclosing
+from http import HTTPStatus
 from typing import Any, TypeAlias
 
 from guideway.runtime.checking import known
 
 from guideway_vllm.steps import ATTRIBUTE
 
-__all__ = ["Judge", "Noted", "add_up", "note", "told_of"]
+__all__ = ["Judge", "Noted", "add_up", "ended", "note", "told_of"]
 
 WHOLE = ("stop", "length", "repetition")
 """The finish reasons of outputs that neither failed nor were given up."""
@@ -177,3 +178,12 @@ def _tell(output: Any, told: dict[str, Any] | None) -> None:
     """Have guideway tell this of a result, or nothing."""
     others = {name: value for name, value in (output.kv_transfer_params or {}).items() if name != ATTRIBUTE}
     output.kv_transfer_params = (others if told is None else {**others, ATTRIBUTE: told}) or None
+
+
+def ended() -> Exception:
+    """Make the error of a request that was under way when the server was told to stop: status 503, and a message."""
+    from vllm.exceptions import GracefulHTTPError
+
+    said = "the server is shutting down; ask again, or another one"
+    error: Exception = GracefulHTTPError(said, HTTPStatus.SERVICE_UNAVAILABLE)
+    return error

@@ -7,6 +7,7 @@ what asks xgrammar                     ``validate_structural_tag_payload``, ``_x
 requests                               ``to_sampling_params``, ``to_beam_search_params``
 streams                                ``chat_completion_stream_generator``, ``completion_stream_generator``
 streams that end with an error         ``responses_stream_generator``, ``message_stream_converter``
+a server that is told to stop          ``_SwappableExecutor.submit``, by which texts are tokenized
 =====================================  ================================================================================
 """
 
@@ -24,7 +25,7 @@ from typing import Any
 import vllm
 from guideway.api import InvalidConfiguration
 
-from guideway_vllm.answers import Noted, add_up
+from guideway_vllm.answers import Noted, add_up, ended
 from guideway_vllm.requests import ON_UNENFORCED_KEY, asks_of_beams, is_strict
 from guideway_vllm.steps import ATTRIBUTE
 from guideway_vllm.wrapping import lacks, wrap
@@ -215,11 +216,26 @@ def _around_xgrammar_supports(supports: Callable[..., Any]) -> Callable[..., Any
     return wrapped
 
 
+def _around_submit(submit: Callable[..., Any]) -> Callable[..., Any]:
+    """vLLM closes the pool that tokenizes before all else, and answers with what Python says of one that is closed."""
+
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return submit(self, *args, **kwargs)
+        except RuntimeError:
+            if not any(front_end.ending for front_end in SERVING):
+                raise
+            raise ended() from None
+
+    return wrapped
+
+
 OPENAI = "vllm.entrypoints.openai"
 UNHEARD = "`strict` of a request is not heard"
 UNTOLD = "streams do not have what guideway tells"
 UNTOLD_OF_OTHERS = "of several prompts guideway tells about the first alone"
 UNENDED = "streams of responses and messages do not say why they end"
+UNSAID = "requests that are not tokenized yet when the server is told to stop do not say so"
 UNREFUSED = "a beam search drops constraints and what is asked of guideway without a word"
 
 IN_SERVER: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
@@ -282,6 +298,7 @@ IN_SERVER: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
         ("generator",),
         UNENDED,
     ),
+    "vllm.renderers.base:_SwappableExecutor.submit": (_around_submit, (), UNSAID),
 }
 """The places that are changed of the server over HTTP, where vLLM has it: the parameters that are relied on, and what
 is lost without it. It drops ``strict``, and streams have no field for what guideway tells."""

@@ -25,13 +25,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 from guideway.api import PluginUnavailable
 from guideway.errors import Unhealthy
 
-from guideway_vllm.answers import add_up, note, told_of
+from guideway_vllm.answers import add_up, ended, note, told_of
 from guideway_vllm.health import METHOD, unhealthy
 from guideway_vllm.steps import ATTRIBUTE
 from guideway_vllm.wrapping import found, lacks, wrap
@@ -211,16 +210,7 @@ def _told_of_the_end(guideway: Any) -> Iterator[None]:
     except EngineDeadError:
         if guideway is None or not guideway.ending:
             raise
-        raise _ended() from None
-
-
-def _ended() -> Exception:
-    """Make the error of a request that was under way when the server was told to stop: status 503, and a message."""
-    from vllm.exceptions import GracefulHTTPError
-
-    said = "the server is shutting down; ask again, or another one"
-    ended: Exception = GracefulHTTPError(said, HTTPStatus.SERVICE_UNAVAILABLE)
-    return ended
+        raise ended() from None
 
 
 def _around_generate(generate: Callable[..., Any]) -> Callable[..., Any]:
@@ -260,7 +250,7 @@ def _tell_of_the_end(engine: Any) -> None:
 
     def tell() -> None:
         handler.cancel()
-        engine.output_processor.propagate_error(_ended())
+        engine.output_processor.propagate_error(ended())
 
     with suppress(RuntimeError):  # the loop is closed, and nobody waits
         handler.get_loop().call_soon_threadsafe(tell)
