@@ -29,6 +29,7 @@ from guideway.api import (
 from guideway.devices.numpy.device import NumpyDevice
 
 from tests.support.distributions import install
+from tests.vllm import other_workers
 from tests.vllm import probes_in_vllm as probes
 
 SCHEMA = {
@@ -360,6 +361,20 @@ def test_vllm_does_not_start_without_a_seam() -> None:
     assert "PluginUnavailable: guideway-vllm cannot run in vLLM 0." in last
     assert "it has no vllm.v1.engine.input_processor:InputProcessor.process_inputs" in last
     assert "VLLM_PLUGINS" in last
+
+
+def test_workers_in_processes_of_their_own_are_compared_with_their_core(demo_model: str, tmp_path: Path) -> None:
+    """As a server has them: an engine core that is spawned loads plugins when it is half built."""
+    other_workers.install(tmp_path)
+    ended = program(
+        "from vllm import LLM\n"
+        f"LLM({demo_model!r}, dtype='float32', enforce_eager=True, max_model_len=64, max_num_seqs=2,\n"
+        "    disable_log_stats=True, additional_config={'guideway': {'grammar': ['llguidance']}})\n",
+        VLLM_ENABLE_V1_MULTIPROCESSING="1",
+        PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+    )
+    assert ended.returncode == 1
+    assert "engine core and workers do not run the same plugins: rank 0 does not load guideway" in ended.stderr
 
 
 def outputs(llm: Any) -> list[tuple[list[int], str | None, Any]]:

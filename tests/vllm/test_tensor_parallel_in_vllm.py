@@ -115,19 +115,19 @@ def test_a_worker_with_other_plugins_is_named_at_start(
     tiny_model: str, start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm = start({"grammar": ["llguidance"]}, model=tiny_model)
-    core = llm.llm_engine.engine_core.engine_core
+    core, config = llm.llm_engine.engine_core.engine_core, llm.llm_engine.vllm_config
     guest = core.model_executor.driver_worker.worker.guideway_guest
-    check_ranks(core)
+    check_ranks(core.model_executor, config)
     llguidance = next(plugin for plugin in guest.plan.plugins if "grammar.llguidance" in plugin.id)
     others = (replace(llguidance, version="0.0.1"), *(p for p in guest.plan.plugins if p is not llguidance))
     with monkeypatch.context() as patch:
         patch.setattr(guest, "plan", replace(guest.plan, plugins=others))
         with pytest.raises(PluginError, match=rf"rank 0: {re.escape(llguidance.id)} version: want .*, have 0.0.1"):
-            check_ranks(core)
+            check_ranks(core.model_executor, config)
     with monkeypatch.context() as patch:
         patch.delattr(core.model_executor.driver_worker.worker, "guideway_guest")
         with pytest.raises(PluginError, match="rank 0 does not load guideway"):
-            check_ranks(core)
+            check_ranks(core.model_executor, config)
 
 
 def test_an_engine_does_not_start_where_a_worker_has_other_plugins(

@@ -123,6 +123,7 @@ class Runtime:
         self._canonical = canonical
         self._strategies = strategies
         self._at_work = AtWork()
+        self._grammar_hosts = grammar_hosts
         self._hosts = [hosts for hosts in (grammar_hosts, modifier_hosts) if hosts is not None]
         limits = limits or Limits()
         self.checker = Checker(limits)
@@ -243,6 +244,12 @@ class Runtime:
     def expect_another(self, admission: Admission) -> None:
         """One more sequence of a request that is not over will be started, or abandoned."""
         self._open.expect_another(admission.request)
+
+    def start_hosts(self) -> None:
+        """Start the grammar hosts beside what else is done. The first constraint waits for them otherwise, for as long
+        as its library takes to be imported; for a server, once nothing more is forked from its process."""
+        if self._grammar_hosts is not None:
+            self._grammar_hosts.start_soon()
 
     def close(self) -> None:
         """Release every sequence that still runs, stop compiling, and close strategies and modifiers; what a thread is

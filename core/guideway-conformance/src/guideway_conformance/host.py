@@ -27,7 +27,7 @@ import numpy.random  # noqa: F401 - NumPy imports it when it is first used, whic
 from guideway.errors import InvalidConfiguration, PluginError
 
 from guideway_conformance.registry import Check, Mode, checks
-from guideway_conformance.subjects import HardwareAbsent, NotPerformed, Subject, perform, subject_class
+from guideway_conformance.subjects import CannotRunHere, NotPerformed, Subject, perform, subject_class
 from guideway_conformance.target import Target
 
 __all__ = ["main"]
@@ -173,7 +173,7 @@ def _run_child(host: _Host, check: Check, mode: Mode, writer: int, noise: int) -
         answer: dict[str, Any] = {"outcome": "pass", "detail": ""}
         try:
             perform(check, mode, host.subject(host.component, host.target.settings))
-        except HardwareAbsent as absent:
+        except CannotRunHere as absent:
             answer = {"outcome": "not_run", "detail": str(absent)}
         except NotPerformed as vacuous:
             answer = {"outcome": "error", "detail": str(vacuous)}

@@ -23,7 +23,7 @@ LEGEND = (
     (REFUSED, "not declared, and refused or absent as it has to be"),
     (SIGNS["fail"], "failed"),
     (SIGNS["known_failure"], "known failure"),
-    (SIGNS["not_run"], "not run: hardware is absent"),
+    (SIGNS["not_run"], "not run: what it needs is not here"),
     (SIGNS["error"], "not performed"),
     (NOT_OWED, "does not concern this plugin"),
 )

@@ -10,7 +10,7 @@ from guideway_conformance.registry import Obligation
 __all__ = ["Outcome", "Result"]
 
 Outcome: TypeAlias = Literal["pass", "fail", "not_run", "known_failure", "error"]
-"""``not_run``: hardware is absent. ``error``: the suite itself failed, or nothing is known of the obligation."""
+"""``not_run``: what it needs is not here. ``error``: the suite itself failed, or nothing is known of the obligation."""
 
 
 @dataclass(frozen=True, slots=True)

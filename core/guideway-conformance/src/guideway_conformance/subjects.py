@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 if TYPE_CHECKING:
     from guideway_conformance.registry import Act, Check, Mode
 
-__all__ = ["HardwareAbsent", "NotPerformed", "Settings", "Subject", "expect", "perform", "subject_class"]
+__all__ = ["CannotRunHere", "NotPerformed", "Settings", "Subject", "expect", "perform", "subject_class"]
 
 
-class HardwareAbsent(Exception):
-    """A check cannot run, because the hardware it needs is not here. Only the suite raises it, never a plugin."""
+class CannotRunHere(Exception):
+    """A check cannot run, because what the plugin needs, such as a device, is not here. Only the suite raises it, never a
+    plugin."""
 
 
 class NotPerformed(Exception):

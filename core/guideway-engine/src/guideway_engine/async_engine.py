@@ -128,6 +128,7 @@ class AsyncEngine(AsyncTaskCalls):
 
     def __init__(self, model: str | os.PathLike[str] | EngineConfig, **settings: Unpack[EngineArguments]) -> None:
         self._engine = Engine(model, **settings)
+        self._engine.start_hosts()
         self._ids = itertools.count()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._backlog: WaitingQueue[AsyncGeneration] = WaitingQueue()

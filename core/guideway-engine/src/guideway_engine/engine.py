@@ -111,6 +111,12 @@ class Engine(TaskCalls):
         self._hooks = decoder.assembled.hooks
         self._executor = decoder.assembled.executor
 
+    def start_hosts(self) -> None:
+        """Start the grammar hosts beside what else is done, so that the first constraint does not wait for them. An
+        `AsyncEngine` does so by itself. Does nothing where there are none."""
+        if self._serving is None:
+            self._runtime.start_hosts()
+
     @property
     def workflow(self) -> str:
         """The workflow in service: `decode`, or the name of another one."""

@@ -39,8 +39,8 @@ READERS = 2
 
 
 class GrammarHosts:
-    """Hosts for the strategies of `records`, which name the `classes`. The first constraint starts them. Raises, for
-    one that cannot be built, what building it raises."""
+    """Hosts for the strategies of `records`, which name the `classes`. The first constraint starts them, or
+    `start_soon`. Raises, for one that cannot be built, what building it raises."""
 
     def __init__(
         self,
@@ -82,6 +82,10 @@ class GrammarHosts:
     def failure(self) -> str | None:
         """Why no host could be started the last time; None if one could, or none was needed yet."""
         return self._zygote.failure
+
+    def start_soon(self) -> None:
+        """Import and build beside what else is done what the first constraint would wait for."""
+        self._zygote.start_soon()
 
     def matcher_host(self, strategy: str) -> MatcherHost:
         """Return the host where the matchers of a strategy live."""

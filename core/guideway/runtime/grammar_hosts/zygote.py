@@ -70,6 +70,19 @@ class Zygote:
                     plugin="runtime",
                 ) from lost
 
+    def start_soon(self) -> None:
+        """Build the plugins beside what else is done. What is wrong with them is logged, as it is by `fork`."""
+        with suppress(RuntimeError):  # no thread is left: the first host starts it
+            threading.Thread(target=self._started, name="guideway-starts-zygote", daemon=True).start()
+
+    def _started(self) -> None:
+        try:
+            with self._lock:
+                if self._is_gone() and not self._closed:
+                    self._start_again()
+        except HostDied as error:
+            self._note(error)
+
     @property
     def failure(self) -> str | None:
         """Why there could be no host a moment ago; None: there could, or it was not tried lately."""
@@ -80,13 +93,16 @@ class Zygote:
         try:
             host = self._forked(role)
         except HostDied as error:
-            if time.monotonic() >= self._failed_until:
-                log.error("%s", error)
-                self._failure = str(error)
-            self._failed_until = max(self._rests_until, time.monotonic() + RESTS)
+            self._note(error)
             raise
         self._failed_until = 0.0
         return host
+
+    def _note(self, error: HostDied) -> None:
+        if time.monotonic() >= self._failed_until:
+            log.error("%s", error)
+            self._failure = str(error)
+        self._failed_until = max(self._rests_until, time.monotonic() + RESTS)
 
     def _forked(self, role: str) -> Host:
         if os.getpid() != self._owner:

@@ -109,6 +109,10 @@ class FrontEnd:
         config = GuestConfig.of(vllm_config)
         return None if config is None else cls(config, vllm_config)
 
+    def start_hosts(self) -> None:
+        """Start the grammar hosts of this process beside what else is done, once nothing more is forked from it."""
+        self._runtime.start_hosts()
+
     @staticmethod
     def hidden(params: Any) -> Any:
         """`params` without what vLLM would judge by the rules of its own backends."""

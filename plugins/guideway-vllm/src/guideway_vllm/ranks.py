@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from guideway.api import PluginError
-from guideway.plugins import PluginPlan
+from guideway.plugins import PluginPlan, Plugins
+
+from guideway_vllm.config import GuestConfig
 
 __all__ = ["check_ranks", "plan_of"]
 
@@ -20,17 +22,18 @@ def plan_of(worker: Any) -> PluginPlan | None:
     return None if guest is None else guest.plan
 
 
-def check_ranks(core: Any) -> None:
-    """Compare the plan of a `vllm.v1.engine.core.EngineCore` with those of its workers, on whichever machines. Raises
+def check_ranks(executor: Any, vllm_config: Any) -> None:
+    """Compare the plan of the engine core in this process with those of its workers, on whichever machines. Raises
     `PluginError`, naming each rank that differs, and in what."""
-    guest = getattr(core.scheduler, "guest", None)
-    if guest is None:
+    config = GuestConfig.of(vllm_config)
+    if config is None:
         return
+    wanted = config.plan(Plugins(settings=config.plugins))
     told = []
-    for rank, plan in enumerate(core.model_executor.collective_rpc(plan_of)):
+    for rank, plan in enumerate(executor.collective_rpc(plan_of)):
         if plan is None:
             told.append(f"rank {rank} does not load guideway (VLLM_PLUGINS may keep it from that)")
-        elif differences := guest.plan.differences(plan):
+        elif differences := wanted.differences(plan):
             told.append(f"rank {rank}: {', '.join(differences)}")
     if told:
         raise PluginError(

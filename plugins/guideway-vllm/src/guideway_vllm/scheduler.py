@@ -65,6 +65,8 @@ class GuestScheduler:
             if self.guest is not None:
                 self.guest.close()
             raise
+        if self.guest is not None:
+            self.guest.runtime.start_hosts()  # the workers are there: nothing more is forked from this process
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """vLLM's. Where nothing runs, since all sit out, it rests: outside its core process vLLM would ask again at

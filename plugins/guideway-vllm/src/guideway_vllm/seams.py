@@ -5,9 +5,9 @@
 ``AsyncLLM``                           ``add_request``, so that a server tries requests beside its event loop;
                                        ``check_health``, which asks ``EngineCore`` by a method more; ``shutdown``, which
                                        ends the requests under way
-``EngineCore.__init__``                once it has started, the plans of its workers are compared with its own
+``EngineCore._initialize_kv_caches``   its workers have started: their plans are compared with its own
 ``AsyncLLM``, ``LLMEngine``            ``generate``; ``add_request``, ``step``: finished texts that are to be checked,
-                                       and observers
+                                       and observers; ``__init__``: once the cores have started, grammar hosts do
 ``RequestState``, ``RequestOutput``    ``make_request_output``; ``add``: what is told of each of several outputs
 ``SchedulerConfig.get_scheduler_cls``  the scheduler's class, and through it the structured-output manager's
 ``WorkerWrapperBase.init_device``      the model runner of each worker, once it is there
@@ -46,6 +46,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.input_processor:InputProcessor.__init__": ("vllm_config",),
     "vllm.v1.engine.input_processor:InputProcessor._validate_params": ("params",),
     "vllm.v1.engine.input_processor:InputProcessor.process_inputs": PROCESSED,
+    "vllm.v1.engine.async_llm:AsyncLLM.__init__": (),
     "vllm.v1.engine.async_llm:AsyncLLM.add_request": PROCESSED,
     "vllm.v1.engine.async_llm:AsyncLLM.generate": ("prompt", "sampling_params", "request_id"),
     "vllm.v1.engine.async_llm:AsyncLLM.check_health": (),
@@ -55,9 +56,10 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "vllm.outputs:RequestOutput.add": ("next_output",),
     "vllm.v1.engine.async_llm:AsyncLLM.get_supported_tasks": (),
     "vllm.v1.engine.core_client:AsyncMPClient.call_utility_async": ("method",),
+    "vllm.v1.engine.llm_engine:LLMEngine.__init__": (),
     "vllm.v1.engine.llm_engine:LLMEngine.add_request": PROCESSED,
     "vllm.v1.engine.llm_engine:LLMEngine.step": (),
-    "vllm.v1.engine.core:EngineCore.__init__": (),
+    "vllm.v1.engine.core:EngineCore._initialize_kv_caches": ("vllm_config",),
     "vllm.v1.engine.core:EngineCore.shutdown": (),
     "vllm.v1.executor.abstract:Executor.collective_rpc": ("method",),
     "vllm.config:SchedulerConfig.get_scheduler_cls": (),
@@ -105,8 +107,10 @@ def install() -> None:
     wrap("vllm.v1.engine.llm_engine:LLMEngine.step", _around_offline_step)
     wrap("vllm.v1.engine.output_processor:RequestState.make_request_output", _around_make_request_output)
     wrap("vllm.outputs:RequestOutput.add", _around_add_output)
-    wrap("vllm.v1.engine.core:EngineCore.__init__", _around_core_init)
-    setattr(found("vllm.v1.engine.core:EngineCore.__init__")[0], METHOD, unhealthy)
+    wrap("vllm.v1.engine.core:EngineCore._initialize_kv_caches", _around_initialize_kv_caches)
+    wrap("vllm.v1.engine.async_llm:AsyncLLM.__init__", _around_engine_init)
+    wrap("vllm.v1.engine.llm_engine:LLMEngine.__init__", _around_engine_init)
+    setattr(found("vllm.v1.engine.core:EngineCore.shutdown")[0], METHOD, unhealthy)
     wrap("vllm.config:SchedulerConfig.get_scheduler_cls", _around_get_scheduler_cls)
     wrap("vllm.v1.worker.worker_base:WorkerWrapperBase.init_device", _around_init_device)
 
@@ -131,6 +135,15 @@ def _around_init(init: Callable[..., Any]) -> Callable[..., Any]:
                 self.guideway.close()
                 raise
             SERVING.add(self.guideway)
+
+    return wrapped
+
+
+def _around_engine_init(init: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        if self.input_processor.guideway is not None:
+            self.input_processor.guideway.start_hosts()
 
     return wrapped
 
@@ -389,16 +402,20 @@ def _around_get_scheduler_cls(get_scheduler_cls: Callable[..., Any]) -> Callable
     return wrapped
 
 
-def _around_core_init(init: Callable[..., Any]) -> Callable[..., Any]:
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
+def _around_initialize_kv_caches(initialize: Callable[..., Any]) -> Callable[..., Any]:
+    """The first of a core's methods that runs when its workers are there: a core in a process of its own loads plugins
+    in its ``__init__``, which then is under way."""
+
+    def wrapped(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
+        initialized = initialize(self, vllm_config, *args, **kwargs)
         from guideway_vllm.ranks import check_ranks
 
         try:
-            check_ranks(self)
+            check_ranks(self.model_executor, vllm_config)
         except BaseException:
-            self.shutdown()
+            self.model_executor.shutdown()
             raise
+        return initialized
 
     return wrapped
 

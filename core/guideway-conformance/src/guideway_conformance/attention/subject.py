@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from guideway.api import ATTENTION_CAPABILITIES, AttentionBackend
 
-from guideway_conformance.subjects import HardwareAbsent, Subject
+from guideway_conformance.subjects import CannotRunHere, Subject
 
 if TYPE_CHECKING:
     import torch
@@ -40,18 +40,18 @@ class AttentionSubject(Subject):
 
     @property
     def device(self) -> torch.device:
-        """The device of its tensors. Raises `HardwareAbsent` if that is not here."""
+        """The device of its tensors. Raises `CannotRunHere` if that is not here."""
         import torch
 
         name = self.settings.device or next(iter(sorted(self.component.devices)), "cpu")
         try:
             return torch.zeros(1, device=name).device
         except Exception as error:  # of each device its own
-            raise HardwareAbsent(f"there is no {name} here: {str(error).splitlines()[0]}") from error
+            raise CannotRunHere(f"there is no {name} here: {str(error).splitlines()[0]}") from error
 
     def backend(self) -> AttentionBackend:
-        """A new backend. Raises `HardwareAbsent` if it says that it cannot run here."""
+        """A new backend. Raises `CannotRunHere` if it says that it cannot run here."""
         reason = self.component.available()
         if reason is not None:
-            raise HardwareAbsent(reason)
+            raise CannotRunHere(reason)
         return self.component()

@@ -13,7 +13,7 @@ from guideway.api.device import FUSED_OPERATIONS
 
 from guideway_conformance.device.bench import BFLOAT16, Bench
 from guideway_conformance.registry import Check
-from guideway_conformance.subjects import HardwareAbsent, Settings, Subject
+from guideway_conformance.subjects import CannotRunHere, Settings, Subject
 
 __all__ = ["DeviceSubject"]
 
@@ -64,13 +64,13 @@ class DeviceSubject(Subject):
         return (*plain, "bfloat16") if self.component.arrays in BFLOAT16 else plain
 
     def require_hardware(self) -> None:
-        """Raises `HardwareAbsent` if the backend says that it cannot run here."""
+        """Raises `CannotRunHere` if the backend says that it cannot run here."""
         reason = self.component.available()
         if reason is not None:
-            raise HardwareAbsent(reason)
+            raise CannotRunHere(reason)
 
     def backend(self) -> DeviceBackend:
-        """A new backend, in whose scope this thread is from now on, as a host is. Raises `HardwareAbsent` if it says
+        """A new backend, in whose scope this thread is from now on, as a host is. Raises `CannotRunHere` if it says
         that it cannot run here."""
         return self.entered(self.backend_outside())
 

@@ -34,6 +34,8 @@ class Terminal:
         self._total = 0
         self._unmet = 0
         self._tier_of: dict[Obligation, str] = {}
+        self._not_run: Counter[str] = Counter()
+        """By reason: how many obligations were not run."""
         self._began = time.monotonic()
 
     def begin(self, report: Report) -> None:
@@ -49,10 +51,11 @@ class Terminal:
         self._progress()
 
     def result(self, result: Result) -> None:
-        """Tell of an obligation, in full if it was not met."""
+        """Tell of an obligation, in full if it was not met; of those that were not run, the first for each reason."""
         self._done += 1
-        if result.outcome != "pass":
-            self._unmet += 1
+        self._unmet += result.outcome != "pass"
+        self._not_run[result.detail] += result.outcome == "not_run"
+        if result.outcome not in ("pass", "not_run") or self._not_run[result.detail] == 1:
             self._erase()
             color = "31" if result.outcome == "fail" else "33"
             mode = " (refusal)" if result.obligation.mode == "refusal" else ""
@@ -64,6 +67,8 @@ class Terminal:
     def end(self, report: Report) -> None:
         """A table of the tiers, the verdict, and what it rests on."""
         self._erase()
+        if again := self._not_run.total() - len(+self._not_run):
+            self._print(f"\n{again} more were not run, for the same reason.")
         self._print("")
         rows = [["TIER", "OWED", "MET", "FAILED", "KNOWN", "NOT RUN", "NOT PERFORMED", "SECONDS", "LEVEL"]]
         results = {result.obligation: result for result in report.results}
@@ -109,7 +114,7 @@ class Terminal:
         ended = any(result.detail == INTERRUPTED for result in report.results)
         reasons = ["a signal ended the run"] if ended else []
         reasons += [f"{unknown} obligations were not performed"] if unknown else []
-        reasons += [f"{absent} could not be: hardware is absent"] if absent else []
+        reasons += [f"{absent} could not be run here"] if absent else []
         return f"This is no certification: {'; '.join(reasons)}."
 
     def _progress(self, result: Result | None = None) -> None:

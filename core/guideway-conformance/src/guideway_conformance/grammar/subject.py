@@ -19,7 +19,7 @@ from guideway.api import (
 from guideway_conformance.grammar.samples import SAMPLES, Sample, of_example
 from guideway_conformance.grammar.session import Session, walk
 from guideway_conformance.grammar.vocabularies import ids_of, standard
-from guideway_conformance.subjects import Subject
+from guideway_conformance.subjects import CannotRunHere, Subject
 
 __all__ = ["Case", "GrammarSubject", "compiled_case"]
 
@@ -82,8 +82,11 @@ class GrammarSubject(Subject):
         return frozenset(found)
 
     def build(self, vocabulary: Vocabulary | None = None) -> GrammarStrategy:
-        """A new strategy for `vocabulary`, the standard one if None."""
+        """A new strategy for `vocabulary`, the standard one if None. Raises `CannotRunHere` if it says that it
+        cannot be built in this process."""
         cls: Any = self.component
+        if (reason := cls.available()) is not None:
+            raise CannotRunHere(reason)
         strategy: GrammarStrategy = cls(vocabulary or standard(), dict(self.settings.options))
         return strategy
 

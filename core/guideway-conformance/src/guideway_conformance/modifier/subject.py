@@ -24,7 +24,7 @@ from guideway.plugins.index import PluginIndex
 
 from guideway_conformance.modifier.evidence import Evidence, require
 from guideway_conformance.registry import Act
-from guideway_conformance.subjects import HardwareAbsent, Settings, Subject
+from guideway_conformance.subjects import CannotRunHere, Settings, Subject
 
 __all__ = ["MAX_MODEL_LEN", "MAX_NUM_SEQUENCES", "ModifierSubject", "device_classes"]
 
@@ -99,14 +99,14 @@ class ModifierSubject(Subject):
         return tuple(map(Example, self.settings.requests)) or self.cls.examples
 
     def device(self) -> DeviceBackend:
-        """A device with arrays the transform takes. Raises `HardwareAbsent` if none is installed."""
+        """A device with arrays the transform takes. Raises `CannotRunHere` if none is installed."""
         wanted = self.transform_class().arrays
         if not wanted or NumpyDevice.arrays in wanted:
             return NumpyDevice("cpu")
         for backend in device_classes():
             if backend.arrays in wanted and backend.available() is None:
                 return backend(self.settings.device or "cpu")
-        raise HardwareAbsent(f"no device backend with arrays of {' or '.join(sorted(wanted))} can run here")
+        raise CannotRunHere(f"no device backend with arrays of {' or '.join(sorted(wanted))} can run here")
 
 
 def device_classes(*, builtin_only: bool = False) -> list[type[DeviceBackend]]:

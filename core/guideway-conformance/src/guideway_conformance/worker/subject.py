@@ -9,7 +9,7 @@ from typing import Any
 
 from guideway.api import SequencesFailed, WorkerMixin
 
-from guideway_conformance.subjects import HardwareAbsent, Subject, expect
+from guideway_conformance.subjects import CannotRunHere, Subject, expect
 
 __all__ = ["OneStep", "OneWorker", "WorkerSubject", "public_methods"]
 
@@ -63,11 +63,11 @@ class WorkerSubject(Subject):
         return made
 
     def worker(self) -> OneWorker:
-        """Raises `HardwareAbsent` where there is no library of models."""
+        """Raises `CannotRunHere` where there is no library of models."""
         try:
             from transformers import LlamaConfig, LlamaForCausalLM
         except ImportError as error:
-            raise HardwareAbsent("a worker needs a model: pip install 'guideway[engine]'") from error
+            raise CannotRunHere("a worker needs a model: pip install 'guideway[engine]'") from error
         config = LlamaConfig(
             vocab_size=64,
             hidden_size=16,

@@ -33,7 +33,7 @@ from guideway.api import (
 from guideway.api.options import parse_options
 from guideway.api.workflow import PARTS
 
-from guideway_conformance.subjects import HardwareAbsent, NotPerformed, Subject, expect
+from guideway_conformance.subjects import CannotRunHere, NotPerformed, Subject, expect
 
 __all__ = ["UNKNOWN_WORD", "Host", "WorkflowSubject", "same"]
 
@@ -96,7 +96,7 @@ class WorkflowSubject(Subject):
 
     @cached_property
     def model(self) -> ModelFolder:
-        """The model. Raises `HardwareAbsent` if the workflow serves none of those that can be made."""
+        """The model. Raises `CannotRunHere` if the workflow serves none of those that can be made."""
         said = ""
         for folder in self._folders():
             model = ModelFolder.read(folder)
@@ -104,7 +104,7 @@ class WorkflowSubject(Subject):
             if reason is None:
                 return model
             said = f"it serves no model that the suite has: {reason}; name one with the option {MODEL!r}"
-        raise HardwareAbsent(said)
+        raise CannotRunHere(said)
 
     def _folders(self) -> Iterator[Path]:
         if given := self.settings.options.get(MODEL):
@@ -207,7 +207,7 @@ def _store_bert(folder: Path, labels: int) -> None:
         from tokenizers import Tokenizer, models, pre_tokenizers, processors
         from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
     except ImportError as error:
-        raise HardwareAbsent("a workflow needs a model: pip install 'guideway[engine]'") from error
+        raise CannotRunHere("a workflow needs a model: pip install 'guideway[engine]'") from error
     head: Any = {"num_labels": labels} if labels else {}
     config = BertConfig(
         vocab_size=len(WORDS),
