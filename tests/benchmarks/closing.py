@@ -83,7 +83,7 @@ def one(strategy: GrammarStrategy, lexicon: Lexicon, schema: Any, more: int, fou
         past=(),
         cursor=START,
         witnesses=reserve.witnesses,
-        most_tried=reserve.most_tried,
+        most_tried=reserve.most_tried(MOST),
         most_masks=reserve.most_masks,
     )
     if shortest is None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import random
+import time
+from typing import Any
 
 import jsonschema
 import pytest
 from guideway.api import GrammarStrategy, JsonSchema, Regex
+from guideway.json_schema.cursor import START
 from guideway.runtime.bans import Bans
-from guideway.runtime.closing import Budget, Reserve
+from guideway.runtime.closing import Budget, Closer, Reserve, closer
+from guideway.runtime.closing.search import MAX_TRIED, find_completion
+from guideway.runtime.replay import new_matcher
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 
-from tests.support.closing import LEXICON, VOCABULARY, beginning_with, drawn, record
+from tests.support.closing import LEXICON, STOPS, VOCABULARY, allowed_after, beginning_with, drawn, record
 
 STRATEGIES = [LLGuidanceStrategy, XGrammarStrategy]
 
@@ -77,3 +83,115 @@ def test_a_way_back_has_nothing_banned_though_the_output_does() -> None:
 def test_a_bound_is_none_where_something_is_banned(pattern: str, bans: Bans, num_tokens: int) -> None:
     """It says how soon the output can end, not how soon without that."""
     assert banned_in(Regex(pattern), bans, num_tokens, 20) == 0
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+def test_a_stop_string_is_not_ended_by_the_completion_of_before(cls: type[GrammarStrategy]) -> None:
+    """The completion `"}` is found before the model writes what makes it one that a stop string cuts."""
+    strategy, constraint = cls(VOCABULARY, {}), JsonSchema(record(z={"type": "string"}))
+    grammar = strategy.compile(constraint)
+    for bans in (Bans(stop=(b'!"',)), Bans(bad_words=((ord("!"), ord('"')),))):
+        budget = Budget(24, Reserve.of(constraint, VOCABULARY), bans)
+        output = drawn(strategy, grammar, budget, 1, saying_marks)
+        assert output is not None
+        assert b'!"' not in output
+
+
+def saying_marks(_: random.Random, allowed: list[int], output: list[int]) -> int:
+    wanted = [*b'{"z":"', *b"aaa", *b"!" * 40]
+    return next(i for i in (wanted[len(output)], ord("!"), *allowed) if i in allowed)
+
+
+def test_a_stop_string_of_any_length_is_seen_coming() -> None:
+    text = b"the end of it all"
+    constraint = JsonSchema(record(z={"type": "string"}))
+    strategy = LLGuidanceStrategy(VOCABULARY, {})
+    matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
+    matcher.accept([*b'{"z":"' + text])
+    closer = Closer(LEXICON, STOPS, Budget(40, Reserve.of(constraint, VOCABULARY), Bans(stop=(text + b'"',))))
+    closer.accept([*b'{"z":"' + text])
+    allowed_after(matcher, closer)
+    (found,) = closer.records
+    assert found.path and not found.lifts_bans
+    assert not VOCABULARY.decode(found.path).startswith(b'"')
+
+
+CREATE = record(kind={"const": "create"}, **{f"f{i}": {"type": "integer"} for i in range(16)})
+DELETE = record(kind={"const": "delete"}, id={"type": "integer"})
+FIRST = record(version={"const": 1}, **{f"f{i}": {"type": "integer"} for i in range(16)})
+SECOND = record(version={"const": 2}, id={"type": "integer"})
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize(
+    ("schema", "beginning"),
+    [
+        ({"anyOf": [CREATE, DELETE]}, b'{"kind":"create","f0":1'),
+        ({"type": "array", "items": {"oneOf": [CREATE, DELETE]}}, b'[{"kind":"create","f0":1'),
+        ({"anyOf": [FIRST, SECOND]}, b'{"version":1,"f0":1'),
+        ({"anyOf": [{"$ref": "#/$defs/a"}, SECOND], "$defs": {"a": FIRST}}, b'{"version":1,"f0":1'),
+    ],
+)
+@pytest.mark.parametrize("num_tokens", [40, 60, 80])
+def test_no_branch_is_chosen_that_does_not_fit(
+    cls: type[GrammarStrategy], schema: dict[str, Any], beginning: bytes, num_tokens: int
+) -> None:
+    """What tells the kind of an object is a string or number, which opens nothing and asks for a lot."""
+    strategy, constraint = cls(VOCABULARY, {}), JsonSchema(schema)
+    grammar, budget = strategy.compile(constraint), Budget(num_tokens, Reserve.of(constraint, VOCABULARY))
+    output = drawn(strategy, grammar, budget, 1, beginning_with(beginning))
+    assert output is not None
+    jsonschema.validate(json.loads(output), schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"user": {"properties": CREATE["properties"], "required": CREATE["required"]}}},
+        {"type": "array", "items": [{"type": "integer"}], "additionalItems": CREATE},
+        {"type": "array", "prefixItems": [{"type": "integer"}], "unevaluatedItems": CREATE},
+        {"type": "object", "properties": {"a": {"type": "null"}}, "dependencies": {"a": CREATE}},
+    ],
+)
+def test_what_a_token_may_open_is_known(schema: dict[str, Any]) -> None:
+    assert Reserve.of(JsonSchema(schema), VOCABULARY).growth > 100
+
+
+@pytest.mark.parametrize("stop", [b"}", b"a", b'"}'])
+def test_a_ban_that_cannot_be_kept_is_not_tried_with_each_token(stop: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    nested = record(name={"type": "string"}, info=record(a={"type": "string"}, b={"type": "array", "items": {}}))
+    strategy, constraint, works = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema(nested), list[int]()
+    grammar, find = strategy.compile(constraint), closer.find_completion
+
+    def counted(*args: Any, **options: Any) -> list[int] | None:
+        works.append(options["most_tried"])
+        return find(*args, **options)
+
+    monkeypatch.setattr(closer, "find_completion", counted)
+    budget = Budget(115, Reserve.of(constraint, VOCABULARY), Bans(stop=(stop,)))
+    assert drawn(strategy, grammar, budget, 3) is not None
+    assert sum(work >= MAX_TRIED for work in works) <= 2
+    assert sum(works) < 10 * MAX_TRIED
+
+
+@pytest.mark.parametrize("num_items", [100, 600])
+def test_a_long_list_is_completed(num_items: int) -> None:
+    """A search goes as far as its completion is long, and takes no memory that grows with the square of it."""
+    point = record(lat={"type": "number"}, lon={"type": "number"})
+    for items, each in (({"type": "number"}, 2), (point, 18)):
+        constraint = JsonSchema({"type": "array", "items": items, "minItems": num_items})
+        strategy, budget = LLGuidanceStrategy(VOCABULARY, {}), num_items * each + 8
+        matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
+        begun = Closer(LEXICON, STOPS, Budget(budget, Reserve.of(constraint, VOCABULARY)))
+        allowed_after(matcher, begun)
+        path = begun.records[0].path
+        assert 0 < len(path) <= budget
+        assert len(json.loads(VOCABULARY.decode(path))) == num_items
+
+
+def test_a_search_that_takes_too_long_gives_up() -> None:
+    strategy, constraint = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema({"type": "array", "minItems": 400})
+    matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
+    given = {"limit": 2000, "past": (), "cursor": START}
+    assert find_completion(matcher, LEXICON, STOPS, **given) is not None
+    assert find_completion(matcher, LEXICON, STOPS, **given, until=time.thread_time()) is None

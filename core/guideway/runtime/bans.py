@@ -39,6 +39,11 @@ class Bans:
         """True if there is anything that a completion should do without."""
         return bool(self.logit_bias or self.allowed_token_ids is not None or self.bad_words or self.stop)
 
+    @property
+    def most_before(self) -> int:
+        """The number of tokens before others that may be part of what is banned with them, at most."""
+        return max(map(len, (*self.bad_words, *self.stop)), default=0)
+
     def unbanned(self, num_tokens: int) -> NDArray[np.bool_]:
         """``bool[num_tokens]``: which tokens are not banned wherever they come."""
         found = np.full(num_tokens, self.allowed_token_ids is None)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -31,6 +34,9 @@ FEW_MASKS = 8
 """And so many masks are filled."""
 SAME = (Place.STRING, Place.SCALAR, Place.AFTER)
 """The sign that what completed the text before may complete it still."""
+SECONDS = 4.0
+"""Processor time of a step after which a search gives up, which its work bounds long before: less than what a host may
+take, so that a slow matcher loses the end of its output and not the request."""
 NO_BANS = Bans()
 PART_FIRST = 8
 """The part of the work that a first search takes, and one that comes after a search in vain: nearly all that are found
@@ -64,6 +70,8 @@ class Record:
     """Completes those tokens; empty: nothing is known that does."""
     lifts_bans: bool = False
     """True if the path has what is banned, because no other was found."""
+    bans_at: int = 0
+    """Before so many tokens no other is looked for."""
 
     @property
     def found_none(self) -> bool:
@@ -106,6 +114,8 @@ class Closer:
         self._accepted: list[int] = []
         self._cursors: list[JsonCursor] = [START]
         """After each of the accepted tokens, as far as anybody asked."""
+        self._until = math.inf
+        """The processor time of the thread at which a search gives up."""
         self._far_from, self._far_until = 0, -1
         """Found out after so many tokens: up to so many, rows included, the end is far whatever they are."""
 
@@ -155,6 +165,7 @@ class Closer:
         as it was."""
         first, record, done = None, self.record, 0
         self.records = []
+        self._until = time.thread_time() + SECONDS
         try:
             for i, row in enumerate(rows[: 1 + len(draft_token_ids)]):
                 if i:
@@ -204,31 +215,26 @@ class Closer:
         cursor = self._cursor() if reserve.is_json else None
         path = record.rest(self._accepted)
         if not path:
-            if (same := self._same(matcher, record, left, cursor)) is not None:
-                path = tuple(same)
-                record = Record(0, num_accepted, path, record.lifts_bans)
-            elif (back := self._back(matcher, record, left)) is not None:
-                path = tuple(back)
-                record = Record(0, num_accepted, path)
-            else:
-                record = self._looked_for(matcher, record, left)
-                if not (path := record.path):
-                    return record, None
+            if (known := self._same(matcher, record, left, cursor) or self._back(matcher, record, left)) is None:
+                known = self._looked_for(matcher, record, left)
+            record = known
+            if not (path := record.path):
+                return record, None
         room = left - len(path)
         if room < 0:
             return record, None
         if room > reserve.growth:
-            return replace(record, free_until=num_accepted + 1 + (room - reserve.growth) // (reserve.growth + 1)), None
-        keep = self._kept(cursor, row) if cursor is not None and room > reserve.within + 1 else None
+            return replace(record, free_until=num_accepted + room // (reserve.growth + 1)), None
+        keep = self._kept(cursor, row, room) if cursor is not None and room > reserve.within + 1 else None
         words = np.zeros(self._lexicon.words, dtype=np.int32) if keep is None else keep.copy()
         for token_id in (path[0], *self._stop_token_ids, *self._affordable(matcher, row, record, path)):
             words.view(np.uint32)[token_id // BITS_PER_WORD] |= np.uint32(1 << token_id % BITS_PER_WORD)
         return record, words
 
-    def _back(self, matcher: Matcher, record: Record, left: int) -> Sequence[int] | None:
-        """Return a completion that comes back to the one of before, which the output has left: a search would take many
-        times as long. None also for one with what is banned, and for one that is longer than before where that would
-        take freedom away."""
+    def _back(self, matcher: Matcher, record: Record, left: int) -> Record | None:
+        """The knowledge of a completion that comes back to the one of before, which the output has left: a search would
+        take many times as long. None also for one with what is banned, unless no other was found of late, and for one
+        that is longer than before where that would take freedom away."""
         reserve = self._budget.reserve
         if not record.path or not reserve.is_json or record.at > len(self._accepted):
             return None
@@ -246,7 +252,15 @@ class Closer:
             return None
         if left - len(found) <= reserve.growth and len(found) > len(record.path):
             return None
-        return found if self._is_free(found) else None
+        return self._led_on(record, found)
+
+    def _led_on(self, record: Record, path: Sequence[int]) -> Record | None:
+        """The knowledge of the end with another path; None for one with what is banned, unless no other was found of
+        late."""
+        is_free = self._is_free(path)
+        if not is_free and len(self._accepted) >= record.bans_at:
+            return None
+        return Record(0, len(self._accepted), tuple(path), not is_free, 0 if is_free else record.bans_at)
 
     def _looked_for(self, matcher: Matcher, record: Record, left: int) -> Record:
         """Look for a completion; the knowledge of the end after it."""
@@ -264,65 +278,63 @@ class Closer:
         num_accepted = len(self._accepted)
         if self._budget.num_tokens < self._budget.reserve.fewest:
             return Record(self._budget.num_tokens, num_accepted)
-        found = self._find(matcher, part=PART_FIRST, may_lift=False)
-        if found is None and (self._budget.bans.of_completion or not record.found_none):
-            found = self._find(matcher, part=PART_FIRST if record.found_none else 1)
-        if found is None:
-            return Record(num_accepted + max(1, left // AGAIN), num_accepted)
-        return Record(0, num_accepted, tuple(found[0]), found[1])
+        again = num_accepted + max(1, left // AGAIN)
+        for lifts in (False, True) if self._budget.bans.of_completion else (False,):
+            if num_accepted < record.bans_at and not lifts:
+                continue
+            for part in (PART_FIRST,) if record.found_none or record.lifts_bans else (PART_FIRST, 1):
+                if (found := self._find(matcher, part=part, lifts=lifts)) is not None:
+                    return Record(0, num_accepted, tuple(found), lifts, again if lifts else 0)
+        return Record(again, num_accepted)
 
-    def _same(self, matcher: Matcher, record: Record, left: int, cursor: JsonCursor | None) -> Sequence[int] | None:
-        """Return what completed the text before, if it does still; None if it does not."""
+    def _same(self, matcher: Matcher, record: Record, left: int, cursor: JsonCursor | None) -> Record | None:
+        """The knowledge of what completed the text before, if it does still; None if it does not."""
         if not record.path or cursor is None or cursor.place not in SAME or len(record.path) > left:
             return None
-        return record.path if matcher.validate(record.path) == len(record.path) else None
+        return self._led_on(record, record.path) if matcher.validate(record.path) == len(record.path) else None
 
     def shortest(self, matcher: Matcher) -> int | None:
         """Count the tokens of the shortest completion that is found, however few are left; None if none is."""
-        found = self._find(matcher, limit=LONGEST, most_tried=MAX_TRIED // 4, most_masks=64)
-        return None if found is None else len(found[0])
+        for lifts in (False, True) if self._budget.bans.of_completion else (False,):
+            found = self._find(matcher, lifts=lifts, limit=LONGEST, most_tried=MAX_TRIED // 4, most_masks=64)
+            if found is not None:
+                return len(found)
+        return None
 
     def _find(
         self,
         matcher: Matcher,
         *,
+        lifts: bool = False,
         limit: int | None = None,
         part: int = 1,
-        may_lift: bool = True,
         most_tried: int | None = None,
         most_masks: int | None = None,
         quick: bool = False,
-    ) -> tuple[Sequence[int], bool] | None:
-        """Find what completes the output in `limit` tokens, or in what is left, without what is banned; else, where it
-        `may_lift` that, with it; and whether it did."""
+    ) -> Sequence[int] | None:
+        """Find what completes the output in `limit` tokens, or in what is left, without what is banned, or, where it
+        `lifts` that, with it."""
         reserve = self._budget.reserve
-        most_tried = reserve.most_tried // part if most_tried is None else most_tried
-        most_masks = reserve.most_masks // part if most_masks is None else most_masks
         if limit is None:
             limit = self._budget.num_tokens - len(self._accepted)
-        cursor = self._cursor() if self._budget.reserve.is_json else None
-        bans, told = self._budget.bans, self._told(matcher, limit)
-        if told is not None and self._is_free(told):
-            return (told, False) if told else None
-        for lifts in (False, True) if bans.of_completion and may_lift else (False,):
-            if told and lifts:
-                return told, True
-            found = find_completion(
-                matcher,
-                self._lexicon,
-                self._stop_token_ids,
-                limit=limit,
-                past=self._accepted,
-                cursor=cursor,
-                witnesses=self._budget.reserve.witnesses,
-                bans=NO_BANS if lifts else bans,
-                most_tried=most_tried,
-                most_masks=most_masks,
-                quick=quick,
-            )
-            if found is not None:
-                return found, lifts
-        return None
+        most_tried = reserve.most_tried(limit) // part if most_tried is None else most_tried
+        most_masks = reserve.most_masks // part if most_masks is None else most_masks
+        if (told := self._told(matcher, limit)) is not None and (lifts or not told or self._is_free(told)):
+            return told or None
+        return find_completion(
+            matcher,
+            self._lexicon,
+            self._stop_token_ids,
+            limit=limit,
+            past=self._accepted,
+            cursor=self._cursor() if reserve.is_json else None,
+            witnesses=reserve.witnesses,
+            bans=NO_BANS if lifts else self._budget.bans,
+            most_tried=most_tried,
+            most_masks=most_masks,
+            quick=quick,
+            until=self._until,
+        )
 
     def _told(self, matcher: Matcher, limit: int) -> Sequence[int] | None:
         """Return what the matcher itself says completes the output; empty if nothing does, None if it does not tell."""
@@ -357,24 +369,25 @@ class Closer:
                 continue
             self._accepted.append(token_id)
             try:
-                tried = FEW * len(path)
-                lifts = record.lifts_bans
-                if self._find(matcher, may_lift=lifts, most_tried=tried, most_masks=FEW_MASKS, quick=True):
+                find = partial(self._find, matcher, most_tried=FEW * len(path), most_masks=FEW_MASKS, quick=True)
+                if find() or (record.lifts_bans and find(lifts=True)):
                     found.append(token_id)
             finally:
                 self.rollback(1)
                 matcher.rollback(1)
         return found
 
-    def _kept(self, cursor: JsonCursor, row: NDArray[np.int32]) -> NDArray[np.int32] | None:
-        """The tokens that open nothing where the text ends."""
+    def _kept(self, cursor: JsonCursor, row: NDArray[np.int32], room: int) -> NDArray[np.int32] | None:
+        """The tokens that open nothing where the text ends, and choose nothing that asks for more than there is room
+        for."""
+        may_choose = room > self._budget.reserve.chosen + 1
         match cursor.place:
-            case Place.STRING if not cursor.escape:
+            case Place.STRING if not cursor.escape and (may_choose or self._lexicon.has_letters(row)):
                 return self._lexicon.text
             case Place.KEY if not cursor.escape and self._lexicon.has_letters(row):  # a name of the model's own
                 return self._lexicon.text
-            case Place.VALUE:
+            case Place.VALUE if may_choose:
                 return self._lexicon.begun
-            case Place.SCALAR:
+            case Place.SCALAR if may_choose:
                 return self._lexicon.scalars
         return None

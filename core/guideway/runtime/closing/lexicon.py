@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from guideway.api.bitmask import BITS_PER_WORD, Bitmask, is_allowed, num_words, pack
 from guideway.api.vocabulary import Vocabulary
+from guideway.runtime.bans import Bans
 
 __all__ = ["MOST_MASKS_KEPT", "SCALAR", "AllowedTokens", "Lexicon"]
 
@@ -83,6 +84,8 @@ class Lexicon:
         self.words = num_words(vocabulary.logits_width)
         self.masks: dict[bytes, AllowedTokens] = {}
         """The tokens of rows that searches came upon of late; at most `MOST_MASKS_KEPT`."""
+        self._unbanned: tuple[Bans, NDArray[np.bool_]] | None = None
+        self._closing: dict[bytes, tuple[list[int], list[int]]] = {}
 
     @cached_property
     def ids(self) -> dict[bytes, int]:
@@ -92,6 +95,12 @@ class Lexicon:
             if token:
                 found.setdefault(token, token_id)
         return found
+
+    def unbanned(self, bans: Bans) -> NDArray[np.bool_]:
+        """`Bans.unbanned`, kept from one search to the next."""
+        if self._unbanned is None or self._unbanned[0] is not bans:
+            self._unbanned = bans, bans.unbanned(len(self.tokens))
+        return self._unbanned[1]
 
     def spell(self, text: bytes) -> list[int] | None:
         """Tokens of a text, the longest that begins what is left first; None if there are none of a byte."""
@@ -152,6 +161,15 @@ class Lexicon:
     @cached_property
     def closers(self) -> list[int]:
         return self.of(CLOSERS)
+
+    def closing(self, brackets: bytes) -> tuple[list[int], list[int]]:
+        """The `closers`, and the `quotes`, after which no bracket is closed but these, the innermost first, of which
+        two are enough."""
+        if (found := self._closing.get(brackets)) is None:
+            closers = [i for i in self.closers if brackets.startswith(self.tokens[i])]
+            quotes = [i for i in self.quotes if brackets.startswith(self.tokens[i][1:])]
+            found = self._closing[brackets] = closers, quotes
+        return found
 
     @cached_property
     def values(self) -> list[int]:

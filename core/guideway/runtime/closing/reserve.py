@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -63,6 +63,10 @@ PLAIN = re.compile(
 it."""
 OF_BYTES = re.compile(r"(?:[^.\\]|\\[^dDsSwW])*")
 """One whose characters are of a byte all: none can be drawn in part."""
+TRIED_PER_TOKEN = 16
+"""Tokens that are tried for one of a completion, at most."""
+MOST_TRIED = 80_000
+"""Tokens that a search tries, however long what it looks for may be."""
 ENDLESS = MOST // 2
 """The size past which a schema is in itself without an end."""
 PASSES = 8
@@ -91,11 +95,13 @@ class Reserve:
     """True if `level` is no estimate: with that many tokens and a stop token left, any token may be drawn before."""
     fewest: int = 1
     """No output has fewer tokens, its stop token included: this is no estimate."""
+    chosen: int = 0
+    """By so many the shortest ending grows at most with a token of a string or number that chooses among the branches
+    of a union, as one that tells the kind of an object does."""
 
-    @property
-    def most_tried(self) -> int:
-        """So many tokens a search for an ending tries at most: more where every output is long."""
-        return MAX_TRIED + 16 * self.fewest
+    def most_tried(self, limit: int) -> int:
+        """So many tokens a search for an ending of at most `limit` tokens tries: more where it may be long."""
+        return min(MAX_TRIED + TRIED_PER_TOKEN * min(limit, max(self.fewest, self.level)), MOST_TRIED)
 
     @property
     def most_masks(self) -> int:
@@ -116,7 +122,8 @@ class Reserve:
         match constraint:
             case JsonSchema():
                 found = _Sizes(constraint.parsed, size)
-                return cls(found.growth, found.within, found.level, True, tuple(found.witnesses)[:MOST_WITNESSES])
+                witnesses = tuple(found.witnesses)[:MOST_WITNESSES]
+                return cls(found.growth, found.within, found.level, True, witnesses, chosen=found.chosen)
             case JsonObject():
                 return cls(8 + CHARACTER, CHARACTER, 8 + CHARACTER, True)
             case Choice():
@@ -133,8 +140,8 @@ class Reserve:
                 marks = max((size(text) for text in _marks_in(constraint.parsed)), default=0)
                 growth = 2 * marks + max((each.growth for each in regions), default=UNKNOWN)
                 level = 2 * marks + max((each.level for each in regions), default=UNKNOWN)
-                witnesses = dict.fromkeys(text for each in regions for text in each.witnesses)
-                return cls(growth, growth, level, False, tuple(witnesses)[:MOST_WITNESSES])
+                examples = tuple(dict.fromkeys(text for each in regions for text in each.witnesses))
+                return cls(growth, growth, level, False, examples[:MOST_WITNESSES])
             case _:
                 return cls(UNKNOWN, UNKNOWN, 4 * UNKNOWN, False)
 
@@ -186,10 +193,12 @@ class _Sizes:
         """The sizes that the pass before found: of a schema that is met in itself again, it is as good as known."""
         self._has_recursion = False
         self._doing: set[int] = set()
+        self._per_character = max(0.5, size("a" * 32) / 32)
+        """Tokens of a string that is to be long."""
         self.witnesses: dict[str, None] = {}
         """A dict for its order."""
         for _ in range(PASSES):
-            self._known, self.growth, self.within, self.level = {}, SCALAR, SCALAR, 8
+            self._known, self.growth, self.within, self.level, self.chosen = {}, SCALAR, SCALAR, 8, 0
             self._least(schema)
             if not self._has_recursion or self._known == self._before:
                 break
@@ -224,10 +233,13 @@ class _Sizes:
         if (reference := schema.get("$ref")) is not None and isinstance(reference, str):
             needed += self._least(resolve(self._root, reference))
         for keyword in ("anyOf", "oneOf"):
-            if branches := [self._least(child) for child in schema.get(keyword, ())]:
+            if children := schema.get(keyword, ()):
+                branches = [self._least(child) for child in children]
                 needed += min(branches)
-                self._grow(*(size - min(branches) for size in branches))
+                self._grow(max(branches) - min(branches))
+                self._choose(children)
         needed += max(self._least(schema.get(keyword)) for keyword in ("then", "else"))
+        self._choose([schema.get("then"), schema.get("else")])
         types = schema.get("type", ())
         types = [types] if isinstance(types, str) else list(types)
         sizes = []
@@ -241,19 +253,39 @@ class _Sizes:
             sizes.append(self._number(schema))
         if not sizes or {"null", "boolean"} & set(types):
             sizes.append(1)
-        self._grow(max(sizes) - min(sizes))
+        self._grow(max(sizes) - (min(sizes) if types else 1))  # without a type it may be any scalar
         return needed + min(sizes)
 
     def _grow(self, *sizes: int) -> None:
         """One token may add so much; what has no end is not written."""
         self.growth = max(self.growth, *(size for size in (0, *sizes) if size < ENDLESS))
 
+    def _choose(self, branches: Sequence[Any]) -> None:
+        """A property or item that is a string or number may tell which of these it is that has begun."""
+        for keywords, kind in ((OBJECT_KEYWORDS, "object"), (ARRAY_KEYWORDS, "array")):
+            sizes = [self._least(each) for each in branches if self._may_be(each, kind, keywords)]
+            if sizes and (most := max(size for size in (0, *sizes) if size < ENDLESS)) > min(sizes):
+                self.chosen = max(self.chosen, most - min(sizes))
+                self._grow(most - min(sizes))
+
+    def _may_be(self, schema: Any, kind: str, keywords: frozenset[str], depth: int = 0) -> bool:
+        """Return whether a schema may be of an object, or of an array, in which something is to be."""
+        if not isinstance(schema, Mapping) or depth > DEEPEST:
+            return schema is None  # a branch of a condition that asks for nothing
+        if isinstance(reference := schema.get("$ref"), str):
+            return self._may_be(resolve(self._root, reference), kind, keywords, depth + 1)
+        types = schema.get("type", ())
+        if types:
+            return kind in ([types] if isinstance(types, str) else types)
+        parts = [part for keyword in ("allOf", "anyOf", "oneOf") for part in schema.get(keyword, ())]
+        return bool(schema.keys() & keywords) or any(self._may_be(part, kind, keywords, depth + 1) for part in parts)
+
     def _value(self, value: Any) -> int:
         """Tokens of a value that is spelt out."""
         return self._size(json.dumps(value, ensure_ascii=False, separators=(",", ":"))) + 1
 
     def _string(self, schema: Mapping[str, Any]) -> int:
-        found = 2 + _count(schema.get("minLength")) // 2
+        found = 2 + round(_count(schema.get("minLength")) * self._per_character)
         if (pattern := schema.get("pattern")) is not None:
             found += self._pattern(pattern)
         if (name := schema.get("format")) is not None:
@@ -277,7 +309,8 @@ class _Sizes:
     def _array(self, schema: Mapping[str, Any]) -> int:
         items = schema.get("items")
         first = schema.get("prefixItems", items if isinstance(items, list) else ())
-        each = self._least(items) if isinstance(items, Mapping) else 1
+        others = schema.get("additionalItems") if isinstance(items, list) else items
+        each = max(self._least(others), self._least(schema.get("unevaluatedItems")))
         least = _count(schema.get("minItems"))
         needed = 2 + sum(1 + self._least(child) for child in first[:least]) + max(0, least - len(first)) * (1 + each)
         if isinstance(contains := schema.get("contains"), Mapping):
@@ -295,10 +328,10 @@ class _Sizes:
             others.append(4 + self._least(schema.get(keyword)))
         for pattern, child in schema.get("patternProperties", {}).items():
             others.append(4 + self._pattern(pattern) + self._least(child))
-        for child in (schema.get("dependentSchemas") or {}).values():
-            others.append(self._least(child))
-        for first in (schema.get("dependentRequired") or {}).values():
-            others.append(sum(self._property(name, declared.get(name)) for name in first))
+        for keyword in ("dependentSchemas", "dependentRequired", "dependencies"):
+            for child in (schema.get(keyword) or {}).values():
+                first = child if isinstance(child, list) else ()
+                others.append(self._least(child) + sum(self._property(name, declared.get(name)) for name in first))
         missing = max(0, _count(schema.get("minProperties")) - len(names))
         needed += missing * min([8, *others])
         self._grow(*others)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +45,12 @@ MOST_JOINED = 2
 """Places of an earlier completion at which it is tried to go on from one place."""
 ENDED = (Place.AFTER, Place.SCALAR)
 """The places at which a value has ended, or may have."""
+PRIME = (1 << 64) - 59
+"""The largest prime of 64 bits: so many digests of texts there are."""
+FEW_TRIED = 4
+"""Tokens that are tried for each of a path that leads to an end."""
+CLOCK = 64
+"""Tokens that are tried between two looks at the clock."""
 MUCH_LONGER = 2
 """The times that a completion may have too many tokens before it is made shorter."""
 
@@ -63,6 +71,7 @@ def find_completion(
     most_tried: int = MAX_TRIED,
     most_masks: int = MAX_MASKS,
     quick: bool = False,
+    until: float = math.inf,
 ) -> list[int] | None:
     """At most `limit` token ids, a stop token last, that `matcher` takes from where it stands; None if none were found.
     `past` are the last tokens it accepted, `cursor` where the output ends if it is JSON, `witnesses` are examples of
@@ -74,14 +83,15 @@ def find_completion(
     asks for, a bitmask for each. In JSON, if that fails, again with few levels. A `quick` search is the first of these
     alone: no limited levels, and nothing longer.
     Work is bounded, and the result a function of the arguments: with the first token of a completion accepted, the rest
-    of it is found. The matcher is left as it was. It is not always the shortest.
+    of it is found. The matcher is left as it was. It is not always the shortest. A search that is still under way when
+    the processor time of the thread is `until` gives up: it would be ended, and its request with it.
     """
     bans = bans or Bans()
     # the states of a search have few masks that differ, and so have those of others
     masks: dict[bytes, AllowedTokens] = {} if bans.of_completion else lexicon.masks
 
     def searched(limit: int, *levels: int | None) -> list[int] | None:
-        given = matcher, lexicon, stop_token_ids, limit, past, cursor, witnesses, bans, most_tried, most_masks
+        given = matcher, lexicon, stop_token_ids, limit, past, cursor, witnesses, bans, most_tried, most_masks, until
         return _searched(levels, masks, *given)
 
     def is_free(token_ids: Sequence[int]) -> bool:
@@ -159,6 +169,7 @@ def _searched(
     bans: Bans,
     most_tried: int,
     most_masks: int,
+    until: float,
 ) -> list[int] | None:
     for deeper in levels:
         search = _Search(
@@ -167,13 +178,14 @@ def _searched(
             masks=masks,
             stops=bans.ends(stop_token_ids),
             limit=limit,
-            past=list(past[-max(RECENT, *map(len, bans.bad_words), 0) :]),
+            past=list(past[-max(RECENT, bans.most_before) :]),
             cursors=[cursor],
             witnesses=witnesses,
             bans=bans,
-            most_tried=most_tried if deeper is None else most_tried // len(DEEPER),
+            most_tried=most_tried if deeper is None else min(most_tried, MAX_TRIED) // len(DEEPER),
             most_masks=most_masks if deeper is None else most_masks // len(DEEPER),
             most_open=None if cursor is None or deeper is None else len(cursor.open) + deeper,
+            until=until,
         )
         if (found := search.completion()) is not None:
             return found
@@ -212,13 +224,16 @@ class _Search:
     most_masks: int
     most_open: int | None
     """So many arrays and objects may be open in one another; None: any number."""
+    until: float = math.inf
+    """The processor time of the thread at which it gives up."""
     path: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     """Tokens of each step."""
-    texts: list[bytes] = field(default_factory=lambda: [b""])
-    """The text of the path before each step, and after the last."""
-    seen: dict[bytes, int] = field(default_factory=dict)
-    """The fewest tokens of each text that the path has been, from where it begins."""
+    digests: list[int] = field(default_factory=lambda: [1])
+    """The digest of the path's text before each step, and after the last."""
+    seen: dict[int, int] = field(default_factory=dict)
+    """By digest the fewest tokens of each text that the path has been, from where it begins: the texts themselves would
+    take memory that grows with the square of their length."""
     num_failed: Counter[int] = field(default_factory=Counter)
     """The number of times that a step that began with a token was taken back."""
     num_masks: int = 0
@@ -230,7 +245,7 @@ class _Search:
 
     def __post_init__(self) -> None:
         if self.bans.of_completion:
-            self.unbanned = self.bans.unbanned(len(self.lexicon.tokens))
+            self.unbanned = self.lexicon.unbanned(self.bans)
         self.rows = np.full((3, self.lexicon.words), GUARD, dtype=np.int32)
 
     def completion(self) -> list[int] | None:
@@ -265,8 +280,17 @@ class _Search:
     def _run(self) -> bool:
         """Return whether the path completes the output. It is as far as the matcher went."""
         tries: list[Iterator[Sequence[int]]] = []
+        chooses_at = self.most_tried // 2
         while not self.matcher.is_accepting():
-            tries.append(self._tries())
+            # a value near the beginning may have chosen what is too long; not where the way is long, and leads there
+            is_lost = self.num_tried > max(chooses_at, FEW_TRIED * len(self.path))
+            if is_lost and (first := self._first_choice()) is not None:
+                chooses_at = (self.num_tried + self.most_tried) // 2
+                del tries[first + 1 :]
+                while len(self.lengths) > first:
+                    self._take_back()
+            else:
+                tries.append(self._tries())
             while not self._advance(tries[-1]):
                 if self.num_masks > self.most_masks or self.num_tried > self.most_tried:
                     return False
@@ -274,13 +298,22 @@ class _Search:
                     tries.pop()
                     if not self.lengths:
                         return False
-                    length = self.lengths.pop()
-                    self.num_failed[self.path[-length]] += 1
-                    del self.path[-length:]
-                    self.texts.pop()
-                    self.cursors.pop()
-                    self.matcher.rollback(length)
+                    self._take_back()
         return len(self.path) < self.limit
+
+    def _take_back(self) -> None:
+        """Take the last step back."""
+        length = self.lengths.pop()
+        self.num_failed[self.path[-length]] += 1
+        del self.path[-length:]
+        self.digests.pop()
+        self.cursors.pop()
+        self.matcher.rollback(length)
+
+    def _first_choice(self) -> int | None:
+        """The first step of the path that chose a value in an array or object; None if there is none."""
+        places = enumerate(self.cursors[:-1])
+        return next((i for i, at in places if at is not None and at.place is Place.VALUE and at.open), None)
 
     def _blamed(self) -> int:
         """Return how many steps are taken back where there is no way on: one, but where levels are limited, none that
@@ -299,17 +332,19 @@ class _Search:
         return count
 
     def _advance(self, tries: Iterator[Sequence[int]]) -> bool:
-        tokens, before = self.lexicon.tokens, self.texts[-1]
+        tokens, before = self.lexicon.tokens, self.digests[-1]
         for token_ids in tries:
             added = tokens[token_ids[0]] if len(token_ids) == 1 else b"".join([tokens[i] for i in token_ids])
-            text, length = before + added, len(self.path) + len(token_ids)
-            fewest = self.seen.get(text)  # however it was cut into tokens
+            digest, length = _digest(before, added), len(self.path) + len(token_ids)
+            fewest = self.seen.get(digest)  # however it was cut into tokens
             if fewest is not None and (fewest <= length or self.most_open is not None):
                 continue
             self.num_tried += 1
+            if not self.num_tried % CLOCK and time.thread_time() > self.until:
+                self.most_tried = 0
             fits = length < self.limit
             if fits and self.bans.of_completion:
-                fits = not brings_about(self.bans, [*self.past, *self.path], token_ids, self.lexicon)
+                fits = not brings_about(self.bans, self._last(self.bans.most_before), token_ids, self.lexicon)
             count = self.matcher.accept(token_ids) if fits else 0
             if count == len(token_ids):
                 cursor = self.cursors[-1]
@@ -318,8 +353,8 @@ class _Search:
                     if self.most_open is not None and len(cursor.open) > self.most_open:
                         self.matcher.rollback(count)
                         continue
-                self.seen[text] = length
-                self.texts.append(text)
+                self.seen[digest] = length
+                self.digests.append(digest)
                 self.cursors.append(cursor)
                 self.lengths.append(count)
                 self.path += token_ids
@@ -336,14 +371,17 @@ class _Search:
         quick: Sequence[int] = ()
         lexicon, cursor = self.lexicon, self.cursors[-1]
         if cursor is not None:
+            # a name ends with nothing but its quote
+            inner = () if cursor.place is Place.KEY else cursor.open[:-3:-1]
+            closers, quotes = lexicon.closing(b"".join(b"]" if names is None else b"}" for names in inner))
             if cursor.in_string:
-                quick = () if cursor.escape else lexicon.quotes
+                quick = () if cursor.escape else quotes
             elif cursor.place in (Place.AFTER, Place.SCALAR):
-                quick = [*lexicon.closers, *lexicon.commas]
+                quick = [*closers, *lexicon.commas]
             elif cursor.place is Place.COLON:
                 quick = lexicon.colons
             else:
-                quick = lexicon.closers
+                quick = closers
             yield from ((token_id,) for token_id in quick)
             if cursor.place is Place.VALUE:
                 yield from lexicon.spelt_values
@@ -361,6 +399,11 @@ class _Search:
             raise ConformanceError("it wrote outside its row")
         tried = set(quick)
         yield from ((token_id,) for token_id in self._of_mask() if token_id not in tried)
+
+    def _last(self, num_tokens: int) -> list[int]:
+        """The last tokens of the output and the path."""
+        missing = num_tokens - len(self.path)
+        return [*self.past[-missing:], *self.path] if missing > 0 else self.path[len(self.path) - num_tokens :]
 
     def _is_in_new(self) -> bool:
         """Return whether the text ends in a string, or in what is no JSON, that the path has not gone on with yet."""
@@ -424,9 +467,15 @@ class _Search:
     def _fresh(self, found: list[int], allowed: NDArray[np.bool_]) -> list[int]:
         """`found`, but what came twice of late gives way to single bytes that did not come, those first that patterns
         have between their parts."""
-        recent = [*self.past, *self.path][-RECENT:]
+        recent = self._last(RECENT)
         repeated = {i for i in found if recent.count(i) >= 2 and i not in self.lexicon.quotes}
         if not repeated:
             return found
         ones = [i for i in self.lexicon.separators if allowed[i] and i not in recent]
         return [*(i for i in found if i not in repeated), *ones, *(i for i in found if i in repeated)]
+
+
+def _digest(before: int, added: bytes) -> int:
+    """The digest of a text that goes on with `added`, however it is cut (M. O. Rabin, Fingerprinting by Random
+    Polynomials, 1981, with integers in place of polynomials)."""
+    return (before * pow(256, len(added), PRIME) + int.from_bytes(added)) % PRIME

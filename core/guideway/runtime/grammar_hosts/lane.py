@@ -389,5 +389,8 @@ def _read(
 
 def _read_closing(answer: Any) -> tuple[int | None, Sequence[Record]]:
     first, records = answer
-    ends = [Record(int(free), int(at), tuple(map(int, path)), bool(lifts)) for free, at, path, lifts in records]
+    ends = [
+        Record(int(free), int(at), tuple(map(int, path)), bool(lifts), int(bans_at))
+        for free, at, path, lifts, bans_at in records
+    ]
     return None if first is None else int(first), ends

@@ -428,7 +428,8 @@ class _Host:
                 counts[i], errors[i] = -1, words_of(error)
                 continue
             if first is not None or any(record is not closer.record for record in closer.records):
-                closing[i] = first, [(r.free_until, r.at, r.path, r.lifts_bans) for r in closer.records]
+                told = [(r.free_until, r.at, r.path, r.lifts_bans, r.bans_at) for r in closer.records]
+                closing[i] = first, told
         return closing
 
     @contextmanager
