@@ -48,7 +48,7 @@ from tests.support.distributions import install
 from tests.support.hostile_strategy import REFUSES, WEIGHT
 from tests.support.hostility import PROMPT, VOCABULARY
 from tests.support.hosts import Makes, inline, makes_hosts, private_bytes, served
-from tests.support.processes import children, hosts_of
+from tests.support.processes import children, hosts_of, until
 from tests.support.stages import everyday
 from tests.support.vocabularies import encode
 
@@ -539,6 +539,35 @@ def test_nothing_is_started_before_the_first_constraint(made: Makes) -> None:
     (result,) = host.generate([PROMPT], [GOOD])
     assert result.outputs[0].error is None
     assert hosts._zygote._process is not None
+
+
+def test_a_server_starts_them_before_the_first_constraint(made: Makes) -> None:
+    hosts = made()
+    hosts.start_soon()
+    until(lambda: hosts._zygote._process is not None)
+    with hosts._zygote._lock:
+        started = hosts._zygote._process
+    (result,) = served(hosts).generate([PROMPT], [GOOD])
+    assert result.outputs[0].error is None
+    assert hosts._zygote._process is started
+    hosts.start_soon()
+    hosts.close("hostile")
+    hosts.close("reference")
+    hosts.start_soon()  # once they are closed it does nothing
+    time.sleep(0.1)
+    assert hosts._zygote._process is None
+
+
+def test_what_keeps_them_from_starting_is_told_at_once(
+    made: Makes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(REFUSES, "large")
+    hosts = made()
+    hosts.start_soon()
+    until(lambda: hosts.failure is not None)
+    assert "no grammar host can be started: not this vocabulary" in caplog.text
+    (failed,) = served(hosts).generate([PROMPT], [GOOD])
+    assert "not this vocabulary" in str(failed.outputs[0].error)
 
 
 def test_a_strategy_that_wants_a_larger_vocabulary_is_started_at_once(

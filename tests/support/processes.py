@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "seconds_of",
     "seconds_of_tree",
     "tree",
+    "until",
 ]
 
 
@@ -107,3 +108,12 @@ def seconds_of_tree() -> float:
 def seconds_of(pids: Iterable[int]) -> float:
     """Seconds of a processor of these processes, as far as they live, with children that ended."""
     return sum(sum(map(int, fields(pid)[11:15])) for pid in pids) / TICKS
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for something that another process or thread does. Raises TimeoutError after a minute."""
+    deadline = time.monotonic() + 60
+    while not happened():
+        if time.monotonic() > deadline:
+            raise TimeoutError("it did not happen")
+        time.sleep(0.01)

@@ -11,7 +11,7 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -118,15 +118,6 @@ class Plan:
         if self.how == "invalid":
             raise InvalidGrammar("this is no grammar")
         return "no grammar"
-
-
-def until(happened: Callable[[], bool]) -> None:
-    """Wait for something that another process or thread does. Raises TimeoutError after a minute."""
-    deadline = time.monotonic() + 60
-    while not happened():
-        if time.monotonic() > deadline:
-            raise TimeoutError("it did not happen")
-        time.sleep(0.01)
 
 
 def is_in_core() -> bool:

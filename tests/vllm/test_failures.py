@@ -18,6 +18,7 @@ import pytest
 from guideway.api import GuidewayError
 from guideway.runtime.threads import ADMISSION_THREADS
 
+from tests.support.processes import until
 from tests.vllm import faulty
 
 PROMPTS = ("Anna Berg is 34 years old.", "Peter lives in Oslo.", "The library opens at nine.", "Maria sells apples.")
@@ -289,13 +290,13 @@ def test_requests_that_are_given_up_while_the_core_admits_them_leave_nothing(llm
             for p in plans
         ]
     given_up = [each.result(60) for each in added]
-    faulty.until(lambda: sum(gate.with_suffix(".reached").exists() for gate in gates) == ADMISSION_THREADS)
+    until(lambda: sum(gate.with_suffix(".reached").exists() for gate in gates) == ADMISSION_THREADS)
     engine.step()
     engine.abort_request(given_up, internal=True)
     for gate in gates:
         gate.with_suffix(".open").touch()
     assert ids(batch(llm, "grammar.faulty", None)) == neighbor
-    faulty.until(lambda: not core.runtime._open)
+    until(lambda: not core.runtime._open)
     assert sum(gate.with_suffix(".reached").exists() for gate in gates) == ADMISSION_THREADS
     assert core._entering == {}
     assert_nothing_is_left(llm)

@@ -19,6 +19,7 @@ import httpx
 import openai
 import pytest
 
+from tests.support.processes import until
 from tests.vllm import faulty, operating
 from tests.vllm.serving import Server, serve
 from tests.vllm.test_server import ANSWER, SCHEMA, TEXT, TOOLS, Ask, modifiers, told
@@ -78,7 +79,7 @@ def heard(server: Server) -> Callable[[], list[dict[str, Any]]]:
 
 def finished(heard: Callable[[], list[dict[str, Any]]]) -> dict[str, Any]:
     """What observers heard of one request that has ended."""
-    faulty.until(lambda: any("finished" in note for note in heard()))
+    until(lambda: any("finished" in note for note in heard()))
     (note,) = [note for note in heard() if "finished" in note]
     return note
 
@@ -247,7 +248,7 @@ def test_observers_hear_of_what_failed_and_what_was_given_up(
     with ask.chat(stream=True, structured_outputs={"regex": "[a-z]{300}"}, max_tokens=310) as stream:
         next(stream)
         next(stream)
-    faulty.until(lambda: any("finished" in note for note in heard()[before:]))
+    until(lambda: any("finished" in note for note in heard()[before:]))
     (note,) = [note for note in heard()[before:] if "finished" in note]
     assert note["outputs"][0]["reason"] == "abort"
 
@@ -278,7 +279,7 @@ def test_observers_hear_of_each_of_several_requests_with_one_id(
     with ThreadPoolExecutor(4) as threads:
         answers = list(threads.map(ask_for, range(4)))
     assert "error" in answers[3]
-    faulty.until(lambda: sum("finished" in note for note in heard()) == 3)
+    until(lambda: sum("finished" in note for note in heard()) == 3)
     ended = {note["tenant"]: note for note in heard() if "finished" in note}
     assert sorted(note["tenant"] for note in heard() if "started" in note) == sorted(ended)
     assert len({note["finished"] for note in ended.values()}) == 1
@@ -326,7 +327,7 @@ def test_requests_under_way_when_the_server_is_told_to_stop_end_with_an_error(se
 
     with ThreadPoolExecutor(40) as threads:
         answers = [(form, threads.submit(outcome, form)) for form in forms * 8]
-        faulty.until(lambda: server.metric("vllm:num_requests_running") == 4)
+        until(lambda: server.metric("vllm:num_requests_running") == 4)
         began = time.monotonic()
         os.kill(server.pid, signal.SIGTERM)
         ended = [(form, answer.result()) for form, answer in answers]

@@ -17,7 +17,7 @@ import httpx
 import openai
 import pytest
 
-from tests.support.processes import hosts_of, tree
+from tests.support.processes import hosts_of, tree, until
 from tests.vllm import faulty
 from tests.vllm.serving import Server, serve
 
@@ -553,7 +553,7 @@ def test_a_probe_hears_of_an_engine_core_that_has_no_hosts(server: Server, ask: 
         assert ask.chat().choices[0].message.content
     finally:
         unbuilt.unlink()
-    faulty.until(server.is_healthy)
+    until(server.is_healthy)
     assert re.fullmatch("[a-z]{4}[0-9]", ask.text(regex="[a-z]{4}[0-9]"))
 
 
@@ -597,13 +597,13 @@ def test_nobody_waits_while_the_engine_core_asks_a_strategy_once_more(server: Se
             answer = threads.submit(ask.chat, **held(gates[0]))
             given_up = ask.chat(stream=True, **held(gates[1]))
             try:
-                faulty.until(lambda: all(gate.with_suffix(".reached").exists() for gate in gates))
+                until(lambda: all(gate.with_suffix(".reached").exists() for gate in gates))
                 assert (
                     json.loads(ask.complete(structured_outputs={"json": SCHEMA}, timeout=60).choices[0].text) == ANSWER
                 )
                 assert list(stream)[-1].choices[0].finish_reason == "length"
                 given_up.close()
-                faulty.until(lambda: server.metric("vllm:num_requests_waiting") == 1)
+                until(lambda: server.metric("vllm:num_requests_waiting") == 1)
                 assert not answer.done()
             finally:
                 for gate in gates:

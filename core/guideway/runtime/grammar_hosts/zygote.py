@@ -180,7 +180,7 @@ class Zygote:
         if self._closed:
             raise HostDied(f"{self.spec.what} hosts are closed")
         if time.monotonic() < self._rests_until:
-            raise HostDied(f"no {self.spec.what} host can be started; the last attempt failed a moment ago")
+            raise HostDied(self._failure or f"no {self.spec.what} host can be started; the last attempt failed")
         try:
             self._start()
         except GuidewayError as error:
