@@ -14,8 +14,8 @@ __all__ = ["CannotRunHere", "NotPerformed", "Settings", "Subject", "expect", "pe
 
 
 class CannotRunHere(Exception):
-    """A check cannot run, because what the plugin needs, such as a device, is not here. Only the suite raises it, never a
-    plugin."""
+    """A check cannot run, because what the plugin needs, such as a device, is not here. Only the suite raises it, never
+    a plugin."""
 
 
 class NotPerformed(Exception):
