@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from guideway.api import Example, LogitModifier, UnsupportedCapability
-from guideway.runtime.answers import read_report
+from guideway.api import Example, LogitModifier, Stage, UnsupportedCapability
+from guideway.runtime.answers import read_names, read_report
 
 from guideway_conformance.modifier.bench import REFUSALS, Bench, read_only
 from guideway_conformance.modifier.comparison import expect_alike
@@ -20,6 +20,10 @@ from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
 NUM_STEPS = 4
+LATE = (40, 300)
+"""The numbers of tokens after which a late fork is made."""
+PERIODS = (1, 5, 20)
+"""The numbers of tokens after which texts come back."""
 
 
 @check("modifier")
@@ -215,8 +219,8 @@ def _no_fork(subject: ModifierSubject) -> None:
 
 @check("modifier", capability="fork", refusal=_no_fork, trait="stateful", acts=("forks", "hears"))
 def forks_go_on_as_their_parent(subject: ModifierSubject) -> None:
-    """A forked state is a copy: it gives what its parent gives, `forced`, `validate` and `report` too, and forking does
-    not move the parent."""
+    """A forked state is a copy, however late: it gives what its parent gives, `forced`, `validate` and `report` too,
+    and forking does not move the parent."""
     bench = Bench(subject)
     for sequence in _under_way(bench, steps=(1, 2, 5, 14)):
         before = bench.peek([sequence])
@@ -228,6 +232,34 @@ def forks_go_on_as_their_parent(subject: ModifierSubject) -> None:
         expect_alike(bench.peek([fork]).of(0), before.of(0), "a fork gets something else than its parent")
         found, wanted = (Answers.of(bench, each, report=True) for each in (fork, sequence))
         expect_same_answers(found, wanted, f"after {len(sequence.tokens)} tokens a fork says other than its parent")
+    late = Bench(ModifierSubject(subject.component, subject.settings))  # what these do is no proof of what those heard
+    for number in range(len(late.examples)):
+        for period in PERIODS:
+            _late_forks_go_on(late, number, period)
+
+
+def _late_forks_go_on(bench: Bench, number: int, period: int) -> None:
+    """Forks of a sequence whose text comes back every `period` tokens get what it gets, late in the text too."""
+    sequence = bench.start(number)
+    if sequence.example is not None:
+        text = tuple(97 + i % period for i in range(max(LATE)))
+        sequence.example = replace(sequence.example, generated=text)
+    for late in LATE:
+        while sequence.outcome == "continue" and len(sequence.tokens) < late:
+            if bench.cls.stage is Stage.SAMPLE:  # what it draws does not come back, so the text is a grammar's
+                bench.accept(sequence, [97 + len(sequence.tokens) % period], None)
+            else:
+                bench.step([sequence])
+        if sequence.outcome != "continue" or (fork := _forked(bench, sequence)) is None:
+            return
+        what = f"after {late} tokens that come back every {period} a fork"
+        fork.info = sequence.info
+        for drafts in ((), bench.drafts([sequence], turn=4)[0]):
+            for found, wanted in zip(bench.views(fork, drafts), bench.views(sequence, drafts), strict=True):
+                expect_alike(found, wanted, f"{what} gets something else than its parent")
+        found_answers, wanted_answers = (Answers.of(bench, each) for each in (fork, sequence))
+        expect_same_answers(found_answers, wanted_answers, f"{what} says other than its parent")
+        bench.release(fork)
 
 
 @check("modifier", capability="fork", refusal=_no_fork, trait="stateful", acts=("forks", "hears"))
@@ -327,6 +359,37 @@ def reports_are_small_json(subject: ModifierSubject) -> None:
 
 
 @check("modifier")
+def unenforced_gives_names(subject: ModifierSubject) -> None:
+    """`unenforced` gives a sequence of names, which is not one str: the same for the same request and tokens, after
+    replay and of a fork too. It does not move the state."""
+    bench, other = Bench(subject), Bench(subject)
+    for number in range(max(3, len(bench.examples))):
+        sequence, same = bench.start(number), other.start(number)
+        names = _names(bench, sequence)
+        again = _names(other, same)
+        expect(again == names, f"of the same request unenforced gives {names} and, of another instance, {again}")
+        while sequence.outcome == "continue" and len(sequence.tokens) < NUM_STEPS:
+            bench.step([sequence])
+        if sequence.outcome != "continue":
+            continue
+        later, fresh = _names(bench, sequence), Bench(subject)
+        rebuilt = _names(fresh, fresh.again(sequence))
+        expect(rebuilt == later, f"of a state rebuilt by replay unenforced gives {rebuilt} instead of {later}")
+        if "fork" in subject.declared(subject.component) and (fork := _forked(bench, sequence)) is not None:
+            forked = _names(bench, fork)
+            expect(forked == later, f"of a fork unenforced gives {forked} instead of {later}")
+    _moves_nothing(subject, _names, "unenforced")
+
+
+def _names(bench: Bench, sequence: Running) -> list[str]:
+    found = bench.modifier.unenforced(sequence.state) if sequence.state is not None else ()
+    try:
+        return read_names(found)
+    except Exception as error:
+        raise AssertionError(f"unenforced gives {found!r}, which is no sequence of names") from error
+
+
+@check("modifier")
 def release_takes_every_end(subject: ModifierSubject) -> None:
     """A sequence is released with its state, or with None if it has none."""
     bench = Bench(subject)
@@ -423,7 +486,7 @@ def _forked(bench: Bench, sequence: Running) -> Running | None:
     return fork
 
 
-def _moves_nothing(subject: ModifierSubject, ask: Callable[[Bench, Running], None], what: str) -> None:
+def _moves_nothing(subject: ModifierSubject, ask: Callable[[Bench, Running], object], what: str) -> None:
     """Compare sequences of which one instance is asked and another is not."""
     asked, silent = Bench(subject), Bench(subject)
     for number in range(len(asked.examples)):
