@@ -550,3 +550,18 @@ class ForgetsLongAgo(Repetition):
 
     def fork(self, state: RepetitionState) -> RepetitionState:
         return RepetitionState(state.strength, state.tokens[-16:])
+
+
+@saboteur("modifier.any_vocabulary_beside_another")
+class OneTableForAll(Repetition):
+    """Looks up the letter that it spares once, in the vocabulary of the first instance."""
+
+    table: ClassVar[dict[bytes, int]] = {}
+
+    def __init__(self, options: Any, context: Any) -> None:
+        super().__init__(options, context)
+        self.spared = self.table.setdefault(b"a", context.vocabulary.tokens.index(b"a"))
+
+    def fill(self, state: RepetitionState, drafts: list[int], ids: Any, values: Any) -> None:
+        super().fill(state, drafts, ids, values)
+        ids[-1], values[-1] = self.spared, 1.0
