@@ -6,13 +6,14 @@ import copy
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice, zip_longest
+from itertools import islice
 from typing import Any, TypeAlias
 
 from guideway.api import Example, Regex, Request
 
 from guideway_conformance.modifier.bench import REFUSALS, Bench
 from guideway_conformance.modifier.comparison import expect_alike
+from guideway_conformance.modifier.options import nearly, texts, with_texts
 from guideway_conformance.modifier.subject import ModifierSubject
 from guideway_conformance.modifier.verbs import Answers, expect_same_answers
 from guideway_conformance.reference.strategy import Strategy
@@ -140,7 +141,7 @@ def _variants(
     """Requests with options that are nearly those of an example, as far as the modifier takes them."""
     found: list[Asked] = []
     for i, example in enumerate(bench.examples):
-        for j, options in enumerate(islice((vary or _nearly)(example.options, bench.examples), MOST_VARIANTS)):
+        for j, options in enumerate(islice((vary or nearly)(example.options, bench.examples), MOST_VARIANTS)):
             variant, number = replace(example, options=options), len(bench.examples) * 2 + 100 * i + j
             request = bench.request(variant, number)
             try:
@@ -157,61 +158,17 @@ def _variants(
     return found
 
 
-def _nearly(options: Mapping[str, Any], examples: Sequence[Example]) -> Iterator[dict[str, Any]]:
-    """`options` with one of them left out, changed a little, or as in another of the `examples`."""
-    yield from ({key: options[key] for key in options if key != left} for left in options)
-    changed = [[{**options, key: other} for other in _changed(options[key])] for key in options]
-    yield from (found for some in zip_longest(*changed) for found in some if found is not None)
-    for example in examples:
-        yield from (
-            {**options, key: value}
-            for key, value in example.options.items()
-            if key not in options or options[key] != value
-        )
-
-
 def _in_quotes(options: Mapping[str, Any], _: Sequence[Example]) -> Iterator[dict[str, Any]]:
     """`options` with all their texts in quotes, as a grammar may have them."""
-    quoted = _quoted(options)
+    quoted = with_texts(options, lambda text: f' "{text}"')
     if quoted != options:
         yield quoted
 
 
-def _quoted(value: Any) -> Any:
-    if isinstance(value, str):
-        return f' "{value}"'
-    if isinstance(value, Mapping):
-        return {key: _quoted(entry) for key, entry in value.items()}
-    return [_quoted(entry) for entry in value] if isinstance(value, list | tuple) else value
-
-
 def _text(*examples: Example) -> tuple[int, ...]:
     """Tokens that may matter to these examples: the first one's own, and then the texts of their options."""
-    texts = b"".join(_texts([dict(example.options) for example in examples]))
-    return (*(examples[0].generated or ()), *texts * (NUM_WRITTEN // max(1, len(texts)) + 1))[:NUM_WRITTEN]
-
-
-def _texts(value: Any) -> Iterator[bytes]:
-    """The texts in a plain value."""
-    if isinstance(value, str):
-        yield value.encode(errors="replace")
-    elif isinstance(value, Mapping | list | tuple):
-        for entry in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(entry)
-
-
-def _changed(value: Any) -> Iterator[Any]:
-    """Plain values that differ from `value` in one place, and not by much."""
-    if isinstance(value, str):
-        yield from (value.swapcase(), value[::-1], value[:-1])
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield from (value + 1, value + 1e-3 if isinstance(value, float) else value + 2)
-    elif isinstance(value, Mapping):
-        yield from ({**value, key: other} for key in value for other in _changed(value[key]))
-    elif isinstance(value, list | tuple):
-        yield from (value[::-1], value[:-1])
-        for i, entry in enumerate(value):
-            yield from ([*value[:i], other, *value[i + 1 :]] for other in _changed(entry))
+    written = b"".join(texts([dict(example.options) for example in examples]))
+    return (*(examples[0].generated or ()), *written * (NUM_WRITTEN // max(1, len(written)) + 1))[:NUM_WRITTEN]
 
 
 def _compiled(bench: Bench, request: Request) -> Any:

@@ -39,7 +39,8 @@ def uses_what_hosts_serve(subject: ModifierSubject) -> None:
 
 @check("modifier", trait="need:feedback", acts=("feedback",))
 def emits_what_it_declares(subject: ModifierSubject) -> None:
-    """A transform emits all of its `emits` for each entry of the payload, of the declared shape and dtype."""
+    """A transform emits all of its `emits` for each entry of the payload, of the declared shape and dtype, whose
+    width may be another."""
     for bench, work, payload in Bench.stages(subject):
         halves = [payload.rows[::2], payload.rows[1::2]]
         for parts in (None, halves, [payload.rows[:1]]):

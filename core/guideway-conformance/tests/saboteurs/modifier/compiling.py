@@ -6,7 +6,18 @@ import time
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from guideway.api import CONTINUE, CompiledGrammar, Example, Feedback, Outcome, Request, SequenceInfo
+import numpy as np
+from guideway.api import (
+    CONTINUE,
+    CompiledGrammar,
+    Example,
+    Feedback,
+    Outcome,
+    Payload,
+    Request,
+    SequenceInfo,
+    StepBatch,
+)
 
 from saboteurs import saboteur
 from saboteurs.modifier.references import Repetition, RepetitionState
@@ -156,3 +167,14 @@ class LooksAtTheGrammar(Compiling):
     def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
         value = super().compile(request, grammar)
         return value if grammar is None else [value[0] / 2]
+
+
+@saboteur("modifier.what_start_takes_is_served")
+class CountsSigns(Ordered):
+    """Takes whatever words it is given, and cannot count their signs in 31 bits."""
+
+    def prepare(self, batch: StepBatch, states: Sequence[Any]) -> Payload | None:
+        for state in states:
+            if state is not None:
+                np.array([1 << first % 32 for first in state.words], dtype=np.int32)
+        return super().prepare(batch, states)
