@@ -91,7 +91,7 @@ def equal_keys_mean_equal_values(subject: ModifierSubject) -> None:
 
 @check("modifier", trait="compiles", seconds=60)
 def compile_needs_no_grammar(subject: ModifierSubject) -> None:
-    """What `compile` gives is the same with the request's compiled constraint and with None, which it is given where
+    """The value of `compile` is the same with the request's compiled constraint and with None, which it is given where
     the process does not hold it."""
     bench = Bench(subject)
     constraint = Regex("[a-z ]+")

@@ -95,8 +95,8 @@ def any_vocabulary_beside_another(subject: ModifierSubject) -> None:
 
 
 def _elsewhere(subject: ModifierSubject, hash_seed: str, vocabularies: list[str]) -> str | None:
-    """What another process says of the instance of the last of these vocabularies, which it uses in turn. None for a
-    class made by a function: another process cannot find it."""
+    """The results of another process with an instance of the last of these vocabularies, after one of each before.
+    None for a class made by a function: another process cannot find it."""
     try:
         target = Target.of_class(subject.cls, subject.settings)
         found_by_name = target.load() is subject.cls

@@ -39,7 +39,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is found of the words in the vocabulary: of sequences that share it."""
+    """The finds of the words in the vocabulary: of sequences that share it."""
 
     words: tuple[bytes, ...]
     failure: tuple[tuple[int, ...], ...]
@@ -175,7 +175,7 @@ class Lexicon(api.LogitModifier[State]):
         return api.Payload(rows, {"columns": columns, "values": values})
 
     def raised(self, state: State) -> dict[int, float]:
-        """What is added to the logits of the next token of `state`."""
+        """The numbers that are added to the logits of the next token of `state`."""
         wish, raised = state.wish, dict[int, float]()
         for i, found in enumerate(state.plan.tokens):
             if not state.outstanding(i):

@@ -136,7 +136,7 @@ class NgramFade(api.LogitModifier[State]):
         return api.Payload(rows, {"columns": columns, "values": values})
 
     def fill(self, state: State, columns: NDArray[np.int32], values: NDArray[np.float32]) -> None:
-        """What is taken from the logits of the next token of `state`."""
+        """The numbers that are taken from the logits of the next token of `state`."""
         wish, taken, counts = state.wish, dict[int, float](), dict[int, int]()
         for place, token_id in state.seen.get(tuple(state.recent), ()):
             if wish.spare_stops and token_id in self.context.vocabulary.stop_token_ids:

@@ -30,7 +30,7 @@ class Wish:
     forbidden: tuple[int, ...] = ()
     """Tokens that do not come between them."""
     alphabet: Literal["any", "ascii", "letters"] = "any"
-    """What the tokens between them are made of."""
+    """The signs that tokens between them are made of."""
     close_on: str = ""
     """The footer comes as soon as a free token has one of these characters."""
     label: str = ""
@@ -40,7 +40,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Frame:
-    """What is compiled of a request: sequences share it."""
+    """The compiled part of a request: sequences share it."""
 
     header: tuple[int, ...]
     footer: tuple[int, ...]

@@ -11,7 +11,7 @@ from guideway import api
 from guideway.api.options import Range
 
 CANDIDATES = 128
-"""Of the sorted probabilities so many are looked at: a tail that begins later is left alone."""
+"""The number of sorted probabilities that are looked at: a tail that begins later is left alone."""
 
 
 @dataclass(frozen=True)

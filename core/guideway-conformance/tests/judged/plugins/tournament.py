@@ -15,7 +15,7 @@ from guideway.api.options import Range
 
 MAX_DEPTH = 4
 PURPOSE = 0x5EED
-"""Where the layers' numbers lie among all that a seed gives: layer j at PURPOSE + j."""
+"""The place of the layers' numbers among all that a seed gives: layer j at PURPOSE + j."""
 
 
 @dataclass(frozen=True)
