@@ -59,7 +59,7 @@ class Length(LogitModifier[int]):
     """Needs torch, acts on every request that does not ask it to be off, and has immutable states."""
 
     name, stage, transform = "length", Stage.PRE_WARP, LengthTransform
-    examples = (Example({}), Example({"off": True}))
+    examples = (Example({}), Example({"off": False}))
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> int | None:
         if request.params.modifiers.get(self.name, {}).get("off"):
@@ -109,7 +109,7 @@ class Budget(LogitModifier[BudgetState]):
     """
 
     name, stage, transform = "budget", Stage.MASK, BudgetTransform
-    examples = tuple(Example({"tokens": tokens}) for tokens in (6, -1, 2, 900))
+    examples = tuple(Example({"tokens": tokens}) for tokens in (6, -1, 2, 9))
     SCRIPT = (97, 98, 99)
 
     def __init__(self, options: Mapping[str, Any], context: Any) -> None:

@@ -24,9 +24,11 @@ CORRECT = (
     *("quotas.Quotas", "quotas.Journal", "quotas.HouseRules", "workers.Fullness", "workflows.Pairs", "devices.Chunked"),
     *("sampling.MinP", "sampling.Typical", "sampling.Sigma", "sampling.Sharp", "alphabets.Alphabet", "pacing.NoRepeat"),
     *("pacing.Frequency", "pacing.Fading", "pacing.Closing", "pacing.Steady", "forms.Calendar", "forms.Brackets"),
+    *("tailfree.TailFree", "ngramfade.NgramFade", "lexicon.Lexicon", "tournament.Tournament", "scaffold.Scaffold"),
 )
 KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
+    **dict.fromkeys(("tailfree", "ngramfade", "lexicon", "tournament", "scaffold"), "modifier"),
     **dict.fromkeys(("regexes", "forms"), "grammar"),
     "devices": "device",
     "attentions": "attention",

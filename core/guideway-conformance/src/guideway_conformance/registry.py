@@ -33,6 +33,7 @@ KIND_MODULES = {
         "declarations",
         "compiling",
         "states",
+        "forks",
         "forcing",
         "payloads",
         "transforms",

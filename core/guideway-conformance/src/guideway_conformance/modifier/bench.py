@@ -55,6 +55,8 @@ NUM_DRAFTS = (0, 2, 0, 1, 3, 0, 16)
 UNLIKELY = 300
 """The first of the tokens that some drafts end with."""
 MAX_ROWS = 4096
+NUM_VIEWS = 8
+"""The logits of which a sampler is let draw, where one draw would not show enough."""
 
 
 def read_only(feedback: Feedback | None) -> Feedback | None:
@@ -266,6 +268,22 @@ class Bench:
         """Return what a step would give, without the tokens."""
         work = self.work(sequences, drafts)
         return self.apply(work, self.prepare(work))
+
+    def views(self, sequence: Running, drafts: Sequence[int] = ()) -> Iterator[NDArray[Any]]:
+        """Return what a step would give to `sequence`, of the model's logits and of others, and what its transform
+        would tell: more than one draw shows."""
+        work = self.work([sequence], [drafts])
+        payload = self.prepare(work)
+        for turn in range(NUM_VIEWS if issubclass(self.cls.transform, Sampler) else 1):
+            logits = work.logits
+            if turn:
+                noise = np.random.default_rng(turn).standard_normal(logits.shape[1], dtype=np.float32)
+                logits = logits / (2 + turn) + noise
+                logits = (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(np.float32)
+            applied = self.apply(work, payload, logits=logits)
+            yield applied.of(0)
+            order = np.argsort(applied.rows)
+            yield from (applied.emitted[name][order] for name in sorted(applied.emitted))
 
     def work(self, sequences: Sequence[Running], drafts: Sequence[Sequence[int]] | None = None) -> Work:
         """A step of `sequences` with `drafts`, as many of them as the modifier would let pass."""

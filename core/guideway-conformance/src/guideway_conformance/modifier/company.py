@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from guideway_conformance.modifier.bench import Bench
 from guideway_conformance.modifier.comparison import expect_alike
 from guideway_conformance.modifier.records import Applied, Running
@@ -12,6 +14,9 @@ from guideway_conformance.subjects import expect
 
 NUM_STEPS = 4
 NUM_DRAFTS = 16
+PERIODS = (1, 3)
+REPEATED = 105
+"""The first of the tokens that repeated drafts are made of."""
 
 
 @check("modifier", acts=("rows",))
@@ -76,9 +81,10 @@ def sequences_come_and_go(subject: ModifierSubject) -> None:
             expect_alike(applied.of(place), wanted.of(0), "in a changing batch a sequence gets not what it gets alone")
 
 
-@check("modifier", tier="extended", trait="forecasts", acts=("rows", "drafts"))
+@check("modifier", tier="extended", acts=("rows", "drafts"))
 def drafts_change_nothing(subject: ModifierSubject) -> None:
-    """A row after drafts gets what it would get if they were final, so that drafts never change the distribution."""
+    """A row after as many drafts as `validate` lets pass gets what it would get if they were final, though nobody has
+    heard their feedback, so that drafts never change the distribution."""
     for warmup in (0, 2):
         plain, drafting = Bench(subject), Bench(subject)
         for number in range(max(2, len(plain.examples))):
@@ -101,6 +107,34 @@ def drafts_change_nothing(subject: ModifierSubject) -> None:
                 for k, row in enumerate(found):
                     what = f"the row after {k} drafts gets not what it gets without drafts"
                     expect_alike(row[None], steps[k].of(0), f"{what}{' beside others' * (len(sequences) > 1)}")
+    for number in range(max(2, len(Bench(subject).examples))):
+        for period in PERIODS:
+            _repeated_drafts_change_nothing(subject, number, period)
+
+
+def _repeated_drafts_change_nothing(subject: ModifierSubject, number: int, period: int) -> None:
+    """The same for drafts that come back every `period` tokens, after a few that do."""
+    plain, drafting = Bench(subject), Bench(subject)
+    slow, fast = plain.start(number), drafting.start(number)
+    while slow.outcome == "continue" and len(slow.tokens) < 2:
+        plain.step([slow])
+        drafting.step([fast])
+    if slow.outcome != "continue":
+        return
+    offered = [REPEATED + i % period for i in range(NUM_DRAFTS)]
+    passed = drafting.passing(fast, offered)
+    rows = list(drafting.views(fast, passed))
+    for k in range(len(passed) + 1):
+        for found, wanted in zip(rows, plain.views(slow), strict=True):
+            what = f"the row after {k} drafts that repeat gets not what it gets without drafts"
+            expect_alike(found[k : k + 1], wanted[:1], what)
+        if k < len(passed):
+            row = plain.peek([slow]).logits[0]
+            if not np.isfinite(row[passed[k]]):
+                return
+            plain.accept(slow, [passed[k]], None)
+            if slow.outcome != "continue":
+                return
 
 
 @check("modifier", tier="extended", trait="forecasts", acts=("hears",))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice, product
-from typing import Any
+from itertools import islice
+from typing import Any, TypeAlias
 
-from guideway.api import Example, Request
+from guideway.api import Example, Regex, Request
 
 from guideway_conformance.modifier.bench import REFUSALS, Bench
 from guideway_conformance.modifier.comparison import expect_alike
+from guideway_conformance.modifier.options import nearly, texts, with_texts
 from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.modifier.verbs import Answers, expect_same_answers
+from guideway_conformance.reference.strategy import Strategy
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 from guideway_conformance.threads import interleaved
@@ -23,15 +26,20 @@ __all__: list[str] = []
 NUM_STEPS = 3
 NUM_THREADS = 8
 ROUNDS = 10
-MOST_VARIANTS = 12
+NUM_WRITTEN = 16
+"""The tokens of a sequence whose text is chosen."""
+MOST_VARIANTS = 24
 """The most of them for each example."""
+
+Asked: TypeAlias = tuple[Request, Example]
+"""A request, and the example it is one of."""
 
 
 @check("modifier", trait="compiles")
 def compile_leaves_the_request_alone(subject: ModifierSubject) -> None:
     """`compile` and `compile_key` do not change the request."""
     bench = Bench(subject)
-    for request in _requests(bench):
+    for request in (*_requests(bench), *(request for request, _ in _variants(bench))):
         before = copy.deepcopy(request)
         _compiled(bench, request)
         bench.modifier.compile_key(request)
@@ -59,22 +67,43 @@ def compile_serves_several_threads(subject: ModifierSubject) -> None:
         _expect_same(subject, request, value, "compiled beside others,")
 
 
-@check("modifier", trait="compiles")
+@check("modifier", trait="compiles", seconds=120)
 def equal_keys_mean_equal_values(subject: ModifierSubject) -> None:
-    """Either of two requests with equal `compile_key`s may be given what was compiled for the other."""
+    """Either of two requests with equal `compile_key`s may be given what was compiled for the other: rows, end and
+    `report` are the same."""
     bench = Bench(subject)
-    keyed: list[tuple[Hashable, Request]] = []
-    for request in (*_requests(bench), *_variants(bench)):
-        key = bench.modifier.compile_key(request)
+    groups: dict[Hashable, list[Asked]] = {}
+    for asked in (*_asked(bench), *_variants(bench)):
+        key = bench.modifier.compile_key(asked[0])
         try:
             hash(key)
         except TypeError as error:
             raise AssertionError(f"compile_key gives a {type(key).__name__}, which cannot be hashed") from error
         if key is not None:
-            keyed.append((key, request))
-    for (key, first), (other, second) in product(keyed, keyed):
-        if key == other and first is not second:
-            _expect_same(subject, second, _compiled(bench, first), f"compiled for another request of key {key!r},")
+            groups.setdefault(key, []).append(asked)
+    for key, group in groups.items():
+        for (first, other), (second, example) in zip((group[-1], *group[:-1]), group, strict=True):
+            if first is not second:
+                written = replace(example, generated=_text(example, other))
+                value = _compiled(bench, first)
+                _expect_same(subject, second, value, f"compiled for another request of key {key!r},", written)
+
+
+@check("modifier", trait="compiles", seconds=60)
+def compile_needs_no_grammar(subject: ModifierSubject) -> None:
+    """The value of `compile` is the same with the request's compiled constraint and with None, which it is given where
+    the process does not hold it."""
+    bench = Bench(subject)
+    constraint = Regex("[a-z ]+")
+    grammar = Strategy(bench.vocabulary, {}).compile(constraint)
+    for request, example in (*_asked(bench), *_variants(bench, _in_quotes)):
+        constrained = replace(request, params=replace(request.params, constraint=constraint))
+        try:
+            value = bench.modifier.compile(constrained, grammar)
+        except REFUSALS:
+            continue
+        written = replace(example, generated=_text(example))
+        _expect_same(subject, constrained, value, "compiled with the grammar of its constraint,", written)
 
 
 @check("modifier", trait="compiles", acts=("rows",))
@@ -97,38 +126,49 @@ def what_was_compiled_stays(subject: ModifierSubject) -> None:
 
 def _requests(bench: Bench) -> list[Request]:
     """Two of each example, which differ in everything else. All select the modifier: hosts compile for no others."""
+    return [request for request, _ in _asked(bench)]
+
+
+def _asked(bench: Bench) -> list[Asked]:
+    """The same with their examples."""
     examples = bench.examples
-    return [bench.request(example, 2 * i + j) for i, example in enumerate(examples) for j in range(2)]
+    return [(bench.request(example, 2 * i + j), example) for i, example in enumerate(examples) for j in range(2)]
 
 
-def _variants(bench: Bench) -> list[Request]:
+def _variants(
+    bench: Bench, vary: Callable[[Mapping[str, Any], Sequence[Example]], Iterator[dict[str, Any]]] | None = None
+) -> list[Asked]:
     """Requests with options that are nearly those of an example, as far as the modifier takes them."""
-    found: list[Request] = []
+    found: list[Asked] = []
     for i, example in enumerate(bench.examples):
-        for j, options in enumerate(islice(_changed(dict(example.options)), MOST_VARIANTS)):
-            request = bench.request(replace(example, options=options), len(bench.examples) * 2 + 100 * i + j)
+        for j, options in enumerate(islice((vary or nearly)(example.options, bench.examples), MOST_VARIANTS)):
+            variant, number = replace(example, options=options), len(bench.examples) * 2 + 100 * i + j
+            request = bench.request(variant, number)
             try:
                 bench.modifier.compile_key(request)
                 taken = bench.begin(request)
+                taken.example = variant
+                for _ in range(NUM_STEPS):
+                    if taken.outcome == "continue":
+                        bench.step([taken])
             except Exception:  # options that nobody promised to understand
                 continue
             bench.release(taken)
-            found.append(request)
+            found.append((bench.request(variant, number), variant))
     return found
 
 
-def _changed(value: Any) -> Iterator[Any]:
-    """Plain values that differ from `value` in one place, and not by much."""
-    if isinstance(value, str):
-        yield from (value.swapcase(), value[::-1], value[:-1])
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield from (value + 1, value + 1e-3 if isinstance(value, float) else value + 2)
-    elif isinstance(value, Mapping):
-        yield from ({**value, key: other} for key in value for other in _changed(value[key]))
-    elif isinstance(value, list | tuple):
-        yield from (value[::-1], value[:-1])
-        for i, entry in enumerate(value):
-            yield from ([*value[:i], other, *value[i + 1 :]] for other in _changed(entry))
+def _in_quotes(options: Mapping[str, Any], _: Sequence[Example]) -> Iterator[dict[str, Any]]:
+    """`options` with all their texts in quotes, as a grammar may have them."""
+    quoted = with_texts(options, lambda text: f' "{text}"')
+    if quoted != options:
+        yield quoted
+
+
+def _text(*examples: Example) -> tuple[int, ...]:
+    """Tokens that may matter to these examples: the first one's own, and then the texts of their options."""
+    written = b"".join(texts([dict(example.options) for example in examples]))
+    return (*(examples[0].generated or ()), *written * (NUM_WRITTEN // max(1, len(written)) + 1))[:NUM_WRITTEN]
 
 
 def _compiled(bench: Bench, request: Request) -> Any:
@@ -138,26 +178,34 @@ def _compiled(bench: Bench, request: Request) -> Any:
         return None
 
 
-def _expect_same(subject: ModifierSubject, request: Request, value: Any, how: str) -> None:
-    """A sequence that starts with `value` gets what one gets that starts with a value of its own."""
+def _expect_same(
+    subject: ModifierSubject, request: Request, value: Any, how: str, written: Example | None = None
+) -> None:
+    """A sequence that starts with `value` gets what one gets that starts with a value of its own: the rows, and if it
+    is `written` what comes to its end, the report too."""
     given, own = Bench(subject), Bench(subject)
     try:
         pair = given.begin(request, slot=3, compiled=value), own.begin(request, slot=3)
-        for sequence in pair:
-            sequence.example = _example_of(own, request)
     except REFUSALS:
         return
     if pair[1].state is None:
         return
-    for _ in range(NUM_STEPS):
+    for sequence in pair:
+        sequence.example = written or _example_of(own, request)
+    for _ in range(NUM_WRITTEN if written else NUM_STEPS):
         if pair[1].outcome != "continue":
             break
         found, wanted = given.step([pair[0]]), own.step([pair[1]])
         expect_alike(found.of(0), wanted.of(0), f"{how} a sequence gets what it would not get otherwise")
+        said = f"{how} a sequence does not end where it would otherwise"
+        expect(pair[0].outcome == pair[1].outcome, f"{said}: {pair[0].outcome} instead of {pair[1].outcome}")
+    if written:
+        answers = [Answers.of(of, each, report=True) for of, each in zip((given, own), pair, strict=True)]
+        expect_same_answers(answers[0], answers[1], f"{how} a sequence")
 
 
 def _example_of(bench: Bench, request: Request) -> Example | None:
-    """The example whose generated tokens fit a request: its own, or that of the options that are nearest."""
+    """The example that a request is one of."""
     for example in bench.examples:
         if dict(example.options) == request.params.modifiers.get(bench.cls.name):
             return example

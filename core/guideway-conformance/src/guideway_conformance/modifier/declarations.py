@@ -10,11 +10,16 @@ from guideway.api import Example, LogitModifier, LogitTransform, Need, Sampler, 
 from guideway.api.steps import GRAMMAR_MASK, MAX_FEEDBACK_BYTES_PER_ROW
 from guideway.plugins.contract import check_built
 
-from guideway_conformance.modifier.bench import Bench
+from guideway_conformance.modifier.bench import REFUSALS, Bench
+from guideway_conformance.modifier.records import Running
 from guideway_conformance.modifier.subject import ModifierSubject
 from guideway_conformance.modifier.vocabulary import synthetic
 from guideway_conformance.registry import check
-from guideway_conformance.subjects import expect
+from guideway_conformance.subjects import NotPerformed, expect
+
+DOZEN = 12
+NUM_PROMPTS = 3
+"""The prompts that an example may have to act on."""
 
 
 @check("modifier", tier="smoke")
@@ -59,6 +64,41 @@ def gives_examples(subject: ModifierSubject) -> None:
             f"the logits of {example!r} are not finite",
         )
     expect(Bench(subject).examples, "no example gives a state")
+
+
+@check("modifier")
+def every_example_acts(subject: ModifierSubject) -> None:
+    """Each of its examples that is not refused makes it act within the first dozen tokens: it gives a state, and
+    changes or draws a row, forces tokens, lets drafts not pass, ends the text or reports."""
+    for i, example in enumerate(subject.examples()):
+        bench = Bench(subject)
+        bench.examples = [example]
+        for number in range(NUM_PROMPTS):
+            try:
+                sequence = bench.start(number)
+            except REFUSALS:
+                break
+            if sequence.state is not None and _acts(bench, sequence):
+                break
+            bench.release(sequence)
+        else:
+            said = f"example {i} of its `examples` (or `requests` in conformance.toml), {dict(example.options)!r}"
+            expect(sequence.state is not None, f"it selects the modifier, and is left without a state: {said}")
+            raise NotPerformed(
+                f"within {DOZEN} tokens nothing came of {said}. Leave it out, or change it so that it acts"
+            )
+
+
+def _acts(bench: Bench, sequence: Running) -> bool:
+    """Return whether `sequence` shows within a dozen tokens that there is a modifier."""
+    for _ in range(DOZEN):
+        acted = bench.subject.evidence.acted
+        if bench.modifier.forced(sequence.state, 1) or bench.modifier.validate(sequence.state, (97, 98)) < 2:
+            return True
+        bench.step([sequence], bench.drafts([sequence], turn=3))
+        if bench.subject.evidence.acted > acted or sequence.outcome != "continue":
+            return True
+    return bench.modifier.report(sequence.state) is not None
 
 
 @check("modifier", tier="smoke")

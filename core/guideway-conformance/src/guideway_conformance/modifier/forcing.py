@@ -1,10 +1,12 @@
-"""Tokens that a modifier forces."""
+"""Tokens that a modifier forces, and those that it lets pass."""
 
 from __future__ import annotations
 
 import numpy as np
+from guideway.api import Need, Stage
 
 from guideway_conformance.modifier.bench import Bench
+from guideway_conformance.modifier.records import Applied, Running
 from guideway_conformance.modifier.subject import ModifierSubject
 from guideway_conformance.modifier.verbs import LIMIT
 from guideway_conformance.registry import check
@@ -45,4 +47,59 @@ def forced_is_all_that_is_left(subject: ModifierSubject) -> None:
         raise NotPerformed(
             "your examples never made it force a token. Add an Example to its `examples` (or `requests` in "
             f"conformance.toml) with options or `generated` after which `forced` gives one within {NUM_STEPS} tokens"
+        )
+
+
+@check("modifier", trait="validates")
+def validate_knows_what_is_forbidden(subject: ModifierSubject) -> None:
+    """A `validate` of its own lets no draft pass that the transform forbids in the row before it, whatever the logits:
+    a derived one, which has heard no token, is not asked where it needs the history."""
+    known = {Need.FEEDBACK} if subject.cls.derived else {Need.FEEDBACK, Need.HISTORY}
+    if subject.cls.stage is Stage.SAMPLE or not subject.cls.needs <= known:
+        return  # what it forbids may be a matter of what is not known before the step
+    bench = Bench(subject)
+    for number in range(max(3, len(bench.examples))):
+        sequence = bench.start(number)
+        for _ in range(NUM_STEPS):
+            if sequence.outcome != "continue":
+                break
+            applied = bench.step([sequence]) if sequence.tokens else bench.peek([sequence])
+            if sequence.outcome == "continue":
+                for drafts in _forbidden_drafts(bench, sequence, applied):
+                    _expect_possible(bench, sequence, drafts)
+            if not sequence.tokens:
+                bench.step([sequence])
+
+
+def _forbidden_drafts(bench: Bench, sequence: Running, applied: Applied) -> list[list[int]]:
+    """Drafts with tokens among them that were forbidden in a row, of which some may be forbidden in the next one."""
+    size = len(bench.vocabulary)
+    row, before = applied.of(0)[0][:size], applied.work.logits[0][:size]
+    forbidden = np.flatnonzero(np.isneginf(row) & ~np.isneginf(before)).tolist()
+    letters = [token_id for token_id in forbidden if 97 <= token_id < 123]
+    context = [*sequence.info.prompt_token_ids[-64:], *sequence.tokens]
+    likely = bench.model.ahead(context, 4)
+    odd = [*letters[:2], *forbidden[:1], *forbidden[-1:]]
+    left = np.flatnonzero(~np.isneginf(row))[:2].tolist()
+    return [likely, likely[:1] * 4, *([*start, token_id, 98] for token_id in odd for start in ((), left[:1], left))]
+
+
+def _expect_possible(bench: Bench, sequence: Running, drafts: list[int]) -> None:
+    """Fail if one of those drafts that may pass is at -inf, of the model's logits and where it is the likeliest."""
+    passed = bench.passing(sequence, drafts)
+    work = bench.work([sequence], [passed])
+    payload = bench.prepare(work)
+    peaked = work.logits.copy()
+    peaked[np.arange(len(passed)), passed] += 30.0
+    if bench.cls.stage is Stage.POST_WARP:
+        peaked = (peaked - np.log(np.exp(peaked).sum(axis=1, keepdims=True))).astype(np.float32)
+    flat = np.where(np.isneginf(work.logits), -np.inf, np.float32(-7.0))
+    rows = [bench.apply(work, payload, logits=logits).of(0) for logits in (work.logits, peaked, flat)]
+    for k, token_id in enumerate(passed):
+        if np.isneginf(work.logits[k, token_id]):
+            return
+        expect(
+            not all(np.isneginf(row[k, token_id]) for row in rows),
+            f"of the drafts {drafts} its validate lets {len(passed)} pass, but its transform forbids the token "
+            f"{token_id} in place {k}",
         )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from guideway_conformance.clock import HOURS, clock_moved
 from guideway_conformance.modifier.bench import Bench
 from guideway_conformance.modifier.comparison import expect_alike
+from guideway_conformance.modifier.options import with_texts
 from guideway_conformance.modifier.records import Work
 from guideway_conformance.modifier.step import OracleStep
 from guideway_conformance.modifier.subject import ModifierSubject, device_classes
@@ -23,6 +24,8 @@ from guideway_conformance.subjects import expect
 
 LONG_MODEL = 131_072
 PAST = 65_536 + 7
+SIGNS = "?_\x7f \u00e9"
+"""Tokens at the ends of the words of a mask, and one that is no ASCII."""
 HALF = 0.03
 """The relative error that is let pass where hidden states come in half precision."""
 
@@ -190,3 +193,25 @@ def full_contexts(subject: ModifierSubject) -> None:
                     expect_alike(row[None], rows[k], f"{length + k} tokens into a sequence, after {k} drafts")
             for sequence in (slow, fast):
                 bench.release(sequence)
+
+
+@check("modifier", tier="extended")
+def what_start_takes_is_served(subject: ModifierSubject) -> None:
+    """A request that `start` takes is served: whatever signs the texts in its options have, no later call raises."""
+    bench = Bench(subject)
+    for number, example in enumerate(bench.examples):
+        options = with_texts(example.options, lambda _: SIGNS)
+        if options == dict(example.options):
+            continue
+        strange = replace(example, options=options, generated=tuple(SIGNS.encode()))
+        try:
+            sequence = bench.begin(bench.request(strange, number))
+        except Exception:  # options that nobody promised to understand
+            continue
+        sequence.example = strange
+        while sequence.outcome == "continue" and len(sequence.tokens) < len(SIGNS.encode()):
+            try:
+                bench.step([sequence], bench.drafts([sequence], turn=3))
+            except Exception as error:
+                raise AssertionError(f"it took the options {options}, and then failed over them") from error
+        bench.release(sequence)

@@ -39,7 +39,8 @@ def uses_what_hosts_serve(subject: ModifierSubject) -> None:
 
 @check("modifier", trait="need:feedback", acts=("feedback",))
 def emits_what_it_declares(subject: ModifierSubject) -> None:
-    """A transform emits all of its `emits` for each entry of the payload, of the declared shape and dtype."""
+    """A transform emits all of its `emits` for each entry of the payload, of the declared shape and dtype, whose
+    width may be another."""
     for bench, work, payload in Bench.stages(subject):
         halves = [payload.rows[::2], payload.rows[1::2]]
         for parts in (None, halves, [payload.rows[:1]]):
@@ -92,24 +93,35 @@ def feedback_may_be_missing(subject: ModifierSubject) -> None:
 
 @check("modifier", trait="need:feedback", acts=("feedback",))
 def feedback_comes_for_steps_of_any_size(subject: ModifierSubject) -> None:
-    """Several tokens of a step come with the feedback of each, in order, and lead where they lead one by one."""
+    """Several tokens of a step come with the feedback of each, in order, or without any, and lead where they lead one
+    by one."""
     for number in range(max(2, len(Bench(subject).examples))):
-        single, several = Bench(subject), Bench(subject)
-        slow, fast = single.start(number), several.start(number)
-        while slow.outcome == "continue" and len(slow.tokens) < 9:
+        for told in (True, False):
+            _several_at_once(subject, number, told=told)
+
+
+def _several_at_once(subject: ModifierSubject, number: int, *, told: bool) -> None:
+    """Compare a sequence that hears several tokens in a step, with their feedback if `told`, and one that does not."""
+    single, several = Bench(subject), Bench(subject)
+    slow, fast = single.start(number), several.start(number)
+    while slow.outcome == "continue" and len(slow.tokens) < 9:
+        if told:
             single.step([slow])
-        sizes: list[int] = []
-        while fast.outcome == "continue" and len(fast.tokens) < len(slow.tokens):
-            ahead = slow.journal[len(fast.tokens) :][: 2 + len(sizes)]
-            sizes.append(1 + len(several.passing(fast, [token_ids[0] for token_ids, _ in ahead[:-1]])))
-            heard = ahead[: sizes[-1]]
-            several.accept(fast, [token_ids[0] for token_ids, _ in heard], _joined([given for _, given in heard]))
-        what = f"tokens and their feedback, heard in steps of {sizes}, lead elsewhere than one by one"
-        if slow.outcome == fast.outcome == "continue":
-            expect_alike(several.peek([fast]).of(0), single.peek([slow]).of(0), what)
-        if len(fast.tokens) == len(slow.tokens):
-            answers = [Answers.of(of, each, report=True) for of, each in ((several, fast), (single, slow))]
-            expect_same_answers(answers[0], answers[1], what)
+        else:
+            single.accept(slow, single.final(single.peek([slow]), 0), None)
+    sizes: list[int] = []
+    while fast.outcome == "continue" and len(fast.tokens) < len(slow.tokens):
+        ahead = slow.journal[len(fast.tokens) :][: 2 + len(sizes)]
+        sizes.append(1 + len(several.passing(fast, [token_ids[0] for token_ids, _ in ahead[:-1]])))
+        heard = ahead[: sizes[-1]]
+        several.accept(fast, [token_ids[0] for token_ids, _ in heard], _joined([given for _, given in heard]))
+    heard_of = "tokens and their feedback" if told else "tokens without feedback"
+    what = f"{heard_of}, heard in steps of {sizes}, lead elsewhere than one by one"
+    if slow.outcome == fast.outcome == "continue":
+        expect_alike(several.peek([fast]).of(0), single.peek([slow]).of(0), what)
+    if len(fast.tokens) == len(slow.tokens):
+        answers = [Answers.of(of, each, report=True) for of, each in ((several, fast), (single, slow))]
+        expect_same_answers(answers[0], answers[1], what)
 
 
 def _joined(given: list[Feedback | None]) -> Feedback | None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from guideway.api import Example, LogitModifier, UnsupportedCapability
-from guideway.runtime.answers import read_report
+from guideway.api import Example, LogitModifier
+from guideway.runtime.answers import read_names, read_report
 
 from guideway_conformance.modifier.bench import REFUSALS, Bench, read_only
 from guideway_conformance.modifier.comparison import expect_alike
 from guideway_conformance.modifier.records import Running
+from guideway_conformance.modifier.sequences import forked, under_way
 from guideway_conformance.modifier.subject import ModifierSubject
 from guideway_conformance.modifier.verbs import Answers, expect_same_answers
 from guideway_conformance.registry import check
@@ -116,7 +116,7 @@ def derived_states_hear_nothing(subject: ModifierSubject) -> None:
 def hearing_changes_nothing_else(subject: ModifierSubject) -> None:
     """Token ids come in tuples and feedback is read-only: what a modifier hears or is asked about stays as it is."""
     bench = Bench(subject)
-    for sequence in _under_way(bench):
+    for sequence in under_way(bench):
         applied = bench.peek([sequence])
         given = tuple(bench.final(applied, 0))
         feedback = bench.feedback(applied, 0, len(given))
@@ -134,7 +134,7 @@ def replay_rebuilds_the_state(subject: ModifierSubject) -> None:
     """The same final tokens and feedback, heard step by step by a new state, lead to the same state: it gives the same
     payloads, the same `forced` and `validate`, and in the end the same `report`."""
     bench = Bench(subject)
-    for sequence in _under_way(bench, steps=(1, 2, 5, 14)):
+    for sequence in under_way(bench, steps=(1, 2, 5, 14)):
         fresh = Bench(subject)
         again = fresh.again(sequence, slot=5)
         what = f"after {len(sequence.tokens)} tokens a state rebuilt by replay"
@@ -158,7 +158,7 @@ def accept_gives_an_outcome(subject: ModifierSubject) -> None:
 def forced_keeps_its_limit(subject: ModifierSubject) -> None:
     """`forced` gives at most `limit` tokens, all of the vocabulary."""
     bench = Bench(subject)
-    for sequence in _under_way(bench, steps=range(3)):
+    for sequence in under_way(bench, steps=range(3)):
         for limit in (0, 1, 2, 3, 16):
             ids = list(bench.modifier.forced(sequence.state, limit))
             expect(len(ids) <= limit, f"forced gave {len(ids)} tokens; the limit was {limit}")
@@ -181,7 +181,7 @@ def forced_moves_nothing(subject: ModifierSubject) -> None:
 def validate_counts(subject: ModifierSubject) -> None:
     """`validate` gives how many of the drafts may pass, from 0 to all of them."""
     bench = Bench(subject)
-    for sequence in _under_way(bench, steps=range(3)):
+    for sequence in under_way(bench, steps=range(3)):
         for drafts in ([], [97], [98, 99, 300], [300] * 12, bench.final(bench.peek([sequence]), 0)):
             count = bench.modifier.validate(sequence.state, tuple(drafts))
             expect(
@@ -199,97 +199,6 @@ def validate_moves_nothing(subject: ModifierSubject) -> None:
         bench.modifier.validate(sequence.state, (98, 99, 300))
 
     _moves_nothing(subject, ask, "validate")
-
-
-def _no_fork(subject: ModifierSubject) -> None:
-    bench = Bench(subject)
-    sequence = bench.start(0)
-    if bench.cls.derived:
-        return
-    try:
-        bench.modifier.fork(sequence.state)
-    except UnsupportedCapability:
-        return
-    raise AssertionError("its class does not implement fork, but fork did not raise UnsupportedCapability")
-
-
-@check("modifier", capability="fork", refusal=_no_fork, trait="stateful", acts=("forks", "hears"))
-def forks_go_on_as_their_parent(subject: ModifierSubject) -> None:
-    """A forked state is a copy: it gives what its parent gives, `forced`, `validate` and `report` too, and forking does
-    not move the parent."""
-    bench = Bench(subject)
-    for sequence in _under_way(bench, steps=(1, 2, 5, 14)):
-        before = bench.peek([sequence])
-        fork = _forked(bench, sequence)
-        if fork is None:
-            continue
-        expect_alike(bench.peek([sequence]).of(0), before.of(0), "forking changed what the parent gets")
-        fork.info = sequence.info
-        expect_alike(bench.peek([fork]).of(0), before.of(0), "a fork gets something else than its parent")
-        found, wanted = (Answers.of(bench, each, report=True) for each in (fork, sequence))
-        expect_same_answers(found, wanted, f"after {len(sequence.tokens)} tokens a fork says other than its parent")
-
-
-@check("modifier", capability="fork", refusal=_no_fork, trait="stateful", acts=("forks", "hears"))
-def forks_are_independent(subject: ModifierSubject) -> None:
-    """A fork is independent: what parent or fork accept is nothing to the other."""
-    for mover in ("fork", "parent"):
-        bench = Bench(subject)
-        for sequence in _under_way(bench):
-            fork = _forked(bench, sequence)
-            if fork is None:
-                continue
-            moving, resting = (fork, sequence) if mover == "fork" else (sequence, fork)
-            before, heard = bench.peek([resting]).of(0), len(moving.journal)
-            while moving.outcome == "continue" and len(moving.tokens) < len(resting.tokens) + 2 * NUM_STEPS:
-                bench.step([moving])
-            what = f"tokens the {mover} accepted changed what the other gets"
-            after = bench.peek([resting]).of(0)
-            if bench.transform.emits:
-                if not np.array_equal(after, before, equal_nan=after.dtype.kind == "f"):
-                    _expect_learned(subject, moving, resting, heard, after, what)
-                continue
-            expect_alike(after, before, what)
-            fresh = Bench(subject)
-            alone = fresh.again(resting)
-            while resting.outcome == "continue" and len(resting.tokens) < 2 * NUM_STEPS + 2:
-                expect_alike(bench.step([resting]).of(0), fresh.step([alone]).of(0), f"{what}, later")
-            found, wanted = Answers.of(bench, resting, report=True), Answers.of(fresh, alone, report=True)
-            expect_same_answers(found, wanted, f"after the {mover} accepted tokens the other")
-            found, wanted = (Answers.of(of, one, report=True) for of, one in _pair(subject, bench, moving))
-            expect_same_answers(found, wanted, f"a {mover} that accepted tokens")
-
-
-def _expect_learned(
-    subject: ModifierSubject, moving: Running, resting: Running, heard: int, after: Any, what: str
-) -> None:
-    """Feedback may teach the modifier something that holds for all: then another sequence, no fork, that hears what
-    `moving` heard after `heard` steps, or all that it heard, changes as much of what `resting` gets."""
-    for journal in (moving.journal[heard:], moving.journal):
-        other = Bench(subject)
-        apart, unrelated = other.again(resting), other.again(moving, hears=False)
-        for token_ids, feedback in journal:
-            other.accept(unrelated, token_ids, feedback)
-        found = other.peek([apart]).of(0)
-        if np.array_equal(after, found, equal_nan=found.dtype.kind == "f"):
-            return
-    raise AssertionError(what)
-
-
-@check("modifier", capability="fork", refusal=_no_fork, trait="stateful", acts=("forks",))
-def forks_end_alone(subject: ModifierSubject) -> None:
-    """To let go of a fork is nothing to its parent, nor the other way round."""
-    for ending in ("fork", "parent"):
-        bench = Bench(subject)
-        for sequence in _under_way(bench):
-            fork = _forked(bench, sequence)
-            if fork is None:
-                bench.modifier.release(None)
-                continue
-            gone, left = (fork, sequence) if ending == "fork" else (sequence, fork)
-            before = bench.peek([left])
-            bench.release(gone)
-            expect_alike(bench.peek([left]).of(0), before.of(0), f"letting go of the {ending} changed what is left")
 
 
 @check("modifier", acts=("rows", "hears"))
@@ -319,11 +228,42 @@ def keeps_copies(subject: ModifierSubject) -> None:
 def reports_are_small_json(subject: ModifierSubject) -> None:
     """`report` gives None or a mapping of JSON, of at most 4 KiB, wherever its sequence has ended."""
     bench = Bench(subject)
-    for sequence in _under_way(bench, steps=range(4)):
+    for sequence in under_way(bench, steps=range(4)):
         report = bench.modifier.report(sequence.state)
         if report is not None:
             read_report(report)
         bench.release(sequence)
+
+
+@check("modifier")
+def unenforced_gives_names(subject: ModifierSubject) -> None:
+    """`unenforced` gives a sequence of names, which is not one str: the same for the same request and tokens, after
+    replay and of a fork too. It does not move the state."""
+    bench, other = Bench(subject), Bench(subject)
+    for number in range(max(3, len(bench.examples))):
+        sequence, same = bench.start(number), other.start(number)
+        names = _names(bench, sequence)
+        again = _names(other, same)
+        expect(again == names, f"of the same request unenforced gives {names} and, of another instance, {again}")
+        while sequence.outcome == "continue" and len(sequence.tokens) < NUM_STEPS:
+            bench.step([sequence])
+        if sequence.outcome != "continue":
+            continue
+        later, fresh = _names(bench, sequence), Bench(subject)
+        rebuilt = _names(fresh, fresh.again(sequence))
+        expect(rebuilt == later, f"of a state rebuilt by replay unenforced gives {rebuilt} instead of {later}")
+        if "fork" in subject.declared(subject.component) and (fork := forked(bench, sequence)) is not None:
+            its = _names(bench, fork)
+            expect(its == later, f"of a fork unenforced gives {its} instead of {later}")
+    _moves_nothing(subject, _names, "unenforced")
+
+
+def _names(bench: Bench, sequence: Running) -> list[str]:
+    found = bench.modifier.unenforced(sequence.state) if sequence.state is not None else ()
+    try:
+        return read_names(found)
+    except Exception as error:
+        raise AssertionError(f"unenforced gives {found!r}, which is no sequence of names") from error
 
 
 @check("modifier")
@@ -390,40 +330,7 @@ def _is_token(bench: Bench, value: object) -> bool:
     return isinstance(value, int | np.integer) and 0 <= int(value) < len(bench.vocabulary)
 
 
-def _under_way(bench: Bench, steps: Sequence[int] = range(1, 3)) -> list[Running]:
-    """For each example a sequence after each of these numbers of steps."""
-    found = []
-    size = max(3, len(bench.examples))
-    for number in range(size):
-        for turn, num_steps in enumerate(steps):
-            sequence = bench.start(number + turn * size)
-            for _ in range(num_steps):
-                if sequence.outcome == "continue":
-                    bench.step([sequence])
-            if sequence.outcome == "continue":
-                found.append(sequence)
-    return found
-
-
-def _pair(subject: ModifierSubject, bench: Bench, sequence: Running) -> list[tuple[Bench, Running]]:
-    """`sequence`, and another one that was rebuilt by replay, each with where it is."""
-    fresh = Bench(subject)
-    return [(bench, sequence), (fresh, fresh.again(sequence))]
-
-
-def _forked(bench: Bench, sequence: Running) -> Running | None:
-    """None where the modifier refuses to fork this state. That it does so everywhere is for `require` to say."""
-    evidence = bench.subject.evidence
-    try:
-        fork = bench.fork(sequence, slot=60, index=1)
-    except UnsupportedCapability:
-        evidence.fork_refusals += 1
-        return None
-    evidence.forked += sequence.state is not None
-    return fork
-
-
-def _moves_nothing(subject: ModifierSubject, ask: Callable[[Bench, Running], None], what: str) -> None:
+def _moves_nothing(subject: ModifierSubject, ask: Callable[[Bench, Running], object], what: str) -> None:
     """Compare sequences of which one instance is asked and another is not."""
     asked, silent = Bench(subject), Bench(subject)
     for number in range(len(asked.examples)):

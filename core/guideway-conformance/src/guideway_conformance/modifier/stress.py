@@ -16,7 +16,7 @@ from guideway_conformance.modifier.bench import Bench
 from guideway_conformance.modifier.comparison import expect_alike
 from guideway_conformance.modifier.subject import MAX_NUM_SEQUENCES, ModifierSubject
 from guideway_conformance.modifier.verbs import Answers
-from guideway_conformance.modifier.vocabulary import synthetic
+from guideway_conformance.modifier.vocabulary import permuted, synthetic
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 from guideway_conformance.target import Target
@@ -66,63 +66,80 @@ def long_prompts(subject: ModifierSubject) -> None:
             bench.step([sequence])
 
 
-@check("modifier", tier="stress", seconds=120, acts=("hears",))
+@check("modifier", tier="stress", seconds=300, acts=("hears",))
 def long_sequences(subject: ModifierSubject) -> None:
     """A sequence may have a thousand tokens, and is rebuilt from them."""
-    bench, fresh = Bench(subject), Bench(subject)
-    sequence = bench.start(0)
-    while sequence.outcome == "continue" and len(sequence.tokens) < LONG:
-        bench.step([sequence])
-    if sequence.outcome == "continue":
-        found, wanted = fresh.peek([fresh.again(sequence)]), bench.peek([sequence])
-        expect_alike(found.of(0), wanted.of(0), f"rebuilt after {LONG} tokens")
+    for number in range(len(Bench(subject).examples)):
+        bench, fresh = Bench(subject), Bench(subject)
+        sequence = bench.start(number)
+        while sequence.outcome == "continue" and len(sequence.tokens) < LONG:
+            bench.step([sequence])
+        if sequence.outcome == "continue":
+            found, wanted = fresh.peek([fresh.again(sequence)]), bench.peek([sequence])
+            expect_alike(found.of(0), wanted.of(0), f"rebuilt after {LONG} tokens")
 
 
 @check("modifier", tier="stress", seconds=120)
 def any_process(subject: ModifierSubject) -> None:
     """In another process the same requests and tokens lead to the same, so that state can be rebuilt anywhere."""
+    found = [_elsewhere(subject, hash_seed, ["synthetic"]) for hash_seed in ("1", "2")]
+    expect(found[0] == found[1], "in two processes the same requests got other results")
+
+
+@check("modifier", tier="stress", seconds=120)
+def any_vocabulary_beside_another(subject: ModifierSubject) -> None:
+    """A process may have instances of several vocabularies: what one finds in its own is nothing to another."""
+    alone = _elsewhere(subject, "1", ["permuted"])
+    beside = _elsewhere(subject, "1", ["synthetic", "permuted"])
+    expect(alone == beside, "an instance got other results where one of another vocabulary had been built before")
+
+
+def _elsewhere(subject: ModifierSubject, hash_seed: str, vocabularies: list[str]) -> str | None:
+    """The results of another process with an instance of the last of these vocabularies, after one of each before.
+    None for a class made by a function: another process cannot find it."""
     try:
         target = Target.of_class(subject.cls, subject.settings)
         found_by_name = target.load() is subject.cls
     except (TypeError, AttributeError):
         found_by_name = False
-    if not found_by_name:  # a class made by a function: another process cannot find it so
-        return
+    if not found_by_name:
+        return None
     path = [entry or str(Path.cwd()) for entry in sys.path]
-    program = f"from {__name__} import report; report()"
-    found = []
-    for hash_seed in ("1", "2"):
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path),
-            "PYTHONHASHSEED": hash_seed,
-            HOST_VARIABLE: "1",
-        }
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", program],
-            input=json.dumps(target.to_json()),
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment,
-        )
-        last = done.stderr.strip().splitlines()[-1:]
-        expect(done.returncode == 0, f"in a process of its own it failed: {last}")
-        found.append(done.stdout)
-    expect(found[0] == found[1], "in two processes the same requests got other results")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONHASHSEED": hash_seed,
+        HOST_VARIABLE: "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", f"from {__name__} import report; report()"],
+        input=json.dumps([target.to_json(), vocabularies]),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    last = done.stderr.strip().splitlines()[-1:]
+    expect(done.returncode == 0, f"in a process of its own it failed: {last}")
+    return done.stdout
 
 
 def report() -> None:
-    """The other process: the target on standard input, a digest of what its sequences get on standard output."""
-    target = Target.from_json(json.load(sys.stdin))
-    digest = hashlib.sha256()
-    for part in _results(ModifierSubject(target.load(), target.settings)):
-        digest.update(part)
+    """The other process: target and vocabularies on standard input, a digest of what sequences get with the last of
+    these on standard output."""
+    given, names = json.load(sys.stdin)
+    target = Target.from_json(given)
+    kept: list[Bench] = []
+    for name in names:
+        vocabulary = permuted() if name == "permuted" else synthetic()
+        kept.append(Bench(ModifierSubject(target.load(), target.settings), vocabulary=vocabulary))
+        digest = hashlib.sha256()
+        for part in _results(kept[-1]):
+            digest.update(part)
     sys.stdout.write(digest.hexdigest())
 
 
-def _results(subject: ModifierSubject) -> Iterator[bytes]:
-    bench = Bench(subject)
+def _results(bench: Bench) -> Iterator[bytes]:
     sequences = [bench.start(number) for number in range(max(3, len(bench.examples)))]
     for turn in range(8):
         if not sequences:

@@ -57,8 +57,8 @@ class ModifierSubject(Subject):
     @classmethod
     def traits(cls, component: Any) -> frozenset[str]:
         """``derived`` or ``stateful``, ``sampler`` or ``logits``, ``ops``, ``bitmask``, ``idempotent``, ``stage:...``,
-        ``need:...``, ``raw`` for logits of the model's own type, ``compiles``, ``forces``, and ``forecasts``: what rows
-        after drafts get waits for no feedback."""
+        ``need:...``, ``raw`` for logits of the model's own type, ``compiles``, ``forces``, ``validates`` for a
+        `validate` of its own, and ``forecasts``: it hears no feedback."""
         transform = getattr(component, "transform", None)
         is_class = isinstance(transform, type)
         stage, needs = getattr(component, "stage", None), getattr(component, "needs", ())
@@ -74,6 +74,8 @@ class ModifierSubject(Subject):
             found.add("compiles")
         if component.forced is not LogitModifier.forced:
             found.add("forces")
+        if component.validate is not LogitModifier.validate:
+            found.add("validates")
         if "need:feedback" not in found:
             found.add("forecasts")
         found |= {name for name in ("bitmask", "idempotent") if getattr(transform, name, None)}

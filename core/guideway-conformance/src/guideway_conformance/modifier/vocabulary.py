@@ -6,7 +6,7 @@ from functools import cache
 
 from guideway.api import Vocabulary
 
-__all__ = ["PADDING", "synthetic"]
+__all__ = ["PADDING", "permuted", "synthetic"]
 
 PADDING = 24
 """Columns of the logits past the vocabulary."""
@@ -38,3 +38,34 @@ def synthetic(num_tokens: int = 1000, padding: int = PADDING) -> Vocabulary:
         logits_width=num_tokens + padding,
         encoder=_ByteEncoder(),
     )
+
+
+class _PermutedEncoder:
+    """Spells text with the bytes of `permuted`."""
+
+    identity = b"permuted bytes"
+
+    def encode(self, text: bytes) -> list[int] | None:
+        return [_moved(byte) for byte in text]
+
+
+@cache
+def permuted() -> Vocabulary:
+    """The same tokens as in the synthetic one, of which most stand elsewhere."""
+    same = synthetic()
+    tokens = list(same.tokens)
+    for byte in range(256):
+        tokens[_moved(byte)] = bytes([byte])
+    tokens[256:-NUM_SPECIAL] = tokens[-NUM_SPECIAL - 1 : 255 : -1]
+    return Vocabulary(
+        tokens=tokens,
+        stop_token_ids=same.stop_token_ids,
+        special_tokens=same.special_tokens,
+        logits_width=same.logits_width,
+        encoder=_PermutedEncoder(),
+    )
+
+
+def _moved(byte: int) -> int:
+    """The token id of a byte in the permuted vocabulary."""
+    return 127 - byte if byte < 128 else byte

@@ -4,10 +4,15 @@ from judged.listed import (
     attentions,
     devices,
     hidden,
+    lexicon,
+    ngramfade,
     quotas,
     regexes,
     repetition,
+    scaffold,
+    tailfree,
     thinking,
+    tournament,
     watermarks,
     workers,
 )
@@ -17,6 +22,9 @@ __all__ = ["MUTANTS"]
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     mutant
-    for module in (watermarks, repetition, thinking, hidden, regexes, devices, attentions, workers, quotas)
+    for module in (
+        *(watermarks, repetition, thinking, hidden, regexes, devices, attentions, workers, quotas),
+        *(tailfree, ngramfade, lexicon, tournament, scaffold),
+    )
     for mutant in module.MUTANTS
 )

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, ClassVar
 
-from guideway.api import CONTINUE, CompiledGrammar, Feedback, Outcome, Request, SequenceInfo
+import numpy as np
+from guideway.api import (
+    CONTINUE,
+    CompiledGrammar,
+    Example,
+    Feedback,
+    Outcome,
+    Payload,
+    Request,
+    SequenceInfo,
+    StepBatch,
+)
 
 from saboteurs import saboteur
 from saboteurs.modifier.references import Repetition, RepetitionState
@@ -96,3 +107,74 @@ class GrowsStronger(Compiling):
         super().accept(state, token_ids, feedback)
         self.shared[0] += 1
         return CONTINUE
+
+
+class Ordered(Compiling):
+    """Takes words, and reports how often it heard the first byte of each, in their order. Correct."""
+
+    examples: ClassVar[Sequence[Example]] = (
+        Example({"strength": 3.0, "words": ["bc", "ab", "d"]}, generated=(98, 97, 98)),
+    )
+
+    def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
+        options = request.params.modifiers[self.name]
+        return [options["strength"], *(ord(word[0]) for word in options.get("words", ()))]
+
+    def compile_key(self, request: Request) -> Hashable | None:
+        options = request.params.modifiers[self.name]
+        return options["strength"], tuple(options.get("words", ()))
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
+        state: Any = super().start(request, sequence, compiled)
+        if state is not None:
+            state.words = compiled[1:]
+        return state
+
+    def fork(self, state: Any) -> Any:
+        copied: Any = super().fork(state)
+        copied.words = state.words
+        return copied
+
+    def report(self, state: Any) -> Mapping[str, Any]:
+        return {"heard": [state.tokens.count(first) for first in state.words]}
+
+
+@saboteur("modifier.equal_keys_mean_equal_values")
+class KeyWithoutOrder(Ordered):
+    """Takes two lists for the same that differ in their order, which its report tells."""
+
+    def compile_key(self, request: Request) -> Hashable | None:
+        options = request.params.modifiers[self.name]
+        return options["strength"], tuple(sorted(options.get("words", ())))
+
+
+@saboteur("modifier.compile_leaves_the_request_alone")
+class SortsItsWords(Ordered):
+    """Sorts a list of the request, which those of most requests are already."""
+
+    examples = (Example({"strength": 3.0, "words": ["ab", "bc"]}, generated=(98, 97, 98)),)
+
+    def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
+        words: Any = request.params.modifiers[self.name].get("words", [])
+        words.sort()
+        return super().compile(request, grammar)
+
+
+@saboteur("modifier.compile_needs_no_grammar")
+class LooksAtTheGrammar(Compiling):
+    """Is weaker where a grammar is at hand."""
+
+    def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
+        value = super().compile(request, grammar)
+        return value if grammar is None else [value[0] / 2]
+
+
+@saboteur("modifier.what_start_takes_is_served")
+class CountsSigns(Ordered):
+    """Takes whatever words it is given, and cannot count their signs in 31 bits."""
+
+    def prepare(self, batch: StepBatch, states: Sequence[Any]) -> Payload | None:
+        for state in states:
+            if state is not None:
+                np.array([1 << first % 32 for first in state.words], dtype=np.int32)
+        return super().prepare(batch, states)

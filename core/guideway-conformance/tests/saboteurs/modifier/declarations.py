@@ -104,6 +104,23 @@ class PromptAsAList(Repetition):
     examples = (Example({"strength": 3.0}, prompt_token_ids=cast("Any", [97, 98])),)
 
 
+@saboteur("modifier.every_example_acts")
+class TakesNothingForNo(Repetition):
+    """Has an example without options, and takes that for a request that does not ask for it."""
+
+    examples = (Example({"strength": 3.0}), Example({}))
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> RepetitionState | None:
+        return super().start(request, sequence, compiled) if request.params.modifiers.get(self.name) else None
+
+
+@saboteur("modifier.every_example_acts", outcome="error")
+class ActsOnOneExample(Repetition):
+    """Has an example at which it does nothing."""
+
+    examples = (Example({"strength": 3.0}), Example({"strength": 0.0}))
+
+
 @saboteur("modifier.validate_counts")
 class FailsForAPrompt(Repetition):
     """Lets one draft too many pass, but only after a prompt as in its example."""

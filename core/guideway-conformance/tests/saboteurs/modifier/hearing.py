@@ -47,6 +47,35 @@ class HearsTheFirstMass(Mass):
         return len(token_ids)
 
 
+@saboteur("modifier.feedback_comes_for_steps_of_any_size")
+class CountsSilentSteps(Mass):
+    """Lets drafts pass, and counts steps without feedback instead of their tokens."""
+
+    def accept(self, state: list[float], token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        if feedback is None:
+            state.append(0.3)
+        return super().accept(state, token_ids, feedback)
+
+    def validate(self, state: list[float], token_ids: Sequence[int]) -> int:
+        return len(token_ids)
+
+
+@saboteur("modifier.drafts_change_nothing")
+class WaitsForNoFeedback(Mass):
+    """Lets drafts pass, and treats the rows after them as if there were nothing to hear of them."""
+
+    def validate(self, state: list[float], token_ids: Sequence[int]) -> int:
+        return len(token_ids)
+
+
+@saboteur("modifier.drafts_change_nothing")
+class TakesRepeatedDraftsOnce(Repetition):
+    """Leaves out a draft that is the one before it."""
+
+    def fill(self, state: RepetitionState, drafts: list[int], ids: Any, values: Any) -> None:
+        super().fill(state, [t for k, t in enumerate(drafts) if not k or drafts[k - 1] != t], ids, values)
+
+
 @saboteur("modifier.keeps_copies")
 class ReportsWhatItKept(Mass):
     """Keeps the feedback itself for its report, and nothing for its payload."""

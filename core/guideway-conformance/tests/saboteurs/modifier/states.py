@@ -21,7 +21,7 @@ from guideway.api import (
 )
 
 from saboteurs import saboteur
-from saboteurs.modifier.references import Guide, Mass, Repetition, RepetitionState, RepetitionTransform, Watermark
+from saboteurs.modifier.references import Ban, Guide, Mass, Repetition, RepetitionState, RepetitionTransform, Watermark
 
 
 @saboteur("modifier.start_leaves_the_request_alone")
@@ -166,6 +166,14 @@ class FindsNothing(Repetition):
 
     def validate(self, state: RepetitionState, token_ids: Sequence[int]) -> int:
         return -1 if 98 in token_ids else len(token_ids)
+
+
+@saboteur("modifier.validate_knows_what_is_forbidden")
+class LetsWhatIsForbiddenPass(Ban):
+    """Lets the first draft pass, and looks at the others alone."""
+
+    def validate(self, state: bool, token_ids: Sequence[int]) -> int:
+        return next((k for k, token_id in enumerate(token_ids) if k and token_id % 3 == 0), len(token_ids))
 
 
 @saboteur("modifier.validate_moves_nothing")
@@ -502,3 +510,58 @@ class ReportsAText(Repetition):
 
     def report(self, state: RepetitionState) -> Any:
         return f"{len(state.tokens)} tokens"
+
+
+@saboteur("modifier.unenforced_gives_names")
+class OneNameAsAText(Repetition):
+    """Gives one name, and not a sequence of names."""
+
+    def unenforced(self, state: RepetitionState) -> Sequence[str]:
+        return "strength" if state.strength > 5 else ()
+
+
+@saboteur("modifier.unenforced_gives_names")
+class NamesWhatItDid(Repetition):
+    """Names something of how often it was asked, and not of the state."""
+
+    asked = 0
+
+    def unenforced(self, state: RepetitionState) -> Sequence[str]:
+        self.asked += 1
+        return [f"strength of {self.asked}"] if self.asked > 3 else []
+
+
+@saboteur("modifier.unenforced_gives_names")
+class UnenforcedWeakens(Repetition):
+    """Gives up a little of what it does, each time that it is asked."""
+
+    def unenforced(self, state: RepetitionState) -> Sequence[str]:
+        state.strength -= 0.5
+        return ()
+
+
+@saboteur("modifier.forks_go_on_as_their_parent")
+class ForgetsLongAgo(Repetition):
+    """Copies the last tokens, which do for the first hundred."""
+
+    def fill(self, state: RepetitionState, drafts: list[int], ids: Any, values: Any) -> None:
+        super().fill(state, drafts, ids, values)
+        values *= 1 + 0.01 * len({*state.tokens, *drafts})
+
+    def fork(self, state: RepetitionState) -> RepetitionState:
+        return RepetitionState(state.strength, state.tokens[-16:])
+
+
+@saboteur("modifier.any_vocabulary_beside_another")
+class OneTableForAll(Repetition):
+    """Looks up the letter that it spares once, in the vocabulary of the first instance."""
+
+    table: ClassVar[dict[bytes, int]] = {}
+
+    def __init__(self, options: Any, context: Any) -> None:
+        super().__init__(options, context)
+        self.spared = self.table.setdefault(b"a", context.vocabulary.tokens.index(b"a"))
+
+    def fill(self, state: RepetitionState, drafts: list[int], ids: Any, values: Any) -> None:
+        super().fill(state, drafts, ids, values)
+        ids[-1], values[-1] = self.spared, 1.0
