@@ -24,12 +24,13 @@ CORRECT = (
     *("quotas.Quotas", "quotas.Journal", "quotas.HouseRules", "workers.Fullness", "workflows.Pairs", "devices.Chunked"),
     *("sampling.MinP", "sampling.Typical", "sampling.Sigma", "sampling.Sharp", "alphabets.Alphabet", "pacing.NoRepeat"),
     *("pacing.Frequency", "pacing.Fading", "pacing.Closing", "pacing.Steady", "forms.Calendar", "forms.Brackets"),
+    *("blocks.Blocks", "torchlets.Torchlets", "plain.Plain", "online.Online", "ragged.Ragged"),
 )
 KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
     **dict.fromkeys(("regexes", "forms"), "grammar"),
-    "devices": "device",
-    "attentions": "attention",
+    **dict.fromkeys(("devices", "blocks", "torchlets", "plain"), "device"),
+    **dict.fromkeys(("attentions", "online", "ragged"), "attention"),
     "workers": "worker",
     "quotas": "hooks",
     "workflows": "workflow",

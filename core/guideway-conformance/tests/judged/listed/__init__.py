@@ -2,12 +2,17 @@
 
 from judged.listed import (
     attentions,
+    blocks,
     devices,
     hidden,
+    online,
+    plain,
     quotas,
+    ragged,
     regexes,
     repetition,
     thinking,
+    torchlets,
     watermarks,
     workers,
 )
@@ -17,6 +22,9 @@ __all__ = ["MUTANTS"]
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     mutant
-    for module in (watermarks, repetition, thinking, hidden, regexes, devices, attentions, workers, quotas)
+    for module in (
+        *(watermarks, repetition, thinking, hidden, regexes, devices, attentions, workers, quotas),
+        *(blocks, torchlets, plain, online, ragged),
+    )
     for mutant in module.MUTANTS
 )
