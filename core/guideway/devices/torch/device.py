@@ -176,7 +176,7 @@ class TorchDevice(DeviceBackend):
             return self.ops.asarray(logits)
         if not isinstance(logits, Tensor):
             logits = from_dlpack(logits).clone()  # the other library's arrays may be immutable
-        tensor = logits.detach().to(self._device)
+        tensor: Tensor = logits.detach().to(self._device)
         # rows of `expand` share memory, and are masked one by one
         return tensor.clone(memory_format=torch.contiguous_format) if 0 in tensor.stride() else tensor
 

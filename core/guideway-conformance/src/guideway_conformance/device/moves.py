@@ -229,14 +229,14 @@ def upload_keeps_payloads(subject: DeviceSubject) -> None:
     memory, and leaves its argument."""
     bench = subject.bench()
     base = np.arange(24, dtype=np.int32).reshape(4, 6)
-    for name, take in {
-        "transposed": lambda: base.reshape(6, 4).T,
-        "in the order of Fortran": lambda: np.asfortranarray(base),
-        "every other one": lambda: base[:, ::2],
-        "reversed": lambda: base[::-1, ::-1],
-        "with swapped axes": lambda: base.reshape(3, 4, 2).swapaxes(0, 1),
-    }.items():
-        array = take()
+    layouts: dict[str, Host] = {
+        "transposed": base.reshape(6, 4).T,
+        "in the order of Fortran": np.asfortranarray(base),
+        "every other one": base[:, ::2],
+        "reversed": base[::-1, ::-1],
+        "with swapped axes": base.reshape(3, 4, 2).swapaxes(0, 1),
+    }
+    for name, array in layouts.items():
         got = bench.backend.upload(Payload(np.arange(4, dtype=np.int32), {"a": array}, {"b": array[0]}))
         expect_equal(bench.read(got.arrays["a"]), array, f"an array of the payload, {name} in memory")
         expect_equal(bench.read(got.shared["b"]), array[0], f"a shared array of the payload, {name} in memory")
