@@ -293,8 +293,8 @@ def upload_has_read(subject: DeviceSubject) -> None:
 
 @check("device")
 def uploads_stay(subject: DeviceSubject) -> None:
-    """What `upload` returned does not change when it is called again, be it with a payload of the same shapes: the
-    payloads of one step are uploaded before the first is applied."""
+    """The payload that `upload` returned does not change when it is called again, be it with one of the same shapes:
+    those of one step are uploaded before the first is applied."""
     bench = subject.bench()
     hosts = [
         Payload(

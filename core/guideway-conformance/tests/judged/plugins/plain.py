@@ -22,7 +22,7 @@ def freeze(array: Any) -> Array:
 
 
 def constant(method: F) -> F:
-    """What the method returns can no longer be written to."""
+    """Make arrays that a method returns read-only."""
 
     @wraps(method)
     def call(*args: Any, **options: Any) -> Any:

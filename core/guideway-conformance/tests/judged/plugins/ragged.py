@@ -81,7 +81,7 @@ class Ragged(AttentionBackend):
         return scores.softmax(-1) @ value
 
     def _band(self, length: int, window: int, device: torch.device) -> tuple[Tensor, Tensor]:  # noqa: F821
-        """Of each place the ``window`` places up to it, and which of these are before the first."""
+        """The ``window`` places up to each place, and which of these are before the first."""
         import torch
 
         made = self.bands.get((length, window, device))

@@ -89,7 +89,7 @@ class XlaOps(ArrayOps):
 
 
 def _all_bits(x: Array) -> AbstractContextManager[object]:
-    """What an operation is entered in that writes numbers into x, so that those of 64 bits keep all of them."""
+    """Switch on 64-bit numbers where x has them, so that an operation that writes into it keeps all of their bits."""
     wide: AbstractContextManager[object] = jax.enable_x64(True) if x.dtype.itemsize == 8 else nullcontext()
     return wide
 
