@@ -17,7 +17,7 @@ from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 from guideway_conformance.threads import interleaved
 
-ROUNDS, TURNS, PAUSES = 100, 20, 8_000
+ROUNDS, TURNS, PAUSES = 100, 20, 2_000
 ENOUGH, LONG = 5, 5.0
 """So many of the turns, once they took so many seconds: an interpreted kernel is slow."""
 LARGEST = 262_144
