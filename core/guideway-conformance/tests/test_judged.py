@@ -25,13 +25,14 @@ CORRECT = (
     *("sampling.MinP", "sampling.Typical", "sampling.Sigma", "sampling.Sharp", "alphabets.Alphabet", "pacing.NoRepeat"),
     *("pacing.Frequency", "pacing.Fading", "pacing.Closing", "pacing.Steady", "forms.Calendar", "forms.Brackets"),
     *("tailfree.TailFree", "ngramfade.NgramFade", "lexicon.Lexicon", "tournament.Tournament", "scaffold.Scaffold"),
+    *("blocks.Blocks", "torchlets.Torchlets", "plain.Plain", "online.Online", "ragged.Ragged"),
 )
 KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
     **dict.fromkeys(("tailfree", "ngramfade", "lexicon", "tournament", "scaffold"), "modifier"),
     **dict.fromkeys(("regexes", "forms"), "grammar"),
-    "devices": "device",
-    "attentions": "attention",
+    **dict.fromkeys(("devices", "blocks", "torchlets", "plain"), "device"),
+    **dict.fromkeys(("attentions", "online", "ragged"), "attention"),
     "workers": "worker",
     "quotas": "hooks",
     "workflows": "workflow",

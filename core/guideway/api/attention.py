@@ -86,8 +86,9 @@ class AttentionBackend(ABC):
         sequence has any influence.
 
         Returns a tensor of the shape and type of `query`, with any strides and no memory of the arguments, which stay
-        as they are; `ATTENTION_TOLERANCES` says how exact. Scores of any finite size give finite numbers. Raises
-        `UnsupportedCapability` for what is not among its `capabilities`.
+        as they are; `ATTENTION_TOLERANCES` says how exact, as long as float32 holds the sum of the values' magnitudes.
+        Scores of any finite size give finite numbers. Raises `UnsupportedCapability` for what is not among its
+        `capabilities`, whatever the lengths. Nothing is promised for arguments that require gradients.
 
         (Vaswani et al., Attention is all you need, NIPS 2017; grouped heads: Ainslie et al., GQA, EMNLP 2023; windows:
         Beltagy et al., Longformer, 2020.)

@@ -48,9 +48,10 @@ class Download(Protocol):
 class ArrayOps(ABC):
     """The operations a transform may use to run on every device. x is ``float[rows, width]`` unless said otherwise.
 
-    Rows and columns are counted from 0. The effect of an index outside is undefined. A device may notice it late, at
-    the expense of the whole step, so a modifier checks on the host what it looks up. An operation that raises leaves
-    its arguments as they were. `gather`, `scatter` and `where_rows` take x of integers or bools as well. Beside these
+    Rows and columns are counted from 0. The effect of an index outside is undefined, also on the arguments: a device
+    may notice it when it has written half of what it was given, or late, at the expense of the whole step. So a
+    modifier checks on the host what it looks up. An operation that raises for any other reason leaves its arguments as
+    they were. `gather`, `scatter` and `where_rows` take x of integers or bools as well. Beside these
     operations ``+ - * /``, unary ``-``, comparisons, ``.reshape(...)``, ``.sum(axis=...)`` and indexing by arrays,
     slices and None mean the same in every array library.
     The NumPy implementation is the reference the others are checked against.
@@ -63,7 +64,8 @@ class ArrayOps(ABC):
 
     @abstractmethod
     def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
-        """``x[rows[i], columns[i]] += values[i]`` for each i; pairs may repeat; -inf stays -inf."""
+        """``x[rows[i], columns[i]] += values[i]`` for each i; pairs may repeat. Values are finite or -inf, so that -inf
+        stays -inf."""
 
     @abstractmethod
     def scale_rows(self, x: Array, rows: Array, factors: Array) -> Array:
@@ -149,7 +151,7 @@ class DeviceBackend(ABC):
     """One type of device and the array library its logits come in.
 
     `device` is the library's own name of the device, such as ``cpu``. Where the logits are tensors of torch, a backend
-    derives from `guideway.devices.torch.device.TorchDevice` and replaces what its hardware does better.
+    may derive from `guideway.devices.torch.device.TorchDevice` and replace what its hardware does better.
     """
 
     contract: ClassVar[str]
@@ -235,8 +237,8 @@ class DeviceBackend(ABC):
 
     def warp_masked(self, logits: Array, bitmask: Array, rows: Array, added: Triples | None, factors: Array) -> Array:
         """``float32[rows, width]``: `logits` under the mask, as `apply_bitmask` does it, then with ``added``, rows,
-        columns and finite values ``[m]``, then each row times ``factors`` ``float32[rows]`` (one over the
-        temperature), all in float32. -inf stays -inf. (fused)"""
+        columns and finite values ``[m]``, then each row times ``factors`` ``float32[rows]``, which are positive (one
+        over the temperature), all in float32. -inf stays -inf. (fused)"""
         x = self.apply_bitmask(logits, bitmask, rows) + self.ops.asarray(np.zeros((1, 1), dtype=np.float32))
         if added is not None:
             x = self.ops.add_at(x, *added)

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from guideway.api import ATTENTION_CAPABILITIES, AttentionBackend
+from guideway.api import ATTENTION_CAPABILITIES, AttentionBackend, UnsupportedCapability
 from torch import Tensor
 
 from saboteurs import saboteur
@@ -80,6 +80,16 @@ class TakesTheFirstLength(_Correct):
         first = max(lengths[:1], default=0) or total
         cut = (first,) * (total // first) + ((total % first,) if total % first else ()) if total else ()
         return super().attend(query, key, value, lengths=cut, **options)
+
+
+@saboteur("attention.many_of_one_length")
+class LastPartAsLarge(_Correct):
+    """Takes 20 sequences of one length at a time, and the last part for as large as the others."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, lengths: tuple[int, ...], **options: Any) -> Tensor:
+        if len(lengths) > 20 and len(lengths) % 20 and len(set(lengths)) == 1:
+            raise RuntimeError("the last part reaches past the end")
+        return super().attend(query, key, value, lengths=lengths, **options)
 
 
 @saboteur("attention.no_length_is_special")
@@ -214,6 +224,15 @@ class _RoundsScores(_Correct):
 
 
 @saboteur("attention.float16_is_close")
+@saboteur("attention.bfloat16_is_close")
+class ScalesQueriesAsTheyAre(_Correct):
+    """Multiplies queries by the scale in their own type."""
+
+    def alone(self, query: Tensor, key: Tensor, value: Tensor, scale: float, *options: Any) -> Tensor:
+        return super().alone((query * scale), key, value, 1.0, *options)
+
+
+@saboteur("attention.float16_is_close")
 class RoundsHalfScores(_RoundsScores):
     """Rounds scores to float16."""
 
@@ -230,6 +249,33 @@ class ForgetsTheMaximum(_Correct):
     def softmax(self, scores: Tensor) -> Tensor:
         weights = scores.exp()
         return weights / weights.sum(dim=-1, keepdim=True)
+
+
+class _Fills(_Correct):
+    """Gives hidden scores a number that others may be below."""
+
+    fill = -1e9
+
+    def alone(
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool, window: int | None
+    ) -> Tensor:
+        keys, values = self.shared(key, query), self.shared(value, query)
+        scores = query.float() @ keys.float().transpose(2, 3) * scale
+        return self.softmax(scores.masked_fill(~self.seen(query.shape[2], causal, window), self.fill)) @ values.float()
+
+
+@saboteur("attention.extreme_scores_stay_finite")
+class HidesSoftly(_Fills):
+    """Hides later places by a score of a thousand million below 0."""
+
+
+@saboteur("attention.extreme_scores_stay_finite")
+class StartsAtAFiniteScore(_Correct):
+    """Looks for the largest score from -1e30 on."""
+
+    def softmax(self, scores: Tensor) -> Tensor:
+        weights = (scores - scores.amax(dim=-1, keepdim=True).clamp(min=-1e30)).exp()
+        return weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)
 
 
 @saboteur("attention.strides_do_not_matter")
@@ -283,6 +329,36 @@ class ReusesItsResult(_Correct):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
         kept = self._results.setdefault(query.shape, torch.empty_like(query))
         return kept.copy_(super().attend(query, key, value, **options))
+
+
+@saboteur("attention.calls_do_not_remember")
+class KeepsTheFirstWindow(_Correct):
+    """Keeps what a query of a length sees."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[int, bool, bool], Tensor] = {}
+
+    def seen(self, length: int, causal: bool, window: int | None) -> Tensor:
+        return self.kept.setdefault((length, causal, window is None), super().seen(length, causal, window))
+
+
+@saboteur("attention.calls_do_not_remember")
+class ReusesAPaddedResult(AttentionBackend):
+    """Writes rows of one shape into the same memory."""
+
+    contract = "1.0"
+    name = "workspace"
+    layout = "padded"
+
+    def __init__(self) -> None:
+        self.kept: dict[object, Tensor] = {}
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, lengths: tuple[int, ...], **options: Any) -> Tensor:
+        result = self.kept.setdefault((query.shape, query.dtype), torch.zeros(query.shape, dtype=query.dtype))
+        for i, length in enumerate(lengths):
+            own = (x[i : i + 1, :, :length] for x in (query, key, value))
+            result[i : i + 1, :, :length] = _Correct().attend(*own, lengths=(length,), **options)
+        return result
 
 
 @saboteur("attention.works_where_gradients_are_off")
@@ -359,6 +435,20 @@ class IgnoresAWindow(_Correct):
 
     def seen(self, length: int, causal: bool, window: int | None) -> Tensor:
         return super().seen(length, causal, window if causal else None)
+
+
+@saboteur("attention.window_reaches_to_both_sides", "refusal")
+class RefusesAWindowThatHides(_Correct):
+    """Does not declare two-sided windows, and refuses them where they hide something."""
+
+    capabilities = EVERYTHING - {"two_sided_window"}
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, *, lengths: tuple[int, ...], window: int | None, **options: Any
+    ) -> Tensor:
+        if window is not None and not options["causal"] and window < max(lengths, default=0):
+            raise UnsupportedCapability("it has no such window")
+        return super().attend(query, key, value, lengths=lengths, window=window, **options)
 
 
 @saboteur("attention.query_heads_share_key_heads", "refusal")

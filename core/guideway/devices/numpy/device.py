@@ -136,7 +136,8 @@ class NumpyDevice(DeviceBackend):
             if str(logits.dtype) == "torch.bfloat16":
                 logits = logits.float()
         array = np.asarray(logits)
-        return array if array.flags.writeable else array.copy()
+        # rows that share memory, as those of torch's `expand` do, cannot be masked one by one
+        return array if array.flags.writeable and 0 not in array.strides else array.copy()
 
     def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
         allowed = self.ops.unpack_bitmask(bitmask, logits.shape[1])

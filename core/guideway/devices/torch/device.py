@@ -170,13 +170,15 @@ class TorchDevice(DeviceBackend):
         return torch.inference_mode()
 
     def from_logits(self, logits: Array) -> Tensor:
-        """`logits` itself where it is a tensor on this device, else a copy there; NumPy arrays are shared."""
+        """`logits` itself where it is a tensor on this device whose rows are in memory of their own, else a copy there;
+        NumPy arrays are shared."""
         if isinstance(logits, np.ndarray):
             return self.ops.asarray(logits)
         if not isinstance(logits, Tensor):
             logits = from_dlpack(logits).clone()  # the other library's arrays may be immutable
-        tensor: Tensor = logits
-        return tensor.detach().to(self._device)
+        tensor: Tensor = logits.detach().to(self._device)
+        # rows of `expand` share memory, and are masked one by one
+        return tensor.clone(memory_format=torch.contiguous_format) if 0 in tensor.stride() else tensor
 
     def apply_bitmask(self, logits: Tensor, bitmask: Array, rows: Array) -> Tensor:
         if can_forbid(logits):

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
-from guideway_conformance.attention.cases import MIXED, Case, Row, attended, compare, laid_out, row_of
+from guideway_conformance.attention.cases import (
+    MIXED,
+    Case,
+    Row,
+    answered,
+    attended,
+    compare,
+    in_one_row,
+    laid_out,
+    row_of,
+)
 from guideway_conformance.attention.subject import AttentionSubject
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
@@ -46,27 +58,51 @@ def arguments_stay_as_they_are(subject: AttentionSubject) -> None:
 
 @check("attention")
 def calls_do_not_remember(subject: AttentionSubject) -> None:
-    """A call's result does not depend on the calls before it, whatever their lengths, and does not change after it."""
+    """A call's result does not depend on the calls before it, whatever their lengths, scales and windows, and does not
+    change after it."""
     backend = subject.backend()
+    cases: list[Case] = []
+    for number, lengths in enumerate(((6, 2), (2, 6), (6, 2), (4, 4), (5, 3), (5, 3))):
+        cases.append(
+            Case(lengths=lengths, dtype=subject.dtype, causal=number % 2 == 1 and "causal" in _declared(subject))
+        )
+    for case in _sights(subject, Case(lengths=(40,), dtype=subject.dtype)):
+        # as the layers of one model do, which see farther in turn
+        windows = (2, 7, 30, 2) if case.window else (None,)
+        cases += [replace(case, window=window) for window in windows]
+    cases += [replace(cases[-1], scale=0.05), cases[-1]]
     found: list[tuple[Case, torch.Tensor, Row]] = []
-    declared = subject.declared(subject.component)
-    for number, lengths in enumerate(((6, 2), (2, 6), (6, 2), (4, 4), (5, 3))):
-        case = Case(lengths=lengths, dtype=subject.dtype, causal=number % 2 == 1 and "causal" in declared)
+    # what it returns is kept as it is: a copy would not change with its memory
+    for number, case in enumerate(cases):
         row = row_of(case, subject.device, seed=number)
-        found.append((case, attended(backend, case, laid_out(backend, row, lengths)), row))
+        found.append((case, answered(backend, case, laid_out(backend, row, case.lengths)), row))
     for case, result, row in found:
-        compare(case, result, row, "among calls of other lengths its result")
+        compare(case, in_one_row(backend, case, result), row, "among calls of another kind its result")
+
+
+def _declared(subject: AttentionSubject) -> frozenset[str]:
+    return subject.declared(subject.component)
+
+
+def _sights(subject: AttentionSubject, case: Case) -> list[Case]:
+    """`case` with what is declared of causal attention and windows."""
+    declared = _declared(subject)
+    cases = [case]
+    cases += [replace(case, causal=True)] if "causal" in declared else []
+    cases += [replace(case, causal=True, window=3)] if {"causal", "window"} <= declared else []
+    cases += [replace(case, window=3)] if "two_sided_window" in declared else []
+    return cases
 
 
 @check("attention")
 def works_where_gradients_are_off(subject: AttentionSubject) -> None:
     """A backend works inside ``torch.inference_mode()``, outside of it, and in turn."""
     backend = subject.backend()
-    case = Case(dtype=subject.dtype)
-    for mode in (True, False, True):
-        with torch.inference_mode(mode):
-            row = row_of(case, subject.device)
-            compare(case, attended(backend, case, laid_out(backend, row, case.lengths)), row)
+    for case in _sights(subject, Case(dtype=subject.dtype)):
+        for mode in (True, False, True):
+            with torch.inference_mode(mode):
+                row = row_of(case, subject.device)
+                compare(case, attended(backend, case, laid_out(backend, row, case.lengths)), row)
 
 
 @check("attention")

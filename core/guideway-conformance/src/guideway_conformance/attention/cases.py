@@ -13,7 +13,19 @@ from torch import Tensor
 from guideway_conformance.attention.subject import AttentionSubject
 from guideway_conformance.subjects import expect
 
-__all__ = ["MIXED", "Case", "Row", "attended", "check_case", "compare", "exact", "laid_out", "row_of"]
+__all__ = [
+    "MIXED",
+    "Case",
+    "Row",
+    "answered",
+    "attended",
+    "check_case",
+    "compare",
+    "exact",
+    "in_one_row",
+    "laid_out",
+    "row_of",
+]
 
 MIXED = (5, 5, 3, 17, 1, 17, 40)
 """Lengths in no order, some of them neighbors of the same length."""
@@ -70,6 +82,12 @@ def laid_out(backend: AttentionBackend, row: Row, lengths: tuple[int, ...]) -> R
 def attended(backend: AttentionBackend, case: Case, arguments: Row) -> Tensor:
     """Call `backend` with tensors in its layout and return ``[heads, total, dim]``. Fails if shape or type are not the
     query's."""
+    return in_one_row(backend, case, answered(backend, case, arguments))
+
+
+def answered(backend: AttentionBackend, case: Case, arguments: Row) -> Tensor:
+    """Call `backend` with tensors in its layout and return what it does, in its own memory. Fails if shape or type are
+    not the query's."""
     returned = backend.attend(
         *arguments, lengths=case.lengths, scale=case.scale, causal=case.causal, window=case.window
     )
@@ -78,10 +96,15 @@ def attended(backend: AttentionBackend, case: Case, arguments: Row) -> Tensor:
     found = f"{tuple(returned.shape)} of {returned.dtype}" if isinstance(returned, Tensor) else type(returned).__name__
     expect(right, f"for a query {tuple(query.shape)} of {query.dtype} it returned {found}")
     result: Tensor = returned
+    return result
+
+
+def in_one_row(backend: AttentionBackend, case: Case, result: Tensor) -> Tensor:
+    """``[heads, total, dim]`` of what `backend` returned, without what stands in places of no sequence."""
     if backend.layout == "packed":
         return result[0]
     pieces = [result[i, :, :length] for i, length in enumerate(case.lengths)]
-    return torch.cat(pieces, dim=1) if pieces else query.new_empty(query.shape[1], 0, query.shape[3])
+    return torch.cat(pieces, dim=1) if pieces else result.new_empty(result.shape[1], 0, result.shape[3])
 
 
 def exact(case: Case, row: Row) -> Tensor:

@@ -29,14 +29,15 @@ def refuses(**changes: Any) -> Callable[[AttentionSubject], None]:
     """Return what a backend does that does not declare what the case with `changes` needs."""
 
     def refusal(subject: AttentionSubject) -> None:
-        case = replace(Case(dtype=subject.dtype), **changes)
-        backend = subject.backend()
-        arguments = laid_out(backend, row_of(case, subject.device), case.lengths)
-        try:
-            attended(backend, case, arguments)
-        except UnsupportedCapability:
-            return
-        raise AssertionError(f"it answered a call that needs what it does not declare ({case})")
+        for lengths in (MIXED, (1,)):  # a host may ask with one short text
+            case = replace(Case(lengths=lengths, dtype=subject.dtype), **changes)
+            backend = subject.backend()
+            arguments = laid_out(backend, row_of(case, subject.device), case.lengths)
+            try:
+                attended(backend, case, arguments)
+            except UnsupportedCapability:
+                continue
+            raise AssertionError(f"it answered a call that needs what it does not declare ({case})")
 
     return refusal
 
@@ -52,6 +53,13 @@ def keeps_sequences_apart(subject: AttentionSubject) -> None:
     """Sequences of any lengths in any order each get what they would get alone."""
     for lengths in (MIXED, (4,) * 6, (40, 3, 17), (1, 2, 3, 4, 5)):
         check_case(subject, Case(lengths=lengths, dtype=subject.dtype))
+
+
+@check("attention", tier="extended")
+def many_of_one_length(subject: AttentionSubject) -> None:
+    """Hundreds of short sequences of one length, or dozens of longer ones, each get what they would get alone."""
+    for lengths in ((3,) * 301, (64,) * 37, (*(17,) * 53, 2)):
+        check_case(subject, Case(lengths=lengths, heads=12, key_heads=12, dim=8, dtype=subject.dtype))
 
 
 @check("attention")
@@ -146,7 +154,15 @@ def bfloat16_is_close(subject: AttentionSubject) -> None:
 
 
 def _large_scores(subject: AttentionSubject, dtype: str) -> None:
-    """Scores near 300 that differ by less than their type can tell apart."""
+    """Scores near 300 that differ by less than their type can tell apart, and such of some 30, from a head and a scale
+    that are no powers of two."""
+    backend = subject.backend()
+    for seed in range(10):
+        case = Case(lengths=(64,), dim=96, dtype=dtype, scale=96**-0.5)
+        query, key, value = row_of(case, subject.device, seed)
+        row = (query, key * 32, value)
+        found = attended(backend, case, laid_out(backend, row, case.lengths))
+        compare(case, found, row, "with scores of some 30 its result")
     case = Case(lengths=(12,), heads=1, key_heads=1, dtype=dtype, scale=1.0)
     query, key, value = row_of(case, subject.device)
     query[..., 0], key[..., 0] = 16.0, 18.0
@@ -157,7 +173,8 @@ def _large_scores(subject: AttentionSubject, dtype: str) -> None:
 
 @check("attention")
 def extreme_scores_stay_finite(subject: AttentionSubject) -> None:
-    """Scores of any finite size give finite numbers, none larger than the largest value."""
+    """Scores of any finite size give finite numbers, none larger than the largest value; and where all that is seen has
+    the same score, however small, the mean of what is seen."""
     for dtype in DTYPES:
         if dtype not in subject.declared(subject.component):
             continue
@@ -169,3 +186,22 @@ def extreme_scores_stay_finite(subject: AttentionSubject) -> None:
         largest = float(value.abs().max())
         expect(bool(torch.isfinite(found).all()), f"scores of some 10^5 gave numbers that are not finite ({case})")
         expect(float(found.abs().max()) <= 1.02 * largest, f"a mean of values is larger than all of them ({case})")
+        _equal_scores(subject, dtype)
+
+
+def _equal_scores(subject: AttentionSubject, dtype: str) -> None:
+    """Scores from -10^9 to -10^35 that are all the same, as far as the type holds the numbers they come from."""
+    declared = subject.declared(subject.component)
+    for size in (2.0**7, 2.0**15, 2.0**20, 2.0**56):
+        if size > torch.finfo(getattr(torch, dtype)).max:
+            continue
+        cases = [Case(lengths=(40, 3), dtype=dtype, scale=1.0)]
+        cases += [replace(cases[0], causal=True)] if "causal" in declared else []
+        cases += [replace(cases[0], causal=True, window=3)] if {"causal", "window"} <= declared else []
+        cases += [replace(cases[0], window=3)] if "two_sided_window" in declared else []
+        for case in cases:
+            query, key, value = row_of(case, subject.device)
+            row = (torch.full_like(query, -size), torch.full_like(key, size), value)
+            backend = subject.backend()
+            found = attended(backend, case, laid_out(backend, row, case.lengths))
+            compare(case, found, row, f"with all scores {-case.dim * size * size:.0e} its result")

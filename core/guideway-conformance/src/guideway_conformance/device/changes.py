@@ -17,6 +17,7 @@ from guideway_conformance.subjects import expect
 # right, in float16 too.
 
 ROWS = [3, 0, 2]
+MANY = 131_072
 
 
 def _x(rows: int = 4, width: int = 37) -> Host:
@@ -253,6 +254,57 @@ def donates_or_keeps(subject: DeviceSubject) -> None:
             expect(same, f"the argument of {name} in {dtype} is neither what it was nor what was returned")
 
 
+@check("device")
+def what_raises_changes_nothing(subject: DeviceSubject) -> None:
+    """An operation that raises leaves its arguments as they were, as where there are fewer values than places; but for
+    an index outside, whose effect is undefined."""
+    bench, x = subject.bench(), _x()
+    ops, rows, columns = bench.ops, bench.ints(ROWS), bench.ints([[36, 0], [5, 7], [1, 30]])
+    two, table, wide = bench.array([2.0, 0.5], np.float32), bench.array([[1, 2], [3, 4]], np.float32), _x(2)
+    calls: dict[str, Callable[[Array], Array]] = {
+        "add_at": lambda y: ops.add_at(y, rows, bench.ints([36, 0, 5]), two),
+        "scale_rows": lambda y: ops.scale_rows(y, rows, two),
+        "where_rows": lambda y: ops.where_rows(y, rows, True, bench.array(wide)),
+        "scatter": lambda y: ops.scatter(y, rows, columns, table),
+    }
+    for name, call in calls.items():
+        given = bench.floats(x)
+        try:
+            call(given)
+        except Exception:
+            expect_equal(bench.read(given), x, f"the argument of {name}, which raised for want of values")
+
+
+@check("device", tier="stress", seconds=60)
+def changes_of_large_vocabularies(subject: DeviceSubject) -> None:
+    """The operations that change or gather rows reach each part of 131,072 columns."""
+    bench, x = subject.bench(), np.where(np.isneginf(_x(2, MANY)), 0.25, _x(2, MANY)).astype(np.float32)
+    ops, places = bench.ops, np.array([0, 4_095, 8_192, 32_767, 32_768, 65_535, 65_537, 100_001, MANY - 1])
+    rows, columns = np.arange(len(places)) % 2, bench.ints(np.stack([places, places[::-1]]))
+    values = np.arange(1.0, 1.0 + len(places), dtype=np.float32)
+    table, both = np.stack([values, -values]), bench.ints([1, 0])
+    added, scaled, written = x.copy(), x * np.array([[2.0], [0.5]], np.float32), x.copy()
+    added[rows, places] += values
+    written[[[1], [0]], [places, places[::-1]]] = table
+    condition = np.random.default_rng(38).random((2, MANY)) < 0.5
+    chosen = x.copy()
+    chosen[[1, 0]] = np.where(condition, x, x[[1, 0]])
+    for name, got, wanted in (
+        ("add_at", ops.add_at(bench.floats(x), bench.ints(rows), bench.ints(places), bench.array(values)), added),
+        ("scale_rows", ops.scale_rows(bench.floats(x), both, bench.array([0.5, 2.0], np.float32)), scaled),
+        ("where_rows", ops.where_rows(bench.floats(x), both, bench.array(condition), bench.array(x)), chosen),
+        ("gather", ops.gather(bench.floats(x), both), x[[1, 0]]),
+        ("gather of columns", ops.gather(bench.floats(x), both, columns), x[[[1], [0]], [places, places[::-1]]]),
+        ("scatter", ops.scatter(bench.floats(x), both, columns, bench.array(table)), written),
+    ):
+        expect_equal(bench.read(got), wanted, f"{name} of {MANY} columns")
+    for column in (4_097, 70_001, MANY - 1):
+        forbidden = x.copy()
+        forbidden[:, column:] = -np.inf
+        got = bench.read(ops.forbid_from(bench.floats(x), column))
+        expect_equal(got, forbidden, f"forbid_from of column {column} of {MANY}")
+
+
 @check("device", tier="extended")
 def changes_of_no_rows(subject: DeviceSubject) -> None:
     """The operations that change rows change nothing where they are given none, as for an empty part of a payload."""
@@ -270,13 +322,15 @@ def changes_of_no_rows(subject: DeviceSubject) -> None:
 
 @check("device", tier="extended")
 def changes_of_integers_and_bools(subject: DeviceSubject) -> None:
-    """`gather`, `scatter` and `where_rows` take arrays of integers and bools too, and keep their dtype."""
+    """`gather`, `scatter` and `where_rows` take arrays of integers and bools too, and keep their dtype and all of their
+    bits."""
     bench = subject.bench()
     ops, rows, columns = bench.ops, bench.ints([2, 0]), bench.ints([[1, 0], [2, 1]])
-    x = np.array([[5, 2**30 + 1, 0], [7, 0, -3], [0, 2**30 + 3, 9]], dtype=np.int32)
+    x = np.array([[5, 2**30 + 1, 0], [2**24 + 1, 0, -(2**30) - 3], [0, 2**30 + 3, 9]])
+    large = np.array([[0, 2**40 + 1, 0], [2**53 + 1, 0, -(2**62) - 1], [0, 2**61 + 3, 0]])
     condition = np.array([[True, False, True], [False, True, True]])
     for dtype in (np.int32, np.int64, np.bool_):
-        host = x.astype(dtype)
+        host = (x + large if dtype is np.int64 else x).astype(dtype)
         chosen, written = host.copy(), host.copy()
         chosen[[2, 0]] = np.where(condition, host[[1, 1]], host[[2, 0]])
         written[[[2], [0]], [[1, 0], [2, 1]]] = host[:2, :2]

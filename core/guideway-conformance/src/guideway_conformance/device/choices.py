@@ -72,7 +72,8 @@ def _expect_nan(largest: np.ndarray[tuple[int, ...], np.dtype[np.float32]], want
 
 @check("device", capability="masked_sample", refusal=SAMPLE)
 def masked_sample_draws(subject: DeviceSubject) -> None:
-    """`masked_sample` draws the column of the largest ``logits / temperature - log(-log(u))``, u being `uniform`."""
+    """`masked_sample` draws the column of the largest ``logits / temperature - log(-log(u))``, u being `uniform`, at
+    small temperatures too."""
     bench = subject.bench()
     for seed, (width, rows) in enumerate(((1, [1, 0]), (33, [3, 1, 4, 0, 2]), (200, []), (1000, [2, 5]))):
         logits = bench.floats(oracles.logits(140 + seed, 6, width))
@@ -84,6 +85,13 @@ def masked_sample_draws(subject: DeviceSubject) -> None:
             num_tokens=width,
             temperatures=[1.0, 0.5, 2.0, 0.8, 1.0, 1.5],
             seeds=[3, 2**40 + 1, -1, 0, 2**63 - 1, 12],
+        )
+        expect_drawn(bench, case)
+    for temperature in (0.01, 1e-3, 1e-4):
+        x = np.tile(np.arange(4, dtype=np.float32) * np.float32(-2 * temperature), (100, 1))
+        words = np.full((100, 1), -1, dtype=np.int32)
+        case = Case(
+            logits=bench.floats(x), bitmask=words, rows=np.arange(100), num_tokens=4, temperatures=[temperature] * 100
         )
         expect_drawn(bench, case)
 

@@ -136,7 +136,12 @@ def categorical_inverts(subject: DeviceSubject) -> None:
     borders = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
     uniforms += np.where(np.abs(borders - uniforms[:, None]).min(axis=1) < 1e-5, 1e-4, 0)
     wanted = [oracles.inverted(row, uniform) for row, uniform in zip(weights.tolist(), uniforms.tolist(), strict=True)]
-    _expect_drawn(subject.bench(), _logs(weights), uniforms, wanted)
+    bench = subject.bench()
+    _expect_drawn(bench, _logs(weights), uniforms, wanted)
+    # powers of two of columns that are equally probable: all sums are exact, and the number is one of them
+    equal = np.full((7, 16), -np.inf)
+    equal[:, [1, 4, 5, 13]] = 0.0
+    _expect_drawn(bench, equal, [0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875], [1, 4, 4, 5, 5, 13, 13])
 
 
 @check("device")

@@ -211,8 +211,8 @@ def warp_masked_warps(subject: DeviceSubject) -> None:
 
 @check("device", capability="warp_masked", refusal=default("warp_masked"))
 def warp_masked_minus_infinity(subject: DeviceSubject) -> None:
-    """A token that the mask or the model forbids is -inf after `warp_masked`, whatever is added and whatever the
-    factor."""
+    """A token that the mask or the model forbids is -inf after `warp_masked`, whatever finite value is added and
+    whatever the factor, which is positive."""
     bench, width = subject.bench(), 40
     x = np.ones((3, width), dtype=np.float32)
     x[1, ::3] = -np.inf

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
+import tempfile
 from collections.abc import Callable
 
 import numpy as np
 from guideway.api.steps import Array
 
 from guideway_conformance.device import oracles
+from guideway_conformance.device.bench import expect_equal
 from guideway_conformance.device.subject import DeviceSubject
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
@@ -73,12 +76,23 @@ def logits_that_are_views(subject: DeviceSubject) -> None:
 
 @check("device", tier="extended")
 def logits_of_read_only_memory(subject: DeviceSubject) -> None:
-    """Logits the model keeps in memory nobody may write to are masked all the same."""
+    """Logits the model keeps in memory nobody may write to are masked all the same, and that memory stays as it is."""
     bench, source = subject.bench(), oracles.logits(12, 3, 40)
     source.flags.writeable = False
     words, rows = oracles.bitmask(13, 2, 2), np.array([2, 0])
     logits = bench.backend.from_logits(bench.ops.asarray(source))
     bench.expect_loop(source, bench.read(bench.masked(logits, words, rows)), words, rows)
+    with tempfile.TemporaryFile() as file:
+        file.write(source.tobytes())
+        file.flush()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages:  # a write ends the process
+            mapped = np.frombuffer(pages, dtype=np.float32).reshape(source.shape)
+            got = bench.read(bench.masked(bench.backend.from_logits(mapped), words, rows))
+            bench.expect_loop(source, got, words, rows)
+            del mapped
+    kept = source.copy()
+    bench.read(bench.masked(bench.backend.from_logits(source), words, rows))
+    expect_equal(source, kept, "read-only logits after they were masked")
 
 
 @check("device", tier="stress")

@@ -15,6 +15,8 @@ from guideway_conformance.device.subject import DeviceSubject
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
+MANY = 131_072
+
 
 @check("device")
 def arithmetic(subject: DeviceSubject) -> None:
@@ -128,10 +130,14 @@ def log_softmax_of_rows(subject: DeviceSubject) -> None:
 
 @check("device")
 def log_softmax_of_large_logits(subject: DeviceSubject) -> None:
-    """`log_softmax` neither overflows nor vanishes where a whole row is large or small."""
+    """`log_softmax` neither overflows nor vanishes where a whole row is large or small, such as logits over a small
+    temperature: its probabilities still sum to 1."""
     bench = subject.bench()
     for offset in (1000.0, -1000.0):
         _expect_log_softmax(bench, oracles.logits(55, 2, 40) + np.float32(offset), "float32")
+    for size in (1e6, -1e6, 1e8, -1e8):
+        got = bench.read(bench.ops.log_softmax(bench.floats(np.full((2, 1000), size))))
+        expect_close(got, np.full((2, 1000), -math.log(1000)), f"log_softmax of 1000 logits of {size:g}", 1e-3)
 
 
 @check("device")
@@ -210,8 +216,45 @@ def argmax_of_equals(subject: DeviceSubject) -> None:
     x = np.zeros((5, 1000), dtype=np.float32)
     x[1, [999, 3, 500]], x[2, [700, 701]], x[3, 1:] = 2.5, 1.0, 4.0
     x[4] = -np.inf
+    few = np.random.default_rng(69).integers(0, 3, (200, 16))
     for dtype in ("float32", "float16"):
         _expect_columns(bench.read(bench.ops.argmax(bench.floats(x, dtype))), [0, 3, 700, 1, 0], f"argmax of {dtype}")
+        for width in (1, 2, 15, 16):
+            some = few[:, :width]
+            got = bench.read(bench.ops.argmax(bench.floats(some, dtype)))
+            _expect_columns(got, some.argmax(axis=1).tolist(), f"argmax of 0, 1 and 2 in rows of {width} {dtype}")
+        for width in (32, 33, 128, 4096, 10_000):
+            wide = np.tile(few.reshape(-1), (3, 4))[:, :width] * np.array([[0], [1], [1]])
+            wide[2, [width // 2 + 3, width - 1]] = 9
+            got = bench.read(bench.ops.argmax(bench.floats(wide, dtype)))
+            wanted = [0, int(wide[1].argmax()), width // 2 + 3]
+            _expect_columns(got, wanted, f"argmax of few different values in {width} columns of {dtype}")
+
+
+@check("device", tier="stress", seconds=60)
+def computing_of_large_vocabularies(subject: DeviceSubject) -> None:
+    """`cumsum`, `exp`, `log`, `unpack_bitmask` and `argmax` treat each of 131,072 columns as they do the first, and of
+    equals far apart `argmax` finds the first."""
+    bench = subject.bench()
+    x = (np.random.default_rng(70).integers(0, 9, (2, MANY)) / 4).astype(np.float32)
+    sums = np.cumsum(x, axis=1, dtype=np.float64)
+    # the sums are multiples of a quarter below 2**18: float32 holds them, in whatever order they are added
+    expect_equal(bench.read(bench.ops.cumsum(bench.floats(x))), sums, f"cumsum of {MANY} columns")
+    expect_close(bench.read(bench.ops.exp(bench.array(x))), np.exp(x.astype(np.float64)), f"exp of {MANY} columns")
+    got = bench.read(bench.ops.log(bench.array(x + 1)))
+    expect_close(got, np.log1p(x.astype(np.float64)), f"log of {MANY} columns")
+    words = oracles.bitmask(71, 2, MANY // 32)
+    wanted = ~oracles.forbidden(words.tolist(), range(2), (2, MANY - 5))
+    got = bench.read(bench.ops.unpack_bitmask(bench.ints(words), MANY - 5))
+    expect_equal(got, wanted, f"unpack_bitmask to {MANY - 5} tokens")
+    places = [(5, 9_000), (4_095, 4_096), (16_384, 131_071), (65_535, 65_537), (70_000, 100_000)]
+    ties = np.zeros((len(places), MANY), dtype=np.float32)
+    for row, columns in enumerate(places):
+        ties[row, list(columns)] = 3.0
+    first = [columns[0] for columns in places]
+    for dtype in ("float32", "float16"):
+        got = bench.read(bench.ops.argmax(bench.floats(ties, dtype)))
+        _expect_columns(got, first, f"argmax of {MANY} columns of {dtype}, two of them equal,")
 
 
 @check("device")

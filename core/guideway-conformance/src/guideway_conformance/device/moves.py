@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,10 @@ from guideway_conformance.subjects import expect
 TOO_LARGE_FOR_INT32 = 2**62 + 1
 LARGE = 70_000
 """Numbers of a row of which a backend may think that a copy is dear."""
+LIBRARIES = {"numpy": "numpy", "torch": "torch", "jax": "jax", "jaxlib": "jax"}
+"""By the first name of the module in which the type of an array is defined: the library it is an array of."""
+ACCELERATORS = ("cuda", "cuda:99", "mps", "xpu", "tpu")
+"""Devices that a library may know and have none of."""
 
 
 @check("device", tier="smoke")
@@ -42,11 +47,15 @@ def arrays_go_and_come(subject: DeviceSubject) -> None:
 
 @check("device")
 def names_itself(subject: DeviceSubject) -> None:
-    """A backend has a name, the name of its array library and that of its device."""
-    backend = subject.backend()
+    """A backend has a name, the name of its device and that of the array library its arrays are of."""
+    bench = subject.bench()
     for attribute in ("name", "arrays", "device"):
-        value = getattr(backend, attribute, None)
+        value = getattr(bench.backend, attribute, None)
         expect(isinstance(value, str) and value, f"its `{attribute}` is {value!r}")
+    kind = type(bench.array([1.0], np.float32))
+    library = LIBRARIES.get(kind.__module__.partition(".")[0], bench.backend.arrays)
+    named = bench.backend.arrays
+    expect(named == library, f"its `arrays` is {named!r}, and its arrays are {kind.__module__}.{kind.__qualname__}")
 
 
 @check("device")
@@ -64,22 +73,29 @@ def says_whether_shapes_are_static(subject: DeviceSubject) -> None:
 
 @check("device")
 def refuses_unknown_devices(subject: DeviceSubject) -> None:
-    """A device that does not exist is an `InvalidConfiguration`."""
+    """A device that does not exist is an `InvalidConfiguration`, also one whose name begins like that of one that does,
+    and an accelerator that is missing."""
     subject.require_hardware()
-    for name in ("no-such-device", "no-such-device:0"):
+    real = subject.backend_outside()
+    for name in ("no-such-device", "no-such-device:0", f"{real.device}x", *ACCELERATORS):
         try:
-            subject.component(name)
+            built = subject.component(name)
         except InvalidConfiguration:
             continue
         except Exception as error:
             raise AssertionError(f"the device {name!r} raised {type(error).__name__}: {error}") from None
-        raise AssertionError(f"it takes {name!r} for a device")
+        expect(name in ACCELERATORS, f"it takes {name!r} for a device")
+        built.close()
+    real.close()
 
 
 @check("device")
 def scope_of_each_step(subject: DeviceSubject) -> None:
-    """A host enters `scope()` anew for each step, and uses arrays of one step in the next."""
+    """A host enters `scope()` anew for each step, and uses arrays of one step in the next; steps may overlap, and each
+    has a scope of its own."""
     backend = subject.backend_outside()
+    one, other = backend.scope(), backend.scope()
+    expect(one is not other or isinstance(one, nullcontext), "two steps have the same scope, and they may overlap")
     bench, x = Bench(backend), oracles.logits(85, 3, 40)
     with backend.scope():
         words, rows = bench.ints(oracles.bitmask(86, 2, 2)), bench.ints([2, 0])
@@ -139,6 +155,11 @@ TAKES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def _in_all_rows(row: Host) -> Host:
+    """`row` in each of 12 rows, all in the same memory, which nothing forbids to write to."""
+    return np.lib.stride_tricks.as_strided(row, (12, len(row)), (0, row.itemsize))
+
+
 def _expect_taken(bench: Bench, logits: Array, source: Host, what: str) -> None:
     """Expect that `from_logits` gives the values of `source`, as an array that can be masked."""
     got = bench.backend.from_logits(logits)
@@ -151,23 +172,32 @@ def _expect_taken(bench: Bench, logits: Array, source: Host, what: str) -> None:
 
 @check("device")
 def from_logits_of_numpy(subject: DeviceSubject) -> None:
-    """`from_logits` takes NumPy arrays of float32 and float16, in whatever order they lie in memory."""
+    """`from_logits` takes NumPy arrays of float32 and float16, in whatever order they lie in memory, also where rows
+    share it."""
     bench = subject.bench()
     for dtype in ("float32", "float16"):
         for name, take in TAKES.items():
             source = take(oracles.special(dtype, 12, 130))
             _expect_taken(bench, take(oracles.special(dtype, 12, 130)), source, f"{name} of NumPy in {dtype}")
+        row = oracles.special(dtype, 1, 130)[0]
+        _expect_taken(bench, _in_all_rows(row.copy()), np.tile(row, (12, 1)), f"rows in one memory in {dtype}")
+        frozen = np.broadcast_to(row.copy(), (12, 130))
+        _expect_taken(bench, frozen, np.tile(row, (12, 1)), f"one row for all, of NumPy in {dtype}")
 
 
 @check("device", trait=DeviceSubject.torch, seconds=60)
 def from_logits_of_torch(subject: DeviceSubject) -> None:
-    """`from_logits` takes tensors of torch on the CPU, in whatever order they lie in memory, as models give them."""
+    """`from_logits` takes tensors of torch on the CPU, in whatever order they lie in memory, as models give them, also
+    where rows share it, as those of ``expand`` do."""
     import torch
 
     bench = subject.bench()
     for name, take in TAKES.items():
         source = oracles.special("float32", 12, 130)
         _expect_taken(bench, take(torch.from_numpy(source.copy())), take(source), f"{name} of torch")
+    row = oracles.special("float32", 1, 130)
+    expanded = torch.from_numpy(row.copy()).expand(12, -1)
+    _expect_taken(bench, expanded, np.tile(row, (12, 1)), "one row of torch, expanded to 12")
 
 
 @check("device", trait=DeviceSubject.torch, seconds=60)
@@ -195,9 +225,21 @@ def from_logits_of_bfloat16(subject: DeviceSubject) -> None:
 
 @check("device")
 def upload_keeps_payloads(subject: DeviceSubject) -> None:
-    """`upload` gives a payload with the same rows, arrays and shared arrays by the same names, and leaves its
-    argument."""
+    """`upload` gives a payload with the same rows, arrays and shared arrays by the same names, however they lie in
+    memory, and leaves its argument."""
     bench = subject.bench()
+    base = np.arange(24, dtype=np.int32).reshape(4, 6)
+    layouts: dict[str, Host] = {
+        "transposed": base.reshape(6, 4).T,
+        "in the order of Fortran": np.asfortranarray(base),
+        "every other one": base[:, ::2],
+        "reversed": base[::-1, ::-1],
+        "with swapped axes": base.reshape(3, 4, 2).swapaxes(0, 1),
+    }
+    for name, array in layouts.items():
+        got = bench.backend.upload(Payload(np.arange(4, dtype=np.int32), {"a": array}, {"b": array[0]}))
+        expect_equal(bench.read(got.arrays["a"]), array, f"an array of the payload, {name} in memory")
+        expect_equal(bench.read(got.shared["b"]), array[0], f"a shared array of the payload, {name} in memory")
     payload = _payload()
     uploaded = bench.backend.upload(payload)
     _expect_payload(bench, uploaded, _payload())
@@ -249,6 +291,25 @@ def upload_has_read(subject: DeviceSubject) -> None:
     expect_equal(bench.read(uploaded.shared["shared"]), wanted["shared"], f"a shared array of {large[0].nbytes} bytes")
 
 
+@check("device")
+def uploads_stay(subject: DeviceSubject) -> None:
+    """The payload that `upload` returned does not change when it is called again, be it with one of the same shapes:
+    those of one step are uploaded before the first is applied."""
+    bench = subject.bench()
+    hosts = [
+        Payload(
+            np.array([number, 0, 9], dtype=np.int32),
+            {"value": np.full((3, width), number + 0.5, np.float32), "seed": np.arange(3) + number},
+            {"scale": np.array(2.0 * number, dtype=np.float32)},
+        )
+        for width in (2, 500)
+        for number in range(1, 5)
+    ]
+    uploaded = [bench.backend.upload(payload) for payload in hosts]
+    for got, wanted in zip(uploaded, hosts, strict=True):
+        _expect_payload(bench, got, wanted)
+
+
 def _payload() -> Payload:
     return Payload(
         rows=np.array([3, 0, 4, 1], dtype=np.int32),
@@ -278,7 +339,8 @@ def _expect_payload(bench: Bench, got: Payload, wanted: Payload) -> None:
 
 @check("device")
 def download_names_and_types(subject: DeviceSubject) -> None:
-    """`download` gives NumPy arrays of exactly the names it was given, each with its own values."""
+    """`download` gives NumPy arrays of exactly the names it was given, each with its own values, whatever the caller
+    does with its dict by then."""
     bench = subject.bench()
     hosts: dict[str, Host] = {
         "b": np.array([1, 2], dtype=np.float32),
@@ -291,6 +353,13 @@ def download_names_and_types(subject: DeviceSubject) -> None:
     for name, host in hosts.items():
         expect(isinstance(back[name], np.ndarray), f"{name!r} came back as {type(back[name]).__name__}")
         expect_bits(np.array(back[name]), host, f"{name!r}")
+    asked = {"large": bench.floats(np.ones((8, 1 << 18))), "last": bench.ints([7])}
+    under_way = [bench.backend.download(asked) for _ in range(2)]
+    asked.clear()  # the caller's, who collects those of the next step in it
+    for download in under_way:
+        found = download.result()
+        expect(sorted(found) == ["large", "last"], f"with the caller's dict cleared it brought {sorted(found)}")
+        expect_equal(np.array(found["last"]), [7], "the last array of a dict that was cleared")
     nothing = bench.backend.download({}).result()
     expect(len(nothing) == 0, f"the download of nothing brought {sorted(nothing)}")
 

@@ -2,16 +2,21 @@
 
 from judged.listed import (
     attentions,
+    blocks,
     devices,
     hidden,
     lexicon,
     ngramfade,
+    online,
+    plain,
     quotas,
+    ragged,
     regexes,
     repetition,
     scaffold,
     tailfree,
     thinking,
+    torchlets,
     tournament,
     watermarks,
     workers,
@@ -25,6 +30,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
     for module in (
         *(watermarks, repetition, thinking, hidden, regexes, devices, attentions, workers, quotas),
         *(tailfree, ngramfade, lexicon, tournament, scaffold),
+        *(blocks, torchlets, plain, online, ragged),
     )
     for mutant in module.MUTANTS
 )

@@ -30,7 +30,7 @@ MUTANTS = (
     Mutant(
         "stream-largest-zero",
         "attentions.Stream",
-        "largest = torch.full_like(sums, -1e30)",
+        "largest = torch.full_like(sums, torch.finfo(sums.dtype).min)",
         "largest = torch.full_like(sums, 0.0)",
         "Scores of any finite size give finite numbers.",
         first="attention.extreme_scores_stay_finite",

@@ -162,9 +162,9 @@ MUTANTS = (
         ("categorical draws the first column up to which the probabilities sum to more; never one at -inf."),
         reason=(
             "It differs only where a uniform number is exactly a sum of probabilities, and float32 need not "
-            "tell these apart; numbers of the host, odd multiples of 2**-24, hardly ever are."
+            "tell these apart; now there are such where all sums are exact."
         ),
-        survives=True,
+        now="device.categorical_inverts",
     ),
     Mutant(
         "pure-categorical-total",

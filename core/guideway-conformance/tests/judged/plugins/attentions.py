@@ -33,7 +33,7 @@ class Stream(AttentionBackend):
             own = slice(stop - length, stop)
             queries = query[0, :, own].float() * scale
             sums = queries.new_zeros(*queries.shape[:2], 1)
-            largest = torch.full_like(sums, -1e30)  # finite: a block may show nothing
+            largest = torch.full_like(sums, torch.finfo(sums.dtype).min)  # finite: a block may show nothing
             mixed = torch.zeros_like(queries)
             for first in range(stop - length, stop, BLOCK):
                 block = slice(first, min(first + BLOCK, stop))

@@ -255,6 +255,42 @@ class ForbidsByAdding(Sabotaged):
         return super().forbid_from(x, column)
 
 
+@saboteur("device.what_raises_changes_nothing")
+class ScattersRowByRow(Sabotaged):
+    """`scatter` writes one row after the other, until it finds no values."""
+
+    def scatter(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
+        for i, row in enumerate(rows):
+            x[row, columns[i]] = values[i]
+        return x
+
+
+@saboteur("device.what_raises_changes_nothing")
+class ScalesRowByRow(Sabotaged):
+    """`scale_rows` multiplies one row after the other, until it finds no factor."""
+
+    def scale_rows(self, x: Array, rows: Array, factors: Array) -> Array:
+        for i, row in enumerate(rows):
+            x[row] *= factors[i]
+        return x
+
+
+@saboteur("device.changes_of_large_vocabularies")
+class AddsInFifteenBits(Sabotaged):
+    """`add_at` counts columns in 15 bits."""
+
+    def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
+        return super().add_at(x, rows, columns % 2**15, values)
+
+
+@saboteur("device.changes_of_large_vocabularies")
+class ForbidsInSixteenBits(Sabotaged):
+    """`forbid_from` counts columns in 16 bits."""
+
+    def forbid_from(self, x: Array, column: int) -> Array:
+        return super().forbid_from(x, column if x.shape[1] < 2**16 else column % 2**16)
+
+
 @saboteur("device.changes_of_no_rows")
 class LooksForTheLeast(Sabotaged):
     """`scale_rows` looks for its smallest factor, also where there is none."""
@@ -271,6 +307,14 @@ class ChoosesInFloat32(Sabotaged):
 
     def where_rows(self, x: Array, rows: Array, condition: Array | bool, values: Array) -> Array:
         return super().where_rows(x.astype(np.float32), rows, condition, values).astype(x.dtype)
+
+
+@saboteur("device.changes_of_integers_and_bools")
+class ChoosesValuesInFloat64(Sabotaged):
+    """`where_rows` takes values as float64, which does not hold all of int64."""
+
+    def where_rows(self, x: Array, rows: Array, condition: Array | bool, values: Array) -> Array:
+        return super().where_rows(x, rows, condition, np.asarray(values).astype(np.float64))
 
 
 @saboteur("device.changes_of_integers_and_bools")

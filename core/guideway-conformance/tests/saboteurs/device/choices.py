@@ -139,6 +139,17 @@ class DrawsForPurposeZero(Fused):
         return super().masked_sample(logits, bitmask, rows, num_tokens, replace(draw, purpose=0))
 
 
+@saboteur("device.masked_sample_draws")
+class NeverSoCold(Fused):
+    """`masked_sample` takes temperatures below a hundredth for one."""
+
+    def masked_sample(
+        self, logits: Array, bitmask: Array, rows: Array, num_tokens: int, draw: Draw
+    ) -> tuple[Array, Array]:
+        warm = np.where(draw.temperatures > 0, np.maximum(draw.temperatures, np.float32(0.01)), 0)
+        return super().masked_sample(logits, bitmask, rows, num_tokens, replace(draw, temperatures=warm))
+
+
 @saboteur("device.masked_sample_at_zero")
 class NearlyCold(Fused):
     """`masked_sample` takes temperature 0 for a small one."""

@@ -95,6 +95,16 @@ class FromTheRight(Sabotaged):
         return logprobs.shape[1] - 1 - super().categorical(logprobs[:, ::-1], uniforms)
 
 
+@saboteur("device.categorical_inverts")
+class TakesTheBorder(Sabotaged):
+    """`categorical` draws the first column up to which the probabilities sum to as much as the uniform number."""
+
+    def categorical(self, logprobs: Array, uniforms: Array) -> Array:
+        weights = self.exp(logprobs.astype(np.float64) - logprobs.max(axis=1, keepdims=True))
+        sums = weights.cumsum(axis=1)
+        return np.argmax((sums >= uniforms[:, None] * sums[:, -1:]) & (weights > 0), axis=1)
+
+
 @saboteur("device.categorical_of_any_total")
 class TakesTotalsForOne(Sabotaged):
     """`categorical` takes rows for normalized."""

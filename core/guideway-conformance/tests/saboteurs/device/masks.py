@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -276,6 +277,17 @@ class KeepsReadOnlyLogits(Sabotaged):
 
     def from_logits(self, logits: Array) -> Array:
         return np.asarray(logits)
+
+
+@saboteur("device.logits_of_read_only_memory")
+class WritesToReadOnlyLogits(Sabotaged):
+    """Takes memory that it must not write to for its own."""
+
+    def from_logits(self, logits: Array) -> Array:
+        address = logits.__array_interface__["data"][0]
+        size = logits.nbytes
+        memory = (ctypes.c_char * size).from_address(address)
+        return np.ndarray(logits.shape, logits.dtype, memory, strides=logits.strides)
 
 
 @saboteur("device.masks_of_large_vocabularies")

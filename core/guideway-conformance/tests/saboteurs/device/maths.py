@@ -143,6 +143,16 @@ class SoftmaxOverflows(Sabotaged):
         return x - self.log(self.exp(x).sum(axis=1, keepdims=True))
 
 
+@saboteur("device.log_softmax_of_large_logits")
+class SoftmaxInOneNumber(Sabotaged):
+    """`log_softmax` subtracts the largest logit and the logarithm as one number, which rounds the smaller away."""
+
+    def log_softmax(self, x: Array) -> Array:
+        x = x.astype(np.float32)
+        most = np.where(np.isneginf(x).all(axis=1, keepdims=True), 0, x.max(axis=1, keepdims=True))
+        return x - (most + self.log(self.exp(x - most).sum(axis=1, keepdims=True)))
+
+
 @saboteur("device.log_softmax_of_one_token")
 class SoftmaxWithEpsilon(Sabotaged):
     """`log_softmax` adds a millionth to the sum."""
@@ -261,6 +271,49 @@ class LastOfEquals(Sabotaged):
 
     def argmax(self, x: Array) -> Array:
         return x.shape[1] - 1 - np.argmax(x[:, ::-1], axis=1)
+
+
+@saboteur("device.argmax_of_equals")
+class LastOfManyEquals(Sabotaged):
+    """`argmax` takes the last of equals where there are more than three."""
+
+    def argmax(self, x: Array) -> Array:
+        many = (x == x.max(axis=1, keepdims=True)).sum(axis=1) > 3
+        last = x.shape[1] - 1 - np.argmax(x[:, ::-1], axis=1)
+        return np.where(many & (x.shape[1] < 33), last, super().argmax(x))
+
+
+@saboteur("device.computing_of_large_vocabularies")
+class LastBlockOfEquals(Sabotaged):
+    """`argmax` looks at blocks of 8192 columns, and takes that of the last of equals."""
+
+    def argmax(self, x: Array) -> Array:
+        starts = range(0, x.shape[1], 8192)
+        largest = np.stack([x[:, start : start + 8192].max(axis=1) for start in starts], axis=1)
+        if x.shape[1] < 100_000:
+            return super().argmax(x)
+        block = len(starts) - 1 - np.argmax(largest[:, ::-1], axis=1)
+        found = [np.argmax(row[8192 * i : 8192 * (i + 1)]) + 8192 * i for row, i in zip(x, block, strict=True)]
+        return np.array(found)
+
+
+@saboteur("device.computing_of_large_vocabularies")
+class SumsTwoBlocks(Sabotaged):
+    """`cumsum` sums blocks of 8192 columns, and adds to each the total of the one before it alone."""
+
+    def cumsum(self, x: Array) -> Array:
+        found = super().cumsum(x)
+        for start in range(2 * 8192, x.shape[1], 8192):
+            found[:, start : start + 8192] -= found[:, [start - 1]] if start == 2 * 8192 else 0
+        return found
+
+
+@saboteur("device.computing_of_large_vocabularies")
+class UnpacksSixteenBits(Sabotaged):
+    """`unpack_bitmask` counts tokens in 16 bits."""
+
+    def unpack_bitmask(self, bitmask: Array, width: int) -> Array:
+        return super().unpack_bitmask(bitmask, width)[:, np.arange(width) % 2**16]
 
 
 @saboteur("device.choosing_only_reads")

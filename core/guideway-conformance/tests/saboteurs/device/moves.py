@@ -60,6 +60,13 @@ class Nameless(Sabotaged):
     name = ""
 
 
+@saboteur("device.names_itself")
+class NamesItsArraysAfterItself(Sabotaged):
+    """Its arrays are NumPy's, and it gives them a name of its own."""
+
+    arrays = "sabotaged"
+
+
 @saboteur("device.operations_can_be_called")
 class FirstOfAll(Sabotaged):
     """Its `argmax` has no place for what it should look at."""
@@ -94,6 +101,24 @@ class PassesErrorsOn(Sabotaged):
         super().__init__(device)
 
 
+@saboteur("device.refuses_unknown_devices")
+class TakesWhatBeginsAlike(Sabotaged):
+    """Looks at the first letters of a device's name."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(device[:3])
+        self.device = device
+
+
+@saboteur("device.refuses_unknown_devices")
+class PassesMissingOn(Sabotaged):
+    """An accelerator that is missing raises what its library raises."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        assert not device.startswith("cuda"), "not compiled with CUDA enabled"
+        super().__init__(device)
+
+
 @saboteur("device.scope_of_each_step")
 class ScopeRaises(Sabotaged):
     """Its scope cannot be entered."""
@@ -113,6 +138,26 @@ class ScopeOnce(Sabotaged):
     @contextmanager
     def entered(self) -> Iterator[None]:
         yield
+
+    def scope(self) -> AbstractContextManager[object]:
+        return self.only
+
+
+class _Again:
+    """A scope that can be entered many times."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@saboteur("device.scope_of_each_step")
+class OneScopeForAll(Sabotaged):
+    """All steps share one scope, which knows the step that entered it last."""
+
+    only = _Again()
 
     def scope(self) -> AbstractContextManager[object]:
         return self.only
@@ -170,6 +215,16 @@ class TakesMemoryInOrder(Sabotaged):
             return super().from_logits(logits)
         size = logits.itemsize
         return np.lib.stride_tricks.as_strided(logits, strides=(logits.shape[1] * size, size)).copy()
+
+
+@saboteur("device.from_logits_of_numpy")
+@saboteur("device.from_logits_of_torch")
+class SharesRows(Sabotaged):
+    """Rows that are in the same memory stay there."""
+
+    def from_logits(self, logits: Array) -> Array:
+        array = np.asarray(logits)
+        return array if array.flags.writeable else array.copy()
 
 
 @saboteur("device.from_logits_of_torch")
@@ -248,6 +303,31 @@ class SharesItsArgument(Sabotaged):
         return uploaded
 
 
+@saboteur("device.upload_keeps_payloads")
+class UploadsMemoryInOrder(Sabotaged):
+    """`upload` takes arrays in the order in which they lie in memory."""
+
+    def upload(self, payload: Payload) -> Payload:
+        arrays = {name: array.ravel("K").reshape(array.shape).copy() for name, array in payload.arrays.items()}
+        return replace(super().upload(payload), arrays=arrays)
+
+
+@saboteur("device.uploads_stay")
+class UploadsIntoOneBuffer(Sabotaged):
+    """`upload` writes arrays of one name, shape and dtype into the same memory."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(device)
+        self.buffers: dict[object, Array] = {}
+
+    def upload(self, payload: Payload) -> Payload:
+        arrays = {}
+        for name, array in payload.arrays.items():
+            arrays[name] = self.buffers.setdefault((name, array.shape, array.dtype), np.empty_like(array))
+            arrays[name][...] = array
+        return replace(super().upload(payload), arrays=arrays)
+
+
 @saboteur("device.upload_takes_parts")
 class WantsRows(Sabotaged):
     """`upload` fails for a payload without rows."""
@@ -319,6 +399,24 @@ class Lists(Sabotaged):
     def download(self, arrays: Mapping[str, Array]) -> Any:
         found = super().download(arrays).result()
         return Downloaded({name: array.tolist() if array.ndim == 1 else array for name, array in found.items()})
+
+
+class _Late:
+    """A result that is copied when it is asked for."""
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        self.arrays = arrays
+
+    def result(self) -> Mapping[str, NDArray[Any]]:
+        return {name: np.array(array) for name, array in self.arrays.items()}
+
+
+@saboteur("device.download_names_and_types")
+class DownloadsTheCallersDict(Sabotaged):
+    """`download` looks into the dict it was given when its result is asked for."""
+
+    def download(self, arrays: Mapping[str, Array]) -> Any:
+        return _Late(arrays)
 
 
 @saboteur("device.download_results_stay")

@@ -7,6 +7,7 @@ compiled function and no constant in it.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -45,13 +46,15 @@ class XlaOps(ArrayOps):
         return _scale_rows(x, rows, factors)
 
     def where_rows(self, x: Array, rows: Array, condition: Array | bool, values: Array) -> Array:
-        return _where_rows(x, rows, condition, values)
+        with _all_bits(x):
+            return _where_rows(x, rows, condition, values)
 
     def gather(self, x: Array, rows: Array, columns: Array | None = None) -> Array:
         return _gather_rows(x, rows) if columns is None else _gather(x, rows, columns)
 
     def scatter(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
-        return _scatter(x, rows, columns, values)
+        with _all_bits(x):
+            return _scatter(x, rows, columns, values)
 
     def cumsum(self, x: Array) -> Array:
         return _cumsum(x)
@@ -83,6 +86,12 @@ class XlaOps(ArrayOps):
 
     def unpack_bitmask(self, bitmask: Array, width: int) -> Array:
         return _unpack_bitmask(bitmask, width)
+
+
+def _all_bits(x: Array) -> AbstractContextManager[object]:
+    """Switch on 64-bit numbers where x has them, so that an operation that writes into it keeps all of their bits."""
+    wide: AbstractContextManager[object] = jax.enable_x64(True) if x.dtype.itemsize == 8 else nullcontext()
+    return wide
 
 
 def _index(array: jax.Array) -> jax.Array:
