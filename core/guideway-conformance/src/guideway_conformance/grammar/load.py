@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from guideway.api import FillJob, JsonSchema, Regex
+from guideway.api import FillJob
 
 from guideway_conformance.grammar.extras import serializing_is_refused
 from guideway_conformance.grammar.languages import oracle
-from guideway_conformance.grammar.samples import Sample
+from guideway_conformance.grammar.samples import LOOPS, loop
 from guideway_conformance.grammar.session import Seen, Session, difference, expect_same, legal, new_rows, observe, walk
 from guideway_conformance.grammar.subject import Case, GrammarSubject, compiled_case
 from guideway_conformance.grammar.undoing import fork_is_refused
@@ -103,27 +103,15 @@ def forks_go_to_other_threads(subject: GrammarSubject) -> None:
                     expect(found == wanted, f"{said}, {difference(found, wanted, standard())}")
 
 
-_REPEATED = (
-    (Sample(Regex("(ab|c)*")), [b"a", b"b", b"c"], b""),
-    (Sample(JsonSchema({"type": "array", "items": {"type": "boolean"}})), [b"true", b",", b"false", b","], b"["),
-)
-
-
 def _long(subject: GrammarSubject) -> Sequence[tuple[Case, list[int]]]:
     """Grammars without an end, and a long way into each."""
     strategy, found = subject.build(), []
-    for sample, pieces, first in _REPEATED:
+    for sample, first, pieces in LOOPS:
         if sample.constraint.kind not in subject.component.kinds:
             continue
         case = compiled_case(strategy, standard(), sample)
-        if case is None:
-            continue
-        tokens = standard().tokens
-        loop = [tokens.index(piece) for piece in pieces]
-        token_ids = [tokens.index(first)] if first else []
-        while len(token_ids) < LONG:
-            token_ids += loop
-        found.append((case, token_ids[:LONG]))
+        if case is not None:
+            found.append((case, loop(first, pieces, LONG)))
     return found
 
 
@@ -145,7 +133,7 @@ def long_outputs_work(subject: GrammarSubject) -> None:
         at_once.take(legal(at_once)[:1])
         at_once.rollback(1)
         expect_same(at_once, before, case.vocabulary, f"{name}, after one more and a rollback")
-        for count in {_same_place(case, len(token_ids)), len(token_ids) // 2, len(token_ids)}:
+        for count in {_same_place(case, len(token_ids)), len(token_ids) // 2, one_by_one.undoable}:
             if count <= one_by_one.undoable:
                 session = case.session().take(token_ids)
                 session.rollback(count)

@@ -12,7 +12,9 @@ from guideway.api import Choice, Constraint, GrammarExample, JsonObject, JsonSch
 from guideway.json_schema import keywords
 from guideway.json_schema.cases import is_valid
 
-__all__ = ["SAMPLES", "Sample", "of_example", "spellings"]
+from guideway_conformance.grammar.vocabularies import standard
+
+__all__ = ["LOOPS", "SAMPLES", "Sample", "loop", "of_example", "spellings"]
 
 Spellings: TypeAlias = tuple[bytes, ...]
 """Ways to write one output: a strategy may take any of them, and need not take more than one."""
@@ -218,3 +220,17 @@ SAMPLES: dict[str, tuple[Sample, ...]] = {
     "structural_tag": _STRUCTURAL_TAG,
 }
 """By kind, the plainest first."""
+
+LOOPS: tuple[tuple[Sample, bytes, tuple[bytes, ...]], ...] = (
+    (Sample(Regex("(ab|c)*")), b"", (b"a", b"b", b"c")),
+    (Sample(JsonSchema({"type": "array", "items": {"type": "boolean"}})), b"[", (b"true", b",", b"false", b",")),
+)
+"""Constraints without an end; a token to begin with, and tokens that may follow again and again."""
+
+
+def loop(first: bytes, pieces: Sequence[bytes], length: int) -> list[int]:
+    """So many tokens of one of `LOOPS`, in the standard vocabulary."""
+    tokens = standard().tokens
+    around = [tokens.index(piece) for piece in pieces]
+    token_ids = [tokens.index(first)] if first else []
+    return [*token_ids, *(length * around)][:length]

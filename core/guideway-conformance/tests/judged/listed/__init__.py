@@ -2,12 +2,16 @@
 
 from judged.listed import (
     attentions,
+    brackets,
     devices,
     hidden,
+    lazyre,
     quotas,
+    ranges,
     regexes,
     repetition,
     thinking,
+    tries,
     watermarks,
     workers,
 )
@@ -17,6 +21,9 @@ __all__ = ["MUTANTS"]
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     mutant
-    for module in (watermarks, repetition, thinking, hidden, regexes, devices, attentions, workers, quotas)
+    for module in (
+        *(watermarks, repetition, thinking, hidden, regexes, devices, attentions, workers, quotas),
+        *(tries, ranges, brackets, lazyre),
+    )
     for mutant in module.MUTANTS
 )

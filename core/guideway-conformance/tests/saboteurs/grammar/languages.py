@@ -344,6 +344,17 @@ class ForgetsWhiteSpace(Sane):
 
 
 @saboteur("grammar.white_space_is_what_was_asked_for")
+class KeepsLanguagesBySource(Sane):
+    """A schema of a list has the white space with which it was compiled first."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if isinstance(constraint, JsonSchema) and '"array"' in constraint.source()[:20]:
+            known: dict[str, Constraint] = vars(self).setdefault("known", {})
+            constraint = known.setdefault(constraint.source(), constraint)
+        return super().compile(constraint)
+
+
+@saboteur("grammar.white_space_is_what_was_asked_for")
 class BlanksWithoutEnd(Sane):
     """A space is legal wherever a JSON token could stand, however many there were."""
 
