@@ -54,7 +54,7 @@ MUTANTS = (
         'NOT_ENFORCED = frozenset({"multipleOf"})',
         "The strategy must enforce every keyword that `supports` lists as enforced.",
         reason="The keyword stood beside items of any type alone, which narrow strategies refuse.",
-        survives=True,
+        now="grammar.enforced_keywords_are_enforced",
     ),
     Mutant(
         "ranges-bounds-are-cut-to-integers",
@@ -63,7 +63,7 @@ MUTANTS = (
         "return int(value)",
         ("No instance that breaks a keyword of the schema is accepted where supports leaves nothing unenforced."),
         reason="Bounds were whole numbers.",
-        survives=True,
+        now="grammar.enforced_keywords_are_enforced",
     ),
     Mutant(
         "ranges-the-upper-bound-of-negatives-is-forgotten",
@@ -86,7 +86,7 @@ MUTANTS = (
             "(docs/contracts/grammar.md: A malformed constraint is not compiled.)"
         ),
         reason="No malformed constraint had white space of another word.",
-        survives=True,
+        now="grammar.malformed_constraints_are_refused",
     ),
     Mutant(
         "ranges-languages-are-kept-by-source",
@@ -159,7 +159,7 @@ MUTANTS = (
             "supports nor compile changes the constraint it is given.)"
         ),
         reason="What was compared were the fields, and not what a text is parsed to.",
-        survives=True,
+        now="grammar.constraints_are_not_changed",
     ),
     Mutant(
         "ranges-digits-are-kept-for-ever",
@@ -193,7 +193,7 @@ MUTANTS = (
         'if place == "end":',
         ("No instance that breaks a keyword of the schema is accepted where supports leaves nothing unenforced."),
         reason="No array had to be empty.",
-        survives=True,
+        now="grammar.enforced_keywords_are_enforced",
     ),
     Mutant(
         "ranges-true-is-an-integer",
@@ -205,7 +205,7 @@ MUTANTS = (
             "where supports leaves nothing unenforced."
         ),
         reason="No list of values had true beside 1 under a type.",
-        survives=True,
+        now="grammar.enforced_keywords_are_enforced",
     ),
     Mutant(
         "ranges-keywords-of-items-are-not-named",
