@@ -139,7 +139,7 @@ _REGEX = (
 RARE_REGEX = (
     _regex("[é]", ["é"], ["e", "è"], [b"\xe9", b"\xc3"]),
     _regex("[äöü]+", ["ä", "öü"], ["a", "äa"], [b"\xe4", b"\xf6\xfc"]),
-    _regex("[а-я]", ["ж"], ["a", "Я"], [b"\xd0"]),
+    _regex("[ж-я]", ["щ"], ["a", "Я"], [b"\xd0"]),
     _regex("[^é]", ["e", "è", "中"], ["é", "ee"], _NO_CHARACTERS),
     _regex("[^a]", ["b", "é", "中"], ["a", "bb"], _NO_CHARACTERS),
     _regex(".", ["a", "é", "中", "\U0001f600"], ["", "aa"], _NO_CHARACTERS),
@@ -149,7 +149,7 @@ RARE_REGEX = (
     _regex("xa{0,1}", ["x", "xa"], ["xaa"]),
     _regex("xa{1,1}", ["xa"], ["x", "xaa"]),
 )
-"""For rules of regular expressions alone: letters past ASCII, bytes that are no character, and repetitions of nothing."""
+"""For rules of expressions alone: letters past ASCII, bytes that are no character, and repetitions of nothing."""
 
 _CHOICE = (
     _choice("yes", "no", rejected=["ye", "yesno", "maybe", ""]),

@@ -203,7 +203,7 @@ MUTANTS = (
         ),
         ("Compiles constraints for one vocabulary. (docs/contracts/grammar.md: Two strategies ... do not share ...)"),
         reason="All vocabularies of a run had other tokens.",
-        survives=True,
+        now="grammar.strategies_of_other_vocabularies_are_independent",
     ),
     Mutant(
         "trie-choices-as-they-are-given",
