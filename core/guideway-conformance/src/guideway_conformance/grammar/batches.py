@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any
 
 import numpy as np
 from guideway.api import DeadEnd, FillJob, Matcher
@@ -223,7 +223,7 @@ def a_failed_job_fails_alone(subject: GrammarSubject) -> None:
 class Broken(Matcher):
     """Fails at whatever it is asked, as a matcher does whose library has a bug."""
 
-    def _fail(self, *_: object) -> NoReturn:
+    def _fail(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("a matcher that is broken")
 
     accept = fill_bitmask = is_terminated = is_accepting = validate = rollback = fork = _fail

@@ -24,6 +24,8 @@ from guideway_conformance.threads import interleaved
 
 NUM_THREADS = 4
 LONG = 10_000
+ASKED = 200
+"""Times that a grammar's size is asked for while its masks are filled."""
 
 
 def _seen_along(session: Session, token_ids: Sequence[int]) -> list[Seen]:
@@ -69,12 +71,16 @@ def compile_is_thread_safe(subject: GrammarSubject) -> None:
 
 @check("grammar", tier="stress", seconds=90)
 def a_compiled_grammar_is_shared_by_threads(subject: GrammarSubject) -> None:
-    """Threads may use the matchers of one compiled grammar, each its own, at once."""
+    """Threads may use the matchers of one compiled grammar, each its own, at once, and ask for its nbytes."""
     for case, fresh in zip(subject.few(), subject.few(), strict=True):
         walks = [walk(fresh.session(), 8 + i, 10) for i in range(4 * NUM_THREADS)]
         alone = [_seen_along(fresh.session(), token_ids) for token_ids in walks]
 
         def use(i: int, case: Case = case, walks: list[list[int]] = walks) -> list[Seen]:
+            if i % NUM_THREADS:
+                return _seen_along(case.session(), walks[i])
+            sizes = [case.compiled.nbytes for _ in range(ASKED)]
+            expect(min(sizes) > 0, f"{case.name}: nbytes is {min(sizes)} while others fill")
             return _seen_along(case.session(), walks[i])
 
         for seen, wanted_of in zip(_at_once(subject.component, use, len(walks)), alone, strict=True):

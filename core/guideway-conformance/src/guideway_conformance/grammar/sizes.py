@@ -194,9 +194,9 @@ def strategies_of_other_vocabularies_are_independent(subject: GrammarSubject) ->
     again = _cases_beside(subject)
     for case, fresh, token_ids, wanted in zip(usual, again, walks, before, strict=True):
         for one in (case, fresh):
-            seen = _seen_along(one.session(), token_ids)
-            same = "; ".join(difference(a, b, standard()) for a, b in zip(seen, wanted, strict=True) if a != b)
-            expect(seen == wanted, f"{one.name}: beside strategies for other vocabularies, {same}")
+            along = _seen_along(one.session(), token_ids)
+            same = "; ".join(difference(a, b, standard()) for a, b in zip(along, wanted, strict=True) if a != b)
+            expect(along == wanted, f"{one.name}: beside strategies for other vocabularies, {same}")
 
 
 def _cases_beside(subject: GrammarSubject) -> list[Case]:

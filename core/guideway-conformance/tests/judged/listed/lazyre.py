@@ -139,7 +139,7 @@ MUTANTS = (
         "masks = self._masks",
         "shared by all sequences and threads that use it.",
         reason="nbytes was asked for while nobody filled.",
-        survives=True,
+        now="grammar.a_compiled_grammar_is_shared_by_threads",
     ),
     Mutant(
         "lazyre-zero-to-zero-times",
