@@ -44,7 +44,7 @@ def supports_never_raises(subject: GrammarSubject) -> None:
 
 def _is_well_formed(constraint: Constraint) -> bool:
     try:
-        constraint.source()
+        _ = constraint.source(), constraint.spacing
     except InvalidGrammar:
         return False
     return True
