@@ -89,7 +89,7 @@ class Trie:
         return ways
 
     def rests(self, start: int) -> Iterator[bytes]:
-        """What may follow a node, to the end."""
+        """Texts that may follow a node, to the end."""
         open_ = [(start, b"")]
         while open_:
             node, before = open_.pop()

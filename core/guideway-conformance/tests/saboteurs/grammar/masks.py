@@ -205,7 +205,7 @@ class FourLevels(Sane):
 
 @saboteur("grammar.strategies_of_other_vocabularies_are_independent")
 class OneForEqualTokens(Sane):
-    """What it makes of a vocabulary serves all that have as many tokens."""
+    """All vocabularies of as many tokens share what it makes of the first."""
 
     known: ClassVar[dict[int, Any]] = {}
 
@@ -216,7 +216,7 @@ class OneForEqualTokens(Sane):
 
 @saboteur("grammar.strategies_of_other_vocabularies_are_independent")
 class OneTokenizerForAll(Full):
-    """What it makes of a vocabulary serves all with the same tokens, whatever their tokenizers write."""
+    """All vocabularies of the same tokens share what it makes of the first, whatever their tokenizers write."""
 
     known: ClassVar[dict[Sequence[bytes], Any]] = {}
 
