@@ -168,7 +168,7 @@ class ThreeBack(Minimal):
                         job.matcher.fill_bitmask(bitmask, job.first_row + i + 1)
                 job.matcher.rollback(count)
                 results.append(count)
-            except DeadEnd as error:
+            except Exception as error:
                 job.error = error
                 results.append(-1)
         return np.array(results, dtype=np.int32)

@@ -33,6 +33,13 @@ KINDS = {
     **dict.fromkeys(("regexes", "forms"), "grammar"),
     **dict.fromkeys(("devices", "blocks", "torchlets", "plain"), "device"),
     **dict.fromkeys(("attentions", "online", "ragged"), "attention"),
+    *("trie_choice.TrieChoice", "ranges.Ranges", "brackets.Brackets", "lazyre.LazyRegex"),
+)
+KINDS = {
+    **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
+    **dict.fromkeys(("regexes", "forms", "trie_choice", "ranges", "brackets", "lazyre"), "grammar"),
+    "devices": "device",
+    "attentions": "attention",
     "workers": "worker",
     "quotas": "hooks",
     "workflows": "workflow",

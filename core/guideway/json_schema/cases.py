@@ -540,6 +540,36 @@ _LABELLED: list[Case] = [
         [1],
         ["a", None],
     ),
+    # bounds of integers between two of them
+    *(
+        (bound, {"type": "integer", bound: value}, right, wrong)
+        for bound, value, right, wrong in (
+            ("minimum", 2.5, [3, 12], [2, 1, -3]),
+            ("minimum", -2.5, [-2, 0], [-3, -12]),
+            ("exclusiveMinimum", 2.5, [3, 12], [2, 1]),
+            ("exclusiveMinimum", -2.5, [-2, 0], [-3, -12]),
+            ("maximum", 4.5, [4, -3], [5, 12]),
+            ("maximum", -2.5, [-3, -12], [-2, 0]),
+            ("exclusiveMaximum", 4.5, [4, -3], [5, 12]),
+            ("exclusiveMaximum", -2.5, [-3, -12], [-2, 0]),
+        )
+    ),
+    # lists of integers, for those that take no list without the type of its items
+    *(
+        (name, {"type": "array", "items": _INT, **schema}, right, wrong)
+        for name, schema, right, wrong in (
+            ("uniqueItems", {"uniqueItems": True}, [[], [1, 2]], [[1, 1], [1, 2, 1]]),
+            ("minItems", {"minItems": 2}, [[1, 2], [1, 2, 3]], [[], [1]]),
+            ("maxItems", {"maxItems": 2}, [[], [1, 2]], [[1, 2, 3]]),
+            ("maxItems", {"maxItems": 0}, [[]], [[1], [1, 2]]),
+            ("maxItems", {"minItems": 0, "maxItems": 0}, [[]], [[1], [1, 2]]),
+        )
+    ),
+    # true is not 1, though Python says that they are equal
+    ("enum", {"enum": [1, 2]}, [1, 2], [True, 3]),
+    ("enum", {"enum": [0, True]}, [0, True], [1, False]),
+    ("const", {"const": 1}, [1], [True, 11]),
+    ("const", {"const": False}, [False], [0, True]),
     ("multipleOf", {"type": "integer", "multipleOf": 3}, [-12, 0, 3, 333], [-2, -1, 1, 4, 100]),
     ("multipleOf:number", {"type": "number", "multipleOf": 0.5}, [0, 1.5, 2, -2.5], [0.25, 1.2]),
     ("exclusiveMinimum:draft4", {"type": "integer", "minimum": 2, "exclusiveMinimum": True}, [3, 12], [1, 2]),
@@ -576,6 +606,8 @@ _LABELLED: list[Case] = [
     ("additionalItems", {"type": "array", "items": [_INT], "additionalItems": False}, [[1]], [[1, 2], ["a"]]),
     ("enum:mistyped", {"type": "string", "enum": ["a", 1, None]}, ["a"], [1, None, "b"]),
     ("enum:mistyped", {"type": ["integer", "null"], "enum": ["a", 1, 2.5, True]}, [1], ["a", 2.5, True, None]),
+    ("enum:mistyped", {"type": "integer", "enum": [0, 1, True]}, [0, 1], [True, False]),
+    ("enum:mistyped", {"type": "boolean", "enum": [True, 1, 0]}, [True], [1, 0, False]),
     (
         "const:mistyped",
         {"type": "object", "properties": {"a": {"type": "integer", "const": "x"}, "b": _INT}},

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from guideway.api import DeadEnd, FillJob
+from guideway.api import DeadEnd, FillJob, Matcher
 from guideway.api.bitmask import Bitmask
 from numpy.typing import NDArray
 
@@ -201,25 +202,37 @@ def fill_of_no_jobs_is_nothing(subject: GrammarSubject) -> None:
     expect((bitmask == POISON).all(), "fill of no jobs changed the bitmask")
 
 
-@check("grammar", trait="known-kind")
+@check("grammar")
 def a_failed_job_fails_alone(subject: GrammarSubject) -> None:
-    """The result of a job whose matcher failed is -1, its `error` says why, and all other jobs are filled right."""
+    """The result of a job whose matcher failed, at a dead end or otherwise, is -1, its `error` says why, and all other
+    jobs are filled right."""
     for dead in dead_ends(subject):
         for failing in range(3):
             # later jobs have earlier rows
             rows = (5, 3, 1)
             drafts = dead.token_ids[:1]
             parts = [Part(dead.twin() if i == failing else dead.fresh(), drafts, rows[i]) for i in range(3)]
-            _expect_failed_alone(parts, failing, f"{dead.name}: three jobs")
+            _expect_failed_alone(parts, failing, f"{dead.name}: three jobs", "where no token is legal")
+    for case in subject.few(most=1):
+        for failing in range(3):
+            parts = [Part(case.session(), walk(case.session(), i, min(1, i)), (5, 3, 1)[i]) for i in range(3)]
+            parts[failing].job.matcher = Broken()
+            _expect_failed_alone(parts, failing, f"{case.name}: three jobs", "whose matcher is broken")
 
 
-def _expect_failed_alone(parts: Sequence[Part], failing: int, name: str) -> None:
+class Broken(Matcher):
+    """Fails at whatever it is asked, as a matcher does whose library has a bug."""
+
+    def _fail(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("a matcher that is broken")
+
+    accept = fill_bitmask = is_terminated = is_accepting = validate = rollback = fork = _fail
+
+
+def _expect_failed_alone(parts: Sequence[Part], failing: int, name: str, why: str) -> None:
     result, bitmask = fill(parts, name, num_rows=8)
     failed = parts[failing]
-    expect(
-        result[failing] == -1,
-        f"{name}, {failed.what}, where no token is legal: fill returned {result[failing]}, not -1",
-    )
+    expect(result[failing] == -1, f"{name}, {failed.what}, {why}: fill returned {result[failing]}, not -1")
     has_error = isinstance(failed.job.error, BaseException)
     expect(has_error, f"{name}, {failed.what}: its result is -1, but its error is {failed.job.error!r}")
     for part, count in zip(parts, result.tolist(), strict=True):

@@ -6,6 +6,7 @@ import operator
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from typing import Any
 
 from guideway.api import (
     Choice,
@@ -37,6 +38,7 @@ _NESTED: dict[str, object] = {"type": "null"}
 for _ in range(200):
     _NESTED = {"type": "array", "items": _NESTED}
 
+_NO_WORD: Any = "wide"
 _MALFORMED: tuple[Constraint, ...] = (
     Regex("("),
     Regex("[b-a]"),
@@ -45,10 +47,16 @@ _MALFORMED: tuple[Constraint, ...] = (
     JsonSchema("{"),
     JsonSchema({"type": "strin"}),
     JsonSchema({"type": "object", "properties": []}),
+    *(JsonSchema(schema, whitespace=_NO_WORD) for schema in ({"type": "integer"}, {"type": "boolean"}, {})),
+    JsonObject(whitespace=_NO_WORD),
+    Choice("yes"),
     Choice([]),
     Choice([1]),  # type: ignore[list-item]
     StructuralTag("{"),
 )
+
+_RARE = tuple(map(Regex, ("(?=a)a", "(?!b)a", "(?P<x>a)", "(?i)a", r"\bA\b", r"(a)\1", r"\p{L}", "a{20001}")))
+"""Expressions that are well-formed, which few engines take."""
 
 _EMPTY: tuple[Constraint, ...] = (JsonSchema(False), Regex(r"[^\s\S]"))
 
@@ -142,6 +150,11 @@ def a_valid_constraint_is_not_called_invalid(subject: GrammarSubject) -> None:
         expect(not isinstance(found, InvalidGrammar), f"{sample.name} is valid, but compile says: {found}")
         if isinstance(found, UnsupportedGrammar):
             expect(found.feature, f"{sample.name}: UnsupportedGrammar names no feature")
+    for constraint in _RARE if "regex" in subject.component.kinds else ():
+        found, what = _compile(strategy, constraint), f"regex {constraint.source():.60}"
+        expect(not isinstance(found, InvalidGrammar), f"{what} is valid, but compile says: {found}")
+        is_named = not isinstance(found, UnsupportedGrammar) or found.feature
+        expect(is_named, f"{what}: UnsupportedGrammar names no feature")
 
 
 @check("grammar", seconds=60)

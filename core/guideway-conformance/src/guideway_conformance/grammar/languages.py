@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from guideway.api import Matcher, Vocabulary
 
-from guideway_conformance.grammar.samples import Spellings
+from guideway_conformance.grammar.samples import RARE_REGEX, Spellings
 from guideway_conformance.grammar.session import Session, expect_same, legal, walk
-from guideway_conformance.grammar.subject import Case, GrammarSubject
-from guideway_conformance.grammar.vocabularies import ids_of
+from guideway_conformance.grammar.subject import Case, GrammarSubject, compiled_case
+from guideway_conformance.grammar.vocabularies import ids_of, standard
 from guideway_conformance.reference.strategy import Strategy as Reference
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
@@ -41,8 +41,18 @@ def _expect_exact(subject: GrammarSubject, kind: str) -> None:
 
 @check("grammar", trait="kind:regex", seconds=60)
 def a_regex_allows_exactly_its_matches(subject: GrammarSubject) -> None:
-    """A regex allows exactly the texts that match it as a whole, whichever tokens spell them."""
+    """A regex allows exactly the texts that match it as a whole, whichever tokens spell them; a set has characters, not
+    bytes, and what is repeated no times is not there."""
     _expect_exact(subject, "regex")
+    strategy, stop = subject.build(), max(standard().stop_token_ids)
+    for sample in RARE_REGEX:
+        case = compiled_case(strategy, standard(), sample)
+        if case is None or case.support.unenforced:
+            continue
+        for texts, allowed in (([ways[0] for ways in sample.accepted], True), (sample.rejected, False)):
+            for text in texts:
+                accepted = is_output(case.session().matcher, ids_of(standard(), text), stop)
+                expect(accepted == allowed, f"{case.name}: {text!r} is {'accepted' if accepted else 'refused'}")
 
 
 @check("grammar", trait="kind:choice", seconds=60)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from guideway.api import CompiledGrammar, Matcher
+from guideway.api import CompiledGrammar, FillJob, Matcher
 
-from guideway_conformance.grammar.session import Seen, Session, expect_same, observe, walk
+from guideway_conformance.grammar.session import Seen, Session, expect_same, new_rows, observe, walk
 from guideway_conformance.grammar.subject import Case, GrammarSubject
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
 NUM_LIVES = 4
 """The number of sequences that use a grammar one after the other."""
+MANY = 100
+"""Jobs of a batch that is worth more than one thread."""
 
 
 def _pairs(subject: GrammarSubject) -> list[tuple[Case, Case]]:
@@ -115,6 +117,20 @@ def recycled_matchers_are_independent(subject: GrammarSubject) -> None:
             expect_same(stayed, wanted, case.vocabulary, f"{case.name}: a matcher moved with one that came back")
 
 
+def _fill_many(case: Case) -> None:
+    """A batch in which each job has the mask that it has alone."""
+    sessions = [case.session() for _ in range(MANY)]
+    for i, session in enumerate(sessions):
+        walk(session, i, i % 2)
+    bitmask = new_rows(MANY, case.vocabulary, 0)
+    living = [(i, session) for i, session in enumerate(sessions) if not session.is_terminated()]
+    result = case.strategy.fill([FillJob(session.hosted(), (), i) for i, session in living], bitmask)
+    for count, (i, session) in zip(result, living, strict=True):
+        said = f"{case.name}: in a fill of {MANY} jobs, beside another strategy that may be closed, job {i}"
+        expect(count == 0, f"{said}: the result is {count}")
+        expect(bitmask[i].tobytes() == observe(session)[2], f"{said} has not the mask it gets alone")
+
+
 @check("grammar")
 def closing_ends_one_strategy(subject: GrammarSubject) -> None:
     """A strategy closes without an error, used or unused, and others of its class go on."""
@@ -123,9 +139,12 @@ def closing_ends_one_strategy(subject: GrammarSubject) -> None:
         session = case.session()
         walk(session, 0, 4)
         _end(case, session)
+        _fill_many(other)
+        _fill_many(case)
         case.strategy.close()
-        again = subject.build().compile(case.sample.constraint)
-        for compiled in (other.compiled, again):
+        again = [strategy.compile(case.sample.constraint) for strategy in (other.strategy, subject.build())]
+        _fill_many(other)
+        for compiled in (other.compiled, *again):
             living = Session(other.strategy, compiled, other.vocabulary, other.name)
             walk(living, 0, 6)
             expect_same(living, living.twin(), other.vocabulary, f"{case.name}: another strategy was closed,")

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from guideway.api import FillJob, JsonSchema, Regex
+from guideway.api import FillJob
 
 from guideway_conformance.grammar.extras import serializing_is_refused
 from guideway_conformance.grammar.languages import oracle
-from guideway_conformance.grammar.samples import Sample
+from guideway_conformance.grammar.samples import LOOPS, loop
 from guideway_conformance.grammar.session import Seen, Session, difference, expect_same, legal, new_rows, observe, walk
 from guideway_conformance.grammar.subject import Case, GrammarSubject, compiled_case
 from guideway_conformance.grammar.undoing import fork_is_refused
@@ -24,6 +24,8 @@ from guideway_conformance.threads import interleaved
 
 NUM_THREADS = 4
 LONG = 10_000
+ASKED = 200
+"""Times that a grammar's size is asked for while its masks are filled."""
 
 
 def _seen_along(session: Session, token_ids: Sequence[int]) -> list[Seen]:
@@ -69,12 +71,16 @@ def compile_is_thread_safe(subject: GrammarSubject) -> None:
 
 @check("grammar", tier="stress", seconds=90)
 def a_compiled_grammar_is_shared_by_threads(subject: GrammarSubject) -> None:
-    """Threads may use the matchers of one compiled grammar, each its own, at once."""
+    """Threads may use the matchers of one compiled grammar, each its own, at once, and ask for its nbytes."""
     for case, fresh in zip(subject.few(), subject.few(), strict=True):
         walks = [walk(fresh.session(), 8 + i, 10) for i in range(4 * NUM_THREADS)]
         alone = [_seen_along(fresh.session(), token_ids) for token_ids in walks]
 
         def use(i: int, case: Case = case, walks: list[list[int]] = walks) -> list[Seen]:
+            if i % NUM_THREADS:
+                return _seen_along(case.session(), walks[i])
+            sizes = [case.compiled.nbytes for _ in range(ASKED)]
+            expect(min(sizes) > 0, f"{case.name}: nbytes is {min(sizes)} while others fill")
             return _seen_along(case.session(), walks[i])
 
         for seen, wanted_of in zip(_at_once(subject.component, use, len(walks)), alone, strict=True):
@@ -103,27 +109,15 @@ def forks_go_to_other_threads(subject: GrammarSubject) -> None:
                     expect(found == wanted, f"{said}, {difference(found, wanted, standard())}")
 
 
-_REPEATED = (
-    (Sample(Regex("(ab|c)*")), [b"a", b"b", b"c"], b""),
-    (Sample(JsonSchema({"type": "array", "items": {"type": "boolean"}})), [b"true", b",", b"false", b","], b"["),
-)
-
-
 def _long(subject: GrammarSubject) -> Sequence[tuple[Case, list[int]]]:
     """Grammars without an end, and a long way into each."""
     strategy, found = subject.build(), []
-    for sample, pieces, first in _REPEATED:
+    for sample, first, pieces in LOOPS:
         if sample.constraint.kind not in subject.component.kinds:
             continue
         case = compiled_case(strategy, standard(), sample)
-        if case is None:
-            continue
-        tokens = standard().tokens
-        loop = [tokens.index(piece) for piece in pieces]
-        token_ids = [tokens.index(first)] if first else []
-        while len(token_ids) < LONG:
-            token_ids += loop
-        found.append((case, token_ids[:LONG]))
+        if case is not None:
+            found.append((case, loop(first, pieces, LONG)))
     return found
 
 
@@ -145,7 +139,7 @@ def long_outputs_work(subject: GrammarSubject) -> None:
         at_once.take(legal(at_once)[:1])
         at_once.rollback(1)
         expect_same(at_once, before, case.vocabulary, f"{name}, after one more and a rollback")
-        for count in {_same_place(case, len(token_ids)), len(token_ids) // 2, len(token_ids)}:
+        for count in {_same_place(case, len(token_ids)), len(token_ids) // 2, one_by_one.undoable}:
             if count <= one_by_one.undoable:
                 session = case.session().take(token_ids)
                 session.rollback(count)

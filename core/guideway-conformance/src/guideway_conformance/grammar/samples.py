@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from guideway.api import Choice, Constraint, GrammarExample, JsonObject, JsonSchema, Regex, StructuralTag
 from guideway.json_schema import keywords
 from guideway.json_schema.cases import is_valid
 
-__all__ = ["SAMPLES", "Sample", "of_example", "spellings"]
+from guideway_conformance.grammar.vocabularies import standard
+
+__all__ = ["LOOPS", "RARE_REGEX", "SAMPLES", "Sample", "loop", "of_example", "spellings"]
 
 Spellings: TypeAlias = tuple[bytes, ...]
 """Ways to write one output: a strategy may take any of them, and need not take more than one."""
@@ -56,8 +58,9 @@ def of_example(example: GrammarExample) -> Sample:
     return Sample(example.constraint, tuple((text,) for text in example.accepted), tuple(example.rejected))
 
 
-def _regex(pattern: str, accepted: Sequence[str], rejected: Sequence[str]) -> Sample:
-    return _text(Regex(pattern), accepted, rejected)
+def _regex(pattern: str, accepted: Sequence[str], rejected: Sequence[str], malformed: Sequence[bytes] = ()) -> Sample:
+    sample = _text(Regex(pattern), accepted, rejected)
+    return replace(sample, rejected=(*sample.rejected, *malformed))
 
 
 def _choice(*choices: str, rejected: Sequence[str] = ()) -> Sample:
@@ -115,6 +118,8 @@ _OPTIONAL = {
 _TREE = {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/tree"}, _NULL]}}
 _FLAG = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
 
+_NO_CHARACTERS = (b"\xc0\x80", b"\xe0\x80\x80", b"\xf4\x90\x80\x80", b"\x80", b"\xe9", b"\xc3", b"\xff")
+
 _REGEX = (
     _regex("abc[0-9]", ["abc0", "abc7"], ["abc", "abd1", "abc12", ""]),
     _regex("(a|b)*abb", ["abb", "aababb"], ["ab", "abba", "abbc"]),
@@ -130,6 +135,21 @@ _REGEX = (
     _regex("a{2,}", ["aa", "aaaaa"], ["a", "aab"]),
     _regex("(a|ab)(c|bcd)", ["ac", "abc", "abcd", "abbcd"], ["a", "ab", "abcc"]),
 )
+
+RARE_REGEX = (
+    _regex("[é]", ["é"], ["e", "è"], [b"\xe9", b"\xc3"]),
+    _regex("[äöü]+", ["ä", "öü"], ["a", "äa"], [b"\xe4", b"\xf6\xfc"]),
+    _regex("[ж-я]", ["щ"], ["a", "Я"], [b"\xd0"]),
+    _regex("[^é]", ["e", "è", "中"], ["é", "ee"], _NO_CHARACTERS),
+    _regex("[^a]", ["b", "é", "中"], ["a", "bb"], _NO_CHARACTERS),
+    _regex(".", ["a", "é", "中", "\U0001f600"], ["", "aa"], _NO_CHARACTERS),
+    _regex("xa{0,0}", ["x"], ["xa", "xaaa"]),
+    _regex("xa{0}", ["x"], ["xa", "xaaa"]),
+    _regex("x(ab){0,0}y", ["xy"], ["xaby", "xababy"]),
+    _regex("xa{0,1}", ["x", "xa"], ["xaa"]),
+    _regex("xa{1,1}", ["xa"], ["x", "xaa"]),
+)
+"""For rules of expressions alone: letters past ASCII, bytes that are no character, and repetitions of nothing."""
 
 _CHOICE = (
     _choice("yes", "no", rejected=["ye", "yesno", "maybe", ""]),
@@ -218,3 +238,17 @@ SAMPLES: dict[str, tuple[Sample, ...]] = {
     "structural_tag": _STRUCTURAL_TAG,
 }
 """By kind, the plainest first."""
+
+LOOPS: tuple[tuple[Sample, bytes, tuple[bytes, ...]], ...] = (
+    (Sample(Regex("(ab|c)*")), b"", (b"a", b"b", b"c")),
+    (Sample(JsonSchema({"type": "array", "items": {"type": "boolean"}})), b"[", (b"true", b",", b"false", b",")),
+)
+"""Constraints without an end; a token to begin with, and tokens that may follow again and again."""
+
+
+def loop(first: bytes, pieces: Sequence[bytes], length: int) -> list[int]:
+    """So many tokens of one of `LOOPS`, in the standard vocabulary."""
+    tokens = standard().tokens
+    around = [tokens.index(piece) for piece in pieces]
+    token_ids = [tokens.index(first)] if first else []
+    return [*token_ids, *(length * around)][:length]

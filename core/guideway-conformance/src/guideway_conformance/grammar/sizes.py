@@ -2,20 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
-from guideway.api import Vocabulary
+from guideway.api import Choice, JsonSchema, Regex, Vocabulary
 
 from guideway_conformance.grammar.languages import cuttings, oracle
 from guideway_conformance.grammar.masks import expect_exact
-from guideway_conformance.grammar.session import Session, expect_same, new_rows, walk
+from guideway_conformance.grammar.samples import Sample, spellings
+from guideway_conformance.grammar.session import (
+    Seen,
+    Session,
+    allowed,
+    difference,
+    expect_same,
+    legal,
+    new_rows,
+    observe,
+    walk,
+)
 from guideway_conformance.grammar.subject import Case, GrammarSubject, compiled_case
-from guideway_conformance.grammar.vocabularies import sized, standard
+from guideway_conformance.grammar.vocabularies import (
+    GreedyEncoder,
+    ids_of,
+    long_tokens,
+    show,
+    sized,
+    standard,
+    with_long_tokens,
+)
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
 SIZES = (31, 32, 33, 63, 64, 65)
+LONGEST_TEXT = 40
+"""The bytes of a text after each of which tokens are tried."""
+
+
+def _deep(levels: int) -> Iterator[Sample]:
+    listed: tuple[Any, Any] = ({"type": "integer"}, 1)
+    named = listed
+    for _ in range(levels):
+        listed = {"type": "array", "items": listed[0]}, [listed[1]]
+        named = (
+            {"type": "object", "properties": {"a": named[0]}, "required": ["a"], "additionalProperties": False},
+            {"a": named[1]},
+        )
+    for schema, value in (listed, named):
+        yield Sample(JsonSchema(schema, whitespace="compact"), (spellings(value),))
+
+
+_DEEP = tuple(_deep(7))
+_SPELLED = "abc name 12 true"
 
 
 def _cases(subject: GrammarSubject, size: int, padding: int) -> Iterator[Case]:
@@ -97,3 +136,105 @@ def an_encoder_is_not_needed_for_masks(subject: GrammarSubject) -> None:
             if token_id is not None:
                 session.take([token_id])
                 wanted.take([token_id])
+
+
+@check("grammar", tier="extended", seconds=60)
+def tokens_over_many_levels_work(subject: GrammarSubject) -> None:
+    """A token is legal wherever its text may come next, though it ends or begins many parts of the output at once."""
+    samples = [
+        *(case.sample for case in subject.few()),
+        *(s for s in _DEEP if s.constraint.kind in subject.component.kinds),
+    ]
+    texts = [max((ways[0] for ways in sample.accepted), key=len, default=b"") for sample in samples]
+    vocabulary = with_long_tokens(texts)
+    strategy = subject.build_if_it_can(vocabulary)
+    for sample, text in zip(samples, texts, strict=True):
+        case = strategy and compiled_case(strategy, vocabulary, sample)
+        if not case or case.session().accept(ids_of(vocabulary, text)) != len(text):
+            continue
+        session = case.session()
+        for i in range(min(len(text), LONGEST_TEXT)):
+            found = set(legal(session))
+            for token_id in long_tokens(vocabulary):
+                token = vocabulary.tokens[token_id]
+                if token_id not in found and token[0] != text[i]:
+                    continue
+                count = session.twin().accept([token_id])
+                said = f"{case.name}: {session.place}, token {show(vocabulary, [token_id])}"
+                expect(count == (token_id in found), f"{said}: bit {token_id in found}, accept {count}")
+                expect(count or not text.startswith(token, i), f"{said} is refused, with which {text!r} goes on")
+            session.take(ids_of(vocabulary, text[i : i + 1]))
+
+
+@check("grammar", seconds=60)
+def strategies_of_other_vocabularies_are_independent(subject: GrammarSubject) -> None:
+    """Strategies for several vocabularies work side by side, each with its own: the same tokens under other ids, other
+    stop tokens, another tokenizer."""
+    usual = _cases_beside(subject)
+    walks = [walk(case.session(), 1, 6) for case in usual]
+    before = [_seen_along(case.session(), token_ids) for case, token_ids in zip(usual, walks, strict=True)]
+    for vocabulary, ids in (_reversed(standard()), _with_other_ends(standard())):
+        strategy = subject.build_if_it_can(vocabulary)
+        for case, token_ids, wanted in zip(usual, walks, before, strict=True) if strategy else ():
+            other = strategy and compiled_case(strategy, vocabulary, case.sample)
+            if not other:
+                continue
+            session = other.session(frozenset(ids[stop] for stop in standard().stop_token_ids))
+            name = f"{case.name}, beside a strategy of the same tokens {'in another order' if ids[0] else 'alone'}"
+            for token_id, seen in zip([*token_ids, None], wanted, strict=True):
+                due = frozenset(ids[t] for t in allowed(seen, standard()))
+                found = frozenset(legal(session)) if not session.is_terminated() else frozenset()
+                expect(
+                    found == due, f"{name}: {session.place}, the mask has {show(vocabulary, sorted(found ^ due))} wrong"
+                )
+                if not session.token_ids:
+                    _expect_forced(session, name)
+                if token_id is not None:
+                    session.take([ids[token_id]])
+    again = _cases_beside(subject)
+    for case, fresh, token_ids, wanted in zip(usual, again, walks, before, strict=True):
+        for one in (case, fresh):
+            along = _seen_along(one.session(), token_ids)
+            same = "; ".join(difference(a, b, standard()) for a, b in zip(along, wanted, strict=True) if a != b)
+            expect(along == wanted, f"{one.name}: beside strategies for other vocabularies, {same}")
+
+
+def _cases_beside(subject: GrammarSubject) -> list[Case]:
+    """Some cases, and of what the tokenizer would write in several tokens."""
+    strategy, found = subject.build(), subject.few(most=1)
+    for constraint in (Choice([_SPELLED]), Regex(_SPELLED), JsonSchema({"const": _SPELLED})):
+        if constraint.kind in subject.component.kinds:
+            case = compiled_case(strategy, standard(), Sample(constraint))
+            found += [case] if case else []
+    return found
+
+
+def _expect_forced(session: Session, name: str) -> None:
+    """Forced tokens are those that the tokenizer of its own vocabulary writes."""
+    encoder = session.vocabulary.encoder
+    if "forced_tokens" in session.strategy.capabilities and encoder is not None and not session.is_terminated():
+        forced = [t for t in session.matcher.forced_tokens() if t not in session.stop_token_ids]
+        written = encoder.encode(session.vocabulary.decode(forced))
+        said = f"{name}: {session.place}, forced_tokens are {show(session.vocabulary, forced)}, the tokenizer writes"
+        expect(written is None or list(written) == forced, f"{said} {show(session.vocabulary, written or ())}")
+
+
+def _seen_along(session: Session, token_ids: Sequence[int]) -> list[Seen]:
+    return [observe(session), *(observe(session.take([token_id])) for token_id in token_ids)]
+
+
+def _reversed(usual: Vocabulary) -> tuple[Vocabulary, list[int]]:
+    """The same tokens from behind, and the new id of each."""
+    ids = [len(usual) - 1 - i for i in range(len(usual))]
+    tokens = [usual.tokens[i] for i in ids]
+    stops = frozenset(ids[stop] for stop in usual.stop_token_ids)
+    specials = {ids[i]: name for i, name in usual.special_tokens.items()}
+    return Vocabulary(tokens, stops, specials, usual.logits_width, GreedyEncoder(tuple(tokens))), ids
+
+
+def _with_other_ends(usual: Vocabulary) -> tuple[Vocabulary, list[int]]:
+    """The same tokens, of a tokenizer that writes each byte as a token of its own, and with another stop token."""
+    single = tuple(token if len(token) < 2 else b"" for token in usual.tokens)
+    stops = frozenset({min(frozenset(usual.special_tokens) - usual.stop_token_ids)})
+    other = replace(usual, stop_token_ids=stops, encoder=GreedyEncoder(single))
+    return other, list(range(len(usual)))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
+from typing import Any
 
-from guideway.api import Constraint, InvalidConfiguration, InvalidGrammar, JsonSchema, Support
+from guideway.api import Constraint, InvalidConfiguration, InvalidGrammar, JsonSchema, StructuralTag, Support
 from guideway.api.limits import check_limits
-from guideway.json_schema import KEYWORDS, keywords
+from guideway.json_schema import KEYWORDS, keywords, subschemas
 from guideway.json_schema.cases import cases as keyword_cases
 
 from guideway_conformance.grammar.compiling import hostile
@@ -42,7 +44,7 @@ def supports_never_raises(subject: GrammarSubject) -> None:
 
 def _is_well_formed(constraint: Constraint) -> bool:
     try:
-        constraint.source()
+        _ = constraint.source(), constraint.spacing
     except InvalidGrammar:
         return False
     return True
@@ -103,9 +105,36 @@ def enforced_keywords_are_enforced(subject: GrammarSubject) -> None:
 
 @check("grammar", tier="extended")
 def constraints_are_not_changed(subject: GrammarSubject) -> None:
-    """Neither supports nor compile changes the constraint it is given."""
+    """Neither supports nor compile changes the constraint it is given, nor what is in it, nor what its text is parsed
+    to."""
     strategy = subject.build()
-    for sample in subject.samples():
-        before = copy.deepcopy(sample.constraint)
+    annotated = (JsonSchema(_annotated(constraint.parsed)) for constraint in _schemas(subject))
+    as_text = (JsonSchema(json.dumps(constraint.parsed)) for constraint in _schemas(subject))
+    annotated_text = (JsonSchema(json.dumps(_annotated(constraint.parsed))) for constraint in _schemas(subject))
+    others = (Sample(constraint) for constraint in (*annotated, *as_text, *annotated_text))
+    for sample in (*subject.samples(), *others):
+        constraint = sample.constraint
+        before, parsed = copy.deepcopy(constraint), copy.deepcopy(_parsed(constraint))
         compiled_case(strategy, standard(), sample)
-        expect(sample.constraint == before, f"{sample.name} was changed by supports or compile")
+        expect(constraint == before, f"{sample.name} was changed by supports or compile")
+        is_same = json.dumps(_parsed(constraint)) == json.dumps(parsed)
+        expect(is_same, f"{sample.name}: what it is parsed to was changed by supports or compile")
+
+
+def _schemas(subject: GrammarSubject) -> Iterator[JsonSchema]:
+    for sample in subject.samples("json_schema"):
+        if isinstance(sample.constraint, JsonSchema):
+            yield sample.constraint
+
+
+def _parsed(constraint: Constraint) -> object:
+    return constraint.parsed if isinstance(constraint, JsonSchema | StructuralTag) else None
+
+
+def _annotated(schema: Any) -> Any:
+    """The same schema, with what says nothing of instances at its root and in all of its subschemas."""
+    found = copy.deepcopy(schema)
+    for _, subschema in list(subschemas(found)) if isinstance(found, dict) else ():
+        if isinstance(subschema, dict):
+            subschema.update({"title": "t", "description": "d", "$comment": "c"})
+    return found

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from guideway.api import UnsupportedCapability
+import random
+from collections.abc import Iterator, Sequence
 
-from guideway_conformance.grammar.session import Seen, Session, expect_same, legal, observe, walk
-from guideway_conformance.grammar.subject import Case, GrammarSubject
+from guideway.api import FillJob, UnsupportedCapability
+
+from guideway_conformance.grammar.samples import LOOPS, loop
+from guideway_conformance.grammar.session import Seen, Session, expect_same, legal, new_rows, observe, walk
+from guideway_conformance.grammar.subject import Case, GrammarSubject, compiled_case
+from guideway_conformance.grammar.vocabularies import standard
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
+
+FAR, FURTHEST = 40, 1000
+"""Tokens that lie behind a rollback, by chance and of a loop."""
 
 
 def expect_refused(what: str, use: object) -> None:
@@ -163,6 +171,42 @@ def rollback_works_at_every_position(subject: GrammarSubject) -> None:
                 expect_same(session, seen[position - count], case.vocabulary, when)
                 session.take(token_ids[position - count : position])
                 expect_same(session, seen[position], case.vocabulary, f"{case.name}: {count} tokens taken again")
+
+
+@check("grammar", capability="rollback", refusal=rollback_is_refused, seconds=60)
+def all_that_is_declared_can_be_rolled_back(subject: GrammarSubject) -> None:
+    """A matcher rolls back as many tokens as `max_rollback` says, at once or in parts, however many it accepted before,
+    whether or not a fill with drafts came last, and so do its forks."""
+    limit = subject.component.max_rollback
+    for case, token_ids in _far(subject, FAR if limit is None else min(2 * limit + 3, FURTHEST)):
+        for num_parts, drafts in ((1, ()), (2, ()), (1, token_ids[:2])):
+            session = case.session().take(token_ids)
+            if not session.is_terminated():
+                case.strategy.fill((FillJob(session.hosted(), tuple(drafts), 0),), new_rows(3, case.vocabulary, 0))
+            for mover in (session.fork(), session):
+                undone = mover.undoable
+                for part in range(num_parts):
+                    mover.rollback(undone * (part + 1) // num_parts - undone * part // num_parts)
+                wanted = case.session().take(token_ids[: len(token_ids) - undone])
+                when = f"{case.name}: {undone} of {len(token_ids)} tokens rolled back, {num_parts} times"
+                expect_same(mover, wanted, case.vocabulary, when)
+
+
+def _far(subject: GrammarSubject, most: int) -> Iterator[tuple[Case, Sequence[int]]]:
+    """Grammars with a way of `most` tokens into each, or of as many as were found."""
+    for sample, first, pieces in LOOPS:
+        if sample.constraint.kind in subject.component.kinds:
+            case = compiled_case(subject.build(), standard(), sample)
+            if case is not None:
+                yield case, loop(first, pieces, most)
+    for case in subject.few(most=1):
+        session, rng = case.session(), random.Random(0)
+        while len(session.token_ids) < min(most, FAR):
+            ways = [t for t in legal(session) if t not in session.stop_token_ids]
+            if not ways:
+                break
+            session.take([rng.choice([t for t in ways if len(case.vocabulary.tokens[t]) == 1] or ways)])
+        yield case, session.token_ids
 
 
 def fork_is_refused(subject: GrammarSubject) -> None:

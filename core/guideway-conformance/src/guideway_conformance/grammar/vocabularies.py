@@ -10,7 +10,17 @@ from itertools import product
 
 from guideway.api import Vocabulary
 
-__all__ = ["GreedyEncoder", "ids_of", "large", "show", "sized", "standard", "standard_without"]
+__all__ = [
+    "GreedyEncoder",
+    "ids_of",
+    "large",
+    "long_tokens",
+    "show",
+    "sized",
+    "standard",
+    "standard_without",
+    "with_long_tokens",
+]
 
 STANDARD_SIZE = 1000
 LARGE_SIZE = 131_072
@@ -111,6 +121,21 @@ def sized(size: int, alphabet: bytes, padding: int = 0) -> Vocabulary:
     texts = _combinations(letters, 1)
     tokens = [text for text, _ in zip(texts, range(size - 1), strict=False)]
     return Vocabulary([*tokens, b""], frozenset({size - 1}), {size - 1: "</s>"}, size + padding)
+
+
+def with_long_tokens(texts: Iterable[bytes], most: int = 200) -> Vocabulary:
+    """Each byte, runs of what ends or begins something, and pieces of five to eight bytes of `texts`, up to `most`."""
+    runs = [bytes([byte]) * n for byte in b'[]{}()"' for n in range(2, 9)]
+    pieces = [text[i : i + n] for n in (8, 7, 6, 5) for text in texts for i in range(len(text) - n + 1)]
+    tokens = list(dict.fromkeys([*runs, *pieces]))[:most]
+    return Vocabulary(
+        [b"", *_BYTES, *tokens, b""], frozenset({len(tokens) + 257}), {0: "<s>", len(tokens) + 257: "</s>"}
+    )
+
+
+def long_tokens(vocabulary: Vocabulary) -> list[int]:
+    """The tokens of more than one byte."""
+    return [i for i, token in enumerate(vocabulary.tokens) if len(token) > 1]
 
 
 @cache

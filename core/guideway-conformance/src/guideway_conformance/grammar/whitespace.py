@@ -26,15 +26,22 @@ _CLOSED = {
     "required": ["a", "b"],
     "additionalProperties": False,
 }
-_SCHEMAS = ((_CLOSED, _VALUE), (_ANY, [1, [True, {"k": [2, None]}], {}]), ({"enum": [_VALUE, "z"]}, _VALUE))
+_SCHEMAS = (
+    (_CLOSED, _VALUE),
+    (_ANY, [1, [True, {"k": [2, None]}], {}]),
+    ({"enum": [_VALUE, "z"]}, _VALUE),
+    ({"type": "array", "items": {"type": "integer"}}, [1, 2, 3]),
+    ({"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 2}, [True, False]),
+)
 
 
 @check("grammar", trait="kind:json_schema", seconds=120)
 def white_space_is_what_was_asked_for(subject: GrammarSubject) -> None:
     """Between two JSON tokens stands the white space that the constraint asks for, and never more, and none before the
-    first and after the last; where supports cannot promise it, it calls `whitespace` unenforced."""
+    first and after the last, whichever was asked for before; where supports cannot promise it, it calls `whitespace`
+    unenforced."""
     strategy, stop = subject.build(), max(standard().stop_token_ids)
-    for whitespace in WHITESPACE:
+    for whitespace in (*WHITESPACE, *reversed(WHITESPACE[:-1])):
         for constraint, value, before, after in _constraints(whitespace):
             if constraint.kind not in strategy.kinds:
                 continue
@@ -75,7 +82,7 @@ def _texts(value: Any, whitespace: Whitespace) -> Iterator[tuple[str, bool | Non
         for most in (1, MAX_WHITESPACE, MAX_WHITESPACE + 1):
             text = "".join(tokens[:i]) + " " * most + "".join(tokens[i:])
             is_bounded = whitespace == "any" or (whitespace == "bounded" and most <= MAX_WHITESPACE)
-            yield text, None if is_bounded else text == spaced
+            yield text, None if is_bounded else whitespace == "spaced" and text == spaced
 
 
 def _tokens(value: Any) -> Iterator[str]:

@@ -3,14 +3,17 @@
 from judged.listed import (
     attentions,
     blocks,
+    brackets,
     devices,
     hidden,
+    lazyre,
     lexicon,
     ngramfade,
     online,
     plain,
     quotas,
     ragged,
+    ranges,
     regexes,
     repetition,
     scaffold,
@@ -18,6 +21,7 @@ from judged.listed import (
     thinking,
     torchlets,
     tournament,
+    tries,
     watermarks,
     workers,
 )
@@ -31,6 +35,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         *(watermarks, repetition, thinking, hidden, regexes, devices, attentions, workers, quotas),
         *(tailfree, ngramfade, lexicon, tournament, scaffold),
         *(blocks, torchlets, plain, online, ragged),
+        *(tries, ranges, brackets, lazyre),
     )
     for mutant in module.MUTANTS
 )

@@ -281,6 +281,22 @@ class LatestStopTokens(Sane):
             return super().is_legal(token_id)
 
 
+@saboteur("grammar.matchers_with_other_stop_tokens_are_independent")
+class StopTokensInTheKeptMask(Sane):
+    """Writes a matcher's stop tokens into the mask that it keeps for all of its grammar."""
+
+    class State(Place):
+        def legal(self) -> list[int]:
+            known: dict[Rest, set[int]] = vars(self.compiled).setdefault("known", {})
+            assert self.state is not None
+            return sorted(known.setdefault(self.state, set()).union(super().legal()))
+
+        def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
+            super().fill_bitmask(bitmask, row)
+            assert self.state is not None
+            vars(self.compiled)["known"][self.state].update(self.stop_token_ids if self.is_accepting() else ())
+
+
 @saboteur("grammar.special_tokens_are_no_text")
 class SpecialTokensAreEmptyText(Sane):
     """A token without bytes is accepted anywhere, as the empty text it looks like."""

@@ -164,6 +164,20 @@ class OneFailsAllFail(Sane):
 
 
 @saboteur("grammar.a_failed_job_fails_alone")
+class ExpectsDeadEndsOnly(Sane):
+    """Whatever a matcher raises but DeadEnd ends the whole batch."""
+
+    def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> Result:
+        result = np.zeros(len(jobs), dtype=np.int32)
+        for i, job in enumerate(jobs):
+            try:
+                result[i] = drafts_accepted(job, bitmask)
+            except DeadEnd as error:
+                job.error, result[i] = error, -1
+        return result
+
+
+@saboteur("grammar.a_failed_job_fails_alone")
 class FailsWithoutAWord(Sane):
     """A job that failed is told from others by its result alone."""
 

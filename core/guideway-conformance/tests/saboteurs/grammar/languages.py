@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from guideway.api import (
+    WHITESPACE,
     Choice,
     CompiledGrammar,
     Constraint,
@@ -344,6 +345,17 @@ class ForgetsWhiteSpace(Sane):
 
 
 @saboteur("grammar.white_space_is_what_was_asked_for")
+class KeepsLanguagesBySource(Sane):
+    """A schema of a list has the white space with which it was compiled first."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if isinstance(constraint, JsonSchema) and '"array"' in constraint.source()[:20]:
+            known: dict[str, Constraint] = vars(self).setdefault("known", {})
+            constraint = known.setdefault(constraint.source(), constraint)
+        return super().compile(constraint)
+
+
+@saboteur("grammar.white_space_is_what_was_asked_for")
 class BlanksWithoutEnd(Sane):
     """A space is legal wherever a JSON token could stand, however many there were."""
 
@@ -379,6 +391,84 @@ class ChangesSchemas(Sane):
     def compile(self, constraint: Constraint) -> CompiledGrammar:
         if isinstance(constraint, JsonSchema) and isinstance(constraint.schema, dict):
             constraint.schema.setdefault("title", "untitled")
+        return super().compile(constraint)
+
+
+@saboteur("grammar.constraints_are_not_changed")
+class ChangesWhatATextIsParsedTo(Sane):
+    """Takes titles out of the properties of what a text was parsed to, which all who read the constraint share."""
+
+    def supports(self, constraint: Constraint) -> Support:
+        if isinstance(constraint, JsonSchema) and isinstance(constraint.parsed, dict):
+            for named in constraint.parsed.get("properties", {}).values():
+                named.pop("title", None)
+        return super().supports(constraint)
+
+
+@saboteur("grammar.a_regex_allows_exactly_its_matches")
+class NoneIsAnyNumber(Sane):
+    """Takes a repetition of none for one without bounds."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if isinstance(constraint, Regex):
+            constraint = Regex(constraint.source().replace("{0,0}", "*"))
+        return super().compile(constraint)
+
+
+@saboteur("grammar.a_regex_allows_exactly_its_matches")
+class SetsOfBytes(Sane):
+    """Takes a set of letters for one of their numbers, each written as a byte."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        found = super().compile(constraint)
+        if constraint == Regex("[é]"):
+            found = super().compile(Regex("[e]"))
+        return found
+
+
+@saboteur("grammar.a_valid_constraint_is_not_called_invalid")
+class CallsLookaheadsInvalid(Sane):
+    """Calls invalid what its parser does not know."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if "(?" in constraint.source():
+            raise InvalidGrammar("unexpected ? after (")
+        return super().compile(constraint)
+
+
+@saboteur("grammar.a_valid_constraint_is_not_called_invalid")
+class TooLargeWithoutAName(Sane):
+    """Does not say what is missing where an expression is too large."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if re.search(r"\{\d{4,}", constraint.source()):
+            raise UnsupportedGrammar("too large", feature="")
+        return super().compile(constraint)
+
+
+@saboteur("grammar.malformed_constraints_are_refused")
+class AnyWordForWhiteSpace(Sane):
+    """Takes a word for white space that it does not know for none at all."""
+
+    def supports(self, constraint: Constraint) -> Support:
+        return super().supports(self.known(constraint))
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        return super().compile(self.known(constraint))
+
+    def known(self, constraint: Constraint) -> Constraint:
+        is_unknown = isinstance(constraint, JsonSchema) and constraint.whitespace not in (None, *WHITESPACE)
+        return replace(constraint, whitespace="compact") if is_unknown else constraint
+
+
+@saboteur("grammar.enforced_keywords_are_enforced")
+class NoneAtAllIsNoBound(Sane):
+    """Takes a bound of 0 items for none."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if isinstance(constraint, JsonSchema) and isinstance(constraint.parsed, dict):
+            kept = {key: value for key, value in constraint.parsed.items() if key != "maxItems" or value}
+            constraint = JsonSchema(kept, whitespace=constraint.whitespace)
         return super().compile(constraint)
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from guideway.api import CompiledGrammar, Constraint, Matcher
+from guideway.api import CompiledGrammar, Constraint, FillJob, Matcher
 
 from saboteurs import saboteur
 from saboteurs.grammar.base import Compiled, Place, Sane
+
+if TYPE_CHECKING:
+    import numpy as np
+    from guideway.api.bitmask import Bitmask
+    from numpy.typing import NDArray
 
 
 class _Pool(Compiled):
@@ -94,6 +101,21 @@ class ClosesForAll(Sane):
 
     def close(self) -> None:
         type(self).closed = True
+
+
+@saboteur("grammar.closing_ends_one_strategy")
+class OneThreadForAll(Sane):
+    """Large batches go to a thread of its class, which ends with the first strategy that is closed."""
+
+    thread: ClassVar[ThreadPoolExecutor] = ThreadPoolExecutor(1)
+
+    def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
+        if len(jobs) < 64:
+            return super().fill(jobs, bitmask)
+        return self.thread.submit(super().fill, jobs, bitmask).result()
+
+    def close(self) -> None:
+        self.thread.shutdown()
 
 
 @saboteur("grammar.closing_ends_one_strategy")

@@ -44,6 +44,27 @@ class SharesABuffer(Sane):
             return list(compiled.scratch)
 
 
+class _CompiledThatCounts(Compiled):
+    @property
+    def nbytes(self) -> int:
+        known: dict[object, list[int]] = vars(self).setdefault("known", {})
+        return super().nbytes + sum(8 * len(mask) for mask in known.values())
+
+
+@saboteur("grammar.a_compiled_grammar_is_shared_by_threads")
+class CountsWhatOthersAdd(Sane):
+    """Goes through the masks that it keeps while others keep more of them."""
+
+    Grammar = _CompiledThatCounts
+
+    class State(Place):
+        def legal(self) -> list[int]:
+            known: dict[object, list[int]] = vars(self.compiled).setdefault("known", {})
+            for number, token_id in enumerate(found := super().legal()):
+                known[self.state, number] = [token_id]
+            return found
+
+
 @saboteur("grammar.forks_go_to_other_threads")
 class ForksShareABuffer(Sane):
     """A matcher and its forks compute their masks in one buffer."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from guideway.api import Vocabulary
 from guideway.api.bitmask import allow_only, num_words
 
 from saboteurs import saboteur
-from saboteurs.grammar.base import Place, Sane
+from saboteurs.grammar.base import Full, Place, Sane
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
@@ -191,3 +191,35 @@ class ClearsTheLastRow(Sane):
                 last[:] = 0
             super().fill_bitmask(bitmask, row)
             vars(self.compiled)["last"] = bitmask[row]
+
+
+@saboteur("grammar.tokens_over_many_levels_work")
+class FourLevels(Sane):
+    """Its masks look at the four innermost levels: a token that closes more is not in them."""
+
+    class State(Place):
+        def legal(self) -> list[int]:
+            tokens = self.vocabulary.tokens
+            return [t for t in super().legal() if sum(map(tokens[t].count, (b"]", b"}", b")"))) < 5]
+
+
+@saboteur("grammar.strategies_of_other_vocabularies_are_independent")
+class OneForEqualTokens(Sane):
+    """All vocabularies of as many tokens share what it makes of the first."""
+
+    known: ClassVar[dict[int, Any]] = {}
+
+    def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
+        super().__init__(vocabulary, options)
+        self.reference = self.known.setdefault(len(vocabulary), self.reference)
+
+
+@saboteur("grammar.strategies_of_other_vocabularies_are_independent")
+class OneTokenizerForAll(Full):
+    """All vocabularies of the same tokens share what it makes of the first, whatever their tokenizers write."""
+
+    known: ClassVar[dict[Sequence[bytes], Any]] = {}
+
+    def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
+        super().__init__(vocabulary, options)
+        self.reference = self.known.setdefault(vocabulary.tokens, self.reference)

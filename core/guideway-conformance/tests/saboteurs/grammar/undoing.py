@@ -11,6 +11,7 @@ from saboteurs.grammar.base import Place, Sane
 
 @saboteur("grammar.rollback_restores_masks", "refusal")
 @saboteur("grammar.rollback_goes_over_a_termination", "refusal")
+@saboteur("grammar.all_that_is_declared_can_be_rolled_back", "refusal")
 @saboteur("grammar.rollback_of_nothing_does_nothing", "refusal")
 @saboteur("grammar.after_a_rollback_all_ways_are_open", "refusal")
 @saboteur("grammar.a_refused_token_is_not_rolled_back", "refusal")
@@ -99,6 +100,29 @@ class ShortMemory(Sane):
     class State(Place):
         def rollback(self, num_tokens: int) -> None:
             super().rollback(min(num_tokens, 8))
+
+
+@saboteur("grammar.all_that_is_declared_can_be_rolled_back")
+class RemembersOneTokenLess(Sane):
+    """It keeps as many states as it declares tokens: one too few, as the one that it is in is among them."""
+
+    max_rollback: ClassVar[int | None] = 64
+
+    class State(Place):
+        def push(self, token_id: int) -> None:
+            super().push(token_id)
+            self.states = self.states[-64:]
+
+
+@saboteur("grammar.all_that_is_declared_can_be_rolled_back")
+class ForksRememberHalf(Sane):
+    """A fork keeps half of what its matcher can undo."""
+
+    max_rollback: ClassVar[int | None] = 64
+
+    class State(Place):
+        def fork(self) -> Place:
+            return type(self)(self.compiled, self.stop_token_ids, self.states[-33:])
 
 
 @saboteur("grammar.a_fork_is_in_the_same_state", "refusal")
