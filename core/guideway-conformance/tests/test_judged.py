@@ -24,15 +24,17 @@ CORRECT = (
     *("quotas.Quotas", "quotas.Journal", "quotas.HouseRules", "workers.Fullness", "workflows.Pairs", "devices.Chunked"),
     *("sampling.MinP", "sampling.Typical", "sampling.Sigma", "sampling.Sharp", "alphabets.Alphabet", "pacing.NoRepeat"),
     *("pacing.Frequency", "pacing.Fading", "pacing.Closing", "pacing.Steady", "forms.Calendar", "forms.Brackets"),
+    *("ledger.Ledger", "admission.Admission", "memguard.MemoryGuard", "adapter.Adapter"),
+    *("similarity.Similarity", "keywords.Keywords", "signatures.Signatures"),
 )
 KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
     **dict.fromkeys(("regexes", "forms"), "grammar"),
     "devices": "device",
     "attentions": "attention",
-    "workers": "worker",
-    "quotas": "hooks",
-    "workflows": "workflow",
+    **dict.fromkeys(("workers", "memguard", "adapter"), "worker"),
+    **dict.fromkeys(("quotas", "ledger", "admission"), "hooks"),
+    **dict.fromkeys(("workflows", "similarity", "keywords", "signatures"), "workflow"),
 }
 AT_LEAST = 0.95
 """The share of the mistakes that have to be caught."""

@@ -1,12 +1,19 @@
 """All mistakes, by the module of `judged.plugins` they are made in."""
 
 from judged.listed import (
+    adapter,
+    admission,
     attentions,
     devices,
     hidden,
+    keywords,
+    ledger,
+    memguard,
     quotas,
     regexes,
     repetition,
+    signatures,
+    similarity,
     thinking,
     watermarks,
     workers,
@@ -17,6 +24,9 @@ __all__ = ["MUTANTS"]
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     mutant
-    for module in (watermarks, repetition, thinking, hidden, regexes, devices, attentions, workers, quotas)
+    for module in (
+        *(watermarks, repetition, thinking, hidden, regexes, devices, attentions, workers, quotas),
+        *(ledger, admission, memguard, adapter, similarity, keywords, signatures),
+    )
     for mutant in module.MUTANTS
 )
