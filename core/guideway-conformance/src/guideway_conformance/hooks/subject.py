@@ -140,8 +140,8 @@ def requests() -> list[Request]:
     for task in ("embed", "rerank", "classify", "a stranger's"):
         made.append(Request(request_id=task, prompt_token_ids=(1, 2), params=SamplingParams(priority=3), task=task))
     for priority in (1, 100, 10**6, -(10**6)):
-        params = SamplingParams(priority=priority, max_tokens=2, n=9)
-        made.append(Request(request_id=f"priority {priority}", prompt_token_ids=(1, 2), params=params))
+        of_priority = SamplingParams(priority=priority, max_tokens=2, n=9)
+        made.append(Request(request_id=f"priority {priority}", prompt_token_ids=(1, 2), params=of_priority))
     made.append(
         Request(request_id="schema", prompt_token_ids=(1,), params=SamplingParams(constraint=JsonSchema(SCHEMA)))
     )

@@ -410,7 +410,7 @@ class _Options(dict[str, Any]):
         raise AssertionError("it changes its options, or would if they were set")
 
     pop = popitem = clear = update = setdefault = _refuse
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = _refuse
 
 
 def _composed(subject: WorkerSubject, *, first: bool = True) -> type[WorkerMixin]:
