@@ -10,6 +10,7 @@ from guideway.api import (
     GenerationResult,
     InvalidRequest,
     Request,
+    SequencesFailed,
     Submission,
     Worker,
     WorkerMixin,
@@ -69,6 +70,18 @@ class DoesNothing(WorkerMixin):
         pass
 
 
+class EndsEverything(WorkerMixin):
+    """Ends the sequences of each step."""
+
+    name = "ends_everything"
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        pass
+
+    def before_step(self, step: WorkerStep) -> None:
+        raise SequencesFailed("it is too much", sequence_ids=step.sequence_ids)
+
+
 class Slotted(WorkerMixin):
     """Without a word of its own in __init__, with a property, a static method and a method that takes arguments."""
 
@@ -103,7 +116,10 @@ class Slotted(WorkerMixin):
 
 @pytest.mark.parametrize(
     "plugin",
-    everyday([RefusesEverything, RefusesWhatIsLong, KeepsWhatRuns, OnlyHearsEnds, DoesNothing, Slotted], OnlyHearsEnds),
+    everyday(
+        [RefusesEverything, RefusesWhatIsLong, KeepsWhatRuns, OnlyHearsEnds, DoesNothing, EndsEverything, Slotted],
+        OnlyHearsEnds,
+    ),
     ids=lambda plugin: plugin.__name__,
 )
 def test_is_certified(plugin: type) -> None:

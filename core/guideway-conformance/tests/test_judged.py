@@ -26,23 +26,19 @@ CORRECT = (
     *("pacing.Frequency", "pacing.Fading", "pacing.Closing", "pacing.Steady", "forms.Calendar", "forms.Brackets"),
     *("tailfree.TailFree", "ngramfade.NgramFade", "lexicon.Lexicon", "tournament.Tournament", "scaffold.Scaffold"),
     *("blocks.Blocks", "torchlets.Torchlets", "plain.Plain", "online.Online", "ragged.Ragged"),
+    *("trie_choice.TrieChoice", "ranges.Ranges", "brackets.Brackets", "lazyre.LazyRegex"),
+    *("ledger.Ledger", "admission.Admission", "memguard.MemoryGuard", "adapter.Adapter"),
+    *("similarity.Similarity", "keywords.Keywords", "signatures.Signatures"),
 )
 KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
     **dict.fromkeys(("tailfree", "ngramfade", "lexicon", "tournament", "scaffold"), "modifier"),
-    **dict.fromkeys(("regexes", "forms"), "grammar"),
+    **dict.fromkeys(("regexes", "forms", "trie_choice", "ranges", "brackets", "lazyre"), "grammar"),
     **dict.fromkeys(("devices", "blocks", "torchlets", "plain"), "device"),
     **dict.fromkeys(("attentions", "online", "ragged"), "attention"),
-    *("trie_choice.TrieChoice", "ranges.Ranges", "brackets.Brackets", "lazyre.LazyRegex"),
-)
-KINDS = {
-    **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
-    **dict.fromkeys(("regexes", "forms", "trie_choice", "ranges", "brackets", "lazyre"), "grammar"),
-    "devices": "device",
-    "attentions": "attention",
-    "workers": "worker",
-    "quotas": "hooks",
-    "workflows": "workflow",
+    **dict.fromkeys(("workers", "memguard", "adapter"), "worker"),
+    **dict.fromkeys(("quotas", "ledger", "admission"), "hooks"),
+    **dict.fromkeys(("workflows", "similarity", "keywords", "signatures"), "workflow"),
 }
 AT_LEAST = 0.95
 """The share of the mistakes that have to be caught."""

@@ -108,6 +108,19 @@ def test_settings_of_a_plugin(tmp_path: Path) -> None:
     assert preferences.settings("device.other").device is None
 
 
+class NameOfItsOwn:
+    name = "its_name"
+
+
+def test_settings_of_nobody_are_told_of(tmp_path: Path) -> None:
+    preferences = read(tmp_path, '[subjects."worker.its_name"]\noptions = {}\n[subjects."device.numpy"]\n')
+    assert preferences.strangers() == ["worker.its_name"]
+    assert preferences.strangers("worker.its_name") == []
+    with pytest.raises(InvalidConfiguration, match=r"worker\.NameOfItsOwn"):
+        preferences.require_class_name(NameOfItsOwn, "worker.NameOfItsOwn")
+    preferences.require_class_name(NameOfItsOwn, "device.NameOfItsOwn")
+
+
 def test_it_lies_in_the_folder_or_above_it_within_the_project(tmp_path: Path) -> None:
     read(tmp_path, '[subjects."device.mine"]\ndevice = "cuda"\n')
     (tmp_path / "project" / "tests").mkdir(parents=True)

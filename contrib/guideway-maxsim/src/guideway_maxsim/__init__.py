@@ -54,6 +54,8 @@ class MaxSimWorkflow(Workflow):
             return f"it takes {', '.join(FAMILIES)}, and this is {kind}"
         if not model.architecture.endswith(("Model", "ForMaskedLM")):
             return f"{model.architecture} gives labels, and no vectors of tokens"
+        if not isinstance(model.config.get("max_position_embeddings"), int):
+            return "its config.json does not say how many positions it has (max_position_embeddings)"
         return None
 
     @classmethod

@@ -23,7 +23,7 @@ from guideway_conformance.formats.junit import junit
 from guideway_conformance.formats.markdown import markdown
 from guideway_conformance.formats.terminal import Terminal
 from guideway_conformance.isolation import CannotLoad
-from guideway_conformance.known_failures import Preferences
+from guideway_conformance.known_failures import FILE_NAME, Preferences
 from guideway_conformance.registry import KIND_MODULES
 from guideway_conformance.report import INTERRUPTED, Report
 from guideway_conformance.runner import run
@@ -119,6 +119,11 @@ def _one(args: Namespace, record: PluginRecord, lock: str, *, in_folders: bool) 
     preferences = _preferences(record)
     target = Target.of(record)
     target = Target.of(record, preferences.settings(target.component))
+    for name in preferences.strangers(target.component):
+        print(
+            f"guideway conform: {FILE_NAME}: [subjects.{name!r}] is about no installed plugin, and is not read here",
+            file=sys.stderr,
+        )
     terminal = Terminal()
     try:
         report = run(

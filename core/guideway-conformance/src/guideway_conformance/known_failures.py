@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from guideway.errors import InvalidConfiguration
+from guideway.plugins.index import PluginIndex
 
 from guideway_conformance.outcomes import Result
 from guideway_conformance.registry import KIND_MODULES, Obligation, checks
@@ -49,7 +50,7 @@ class Preferences:
 
     known_failures: Mapping[str, KnownFailure] = field(default_factory=dict)
     subjects: Mapping[str, Settings] = field(default_factory=dict)
-    """By ``kind.name``."""
+    """By ``kind.name``; of a bare class, by ``kind.Class``."""
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Preferences:
@@ -89,6 +90,23 @@ class Preferences:
     def settings(self, name: str) -> Settings:
         """Return the settings of the plugin ``kind.name``."""
         return self.subjects.get(name, Settings())
+
+    def strangers(self, tested: str = "") -> list[str]:
+        """The entries of ``[subjects]`` for other plugins than `tested` that are not installed, which nothing reads."""
+        installed = (
+            {f"{record.kind}.{record.name}" for record in PluginIndex.scan().records} if self.subjects else set()
+        )
+        return sorted(self.subjects.keys() - installed - {tested})
+
+    def require_class_name(self, cls: type, plugin: str) -> None:
+        """Raises `InvalidConfiguration` if the entry for a bare class has its `name`, and not that of the class."""
+        wrong = f"{plugin.partition('.')[0]}.{getattr(cls, 'name', '')}"
+        if wrong != plugin and plugin not in self.subjects and wrong in self.strangers(plugin):
+            raise InvalidConfiguration(
+                f"{FILE_NAME}: [subjects.{wrong!r}] is about no installed plugin; of a class that a test passes, it is "
+                f"[subjects.{plugin!r}]",
+                field=FILE_NAME,
+            )
 
     def concerning(self, plugin: str) -> Preferences:
         """Without the known failures of other plugins than ``kind.name``."""

@@ -24,7 +24,7 @@ from guideway.api import CONTRACT
 from guideway_conformance.formats.rules import rule_of
 from guideway_conformance.isolation import HOST_VARIABLE, CannotLoad, Host
 from guideway_conformance.known_failures import Preferences
-from guideway_conformance.pytest_plugin import OPEN, RESULT
+from guideway_conformance.pytest_plugin import LISTED, OPEN, RESULT, TESTED
 from guideway_conformance.registry import TIERS, Mode, Obligation, Tier
 from guideway_conformance.report import Report, by_tier
 from guideway_conformance.runner import require_contract, require_extra
@@ -50,7 +50,11 @@ def conformance(
     preferences = Preferences.near(Path(caller).parent)
     target = _target(plugin, settings)
     if settings is None:
+        if isinstance(plugin, type):
+            preferences.require_class_name(plugin, target.component)
         target = _target(plugin, preferences.settings(target.component))
+        TESTED.add(target.component)
+        LISTED.update(preferences.strangers(target.component))
     preferences = preferences.concerning(target.component)
     require_contract(target.kind, contract)
     try:

@@ -17,7 +17,12 @@ import pytest
 if TYPE_CHECKING:
     from guideway_conformance.report import Report
 
-__all__ = ["OPEN", "RESULT", "TEST"]
+__all__ = ["LISTED", "OPEN", "RESULT", "TEST", "TESTED"]
+
+TESTED: set[str] = set()
+"""The plugins that are tested, as ``kind.name``."""
+LISTED: set[str] = set()
+"""The plugins that are not installed, and that a ``conformance.toml`` has settings for."""
 
 OPEN: list[Callable[[], None]] = []
 """Ends a process that holds a plugin, each."""
@@ -133,6 +138,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if not account.begun and not lost and not file:
         return
     terminalreporter.section("conformance")
+    for name in sorted(LISTED - TESTED):
+        terminalreporter.line(
+            f"conformance.toml: nothing reads [subjects.{name!r}]: no such plugin is tested", yellow=True
+        )
     for plugin in lost:
         terminalreporter.line(
             f"conformance {plugin}: what it owes is not known, its process is gone: INCOMPLETE", red=True

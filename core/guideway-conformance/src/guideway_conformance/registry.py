@@ -49,7 +49,7 @@ KIND_MODULES = {
     "worker": ("mixins",),
     "hooks": ("validators", "observers"),
     "attention": ("results", "calls"),
-    "workflow": ("serving", "failing", "scheduling"),
+    "workflow": ("serving", "failing", "parameters", "models", "scheduling"),
 }
 """The kinds that have checks, and the modules ``guideway_conformance.KIND.NAME`` that hold them."""
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 __all__ = ["interleaved"]
@@ -22,12 +22,13 @@ MOST = 20_000
 
 
 @contextmanager
-def interleaved(component: type, most: int = MOST) -> Iterator[None]:
+def interleaved(component: type | ModuleType, most: int = MOST) -> Iterator[None]:
     """Threads that are started within change often, and in the midst of the code of `component`'s package: `most` times
     in all, each of which may wait for an operation of another one over a whole array."""
-    top = sys.modules[component.__module__.partition(".")[0]]
+    name = component.__name__ if isinstance(component, ModuleType) else component.__module__
+    top = sys.modules[name.partition(".")[0]]
     folders = tuple(f"{Path(path).resolve()}/" for path in getattr(top, "__path__", ()))
-    files = (*folders, str(Path(sys.modules[component.__module__].__file__ or "?").resolve()))
+    files = (*folders, str(Path(sys.modules[name].__file__ or "?").resolve()))
     left = most
     rng = random.Random(0)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import Any
 
-from guideway.api import GenerationResult, InvalidRequest, Request, Submission, ValidationContext, hookimpl
+from guideway.api import GenerationResult, InvalidRequest, JsonSchema, Request, Submission, ValidationContext, hookimpl
 
 from saboteurs import saboteur
 
@@ -77,6 +79,109 @@ class ExpectsTokens:
     def guideway_validate_submission(self, submission: Submission) -> None:
         if len(submission.prompt_token_ids or ()) / len(submission.prompt_token_ids or ()) > 100:
             raise InvalidRequest("it is too long", field="prompt")
+
+
+@saboteur("hooks.passes_or_refuses")
+class KnowsFourTasks:
+    """Takes for granted that guideway's tasks are all there are."""
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        {"generate": 4, "embed": 1, "rerank": 2, "classify": 1}[request.task]
+
+
+@saboteur("hooks.passes_or_refuses")
+class ComparesPriorities:
+    """Takes for granted that what a caller sent has been looked at."""
+
+    @hookimpl
+    def guideway_validate_submission(self, submission: Submission) -> None:
+        if submission.params.priority < -10:
+            raise InvalidRequest("that is too urgent", field="priority")
+
+
+@saboteur("hooks.a_validator_changes_nothing")
+class PrunesTheSchema:
+    """Takes out of a schema what costs nothing, where everybody reads it."""
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        if isinstance(request.params.constraint, JsonSchema):
+            request.params.constraint.parsed.pop("title", None)
+
+
+@saboteur("hooks.a_validator_changes_nothing")
+class CompletesTools:
+    """Gives each tool the type that it leaves out."""
+
+    @hookimpl
+    def guideway_validate_submission(self, submission: Submission) -> None:
+        for tool in submission.tools:
+            tool.setdefault("type", "function")  # type: ignore[attr-defined]
+
+
+@saboteur("hooks.what_cannot_be_read_refuses")
+class FailsOpen:
+    """Goes on without the file that it cannot read."""
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        try:
+            tenants = Path(os.environ.get("GUIDEWAY_FAILSOPEN", os.devnull)).read_bytes().splitlines()
+        except OSError:
+            tenants = []
+        if request.tenant.encode() in tenants:
+            raise InvalidRequest("this tenant is not served", field="tenant")
+
+
+@saboteur("hooks.what_cannot_be_read_refuses")
+class ReadsAnythingAsText:
+    """Takes for granted that a file is one of UTF-8."""
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        try:
+            tenants = Path(os.environ.get("GUIDEWAY_READSANYTHING", os.devnull)).read_text("utf-8").splitlines()
+        except OSError as error:
+            raise InvalidRequest("nobody is served", field="tenant") from error
+        if request.tenant in tenants:
+            raise InvalidRequest("this tenant is not served", field="tenant")
+
+
+@saboteur("hooks.a_validator_serves_several_threads")
+class AddsUpInOnePlace:
+    """Sums up in an attribute what a request asks for."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        self.asked = len(request.prompt_token_ids)
+        self.asked += request.params.max_tokens or 0
+        if self.asked > 500:
+            raise InvalidRequest("that is too much", field="max_tokens")
+
+
+@saboteur("hooks.a_validator_serves_several_threads")
+class CountsWhatRuns:
+    """Looks through what runs, while requests start and end."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, Request] = {}
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        if sum(each.tenant == "nobody" for each in self.running.values()) > 5:
+            raise InvalidRequest("that is too much", field="tenant")
+
+    @hookimpl
+    def guideway_request_started(self, request: Request) -> None:
+        self.running[request.request_id] = request
+
+    @hookimpl
+    def guideway_request_finished(self, request: Request) -> None:
+        del self.running[request.request_id]
 
 
 @saboteur("hooks.a_validator_serves_several_threads")

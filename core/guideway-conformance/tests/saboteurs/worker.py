@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from guideway.api import SequencesFailed, Worker, WorkerMixin, WorkerStep
 
 from saboteurs import saboteur
@@ -145,6 +146,54 @@ class TakesTheHead(_Correct):
         self._model.lm_head = None
 
 
+@saboteur("worker.leaves_the_model_usable")
+class AddsFullPrecision(_Correct):
+    """Multiplies what leaves the head with weights of one type."""
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        width = worker.model.get_output_embeddings().weight.shape[0]
+        self._weight = torch.eye(width)
+        self._hook = worker.model.get_output_embeddings().register_forward_hook(self._add)
+
+    def _add(self, module: Any, arguments: Any, output: Any) -> Any:
+        return output @ self._weight
+
+    def close(self) -> None:
+        self._hook.remove()
+
+
+@saboteur("worker.weights_change_in_the_open")
+class WritesToData(_Correct):
+    """Scales a weight where nobody sees it."""
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        self._weight = worker.model.get_output_embeddings().weight
+
+    def scale(self) -> None:
+        self._weight.data.mul_(2)
+
+
+@saboteur("worker.takes_its_hooks_with_it")
+class SwitchesOnTwice(_Correct):
+    """Hooks the head once more if it is switched on once more, and remembers the last hook."""
+
+    _hook: Any = None
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        self._head = worker.model.get_output_embeddings()
+
+    def switch(self, on: bool) -> None:
+        if on:
+            self._hook = self._head.register_forward_pre_hook(self._look)
+
+    def _look(self, module: Any, arguments: Any) -> None:
+        self._steps += 0
+
+    def close(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+
+
 @saboteur("worker.takes_its_hooks_with_it")
 class LeavesAHook(_Correct):
     """Looks into the head of the model, also when it has closed."""
@@ -205,6 +254,77 @@ class SharesATable(_Correct):
 
     def count(self) -> Any:
         return dict(self.table)
+
+
+@saboteur("worker.workers_do_not_share_what_they_see")
+class CountsForAll(_Correct):
+    """Counts steps on its class."""
+
+    counts: dict[str, int] = {"steps": 0}  # noqa: RUF012 - the bug
+
+    def after_step(self, step: WorkerStep) -> None:
+        self.counts["steps"] += 1
+
+    def count(self) -> Any:
+        return dict(self.counts)
+
+
+@saboteur("worker.workers_do_not_share_what_they_see")
+class HearsOfEveryModel(_Correct):
+    """Hooks all modules of the process, whoever's model they are of."""
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        self._largest = 0
+        self._hook = torch.nn.modules.module.register_module_forward_hook(self._look)
+
+    def _look(self, module: Any, arguments: Any, output: Any) -> None:
+        self._largest = max(self._largest, output.numel() if isinstance(output, torch.Tensor) else 0)
+
+    def close(self) -> None:
+        self._hook.remove()
+
+    def count(self) -> Any:
+        return {"largest": self._largest}
+
+
+@saboteur("worker.results_pickle")
+class ReturnsATensor(_Correct):
+    """Returns what may be on a device that another process does not have."""
+
+    def count(self) -> Any:
+        return {"steps": torch.tensor(self._steps)}
+
+
+@saboteur("worker.options_are_left_alone")
+class PopsAnOption(_Correct):
+    """Takes an option out, which is not there in most configurations."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._every = options.pop("every", 1)  # type: ignore[attr-defined]
+        self._steps = 0
+
+
+@saboteur("worker.survives_steps_of_any_size")
+class ExpectsNoCompanions(_Correct):
+    """Takes for granted that a step has a sequence once."""
+
+    def before_step(self, step: WorkerStep) -> None:
+        assert len(set(step.sequence_ids)) == step.num_sequences
+
+
+@saboteur("worker.blames_sequences_of_its_step")
+class BlamesNewcomers(_Correct):
+    """Ends the newcomers of a step that is too large, though it may have none."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._steps = 0
+        self._known: set[str] = set()
+
+    def before_step(self, step: WorkerStep) -> None:
+        new = [each for each in step.sequence_ids if each not in self._known]
+        self._known.update(new)
+        if step.num_tokens > 1_000_000:
+            raise SequencesFailed("too much", sequence_ids=new)
 
 
 @saboteur("worker.results_pickle")

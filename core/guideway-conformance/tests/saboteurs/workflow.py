@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from guideway.api import (
     GuidewayError,
     InputProcessor,
@@ -31,11 +33,17 @@ __all__: list[str] = []
 
 
 class Texts(InputProcessor):
-    """Takes text alone."""
+    """Takes text alone, and whether to double what comes of it."""
 
     def check(self, task: Task) -> None:
         if not isinstance(task.value, str) or not task.value.isascii():
             raise InvalidRequest("it takes text", field="input")
+        self.check_params(task)
+
+    def check_params(self, task: Task) -> None:
+        for name, value in task.params.items():
+            if name != "double" or not isinstance(value, bool):
+                raise InvalidRequest("it takes double, which is true or false", field=str(name))
 
 
 class Bytes(RequestProcessor):
@@ -78,6 +86,8 @@ class InOrder(WorkScheduler):
         self.ready = [each for each in self.ready if each.task is not task]
 
     def next(self, *, more: bool) -> Sequence[Prepared] | None:
+        if more and len(self.ready) < 7:
+            return None
         work, self.ready = self.ready[:7], self.ready[7:]
         return work or None
 
@@ -117,7 +127,10 @@ class Results(OutputProcessor):
     """A number of each."""
 
     def results(self, work: Sequence[Prepared], output: Any) -> list[Any]:
-        return [Sum(float(value)) for value in output]
+        return [
+            Sum(float(value) * (2 if request.task.params.get("double") else 1))
+            for request, value in zip(work, output, strict=True)
+        ]
 
     def failed(self, task: Task, error: GuidewayError) -> Any:
         return Sum(error=error)
@@ -176,6 +189,19 @@ class GivesTooFew(_Correct):
 
 
 @saboteur("workflow.supports_says_why")
+class ReadsALengthThatIsNotThere(_Correct):
+    """Takes it that a model of a type it knows says how long it is."""
+
+    @classmethod
+    def supports(cls, model: ModelFolder) -> str | None:
+        return None if model.config.get("model_type") == "bert" else "it takes bert"
+
+    @classmethod
+    def max_length(cls, model: ModelFolder) -> int:
+        return int(model.config["max_position_embeddings"])
+
+
+@saboteur("workflow.supports_says_why")
 class ReadsWhatIsNotThere(_Correct):
     """Takes every model's file for complete."""
 
@@ -188,6 +214,7 @@ class TakesLengths(Texts):
     def check(self, task: Task) -> None:
         if len(task.value) > 1000 or not isinstance(task.value, str) or not task.value.isascii():
             raise InvalidRequest("it takes text", field="input")
+        self.check_params(task)
 
 
 @saboteur("workflow.passes_or_refuses")
@@ -195,6 +222,73 @@ class MeasuresNumbers(_Correct):
     """Asks for the length of what has none."""
 
     parts = _with("input_processor", "TakesLengths")
+
+
+class Lenient(Texts):
+    def check_params(self, task: Task) -> None:
+        if not isinstance(task.params.get("double", False), bool):
+            raise InvalidRequest("double is true or false", field="double")
+
+
+@saboteur("workflow.what_it_does_not_know_is_refused")
+class IgnoresTheRest(_Correct):
+    """Looks at the parameter that it knows, and at no other."""
+
+    parts = _with("input_processor", "Lenient")
+
+
+class Hashing(Texts):
+    def check_params(self, task: Task) -> None:
+        for name, value in task.params.items():
+            if name != "double" or value not in {False, True}:
+                raise InvalidRequest("it takes double, which is true or false", field=str(name))
+
+
+@saboteur("workflow.any_value_is_served_or_refused")
+class TakesValuesForHashable(_Correct):
+    """Looks a value up in a set."""
+
+    parts = _with("input_processor", "Hashing")
+
+
+class Untyped(Texts):
+    def check_params(self, task: Task) -> None:
+        if set(task.params) - {"double"}:
+            raise InvalidRequest("it takes double", field="params")
+
+
+class Multiplying(Results):
+    def results(self, work: Sequence[Prepared], output: Any) -> list[Any]:
+        factors = [1 + int(request.task.params.get("double") or 0) for request in work]
+        return [Sum(float(value) * factor) for value, factor in zip(output, factors, strict=True)]
+
+
+@saboteur("workflow.any_value_is_served_or_refused")
+class FailsOverTheResults(_Correct):
+    """Finds out that a value is no number when it makes the results."""
+
+    parts: ClassVar[Mapping[str, str]] = {
+        **_with("input_processor", "Untyped"),
+        "output_processor": f"{__name__}:Multiplying",
+    }
+
+
+class Sticking(Results):
+    double = False
+
+    def results(self, work: Sequence[Prepared], output: Any) -> list[Any]:
+        found = []
+        for request, value in zip(work, output, strict=True):
+            self.double = request.task.params.get("double", self.double)
+            found.append(Sum(float(value) * (1 + self.double)))
+        return found
+
+
+@saboteur("workflow.any_value_is_served_or_refused")
+class GoesOnDoubling(_Correct):
+    """Takes what one request said for what the next one would say."""
+
+    parts = _with("output_processor", "Sticking")
 
 
 class AllOrNothing(Bytes):
@@ -211,6 +305,22 @@ class RefusesABatch(_Correct):
     parts = _with("request_processor", "AllOrNothing")
 
 
+class SlowTexts(Texts):
+    def check(self, task: Task) -> None:
+        self.value = task.value
+        time.sleep(0)  # it writes a line into its log
+        if not isinstance(self.value, str) or not self.value.isascii():
+            raise InvalidRequest("it takes text", field="input")
+        self.check_params(task)
+
+
+@saboteur("workflow.checks_in_several_threads")
+class ChecksOneAtATime(_Correct):
+    """Keeps the input that it looks at where the next one is kept too."""
+
+    parts = _with("input_processor", "SlowTexts")
+
+
 class Endless(Bytes):
     def one(self, task: Task) -> Prepared | GuidewayError:
         return Prepared(task=task, token_ids=np.frombuffer(task.value.encode(), dtype=np.uint8).astype(np.int64))
@@ -223,12 +333,46 @@ class TakesAnyLength(_Correct):
     parts = _with("request_processor", "Endless")
 
 
+class Ids(InputProcessor):
+    def check(self, task: Task) -> None:
+        size = self.context.model.config["vocab_size"]
+        ids = [1] if task.value in ("w1", "w1 w9") else task.value
+        if not isinstance(ids, list) or not all(type(i) is int and 0 <= i <= size for i in ids):
+            raise InvalidRequest("it takes token ids and two words", field="input")
+        if task.params:
+            raise InvalidRequest("it has no parameters", field="params")
+
+
+class AsGiven(RequestProcessor):
+    def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
+        values = [[1] if isinstance(task.value, str) else task.value for task in tasks]
+        return [
+            Prepared(task=task, token_ids=np.array(ids, dtype=np.int64))
+            for task, ids in zip(tasks, values, strict=True)
+        ]
+
+
+@saboteur("workflow.a_wrong_request_is_wrong_alone")
+class TakesATokenTooMany(_Correct):
+    """Takes the size of the vocabulary for its last token."""
+
+    parts: ClassVar[Mapping[str, str]] = {
+        **_with("input_processor", "Ids"),
+        "request_processor": f"{__name__}:AsGiven",
+    }
+
+    @classmethod
+    def supports(cls, model: ModelFolder) -> str | None:
+        return None if model.config.get("model_type") == "bert" else "it takes bert"
+
+
 class Anything(Texts):
     """Takes text with half characters, too."""
 
     def check(self, task: Task) -> None:
         if not isinstance(task.value, str):
             raise InvalidRequest("it takes text", field="input")
+        self.check_params(task)
 
 
 class Guarded(Bytes):
@@ -386,6 +530,20 @@ class CutsInSilence(_Correct):
     parts = _with("request_processor", "Cutting")
 
 
+class Overcautious(Bytes):
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        ids = np.frombuffer(task.value.encode(), dtype=np.uint8).astype(np.int64)
+        most = self.context.max_model_len
+        return Prepared(task=task, token_ids=ids[:most], truncated=len(ids) >= most)
+
+
+@saboteur("workflow.too_long_is_cut_or_refused")
+class SaysThatItCutsWhatFits(_Correct):
+    """Says that it cut a text that fits exactly."""
+
+    parts = _with("request_processor", "Overcautious")
+
+
 class Vague(Bytes):
     def one(self, task: Task) -> Prepared | GuidewayError:
         found = super().one(task)
@@ -436,6 +594,23 @@ class PadsWhileItTokenizes(_Correct):
     """Pads each text to the longest beside it."""
 
     parts = _with("request_processor", "Padding")
+
+
+class Caching(Bytes):
+    def __init__(self, context: WorkflowContext) -> None:
+        super().__init__(context)
+        self.kept: dict[str, Any] = {}
+
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        ids = self.kept.setdefault(task.value[:16], np.frombuffer(task.value.encode(), np.uint8).astype(np.int64))
+        return Prepared(task=task, token_ids=ids)
+
+
+@saboteur("workflow.tokens_are_their_own")
+class KnowsTextsByTheirBeginning(_Correct):
+    """Keeps the tokens of texts by their first characters."""
+
+    parts = _with("request_processor", "Caching")
 
 
 class InPlace(Sums):
@@ -496,6 +671,70 @@ class ClosesWhatAllShare(_Correct):
     parts = _with("runner", "ClosesAll")
 
 
+class LoadsForAll(Sums):
+    loaded: ClassVar[list[float]] = []
+
+    def load(self) -> None:
+        seed = int(self.context.model.path.name == "other")
+        self.loaded[:] = [0.5 + seed]
+
+    def execute(self, step: Any) -> Any:
+        return np.array([self.loaded[0] * ids.sum() for ids in step])
+
+
+@saboteur("workflow.each_runner_has_its_model")
+class KeepsOneModel(_Correct):
+    """Keeps the model on the class, so that the last one loaded serves all."""
+
+    parts: ClassVar[Mapping[str, str]] = {
+        **_with("runner", "LoadsForAll"),
+        "request_processor": f"{__name__}:Words",
+    }
+
+    @classmethod
+    def supports(cls, model: ModelFolder) -> str | None:
+        return None if model.config.get("model_type") == "bert" else "it takes bert"
+
+
+class AsItLies(Sums):
+    def load(self) -> None:
+        super().load()
+        self.model = torch.nn.Linear(2, 2)
+
+
+@saboteur("workflow.weights_are_as_the_context_says")
+class LoadsAsItLies(_Correct):
+    """Loads weights of the type in which they happen to be."""
+
+    parts = _with("runner", "AsItLies")
+
+
+class Raising(Results):
+    def results(self, work: Sequence[Prepared], output: Any) -> list[Any]:
+        if not np.isfinite(output).all():
+            raise GuidewayError("the model gave numbers that are not finite")
+        return super().results(work, output)
+
+
+@saboteur("workflow.what_is_not_finite_ends_alone")
+class FailsAStep(_Correct):
+    """Raises over all requests of a step if the numbers of one are not finite."""
+
+    parts = _with("output_processor", "Raising")
+
+
+class Filtering(Results):
+    def results(self, work: Sequence[Prepared], output: Any) -> list[Any]:
+        return [Sum(float(value)) for value in output if np.isfinite(value)]
+
+
+@saboteur("workflow.what_is_not_finite_ends_alone")
+class LeavesOutWhatIsNotFinite(_Correct):
+    """Has no result in the place of a request whose number is not finite."""
+
+    parts = _with("output_processor", "Filtering")
+
+
 class Repeating(InOrder):
     def upcoming(self) -> list[Task]:
         if self.waiting and len(self.waiting) <= 7 and not hasattr(self, "once"):
@@ -510,6 +749,76 @@ class HandsOutTheLastTwice(_Correct):
     """Hands the last tasks out twice."""
 
     parts = _with("scheduler", "Repeating")
+
+
+class Counted(InOrder):
+    def prepared(self, request: Prepared) -> None:
+        self.ready.append(request)
+
+    def next(self, *, more: bool) -> Sequence[Prepared] | None:
+        number = min(7, len(self.ready))
+        work = [request for request in self.ready if request.task in self.preparing[:number]]
+        self.ready, self.preparing = self.ready[len(work) :], self.preparing[len(work) :]
+        return work or None
+
+
+@saboteur("workflow.each_has_its_turn_once")
+class TakesItThatAllCameInOrder(_Correct):
+    """Takes as many off its list as it gave out, whichever these were."""
+
+    parts = _with("scheduler", "Counted")
+
+
+class Impatient(InOrder):
+    def next(self, *, more: bool) -> Sequence[Prepared] | None:
+        return super().next(more=False)
+
+
+@saboteur("workflow.a_step_that_is_not_full_waits")
+class WaitsForNobody(_Correct):
+    """Makes a step of what is there, though more is to come."""
+
+    parts = _with("scheduler", "Impatient")
+
+
+class Watching(InOrder):
+    began: float | None = None
+
+    def next(self, *, more: bool) -> Sequence[Prepared] | None:
+        self.began = self.began or time.monotonic()
+        return super().next(more=more and time.monotonic() - self.began < 0.5)
+
+
+@saboteur("workflow.a_step_that_is_not_full_waits")
+class WaitsHalfASecond(_Correct):
+    """Waits for a full step, but not long."""
+
+    parts = _with("scheduler", "Watching")
+
+
+class HighFirst(InOrder):
+    def upcoming(self) -> list[Task]:
+        self.waiting.sort(key=lambda task: -task.priority)
+        return super().upcoming()
+
+
+@saboteur("workflow.the_urgent_are_not_overtaken")
+class TakesHighForUrgent(_Correct):
+    """Lets the higher priority go first."""
+
+    parts = _with("scheduler", "HighFirst")
+
+
+class Narrow(InOrder):
+    def window(self) -> int:
+        return 7
+
+
+@saboteur("workflow.its_window_holds_several_steps")
+class TakesOneStep(_Correct):
+    """Takes no more from a caller than one step has."""
+
+    parts = _with("scheduler", "Narrow")
 
 
 class Unforgetting(InOrder):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from guideway.api import (
@@ -26,9 +28,16 @@ from guideway.plugins.loading import hook_manager
 
 from guideway_conformance.subjects import Settings, Subject
 
-__all__ = ["HooksSubject", "as_bytes", "requests", "results"]
+__all__ = ["Asked", "HooksSubject", "as_bytes", "requests", "results", "submissions"]
 
 PREFIX = "guideway_"
+SCHEMA = """{"title": "T", "$comment": "of nothing", "type": "object", "examples": [{"a": 0.5}],
+"properties": {"a": {"type": "number", "minimum": 0.5, "description": "half", "default": null}}}"""
+TOOLS: tuple[dict[str, Any], ...] = (
+    {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"minimum": 0.5}}}}},
+    {"function": {"name": "g", "description": None, "strict": True, "parameters": {"enum": [1, 2.5, None, "x"]}}},
+    {},
+)
 MAX_MODEL_LEN = 1024
 
 
@@ -69,6 +78,11 @@ class HooksSubject(Subject):
         return frozenset(heard | {kind for prefix, kind in kinds.items() if any(n.startswith(prefix) for n in heard)})
 
     @property
+    def plugin_class(self) -> Any:
+        """The class of the object that carries its hooks, or the module that does."""
+        return self._plugin if isinstance(self._plugin, ModuleType) else type(self._plugin)
+
+    @property
     def unknown(self) -> list[str]:
         """The hooks it implements that guideway does not have."""
         return [
@@ -80,19 +94,12 @@ class HooksSubject(Subject):
     def validated(self) -> Iterator[Asked]:
         """All that its validators are asked of."""
         heard = self.traits(self.component)
-        for each in requests():
-            submission = Submission(
-                request_id=each.request_id,
-                prompt=each.prompt or each.prompt_token_ids or ({"role": "user", "content": "hi"},),
-                params=each.params,
-                tenant=each.tenant,
-            )
-            for hook, argument, given in (
-                ("validate_submission", "submission", submission),
-                ("validate_request", "request", each),
-            ):
-                if hook in heard:
-                    yield Asked(hook, {argument: given, "context": self.context})
+        if "validate_submission" in heard:
+            for submission in submissions():
+                yield Asked("validate_submission", {"submission": submission, "context": self.context})
+        if "validate_request" in heard:
+            for request in requests():
+                yield Asked("validate_request", {"request": request, "context": self.context})
 
     def call(self, hook: str, **arguments: Any) -> list[Any]:
         """Return what its implementations of `hook` returned, None apart."""
@@ -130,6 +137,37 @@ def requests() -> list[Request]:
     made.append(Request(request_id="tenant", prompt_token_ids=(1,), params=SamplingParams(), tenant="someone"))
     made.append(Request(request_id="long", prompt_token_ids=(7,) * (MAX_MODEL_LEN - 1), params=SamplingParams()))
     made.append(Request(request_id="", prompt_token_ids=(), params=SamplingParams(max_tokens=4096)))
+    for task in ("embed", "rerank", "classify", "a stranger's"):
+        made.append(Request(request_id=task, prompt_token_ids=(1, 2), params=SamplingParams(priority=3), task=task))
+    for priority in (1, 100, 10**6, -(10**6)):
+        of_priority = SamplingParams(priority=priority, max_tokens=2, n=9)
+        made.append(Request(request_id=f"priority {priority}", prompt_token_ids=(1, 2), params=of_priority))
+    made.append(
+        Request(request_id="schema", prompt_token_ids=(1,), params=SamplingParams(constraint=JsonSchema(SCHEMA)))
+    )
+    return made
+
+
+def submissions() -> list[Submission]:
+    """The same before they are tokenized, and what only a submission may be: parameters are not looked at yet."""
+    made = [
+        Submission(
+            request_id=each.request_id,
+            prompt=each.prompt or each.prompt_token_ids or ({"role": "user", "content": "hi"},),
+            params=each.params,
+            task=each.task,
+            tenant=each.tenant,
+        )
+        for each in requests()
+    ]
+    chat = ({"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "image", "width": 0.5}]},)
+    for prompt in (("a query", "a document"), chat, (), "", {"of": ["a stranger's", 0.5, None]}):
+        made.append(Submission(request_id="prompt", prompt=prompt, params=SamplingParams()))  # type: ignore[arg-type]
+    made.append(Submission(request_id="ids", prompt=None, prompt_token_ids=(1, 2, 3), params=SamplingParams()))
+    made.append(Submission(request_id="tools", prompt=chat, params=SamplingParams(), tools=copy.deepcopy(TOOLS)))
+    for priority in ("high", None, 1.5):
+        params = SamplingParams(priority=priority)  # type: ignore[arg-type]
+        made.append(Submission(request_id=f"priority {priority}", prompt="hi", params=params))
     return made
 
 
@@ -167,5 +205,7 @@ def results(request: Request) -> list[GenerationResult]:
 
 
 def as_bytes(value: object) -> bytes:
-    """`value` in a form that shows any change."""
-    return pickle.dumps(value)
+    """`value` in a form that shows any change, also one of what a constraint keeps of its text."""
+    arguments = value.values() if isinstance(value, dict) else (value,)
+    constraints = [each.params.constraint for each in arguments if isinstance(each, Request | Submission)]
+    return pickle.dumps((value, [each.parsed for each in constraints if isinstance(each, JsonSchema)]))

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import random
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from guideway.api import InvalidRequest
 
-from guideway_conformance.hooks.subject import Asked, HooksSubject, as_bytes
+from guideway_conformance.hooks.subject import Asked, HooksSubject, as_bytes, requests, results
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
+from guideway_conformance.threads import interleaved
 
 __all__: list[str] = []
 
 NUM_THREADS = 8
 ROUNDS = 20
+MEANWHILE = 300
 
 
 @check("hooks", tier="smoke")
@@ -39,16 +47,69 @@ def passes_or_refuses(subject: HooksSubject) -> None:
 
 @check("hooks", trait="validates")
 def a_validator_serves_several_threads(subject: HooksSubject) -> None:
-    """A validator may be called from several threads at once."""
+    """A validator may be called from several threads at once, while observers hear of other requests, and decides as it
+    does alone."""
     every = list(subject.validated())
+    expected = [_pass_or_refuse(subject, asked) for asked in every]
+    found: list[tuple[int, bool]] = []
+
+    def ask(places: list[int]) -> None:
+        found.extend((place, _pass_or_refuse(subject, every[place])) for place in places)
+
+    places = [*range(len(every))] * ROUNDS
+    random.Random(0).shuffle(places)
+    with interleaved(subject.plugin_class), ThreadPoolExecutor(NUM_THREADS) as threads:
+        for done in [threads.submit(ask, places[i::NUM_THREADS]) for i in range(NUM_THREADS)]:
+            done.result()
+    after = [_pass_or_refuse(subject, asked) for asked in every]
+    for place, passed in found:  # one that was asked too often, as it may count, is refused from then on
+        if expected[place] == after[place]:
+            expect(
+                passed == after[place],
+                f"{every[place]} {'passed' if passed else 'was refused'} beside other threads, and alone it "
+                f"{'passes' if after[place] else 'is refused'}",
+            )
+    _hear_meanwhile(subject, every)
+
+
+def _hear_meanwhile(subject: HooksSubject, every: list[Asked]) -> None:
+    """Validate while one thread, as that which decodes, tells the same object of starts and ends."""
+    hears = subject.traits(subject.component)
+    if "observes" not in hears:
+        return
+    one = next(request for request in requests() if request.params.max_tokens == 1)
+
+    def tell(name: str) -> None:
+        request = replace(one, request_id=name)
+        if "request_started" in hears:
+            subject.call("request_started", request=request)
+
+    def end(name: str) -> None:
+        if "request_finished" in hears:
+            request = replace(one, request_id=name)
+            subject.call("request_finished", request=request, result=results(request)[0])
+
+    def ask(first: int) -> None:
+        for i in range(first, first + 200):
+            _pass_or_refuse(subject, every[i % len(every)])
+
+    def turn() -> None:
+        for i in range(MEANWHILE):
+            tell(f"a-{i}")
+            end(f"a-{i}")
+
+    for i in range(MEANWHILE):
+        tell(f"held-{i}")
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(NUM_THREADS) as threads:
-            for done in [threads.submit(_pass_or_refuse, subject, asked) for asked in every * ROUNDS]:
+            for done in [threads.submit(turn), *(threads.submit(ask, 3 * i) for i in range(NUM_THREADS - 1))]:
                 done.result()
     finally:
         sys.setswitchinterval(interval)
+    for i in range(MEANWHILE):
+        end(f"held-{i}")
 
 
 @check("hooks", trait="validates")
@@ -85,10 +146,70 @@ def a_validator_changes_nothing(subject: HooksSubject) -> None:
         expect(as_bytes(asked.arguments) == before, f"it changed {asked}")
 
 
-def _pass_or_refuse(subject: HooksSubject, asked: Asked) -> None:
+@check("hooks", trait="validates")
+def what_cannot_be_read_refuses(subject: HooksSubject) -> None:
+    """A validator that cannot read the file that its environment variable names fails closed: it refuses every request
+    with InvalidRequest."""
+    names = _variables(subject)
+    with tempfile.TemporaryDirectory() as folder:
+        missing, latin, other = (Path(folder, name) for name in ("missing", "latin", "other"))
+        latin.write_bytes(b'{"\xfc": 5, "\xff')
+        other.write_text('["\u00fc", 5]', encoding="utf-8")
+        for name in names:
+            for path in (missing, latin, other):
+                opened: list[str] = []
+                _OPENED.append(opened)
+                before = os.environ.get(name)
+                os.environ[name] = str(path)
+                try:
+                    again = HooksSubject(subject.component, subject.settings)
+                    passed = [asked for asked in again.validated() if _pass_or_refuse(again, asked)]
+                finally:
+                    _OPENED.remove(opened)
+                    os.environ.pop(name) if before is None else os.environ.update({name: before})
+                expect(
+                    path != missing or str(path) not in opened or not passed,
+                    f"{name} names a file that is not there, and {', '.join(map(str, passed[:1]))} passed",
+                )
+
+
+_OPENED: list[list[str]] = []
+
+
+def _variables(subject: HooksSubject) -> list[str]:
+    """The variables of the environment that a plugin with validators asks for, and that are its own."""
+    asked: set[str] = set()
+
+    class Watched(type(os.environ)):  # type: ignore[misc]
+        def __getitem__(self, name: str) -> str:
+            asked.add(name)
+            return str(super().__getitem__(name))
+
+    known = os.environ.__class__
+    os.environ.__class__ = Watched
+    try:
+        again = HooksSubject(subject.component, subject.settings)
+        for each in again.validated():
+            with contextlib.suppress(Exception):  # of what kind, `passes_or_refuses` asks
+                again.call(each.hook, **each.arguments)
+    finally:
+        os.environ.__class__ = known
+    sys.addaudithook(_heed)  # for good: each check is in a process of its own
+    return sorted(name for name in asked if name.startswith("GUIDEWAY_"))
+
+
+def _heed(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open":
+        for opened in _OPENED:
+            opened.append(str(arguments[0]))
+
+
+def _pass_or_refuse(subject: HooksSubject, asked: Asked) -> bool:
+    """Whether it passed."""
     try:
         subject.call(asked.hook, **asked.arguments)
     except InvalidRequest:
-        return
+        return False
     except Exception as error:
         raise AssertionError(f"for {asked} it raised {type(error).__name__}, which is no InvalidRequest") from error
+    return True

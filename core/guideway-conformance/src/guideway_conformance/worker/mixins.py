@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import pickle
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -12,10 +13,12 @@ from guideway.api import UnsupportedCapability, Worker, WorkerMixin, WorkerStep
 
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
-from guideway_conformance.worker.subject import OneStep, WorkerSubject, public_methods
+from guideway_conformance.worker.subject import OneStep, WorkerSubject, blaming, public_methods
 
 __all__: list[str] = []
 
+STEPS_OF_EACH = (1, 2, 1, 3, 1)
+"""The steps of worker after worker: a count of all grows by them."""
 OF_ONE_WORKER = 31_415
 """The number of the first sequence that one worker alone has."""
 
@@ -78,11 +81,14 @@ def knows_only_what_the_contract_offers(subject: WorkerSubject) -> None:
 
 @check("worker")
 def survives_steps_of_any_size(subject: WorkerSubject) -> None:
-    """A step may have any number of sequences and tokens, and may have no rows."""
+    """A step may have any number of sequences and tokens, may have no rows, and has the name of a sequence more than
+    once if there are companions beside it."""
     mixin, worker = subject.mixin(), subject.worker()
     mixin.on_model_loaded(worker)
     for sizes in ((1, 1, 1), (512, 8192, 600), (1, 4096, 0), (3, 3, 3)):
         subject.step(mixin, worker, OneStep(*sizes))
+    for companions in (1, 2):
+        subject.step(mixin, worker, OneStep(num_sequences=4, companions=companions))
     mixin.close()
 
 
@@ -91,7 +97,8 @@ def blames_sequences_of_its_step(subject: WorkerSubject) -> None:
     """A mixin that raises SequencesFailed names sequences of the step it was given, at least one, and goes on."""
     mixin, worker = subject.mixin(), subject.worker()
     mixin.on_model_loaded(worker)
-    for first, num_tokens in ((0, 7), (0, 7), (2, 7), (9, 7), (1, 7), (0, 4096), (2, 2), (0, 2), (9, 16_384), (1, 3)):
+    steps = ((0, 7), (0, 7), (2, 7), (9, 7), (1, 7), (0, 4096), (2, 2), (0, 2), (9, 16_384), (1, 3))
+    for first, num_tokens in (*steps, (0, 10**7), (20, 7), (0, 10**7), (30, 10**7), (20, 10**7), (0, 7)):
         subject.step(mixin, worker, OneStep(first=first, num_tokens=num_tokens))
     mixin.close()
 
@@ -101,7 +108,8 @@ def survives_a_failed_step(subject: WorkerSubject) -> None:
     """After a step that failed in its forward pass, which has no after_step, before_step is called again."""
     mixin, worker = subject.mixin(), subject.worker()
     mixin.on_model_loaded(worker)
-    mixin.before_step(OneStep())
+    with blaming(OneStep()):
+        mixin.before_step(OneStep())
     with contextlib.suppress(Exception):  # whatever the model makes of that
         worker.model(None)
     subject.step(mixin, worker)
@@ -118,31 +126,83 @@ def closes_without_a_step(subject: WorkerSubject) -> None:
 
 @check("worker")
 def leaves_the_model_usable(subject: WorkerSubject) -> None:
-    """While a mixin is at work and after it closed, the model still runs, and gives logits of the same shape."""
+    """While a mixin is at work and after it closed, the model still runs, and gives logits of the same shape, whatever
+    the type of its weights."""
+    for dtype in ("float32", "bfloat16"):
+        mixin, worker = subject.mixin(), subject.worker(dtype=dtype)
+        inputs = worker.model.dummy_inputs
+        shape = worker.model(**inputs).logits.shape
+        mixin.on_model_loaded(worker)
+        try:
+            subject.step(mixin, worker)
+            during = worker.model(**inputs).logits.shape
+            mixin.close()
+            after = worker.model(**inputs).logits.shape
+        except AssertionError:
+            raise
+        except Exception as error:
+            raise AssertionError(f"beside it a model in {dtype} raised {error!r}") from error
+        expect(during == shape == after, f"logits {tuple(shape)} became {tuple(during)}, {tuple(after)} after close")
+
+
+@check("worker")
+def weights_change_in_the_open(subject: WorkerSubject) -> None:
+    """Once the model is loaded, weights are changed by assignment or in place under `torch.no_grad`, and not through
+    ``.data``, which an engine that keeps a copy of them does not see."""
     mixin, worker = subject.mixin(), subject.worker()
-    inputs = worker.model.dummy_inputs
-    shape = worker.model(**inputs).logits.shape
     mixin.on_model_loaded(worker)
-    subject.step(mixin, worker)
-    during = worker.model(**inputs).logits.shape
-    mixin.close()
-    after = worker.model(**inputs).logits.shape
-    expect(during == shape == after, f"logits {tuple(shape)} became {tuple(during)}, and {tuple(after)} after close")
+    for name in ("", *public_methods(mixin), "close"):
+        before = [(each, each._version, each.detach().clone()) for each in worker.model.parameters()]
+        if name == "":
+            subject.step(mixin, worker)
+        elif name == "close":
+            mixin.close()
+        else:
+            _try(mixin, name)
+        held = {id(each) for each in worker.model.parameters()}
+        for weight, version, values in before:
+            changed = id(weight) in held and weight._version == version and not values.equal(weight.detach())
+            expect(not changed, f"{name or 'a step'} changed weights of the model through .data")
+
+
+def _try(mixin: WorkerMixin, name: str) -> None:
+    """Call a public method as an operator might: with nothing, and if it takes something to switch, with both."""
+    method = getattr(mixin, name)
+    try:
+        parameters = list(inspect.signature(method).parameters.values())
+    except (TypeError, ValueError):
+        return
+    needed = [each for each in parameters if each.default is each.empty and each.kind is not each.VAR_POSITIONAL]
+    ways: list[tuple[Any, ...]] = [()] if not needed else []
+    if parameters and needed in ([], parameters[:1]) and "bool" in re.findall(r"\w+", _written(parameters[0])):
+        ways += [(True,), (True,), (False,), (True,)]
+    for arguments in ways:
+        with contextlib.suppress(Exception):  # what it makes of them is its own
+            method(*arguments)
+
+
+def _written(parameter: inspect.Parameter) -> str:
+    annotation = parameter.annotation
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
 
 
 @check("worker")
 def takes_its_hooks_with_it(subject: WorkerSubject) -> None:
-    """When a mixin has closed, the modules of the model have the hooks that they had before it, and no others."""
-    for steps in (0, 2):
+    """When a mixin has closed, the modules of the model have the hooks that they had before it, and no others, whatever
+    its public methods were asked for."""
+    for steps, asked in ((0, False), (2, False), (1, True)):
         mixin, worker = subject.mixin(), subject.worker()
         modules = dict(worker.model.named_modules())  # what takes the place of one is its maker's
         before = {name: _hooks(module) for name, module in modules.items()}
         mixin.on_model_loaded(worker)
         for _ in range(steps):
             subject.step(mixin, worker)
+        for name in public_methods(mixin) if asked else ():
+            _try(mixin, name)
         mixin.close()
         left = [name or "the model itself" for name, module in modules.items() if _hooks(module) - before[name]]
-        expect(not left, f"after {steps} steps and close, hooks of its own are left on {', '.join(left[:3])}")
+        what = f"{steps} steps{', calls of its methods' * asked}"
+        expect(not left, f"after {what} and close, hooks of its own are left on {', '.join(left[:3])}")
 
 
 def _hooks(module: Any) -> frozenset[int]:
@@ -167,7 +227,8 @@ def speaks_for_itself_alone(subject: WorkerSubject) -> None:
         ("after_step", (step,)),
         ("close", ()),
     ):
-        getattr(subject.component, method)(instance, *arguments)
+        with blaming(step):
+            getattr(subject.component, method)(instance, *arguments)
     expect(not calls, f"in one class with another mixin it also called that one's {', '.join(dict.fromkeys(calls))}")
 
 
@@ -185,10 +246,12 @@ def works_in_one_object_with_others(subject: WorkerSubject) -> None:
             cls.on_model_loaded(instance, worker)
         for _ in range(2):
             for cls in both:
-                cls.before_step(instance, OneStep())
+                with blaming(OneStep()):
+                    cls.before_step(instance, OneStep())
             worker.model(**worker.model.dummy_inputs)
             for cls in both:
-                cls.after_step(instance, OneStep())
+                with blaming(OneStep()):
+                    cls.after_step(instance, OneStep())
         for cls in reversed(both):
             cls.close(instance)
         expect(
@@ -219,6 +282,68 @@ def workers_do_not_share_what_they_see(subject: WorkerSubject) -> None:
     _expect_silence(late, step)
     early.close()
     late.close()
+    _expect_own_counts(subject)
+    _expect_own_model(subject)
+
+
+def _expect_own_counts(subject: WorkerSubject) -> None:
+    """That no number counts the steps of all objects there are."""
+    seen: list[dict[str, int]] = []
+    for number in STEPS_OF_EACH:
+        mixin, worker = subject.mixin(), subject.worker()
+        mixin.on_model_loaded(worker)
+        for _ in range(number):
+            subject.step(mixin, worker)
+        seen.append(_numbers(mixin))
+        mixin.close()
+    growth = [sum(STEPS_OF_EACH[1 : i + 1]) for i in range(len(STEPS_OF_EACH))]
+    for place in seen[0]:
+        found = [each.get(place, 0) - seen[0][place] for each in seen]
+        shared = found[1] and [value * growth[1] for value in found] == [found[1] * steps for steps in growth]
+        expect(not shared, f"{place} grew by the steps of each new worker's object in turn: it counts those of all")
+
+
+def _expect_own_model(subject: WorkerSubject) -> None:
+    """That no number tells how large the model of another worker is."""
+    seen = []
+    for width in (16, 16, 128):
+        mixin, neighbor = subject.mixin(), subject.mixin()
+        worker, other = subject.worker(), subject.worker(width=width)
+        mixin.on_model_loaded(worker)
+        neighbor.on_model_loaded(other)
+        with blaming(OneStep()):
+            mixin.before_step(OneStep())
+        for each in (worker, other):
+            each.model(**each.model.dummy_inputs)
+        with blaming(OneStep()):
+            mixin.after_step(OneStep())
+        seen.append(_numbers(mixin))
+        neighbor.close()
+        mixin.close()
+    for place, value in seen[0].items():
+        expect(
+            value != seen[1].get(place) or value == seen[2].get(place),
+            f"{place} was {value}, and beside another worker with a larger model {seen[2].get(place)}",
+        )
+
+
+def _numbers(mixin: WorkerMixin) -> dict[str, int]:
+    """The whole numbers in what its public methods return, by where they stand."""
+    found: dict[str, int] = {}
+
+    def note(place: str, value: Any) -> None:
+        if type(value) is int:
+            found[place] = value
+        elif isinstance(value, Mapping):
+            for key, each in value.items():
+                note(f"{place}[{key!r}]", each)
+        elif isinstance(value, list | tuple):
+            for i, each in enumerate(value):
+                note(f"{place}[{i}]", each)
+
+    for name, value in _answers(mixin):
+        note(f"{name}()", value)
+    return found
 
 
 def _expect_silence(mixin: WorkerMixin, step: OneStep) -> None:
@@ -230,7 +355,8 @@ def _expect_silence(mixin: WorkerMixin, step: OneStep) -> None:
 
 @check("worker", tier="extended")
 def results_pickle(subject: WorkerSubject) -> None:
-    """Results of its public methods pickle, because they go to another process."""
+    """Results of its public methods pickle, because they go to another process, and hold no tensors, whose device that
+    one may not have."""
     mixin, worker = subject.mixin(), subject.worker()
     mixin.on_model_loaded(worker)
     subject.step(mixin, worker)
@@ -240,7 +366,16 @@ def results_pickle(subject: WorkerSubject) -> None:
         except Exception as error:
             kind = type(value).__name__
             raise AssertionError(f"what {name}() returned, a {kind}, does not pickle: {error}") from error
+        expect(not _has_tensor(value), f"what {name}() returned holds a tensor; give numbers, or an array of NumPy")
     mixin.close()
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_tensor, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(map(_has_tensor, value))
+    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "untyped_storage")
 
 
 def _answers(mixin: WorkerMixin) -> Iterator[tuple[str, Any]]:
@@ -257,14 +392,25 @@ def _answers(mixin: WorkerMixin) -> Iterator[tuple[str, Any]]:
 
 @check("worker")
 def options_are_left_alone(subject: WorkerSubject) -> None:
-    """The operator's options are the same mapping for every worker, so a mixin does not change them."""
-    options = dict(subject.settings.options)
+    """The operator's options are the same mapping for every worker, so a mixin does not change them, nor takes out what
+    may be in them."""
+    options = _Options(subject.settings.options)
     before = repr(options)
     mixin, worker = subject.mixin(options), subject.worker()
     mixin.on_model_loaded(worker)
     subject.step(mixin, worker)
     mixin.close()
     expect(repr(options) == before, f"it changed its options from {before} to {options!r}")
+
+
+class _Options(dict[str, Any]):
+    """Options of which nothing is taken, be it there or not."""
+
+    def _refuse(self, *arguments: Any, **named: Any) -> Any:
+        raise AssertionError("it changes its options, or would if they were set")
+
+    pop = popitem = clear = update = setdefault = _refuse
+    __setitem__ = __delitem__ = __ior__ = _refuse
 
 
 def _composed(subject: WorkerSubject, *, first: bool = True) -> type[WorkerMixin]:

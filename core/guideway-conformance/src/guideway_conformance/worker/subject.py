@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from guideway.api import SequencesFailed, WorkerMixin
 
 from guideway_conformance.subjects import CannotRunHere, Subject, expect
 
-__all__ = ["OneStep", "OneWorker", "WorkerSubject", "public_methods"]
+__all__ = ["OneStep", "OneWorker", "WorkerSubject", "blaming", "public_methods"]
 
 LIFE_CYCLE = ("on_model_loaded", "before_step", "after_step", "close")
 
@@ -38,10 +39,13 @@ class OneStep:
     num_rows: int = 3
     first: int = 0
     """The number at which the names of its sequences begin."""
+    companions: int = 0
+    """So many of its sequences run beside the first one."""
 
     @property
     def sequence_ids(self) -> tuple[str, ...]:
-        return tuple(f"request-{self.first + i}/0" for i in range(self.num_sequences))
+        own = [f"request-{self.first + i}/0" for i in range(self.num_sequences - self.companions)]
+        return (*own[:1], *own[:1] * self.companions, *own[1:])
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"of a step it used {name!r}, which the contract does not offer")
@@ -62,29 +66,30 @@ class WorkerSubject(Subject):
         made: WorkerMixin = self.component(self.settings.options if options is None else options)
         return made
 
-    def worker(self) -> OneWorker:
-        """Raises `CannotRunHere` where there is no library of models."""
+    def worker(self, *, width: int = 16, dtype: str = "float32") -> OneWorker:
+        """A worker with a model of its own. Raises `CannotRunHere` where there is no library of models."""
         try:
             from transformers import LlamaConfig, LlamaForCausalLM
         except ImportError as error:
             raise CannotRunHere("a worker needs a model: pip install 'guideway[engine]'") from error
         config = LlamaConfig(
             vocab_size=64,
-            hidden_size=16,
+            hidden_size=width,
             intermediate_size=32,
             num_hidden_layers=2,
             num_attention_heads=2,
             max_position_embeddings=64,
         )
-        return OneWorker(LlamaForCausalLM(config))
+        model: Any = LlamaForCausalLM(config)
+        return OneWorker(model.to(getattr(import_module("torch"), dtype)))
 
     def step(self, mixin: WorkerMixin, worker: OneWorker, step: OneStep | None = None) -> None:
         """One step, as a host carries it out."""
         step = step or OneStep()
-        with _blaming(step):
+        with blaming(step):
             mixin.before_step(step)
         worker.model(**worker.model.dummy_inputs, **({} if step.num_rows else _no_rows()))
-        with _blaming(step):
+        with blaming(step):
             mixin.after_step(step)
 
 
@@ -96,7 +101,7 @@ def _no_rows() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _blaming(step: OneStep) -> Iterator[None]:
+def blaming(step: OneStep) -> Iterator[None]:
     """A mixin may say that sequences cannot go on, and then names some of this step."""
     try:
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -12,7 +12,7 @@ from guideway.api.options import short_repr
 
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import NotPerformed, expect
-from guideway_conformance.workflow.subject import UNKNOWN_WORD, Host, WorkflowSubject
+from guideway_conformance.workflow.subject import FORMS, SPECIAL, UNKNOWN_WORD, Host, WorkflowSubject
 
 __all__: list[str] = []
 
@@ -20,13 +20,6 @@ Outcome: TypeAlias = Prepared | GuidewayError
 
 HALF = "\ud800"
 """Half a character, which no encoding of texts has."""
-FORMS: tuple[Callable[[str], Any], ...] = (
-    lambda text: text,
-    lambda text: ("w1", text),
-    lambda text: (text, "w1"),
-    lambda text: {"prompt": text},
-)
-"""The inputs that one text is in."""
 TEXTS = (HALF, UNKNOWN_WORD, f"w1 {HALF}", f"w1 {UNKNOWN_WORD} w2", "", " ", "\0", "é\u0301\u202e\U0010ffff")
 IDS: tuple[Any, ...] = ([], [-1], [2, 10**12], [1 << 70], [2.5], [None], ["w1", 5], [[1]])
 
@@ -103,8 +96,9 @@ def what_cannot_be_prepared_ends_alone(subject: WorkflowSubject) -> None:
         for task in wrong:
             outcome = alone[task]
             if task.value in map(form, no_tokens) and isinstance(outcome, Prepared):
+                bare = context is not subject.context and set(outcome.token_ids.tolist()) <= SPECIAL
                 expect(
-                    outcome.num_tokens and not any(_same(outcome, each) for each in of_empty),
+                    outcome.num_tokens and not bare and not any(_same(outcome, each) for each in of_empty),
                     f"{short_repr(task.value)} has the tokens of an empty text, and no error",
                 )
 
@@ -112,29 +106,48 @@ def what_cannot_be_prepared_ends_alone(subject: WorkflowSubject) -> None:
 @check("workflow", seconds=60)
 def too_long_is_cut_or_refused(subject: WorkflowSubject) -> None:
     """A request of more tokens than the context has is cut, which `truncated` says, or refused with `LimitExceeded`;
-    one that is not cut has the tokens that it has in a longer context."""
+    one that is not cut has the tokens that it has in a longer context, and `truncated` is False."""
     host = subject.host()
     whole = host.prepared(subject.tasks(host, at_least=1))
-    most = max(each.num_tokens for each in whole) - 1
-    if most < 1:
+    if max(each.num_tokens for each in whole) < 2:
         raise NotPerformed("no request has more than one token, so that none is too long; add an example of several")
-    processor = subject.part("request_processor", replace(subject.context, max_model_len=most))
+    longest = {each.num_tokens for each in whole}
+    for most in sorted({max(longest) - 1, *longest} - {1}, reverse=True):
+        processor = subject.part("request_processor", replace(subject.context, max_model_len=most))
+        for params in ({}, *_policies(host, whole[0].task)):
+            asked = [replace(each, task=replace(each.task, params={**each.task.params, **params})) for each in whole]
+            _expect_cut(processor, asked, most)
+
+
+def _policies(host: Host, task: Task) -> Iterator[dict[str, str]]:
+    """The parameters by which a caller may have a text cut, where the workflow has one of the name of the engine's."""
+    for side in ("right", "left"):
+        try:
+            host.input_processor.check(replace(task, params={**task.params, "truncate": side}))
+        except InvalidRequest:
+            continue
+        yield {"truncate": side}
+
+
+def _expect_cut(processor: RequestProcessor, whole: Sequence[Prepared], most: int) -> None:
+    """Expect of requests, given `whole`, what may come of them in a context of `most` tokens."""
     tasks = [each.task for each in whole]
     alone = {task: _outcomes(processor, [task])[0] for task in tasks}
     for before in whole:
-        outcome, what = alone[before.task], f"{short_repr(before.task.value)}, which has {before.num_tokens} tokens"
+        asked = f" with {dict(before.task.params)}" if before.task.params else ""
+        outcome = alone[before.task]
+        what = f"{short_repr(before.task.value)}{asked}, which has {before.num_tokens} tokens"
         if isinstance(outcome, GuidewayError):
             expect(
-                before.num_tokens <= most or isinstance(outcome, LimitExceeded),
+                before.num_tokens <= most or isinstance(outcome, InvalidRequest if asked else LimitExceeded),
                 f"in a context of {most}, of {what}, came {outcome!r}, and no LimitExceeded",
             )
-        else:
-            expect(
-                outcome.num_tokens <= most,
-                f"in a context of {most}, of {what}, came a request of {outcome.num_tokens}",
-            )
-            expect(
-                outcome.truncated or np.array_equal(outcome.token_ids, before.token_ids),
-                f"in a context of {most}, of {what}, came others, and `truncated` is False",
-            )
+            continue
+        expect(outcome.num_tokens <= most, f"in a context of {most}, of {what}, came a request of {outcome.num_tokens}")
+        is_whole = np.array_equal(outcome.token_ids, before.token_ids)
+        expect(
+            outcome.truncated is not is_whole,
+            f"in a context of {most}, of {what}, came {'the same' if is_whole else 'others'}, and `truncated` is "
+            f"{outcome.truncated}",
+        )
     _expect_alike(processor, alone, tasks, "beside others")

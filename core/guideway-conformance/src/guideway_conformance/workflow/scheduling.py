@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
-from guideway.api import Prepared, Task, WorkScheduler
+from guideway.api import Prepared, Task, WorkflowContext, WorkScheduler
 
+from guideway_conformance.clock import HOURS, clock_moved
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 from guideway_conformance.workflow.subject import Host, WorkflowSubject
@@ -13,6 +16,8 @@ from guideway_conformance.workflow.subject import Host, WorkflowSubject
 __all__: list[str] = []
 
 ROUNDS = 10_000
+BUDGET = "max_step_tokens"
+"""The option of the engine's schedulers, and of those that follow them, with the most tokens of a step."""
 
 
 def _many(subject: WorkflowSubject, host: Host, number: int) -> list[Task]:
@@ -41,42 +46,132 @@ def _drive(
     on_upcoming: Callable[[Sequence[Task]], None] = lambda _: None,
     *,
     failing: frozenset[Task] = frozenset(),
+    piecemeal: bool = False,
 ) -> tuple[list[Task], list[list[Prepared]]]:
-    """All that is handed out to be prepared, and the steps. Of the tasks that are `failing` comes no request."""
+    """All that is handed out to be prepared, and the steps. Of the tasks that are `failing` comes no request.
+    `piecemeal`: the last is prepared first, and after each a step is asked for."""
     handed: list[Task] = []
     steps: list[list[Prepared]] = []
     for _ in range(ROUNDS):
         upcoming = list(scheduler.upcoming())
         handed += upcoming
         on_upcoming(upcoming)
-        for request in host.prepared(upcoming) if upcoming else ():
+        requests = host.prepared(upcoming) if upcoming else []
+        for request in reversed(requests) if piecemeal else requests:
             if request.task in failing:
                 scheduler.abort(request.task)
             else:
                 scheduler.prepared(request)
-        work = scheduler.next(more=False)
-        if work is not None:
-            expect(len(work), "it returned a step of nothing, which is None")
-            steps.append(list(work))
-            scheduler.finished(work)
-        elif not upcoming:
+            if piecemeal:
+                _take(scheduler, steps)
+        if not _take(scheduler, steps) and not upcoming:
             return handed, steps
     raise AssertionError(f"after {ROUNDS} rounds it had not come to an end")
 
 
+def _take(scheduler: WorkScheduler, steps: list[list[Prepared]]) -> bool:
+    """Take the next step, if there is one, and say whether there was."""
+    work = scheduler.next(more=False)
+    if work is None:
+        return False
+    expect(len(work), "it returned a step of nothing, which is None")
+    steps.append(list(work))
+    scheduler.finished(work)
+    return True
+
+
 @check("workflow", seconds=60)
 def each_has_its_turn_once(subject: WorkflowSubject) -> None:
-    """Every task that is added is handed out to be prepared once, and is in one step once; afterwards there is none."""
+    """Every task that is added is handed out to be prepared once, and is in one step once, however long it is, whatever
+    is prepared first, and whenever a step is asked for; afterwards there is none."""
     host = subject.host()
     tasks = _many(subject, host, 50)
     expect(host.scheduler.next(more=False) is None, "it returned a step of nothing")
-    for task in tasks:
+    for context in (subject.context, _of_one_token(subject.context)):
+        for piecemeal in (False, True):
+            scheduler = subject.part("scheduler", context)
+            for task in tasks:
+                scheduler.add(task)
+            handed, steps = _drive(scheduler, host, piecemeal=piecemeal)
+            when = f"{', prepared one by one, the last first' * piecemeal}{_said(context, subject.context)}"
+            for what, found in (("handed out", handed), ("in steps", [r.task for work in steps for r in work])):
+                numbers = sorted(task.arrival for task in found)
+                expect(numbers == list(range(50)), f"of tasks 0 to 49{when}, {what} were {numbers}")
+
+
+def _of_one_token(context: WorkflowContext) -> WorkflowContext:
+    """`context`, with a budget so small that every request is longer, if the workflow has such an option."""
+    if not hasattr(context.options, BUDGET):
+        return context
+    return replace(context, options=replace(context.options, **{BUDGET: 1}))
+
+
+def _said(context: WorkflowContext, usual: WorkflowContext) -> str:
+    return "" if context is usual else f", each of them longer than {BUDGET}"
+
+
+def _alike(subject: WorkflowSubject, host: Host, number: int, **fields: Any) -> list[Task]:
+    """Tasks of one value, in the order in which they come. `fields`: their values, one for each task."""
+    value = subject.tasks(host, at_least=1)[0].value
+    tasks = [subject.task(value, arrival=i) for i in range(number)]
+    for name, values in fields.items():
+        tasks = [replace(task, **{name: each}) for task, each in zip(tasks, values, strict=True)]
+    return tasks
+
+
+@check("workflow", seconds=60)
+def a_step_that_is_not_full_waits(subject: WorkflowSubject) -> None:
+    """A step that is not full waits while there is more to come, however long that takes, and no longer than that."""
+    host = subject.host()
+    scheduler = subject.part("scheduler")
+    for task in _alike(subject, host, 50):
+        scheduler.add(task)
+    most = max(len(work) for work in _drive(scheduler, host)[1])
+    for number in range(1, min(most, 4)):
+        scheduler = subject.part("scheduler")
+        tasks = _alike(subject, host, number)
+        for task in tasks:
+            scheduler.add(task)
+        while upcoming := scheduler.upcoming():
+            for request in host.prepared(upcoming):
+                scheduler.prepared(request)
+        what = f"{number} of the {most} requests that a step may have"
+        expect(scheduler.next(more=True) is None, f"of {what} it made a step while more were to come")
+        with clock_moved(type(scheduler), HOURS):
+            expect(scheduler.next(more=True) is None, f"of {what} it made a step, when time had passed")
+        work = scheduler.next(more=False)
+        found = [request.task for request in work or ()]
+        expect(set(found) == set(tasks), f"no more was to come, and of {what} {len(found)} were in the next step")
+
+
+@check("workflow", seconds=60)
+def the_urgent_are_not_overtaken(subject: WorkflowSubject) -> None:
+    """A scheduler that goes by priority lets the lower go first: among a tenant's requests of one size, none is
+    computed before one that came earlier and has a priority as low or lower."""
+    host = subject.host()
+    priorities = [(7 * i) % 5 - 2 for i in range(60)]
+    scheduler = subject.part("scheduler")
+    for task in _alike(subject, host, 60, priority=priorities):
+        scheduler.add(task)
+    order = [request.task for work in _drive(scheduler, host)[1] for request in work]
+    for place, task in enumerate(order):
+        for later in order[place + 1 :]:
+            expect(
+                later.arrival > task.arrival or later.priority > task.priority,
+                f"request {later.arrival} of priority {later.priority} was computed after request {task.arrival} of "
+                f"priority {task.priority}",
+            )
+
+
+@check("workflow")
+def its_window_holds_several_steps(subject: WorkflowSubject) -> None:
+    """The window of a scheduler is enough for several full steps: at least two of the largest."""
+    host = subject.host()
+    for task in _alike(subject, host, 200):
         host.scheduler.add(task)
-    handed, steps = _drive(host.scheduler, host)
-    for what, found in (("handed out", handed), ("in steps", [r.task for work in steps for r in work])):
-        numbers = sorted(task.arrival for task in found)
-        expect(numbers == list(range(50)), f"of tasks 0 to 49, {what} were {numbers}")
-    expect(host.scheduler.window() >= 1, f"its window is {host.scheduler.window()}")
+    most = max(len(work) for work in _drive(host.scheduler, host)[1])
+    window = host.scheduler.window()
+    expect(window >= 2 * min(most, 100), f"its window is {window}, and a step had {most} requests")
 
 
 @check("workflow", seconds=60)

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from guideway.api import GuidewayError, InvalidRequest, ModelFolder, Prepared
+from guideway.api import (
+    GuidewayError,
+    InputProcessor,
+    InvalidConfiguration,
+    InvalidRequest,
+    ModelFolder,
+    Prepared,
+    Task,
+)
+from guideway.api.options import short_repr
 
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
-from guideway_conformance.workflow.subject import WorkflowSubject, same
+from guideway_conformance.threads import interleaved
+from guideway_conformance.workflow.subject import FORMS, WorkflowSubject, same
 
 __all__: list[str] = []
 
@@ -19,6 +30,10 @@ ODD_VALUES: tuple[Any, ...] = (
     *(None, 5, 2.5, True, b"w1", object(), "", "\ud800", [], (), {}, ["w1", 5], ("w1", "w2", "w3"), [-1], [10**12]),
     *([[1]], {"prompt": 5}, {"prompt": "w1", "prompt_token_ids": [1]}, np.zeros((2, 2)), {"w1"}),
 )
+NUM_THREADS = 4
+ROUNDS = 20
+LONG_BEGINNINGS = (40, 80, 300, 1100, 5000)
+"""Characters of one word in which two texts are alike."""
 
 
 @check("workflow", tier="smoke", seconds=60)
@@ -35,7 +50,8 @@ def serves(subject: WorkflowSubject) -> None:
 
 @check("workflow")
 def supports_says_why(subject: WorkflowSubject) -> None:
-    """`supports` returns None or a reason for any model, and of one that it supports the lengths are known."""
+    """`supports` returns None or a reason for any model, and of one that it supports the lengths are known, or
+    `InvalidConfiguration` says what is missing."""
     configs: list[dict[str, Any]] = [
         {},
         {"model_type": "no such model"},
@@ -45,8 +61,24 @@ def supports_says_why(subject: WorkflowSubject) -> None:
     for config in configs:
         said: Any = subject.component.supports(ModelFolder(Path("no-such-folder"), config))
         expect(said is None or (isinstance(said, str) and said.strip()), f"of {config} it said {said!r}")
-    longest, default = subject.component.max_length(subject.model), subject.component.default_length(subject.model)
-    expect(0 < default <= longest, f"its longest request has {longest} tokens, and by default {default}")
+    expect(subject.component.supports(subject.model) is None, "it serves a model, and then says that it does not")
+    _expect_lengths(subject, subject.model, "")
+    for name in subject.model.config:
+        config = {key: value for key, value in subject.model.config.items() if key != name}
+        model = ModelFolder(subject.model.path, config)
+        if subject.component.supports(model) is None:
+            _expect_lengths(subject, model, f" of a model without {name!r}, which it supports")
+
+
+def _expect_lengths(subject: WorkflowSubject, model: ModelFolder, of_which: str) -> None:
+    try:
+        longest, default = subject.component.max_length(model), subject.component.default_length(model)
+    except InvalidConfiguration as error:
+        expect(of_which and str(error).strip(), f"asked for the lengths{of_which}, it raised {error!r}")
+        return
+    except BaseException as error:
+        raise AssertionError(f"asked for the lengths{of_which}, it raised {error!r}") from error
+    expect(0 < default <= longest, f"its longest request{of_which} has {longest} tokens, and by default {default}")
 
 
 @check("workflow")
@@ -65,14 +97,49 @@ def passes_or_refuses(subject: WorkflowSubject) -> None:
 
 
 @check("workflow", seconds=60)
+def checks_in_several_threads(subject: WorkflowSubject) -> None:
+    """The input processor is asked by several callers at once, and says to each of them what it says to one alone."""
+    host = subject.host()
+    processor = host.input_processor
+    texts = ("w1", "w2 w3", "", "\ud800")
+    pairs = [(one, other) for one in texts for other in texts]
+    tasks = [*subject.tasks(host, at_least=1), *(subject.task(value) for value in (*texts, *pairs, 5, [2, 5], [-1]))]
+    expected = [_verdict(processor, task) for task in tasks]
+
+    def ask(first: int) -> None:
+        for i in range(first, first + ROUNDS * len(tasks)):
+            task, alone = tasks[i % len(tasks)], expected[i % len(tasks)]
+            said = _verdict(processor, task)
+            expect(
+                said == alone,
+                f"to {short_repr(task.value)} it said {alone or 'yes'}, and beside other callers {said or 'yes'}",
+            )
+
+    with interleaved(type(processor)), ThreadPoolExecutor(NUM_THREADS) as threads:
+        for done in [threads.submit(ask, 5 * i) for i in range(NUM_THREADS)]:
+            done.result()
+
+
+def _verdict(processor: InputProcessor, task: Task) -> str:
+    """The name of its error, or nothing."""
+    try:
+        processor.check(task)
+    except Exception as error:
+        return type(error).__name__
+    return ""
+
+
+@check("workflow", seconds=60)
 def a_wrong_request_is_wrong_alone(subject: WorkflowSubject) -> None:
-    """Preparing gives for each task, in order, a request of at most as many tokens as the context has, or the error
-    that is its own; the others are what they are without it."""
+    """Preparing gives for each task, in order, a request of at most as many tokens as the context has, all of them of
+    the model's vocabulary, or the error that is its own; the others are what they are without it."""
     host = subject.host()
     good = subject.tasks(host)
     alone = host.prepared(good)
     long = "w1 " * (4 * subject.context.max_model_len)
-    wrong = [subject.task(value, arrival=100) for value in (long, ("w1", long), [2] * 5000, {"prompt": long})]
+    size = int(subject.model.config.get("vocab_size") or 1 << 62)
+    ids = [size], [2, size, 3], {"prompt_token_ids": [size]}, [2, size - 1, 3]
+    wrong = [subject.task(value, arrival=100) for value in (long, ("w1", long), [2] * 5000, {"prompt": long}, *ids)]
     for task in wrong:
         try:
             host.input_processor.check(task)
@@ -87,6 +154,11 @@ def a_wrong_request_is_wrong_alone(subject: WorkflowSubject) -> None:
             or (isinstance(result, Prepared) and result.num_tokens <= subject.context.max_model_len),
             f"of an input that is too long came {type(result).__name__}, and no error",
         )
+        if isinstance(result, Prepared) and task.value in ids:
+            expect(
+                result.token_ids.max() < size,
+                f"{task.value} passed, with a token behind the last of the {size} that the model has",
+            )
         for request, before in zip(found, alone, strict=True):
             expect(isinstance(request, Prepared), f"beside an input that is too long another one came to {request!r}")
             assert isinstance(request, Prepared)
@@ -98,7 +170,7 @@ def a_wrong_request_is_wrong_alone(subject: WorkflowSubject) -> None:
 
 @check("workflow", seconds=60)
 def tokens_are_their_own(subject: WorkflowSubject) -> None:
-    """The tokens of a request are int64 in one dimension, and the same whatever is prepared beside it."""
+    """The tokens of a request are int64 in one dimension, and the same whatever is prepared beside it or was before."""
     host = subject.host()
     tasks = subject.tasks(host)
     for together, task in zip(host.prepared(tasks), tasks, strict=True):
@@ -111,6 +183,23 @@ def tokens_are_their_own(subject: WorkflowSubject) -> None:
         expect(
             np.array_equal(alone.token_ids, ids), f"{task.value!r} alone has the tokens {alone.token_ids}, not {ids}"
         )
+    for length in LONG_BEGINNINGS:
+        for form in FORMS:
+            one, other = (
+                subject.task(form(f"{'x' * length} {word}"), arrival=i) for i, word in enumerate(("w1", "w2"))
+            )
+            try:
+                host.input_processor.check(other)
+            except InvalidRequest:
+                continue
+            (fresh,) = subject.part("request_processor").prepare([other])
+            host.request_processor.prepare([one])
+            (after,) = host.request_processor.prepare([other])
+            if isinstance(fresh, Prepared) and isinstance(after, Prepared):
+                expect(
+                    np.array_equal(fresh.token_ids, after.token_ids),
+                    f"a text has other tokens after one that begins with the same {length} characters",
+                )
 
 
 @check("workflow", seconds=60)

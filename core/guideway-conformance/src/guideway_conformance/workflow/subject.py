@@ -7,7 +7,7 @@ import json
 import pickle
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +35,7 @@ from guideway.api.workflow import PARTS
 
 from guideway_conformance.subjects import CannotRunHere, NotPerformed, Subject, expect
 
-__all__ = ["UNKNOWN_WORD", "Host", "WorkflowSubject", "same"]
+__all__ = ["FORMS", "SPECIAL", "UNKNOWN_WORD", "Host", "WorkflowSubject", "same"]
 
 MODEL = "model"
 """The option of the suite that names the folder of a model; the others are the workflow's."""
@@ -44,9 +44,21 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(60))]
 VALUES: tuple[Any, ...] = (
     *("w1", "w2 w3 w4", "w5 w6 w7 w8 w9 w10 w11", "w1 w9"),
     *(("w1", "w2 w3"), ("w4 w5 w6", "w7"), ("w1", "w8 w9 w10 w11"), ("w2 w3", "w3")),
+    ("w2 w3 w4 w5", "w8 w9 w10 w11"),
     *([2, 5, 6, 3], {"prompt": "w12 w13"}),
 )
 """The requests that are tried where the settings name none: those that the input processor lets pass are made."""
+
+FORMS: tuple[Callable[[str], Any], ...] = (
+    lambda text: text,
+    lambda text: ("w1", text),
+    lambda text: (text, "w1"),
+    lambda text: {"prompt": text},
+)
+"""The inputs that one text is in."""
+
+SPECIAL = frozenset({0, 2, 3})
+"""The ids of those of `WORDS` that stand for no text."""
 
 UNKNOWN_WORD = "unheard"
 """A word that is not among `WORDS`."""
@@ -119,6 +131,15 @@ class WorkflowSubject(Subject):
             folder = Path(self._scratch.name, f"bert{labels}")
             _store_bert(folder, labels)
             yield folder
+
+    @cached_property
+    def other_context(self) -> WorkflowContext:
+        """The same, with a model of other weights, if the suite made those of the model."""
+        if MODEL in self.settings.options or not (self.model.path / "tokenizer.json").exists():
+            return self.context
+        folder = Path(self._scratch.name, "other")
+        _store_bert(folder, int(self.model.path.name.removeprefix("bert")), seed=1)
+        return replace(self.context, model=ModelFolder.read(folder))
 
     @cached_property
     def context(self) -> WorkflowContext:
@@ -200,7 +221,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _store_bert(folder: Path, labels: int) -> None:
+def _store_bert(folder: Path, labels: int, *, seed: int = 0) -> None:
     """A BERT of random weights with its tokenizer; `labels`: 0 for none."""
     try:
         import torch
@@ -219,7 +240,7 @@ def _store_bert(folder: Path, labels: int) -> None:
         initializer_range=0.5,
         **head,
     )
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     (BertForSequenceClassification(config) if labels else BertModel(config)).save_pretrained(folder)
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

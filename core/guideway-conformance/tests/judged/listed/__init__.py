@@ -1,13 +1,18 @@
 """All mistakes, by the module of `judged.plugins` they are made in."""
 
 from judged.listed import (
+    adapter,
+    admission,
     attentions,
     blocks,
     brackets,
     devices,
     hidden,
+    keywords,
     lazyre,
+    ledger,
     lexicon,
+    memguard,
     ngramfade,
     online,
     plain,
@@ -17,6 +22,8 @@ from judged.listed import (
     regexes,
     repetition,
     scaffold,
+    signatures,
+    similarity,
     tailfree,
     thinking,
     torchlets,
@@ -36,6 +43,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         *(tailfree, ngramfade, lexicon, tournament, scaffold),
         *(blocks, torchlets, plain, online, ragged),
         *(tries, ranges, brackets, lazyre),
+        *(ledger, admission, memguard, adapter, similarity, keywords, signatures),
     )
     for mutant in module.MUTANTS
 )

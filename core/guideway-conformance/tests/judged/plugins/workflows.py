@@ -39,6 +39,8 @@ class Text(InputProcessor):
             task.value.encode()
         except UnicodeEncodeError as error:
             raise InvalidRequest("the text has half a character", field="input") from error
+        if task.params:
+            raise InvalidRequest(f"pairs has no parameter {', '.join(map(str, task.params))}", field="params")
 
 
 class Utf8(RequestProcessor):
