@@ -205,7 +205,7 @@ def _heed(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _pass_or_refuse(subject: HooksSubject, asked: Asked) -> bool:
-    """Whether it passed."""
+    """Return whether it passed."""
     try:
         subject.call(asked.hook, **asked.arguments)
     except InvalidRequest:

@@ -88,7 +88,7 @@ def _weights(runner: Any) -> Iterator[Any]:
 
 @check("workflow", seconds=60)
 def what_is_not_finite_ends_alone(subject: WorkflowSubject) -> None:
-    """Where the model gives numbers that are not finite, `results` raises nothing, and has a result or an error in the
+    """`results` raises nothing where the model gives numbers that are not finite, and has a result or an error in the
     place of each request; where they are of one, the others have theirs."""
     host = subject.host()
     work = host.prepared(subject.tasks(host))

@@ -125,12 +125,12 @@ class Adapter(WorkerMixin):
         return True
 
     def adapter_report(self) -> dict[str, Any]:
-        """Whether it is on, in how many steps it was and was not, and its largest change of a logit."""
+        """Tell whether it is on, in how many steps it was and was not, and its largest change of a logit."""
         steps = self._adapter_steps
         return {"on": self._adapter_on, "with": steps[True], "without": steps[False], "largest": self._adapter_largest}
 
     def adapter_checksum(self) -> dict[str, float]:
-        """What tells the weights of two workers apart: of each parameter the mean magnitude, and one sum of all."""
+        """Numbers that tell the weights of two workers apart: the mean magnitude of each parameter, and a sum of all."""
         if self._adapter_model is None:
             return {}
         found: dict[str, float] = {}

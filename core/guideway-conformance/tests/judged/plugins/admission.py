@@ -31,7 +31,7 @@ LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Class:
-    """What requests of one class may have."""
+    """The limits of requests of one class."""
 
     name: str
     upto: int
@@ -51,7 +51,7 @@ CLASSES = (
 LAST = Class("best effort", 1 << 62, 4096, 65536, 64, 10.0, "use a priority up to 99")
 
 KINDS = {"json_object": 1, "choice": 1, "regex": 2, "json_schema": 4, "structural_tag": 8}
-"""How dear a constraint is; those that are not listed cost 8."""
+"""The cost of a constraint; those that are not listed cost 8."""
 
 COSTLY = frozenset({"description", "title", "examples", "$comment"})
 """Keywords that are read by nobody and count for nothing."""
@@ -98,7 +98,7 @@ class Admission:
             _check_constraint(request.params.constraint, its)
 
     def _wishes(self, params: SamplingParams, its: Class) -> dict[str, tuple[float, float]]:
-        """What is asked for and what is granted, by parameter."""
+        """The asked and the granted, by parameter."""
         wishes: dict[str, tuple[float, float]] = {}
         wishes["max_tokens"] = params.max_tokens or 0, its.max_tokens
         wishes["n"] = params.num_sequences, its.num_sequences

@@ -38,7 +38,7 @@ SHARES = {FinishReason.INTERNAL_ERROR: 0.0, FinishReason.ABORT: 0.5}
 
 @dataclass(frozen=True)
 class Policy:
-    """What the operator wants."""
+    """The options of the operator."""
 
     quota: int = 200_000
     users: Mapping[str, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Policy:
             raise InvalidRequest("nobody is served: the ledger's policy cannot be read", field="tenant") from error
 
     def is_free(self, hour: int) -> bool:
-        """Whether nothing is charged at this hour; the hours may pass midnight."""
+        """Return whether nothing is charged at this hour; the hours may pass midnight."""
         first, last = self.free_hours
         return first <= hour < last if first <= last else hour >= first or hour < last
 

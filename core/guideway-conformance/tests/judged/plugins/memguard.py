@@ -17,7 +17,7 @@ class Options:
     """The settings of an operator."""
 
     budget_mib: Annotated[float, Range(above=0)] = 2.0
-    """What activations and logits of one step may hold."""
+    """The memory that activations and logits of one step may hold."""
     window: Annotated[int, Range(1)] = 512
     """The number of steps that latencies are told of."""
     remembered: Annotated[int, Range(1)] = 4096
@@ -51,7 +51,7 @@ class MemoryGuard(WorkerMixin):
                 self._memory_guard_hooks.append(module.register_forward_hook(self._memory_guard_look))
 
     def _memory_guard_look(self, module: Any, arguments: tuple[Any, ...], output: Any) -> None:
-        """What one layer gives is held until the next has read it."""
+        """The output of one layer is held until the next has read it."""
         tensors = output if isinstance(output, tuple) else (output,)
         sizes = [tensor.numel() * tensor.element_size() for tensor in tensors if hasattr(tensor, "element_size")]
         self._memory_guard_held = max([self._memory_guard_held, *sizes])

@@ -151,7 +151,7 @@ class Signature:
 
 
 class Bits(OutputProcessor):
-    """Which side of some random planes a vector lies on."""
+    """The sides of some random planes that a vector lies on."""
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)
