@@ -32,8 +32,9 @@ MUTANTS = (
             "                return count\n"
             "            now = now.after(token_id)"
         ),
-        "None: a draft too many is harmless, as the draw decides; the base class lets all pass.",
-        correct=True,
+        "Return how many of these drafts this modifier would let pass.",
+        reason="It was held to be harmless, as the draw decides; but what others force is drafted, and may end amid it.",
+        now="modifier.validate_knows_what_is_forbidden",
     ),
     Mutant(
         "budget-validate-none",

@@ -130,7 +130,7 @@ class Adapter(WorkerMixin):
         return {"on": self._adapter_on, "with": steps[True], "without": steps[False], "largest": self._adapter_largest}
 
     def adapter_checksum(self) -> dict[str, float]:
-        """Numbers that tell the weights of two workers apart: the mean magnitude of each parameter, and a sum of all."""
+        """Numbers that tell the weights of two workers apart: each parameter's mean magnitude, and a sum of all."""
         if self._adapter_model is None:
             return {}
         found: dict[str, float] = {}
