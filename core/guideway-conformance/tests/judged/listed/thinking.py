@@ -33,7 +33,7 @@ MUTANTS = (
             "            now = now.after(token_id)"
         ),
         "Return how many of these drafts this modifier would let pass.",
-        reason="It was held to be harmless, as the draw decides; but what others force is drafted, and may end amid it.",
+        reason="It was held to be harmless, as the draw decides; but what others force is drafted, and may end there.",
         now="modifier.validate_knows_what_is_forbidden",
     ),
     Mutant(
