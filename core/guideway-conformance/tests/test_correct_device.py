@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -133,10 +134,10 @@ class Lazy:
 
 class Abacus(DeviceBackend):
     name = "beads"
-    arrays = "beads"
+    arrays = "numpy"
 
     def __init__(self, device: str = "abacus:0") -> None:
-        if not device.startswith("abacus"):
+        if re.fullmatch(r"abacus(:[0-9]+)?", device) is None:
             raise InvalidConfiguration(f"{device!r} is no abacus", field="device")
         super().__init__(device)
         self.ops = AbacusOps()

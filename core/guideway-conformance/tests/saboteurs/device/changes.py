@@ -310,14 +310,6 @@ class ChoosesInFloat32(Sabotaged):
 
 
 @saboteur("device.changes_of_integers_and_bools")
-class ChoosesValuesInFloat64(Sabotaged):
-    """`where_rows` takes values as float64, which does not hold all of int64."""
-
-    def where_rows(self, x: Array, rows: Array, condition: Array | bool, values: Array) -> Array:
-        return super().where_rows(x, rows, condition, np.asarray(values).astype(np.float64))
-
-
-@saboteur("device.changes_of_integers_and_bools")
 class ScattersNumbers(Sabotaged):
     """`scatter` adds the difference to what is there, which bools have none of."""
 
