@@ -242,7 +242,12 @@ def test_so_are_those_in_structural_tags() -> None:
 
 KNOWN: dict[str, set[str]] = {
     # special tokens are text in its structural tags
-    "vllm_xgrammar": {"stop_tokens_are_those_of_the_matcher", "a_refused_token_is_not_rolled_back"},
+    "vllm_xgrammar": {
+        "stop_tokens_are_those_of_the_matcher",
+        "matchers_with_other_stop_tokens_are_independent",
+        "a_refused_token_is_not_rolled_back",
+        "strategies_of_other_vocabularies_are_independent",
+    },
     # where one text is forced, one way to cut it; and it cannot cut one that no token has a byte of
     "vllm_guidance": {
         "a_dead_end_is_raised",
