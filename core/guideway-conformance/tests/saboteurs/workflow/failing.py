@@ -1,0 +1,185 @@
+"""Workflows that fail over a request otherwise than they may."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from guideway.api import (
+    GuidewayError,
+    InvalidRequest,
+    LimitExceeded,
+    ModelFolder,
+    Prepared,
+    Task,
+)
+
+from saboteurs import saboteur
+from saboteurs.workflow.base import Bytes, Correct, Words, preparing, with_part
+
+__all__: list[str] = []
+
+
+class Guarded(Bytes):
+    """Gives a text that has no bytes its error."""
+
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        try:
+            return super().one(task)
+        except UnicodeEncodeError as error:
+            return InvalidRequest(f"the text has half a character: {error}", field="input")
+
+
+def _has_no_bytes(outcome: Prepared | GuidewayError) -> bool:
+    return isinstance(outcome, InvalidRequest) and not isinstance(outcome, LimitExceeded)
+
+
+class SumsAnything(Correct):
+    """Breaks no rule, and leaves it to its request processor to find out what has no tokens."""
+
+    parts = preparing(Guarded)
+
+
+@saboteur("workflow.what_cannot_be_prepared_ends_alone")
+class RaisesForABatch(Correct):
+    """Raises at a text that has no bytes."""
+
+    parts = preparing(Bytes)
+
+
+class Halting(Guarded):
+    def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
+        found = super().prepare(tasks)
+        wrong = next((i for i, each in enumerate(found) if _has_no_bytes(each)), len(found))
+        return [*found[: wrong + 1], *(GuidewayError("not reached") for _ in found[wrong + 1 :])]
+
+
+@saboteur("workflow.what_cannot_be_prepared_ends_alone")
+class DropsWhatComesAfter(Correct):
+    """Prepares nothing after the first text that has no bytes."""
+
+    parts = preparing(Halting)
+
+
+class Omitting(Guarded):
+    def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
+        found = super().prepare(tasks)
+        return [each for each in found if not _has_no_bytes(each)] or found
+
+
+@saboteur("workflow.what_cannot_be_prepared_ends_alone")
+class LeavesItOut(Correct):
+    """Returns nothing of a text that has no bytes, where there are others."""
+
+    parts = preparing(Omitting)
+
+
+class Sorting(Guarded):
+    def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
+        return sorted(super().prepare(tasks), key=_has_no_bytes)
+
+
+@saboteur("workflow.what_cannot_be_prepared_ends_alone")
+class PutsErrorsLast(Correct):
+    """Returns the errors of a batch after its requests."""
+
+    parts = preparing(Sorting)
+
+
+class Swallowing(Bytes):
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        ids = np.frombuffer(task.value.encode(errors="ignore"), dtype=np.uint8).astype(np.int64)
+        if len(ids) > self.context.max_model_len:
+            return LimitExceeded("too long", field="input")
+        return Prepared(task=task, token_ids=ids)
+
+
+@saboteur("workflow.what_cannot_be_prepared_ends_alone")
+class AnswersNothing(Correct):
+    """Answers a text that has no bytes as if it were empty."""
+
+    parts = preparing(Swallowing)
+
+
+class Wordless(Bytes):
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        try:
+            return super().one(task)
+        except UnicodeEncodeError:
+            return InvalidRequest("", field="input")
+
+
+@saboteur("workflow.what_cannot_be_prepared_ends_alone")
+class DoesNotSayWhy(Correct):
+    """Has no word for a text that has no bytes."""
+
+    parts = preparing(Wordless)
+
+
+class Resentful(Guarded):
+    failed = False
+
+    def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
+        found = super().prepare(tasks)
+        if self.failed and len(tasks) > 1 and all(isinstance(each, Prepared) for each in found):
+            found = [GuidewayError("the tokenizer is broken") for _ in found]
+        self.failed = any(map(_has_no_bytes, found))
+        return found
+
+
+@saboteur("workflow.what_cannot_be_prepared_ends_alone")
+class FailsTheNextBatch(Correct):
+    """Fails the batch that follows one with an error."""
+
+    parts = preparing(Resentful)
+
+
+@saboteur("workflow.what_cannot_be_prepared_ends_alone")
+class TokenizesTogether(Correct):
+    """Takes it that a tokenizer has a token for every word."""
+
+    parts = with_part("request_processor", Words)
+
+    @classmethod
+    def supports(cls, model: ModelFolder) -> str | None:
+        return None if model.config.get("model_type") == "bert" else "it takes bert"
+
+
+class Cutting(Bytes):
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        ids = np.frombuffer(task.value.encode(), dtype=np.uint8).astype(np.int64)
+        return Prepared(task=task, token_ids=ids[: self.context.max_model_len])
+
+
+@saboteur("workflow.too_long_is_cut_or_refused")
+class CutsInSilence(Correct):
+    """Cuts what is too long, and does not say so."""
+
+    parts = with_part("request_processor", Cutting)
+
+
+class Overcautious(Bytes):
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        ids = np.frombuffer(task.value.encode(), dtype=np.uint8).astype(np.int64)
+        most = self.context.max_model_len
+        return Prepared(task=task, token_ids=ids[:most], truncated=len(ids) >= most)
+
+
+@saboteur("workflow.too_long_is_cut_or_refused")
+class SaysThatItCutsWhatFits(Correct):
+    """Says that it cut a text that fits exactly."""
+
+    parts = with_part("request_processor", Overcautious)
+
+
+class Vague(Bytes):
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        found = super().one(task)
+        return InvalidRequest("not so", field="input") if isinstance(found, GuidewayError) else found
+
+
+@saboteur("workflow.too_long_is_cut_or_refused")
+class RefusesWithoutANameForIt(Correct):
+    """Refuses what is too long as it refuses anything."""
+
+    parts = with_part("request_processor", Vague)

@@ -1,0 +1,83 @@
+"""Workflows that treat their model otherwise than they may."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from guideway.api import (
+    GuidewayError,
+    ModelFolder,
+    Prepared,
+)
+
+from saboteurs import saboteur
+from saboteurs.workflow.base import Correct, Results, Sum, Sums, Words, with_part
+
+__all__: list[str] = []
+
+
+class LoadsForAll(Sums):
+    loaded: ClassVar[list[float]] = []
+
+    def load(self) -> None:
+        seed = int(self.context.model.path.name == "other")
+        self.loaded[:] = [0.5 + seed]
+
+    def execute(self, step: Any) -> Any:
+        return np.array([self.loaded[0] * ids.sum() for ids in step])
+
+
+@saboteur("workflow.each_runner_has_its_model")
+class KeepsOneModel(Correct):
+    """Keeps the model on the class, so that the last one loaded serves all."""
+
+    parts: ClassVar[Mapping[str, str]] = {
+        **with_part("runner", LoadsForAll),
+        "request_processor": f"{Words.__module__}:Words",
+    }
+
+    @classmethod
+    def supports(cls, model: ModelFolder) -> str | None:
+        return None if model.config.get("model_type") == "bert" else "it takes bert"
+
+
+class AsItLies(Sums):
+    def load(self) -> None:
+        super().load()
+        self.model = torch.nn.Linear(2, 2)
+
+
+@saboteur("workflow.weights_are_as_the_context_says")
+class LoadsAsItLies(Correct):
+    """Loads weights of the type in which they happen to be."""
+
+    parts = with_part("runner", AsItLies)
+
+
+class Raising(Results):
+    def results(self, work: Sequence[Prepared], output: Any) -> list[Any]:
+        if not np.isfinite(output).all():
+            raise GuidewayError("the model gave numbers that are not finite")
+        return super().results(work, output)
+
+
+@saboteur("workflow.what_is_not_finite_ends_alone")
+class FailsAStep(Correct):
+    """Raises over all requests of a step if the numbers of one are not finite."""
+
+    parts = with_part("output_processor", Raising)
+
+
+class Filtering(Results):
+    def results(self, work: Sequence[Prepared], output: Any) -> list[Any]:
+        return [Sum(float(value)) for value in output if np.isfinite(value)]
+
+
+@saboteur("workflow.what_is_not_finite_ends_alone")
+class LeavesOutWhatIsNotFinite(Correct):
+    """Has no result in the place of a request whose number is not finite."""
+
+    parts = with_part("output_processor", Filtering)

@@ -1,0 +1,152 @@
+"""Workflows whose schedulers break a rule."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from guideway.api import (
+    Prepared,
+    Task,
+)
+
+from saboteurs import saboteur
+from saboteurs.workflow.base import Correct, InOrder, with_part
+
+__all__: list[str] = []
+
+
+class Awaiting(InOrder):
+    awaited = 0
+
+    def upcoming(self) -> list[Task]:
+        found = super().upcoming() if not self.awaited else []
+        self.awaited += len(found)
+        return found
+
+    def prepared(self, request: Prepared) -> None:
+        self.awaited -= 1
+        super().prepared(request)
+
+
+@saboteur("workflow.failed_tasks_hold_nothing_up")
+class AwaitsWhatFailed(Correct):
+    """Hands out no more tasks until each of the last ones came to a request."""
+
+    parts = with_part("scheduler", Awaiting)
+
+
+class Repeating(InOrder):
+    def upcoming(self) -> list[Task]:
+        if self.waiting and len(self.waiting) <= 7 and not hasattr(self, "once"):
+            self.once = True
+            self.preparing += self.waiting
+            return list(self.waiting)
+        return super().upcoming()
+
+
+@saboteur("workflow.each_has_its_turn_once")
+class HandsOutTheLastTwice(Correct):
+    """Hands the last tasks out twice."""
+
+    parts = with_part("scheduler", Repeating)
+
+
+class Counted(InOrder):
+    def prepared(self, request: Prepared) -> None:
+        self.ready.append(request)
+
+    def next(self, *, more: bool) -> Sequence[Prepared] | None:
+        number = min(7, len(self.ready))
+        work = [request for request in self.ready if request.task in self.preparing[:number]]
+        self.ready, self.preparing = self.ready[len(work) :], self.preparing[len(work) :]
+        return work or None
+
+
+@saboteur("workflow.each_has_its_turn_once")
+class TakesItThatAllCameInOrder(Correct):
+    """Takes as many off its list as it gave out, whichever these were."""
+
+    parts = with_part("scheduler", Counted)
+
+
+class Impatient(InOrder):
+    def next(self, *, more: bool) -> Sequence[Prepared] | None:
+        return super().next(more=False)
+
+
+@saboteur("workflow.a_step_that_is_not_full_waits")
+class WaitsForNobody(Correct):
+    """Makes a step of what is there, though more is to come."""
+
+    parts = with_part("scheduler", Impatient)
+
+
+class Watching(InOrder):
+    began: float | None = None
+
+    def next(self, *, more: bool) -> Sequence[Prepared] | None:
+        self.began = self.began or time.monotonic()
+        return super().next(more=more and time.monotonic() - self.began < 0.5)
+
+
+@saboteur("workflow.a_step_that_is_not_full_waits")
+class WaitsHalfASecond(Correct):
+    """Waits for a full step, but not long."""
+
+    parts = with_part("scheduler", Watching)
+
+
+class HighFirst(InOrder):
+    def upcoming(self) -> list[Task]:
+        self.waiting.sort(key=lambda task: -task.priority)
+        return super().upcoming()
+
+
+@saboteur("workflow.the_urgent_are_not_overtaken")
+class TakesHighForUrgent(Correct):
+    """Lets the higher priority go first."""
+
+    parts = with_part("scheduler", HighFirst)
+
+
+class Narrow(InOrder):
+    def window(self) -> int:
+        return 7
+
+
+@saboteur("workflow.its_window_holds_several_steps")
+class TakesOneStep(Correct):
+    """Takes no more from a caller than one step has."""
+
+    parts = with_part("scheduler", Narrow)
+
+
+class Unforgetting(InOrder):
+    def abort(self, task: Task) -> None:
+        self.waiting = [each for each in self.waiting if each is not task]
+        self.ready = [each for each in self.ready if each.task is not task]
+
+
+@saboteur("workflow.aborted_tasks_are_gone")
+class ForgetsNotWhatIsTokenized(Correct):
+    """Keeps a task that is aborted while it is prepared."""
+
+    parts = with_part("scheduler", Unforgetting)
+
+
+class Counting(InOrder):
+    count = 0
+
+    def next(self, *, more: bool) -> Sequence[Prepared] | None:
+        Counting.count += 1
+        size = 3 + Counting.count % 5
+        work, self.ready = self.ready[:size], self.ready[size:]
+        return work or None
+
+
+@saboteur("workflow.order_settles_steps")
+class GoesByTheClock(Correct):
+    """Makes steps of a size that something else than the tasks decides."""
+
+    parts = with_part("scheduler", Counting)
