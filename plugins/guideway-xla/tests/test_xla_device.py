@@ -219,3 +219,15 @@ def test_why_it_cannot_run() -> None:
     environment = os.environ | {"JAX_PLATFORMS": "cuda"}
     told = subprocess.run([sys.executable, "-c", said], env=environment, capture_output=True, text=True, check=True)
     assert told.stdout.startswith("jax finds no device: ") or jax.default_backend() == "gpu"
+
+
+def test_integers_of_64_bits_keep_their_bits() -> None:
+    host = np.array([[2**62 + 1, -(2**53) - 1], [2**40 + 3, 7]])
+    ops, rows, columns, changed = XlaDevice().ops, np.array([1]), np.array([[1]]), host.copy()
+    changed[1] = host[0]
+    got = ops.where_rows(host, rows, np.array([[True, True]]), host[:1])
+    assert np.asarray(got).tolist() == changed.tolist()
+    changed = host.copy()
+    changed[1, 1] = host[0, 0]
+    got = ops.scatter(host, rows, columns, host[:1, :1])
+    assert np.asarray(got).tolist() == changed.tolist()

@@ -10,8 +10,8 @@ which it is proved that no output has less; and the shortest that was found, whi
 
 from __future__ import annotations
 
-from guideway.runtime.closing.closer import Beginnings, Budget, Closer, Record
+from guideway.runtime.closing.closer import SEARCH_SECONDS, Beginnings, Budget, Closer, Record
 from guideway.runtime.closing.lexicon import Lexicon
 from guideway.runtime.closing.reserve import Reserve
 
-__all__ = ["Beginnings", "Budget", "Closer", "Lexicon", "Record", "Reserve"]
+__all__ = ["SEARCH_SECONDS", "Beginnings", "Budget", "Closer", "Lexicon", "Record", "Reserve"]

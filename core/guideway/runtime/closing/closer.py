@@ -21,7 +21,7 @@ from guideway.runtime.closing.lexicon import Lexicon
 from guideway.runtime.closing.reserve import Reserve
 from guideway.runtime.closing.search import MAX_TRIED, brings_about, find_completion, go_back
 
-__all__ = ["Beginnings", "Budget", "Closer", "Record"]
+__all__ = ["SEARCH_SECONDS", "Beginnings", "Budget", "Closer", "Record"]
 
 MOST_TRIED = 128
 """So many tokens that are allowed, times those of the completion, are tried each."""
@@ -34,7 +34,7 @@ FEW_MASKS = 8
 """And so many masks are filled."""
 SAME = (Place.STRING, Place.SCALAR, Place.AFTER)
 """The sign that what completed the text before may complete it still."""
-SECONDS = 4.0
+SEARCH_SECONDS = 4.0
 """Processor time of a step after which a search gives up, which its work bounds long before: less than what a host may
 take, so that a slow matcher loses the end of its output and not the request."""
 NO_BANS = Bans()
@@ -165,7 +165,7 @@ class Closer:
         as it was."""
         first, record, done = None, self.record, 0
         self.records = []
-        self._until = time.thread_time() + SECONDS
+        self._until = time.thread_time() + SEARCH_SECONDS
         try:
             for i, row in enumerate(rows[: 1 + len(draft_token_ids)]):
                 if i:

@@ -15,6 +15,7 @@ from typing import Any
 
 from guideway.errors import GuidewayError, LimitExceeded
 from guideway.plugins.limits import Limits
+from guideway.runtime.closing import SEARCH_SECONDS
 from guideway.runtime.grammar_hosts.children import Child, is_stopped
 from guideway.runtime.grammar_hosts.messages import BROKEN, IDLE, Frames, SharedMasks, error_of
 from guideway.runtime.metrics import HOST_BYTES, HOSTS_ENDED
@@ -29,9 +30,9 @@ LOOKS_EVERY = 0.02
 STOPPED_FOR = 0.5
 """Seconds between two looks at whether somebody stopped a host; twice in turn is enough."""
 
-CLOSING_SECONDS = 5.0
-"""The seconds of a processor that the search for the end of an output may take besides. It is bounded in work; this is
-for what hangs in it."""
+CLOSING_SECONDS = SEARCH_SECONDS + 1.0
+"""The seconds of a processor that the search for the end of an output may take besides. It is bounded in work, and
+gives up before; this is for what hangs in it."""
 
 WEIGHS_EVERY = 1.0
 """Seconds between two looks at how much memory a host has."""

@@ -1,4 +1,4 @@
-"""All that is changed in vLLM but for its server (`over_http`): eight seams, each checked before anything is changed.
+"""All that is changed in vLLM but for its server (`over_http`). Each seam is checked before anything is changed.
 
 =====================================  ================================================================================
 ``InputProcessor``                     ``__init__``, ``_validate_params``, ``process_inputs``
