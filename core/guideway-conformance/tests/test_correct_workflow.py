@@ -7,7 +7,7 @@ from guideway.api import Workflow
 from guideway_conformance.registry import TIERS, Tier
 from guideway_conformance.runner import run
 from guideway_conformance.target import Target
-from saboteurs.workflow import SumsAnything, SumsWell
+from saboteurs.workflow.base import SumsAnything, SumsWell
 
 from tests.support.stages import everyday
 

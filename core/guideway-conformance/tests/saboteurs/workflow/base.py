@@ -30,11 +30,14 @@ __all__ = [
     "Anything",
     "Bytes",
     "Correct",
+    "Guarded",
     "InOrder",
     "Lists",
     "Results",
     "Sum",
     "Sums",
+    "SumsAnything",
+    "SumsWell",
     "Texts",
     "Words",
     "preparing",
@@ -207,3 +210,23 @@ class Words(RequestProcessor):
             else LimitExceeded("too long", field="input")
             for task, each in zip(tasks, found, strict=True)
         ]
+
+
+class SumsWell(Correct):
+    """Breaks no rule."""
+
+
+class Guarded(Bytes):
+    """Gives a text that has no bytes its error."""
+
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        try:
+            return super().one(task)
+        except UnicodeEncodeError as error:
+            return InvalidRequest(f"the text has half a character: {error}", field="input")
+
+
+class SumsAnything(Correct):
+    """Breaks no rule, and leaves it to its request processor to find out what has no tokens."""
+
+    parts = preparing(Guarded)

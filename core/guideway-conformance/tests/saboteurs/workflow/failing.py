@@ -15,29 +15,13 @@ from guideway.api import (
 )
 
 from saboteurs import saboteur
-from saboteurs.workflow.base import Bytes, Correct, Words, preparing, with_part
+from saboteurs.workflow.base import Bytes, Correct, Guarded, Words, preparing, with_part
 
 __all__: list[str] = []
 
 
-class Guarded(Bytes):
-    """Gives a text that has no bytes its error."""
-
-    def one(self, task: Task) -> Prepared | GuidewayError:
-        try:
-            return super().one(task)
-        except UnicodeEncodeError as error:
-            return InvalidRequest(f"the text has half a character: {error}", field="input")
-
-
 def _has_no_bytes(outcome: Prepared | GuidewayError) -> bool:
     return isinstance(outcome, InvalidRequest) and not isinstance(outcome, LimitExceeded)
-
-
-class SumsAnything(Correct):
-    """Breaks no rule, and leaves it to its request processor to find out what has no tokens."""
-
-    parts = preparing(Guarded)
 
 
 @saboteur("workflow.what_cannot_be_prepared_ends_alone")

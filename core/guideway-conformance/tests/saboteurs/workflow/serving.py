@@ -24,10 +24,6 @@ from saboteurs.workflow.base import Bytes, Correct, Results, Sum, Sums, Texts, w
 __all__: list[str] = []
 
 
-class SumsWell(Correct):
-    """Breaks no rule."""
-
-
 class Forgetful(Results):
     def results(self, work: Sequence[Prepared], output: Any) -> list[Any]:
         return super().results(work, output)[1:]
