@@ -6,7 +6,7 @@
 #   make conform        PLUGIN=kind.name: the conformance suite, in full
 #   make contracts      writes docs/contracts/ anew from the conformance checks
 #   make keywords       writes the tables of docs/which-strategy.md anew from what the probes measured
-#   make test-slow      tests that take minutes
+#   make test-slow      tests that take minutes; SAMPLE=text: of those marked `sampled` one in four, by the text
 #   make test-vllm      tests inside a real vLLM, in an environment of their own: test-vllm-v1 and test-vllm-v2, by model runner
 #   make test-vllm-slow  those that take long in it, V2 model runner and several processes among them
 #   make demo-vllm      the same schema in vLLM alone and with guideway in it
@@ -80,7 +80,7 @@ test: setup
 
 # in the order in which they stand: by their number, files of a few that take minutes would come last, one after the other
 test-slow: setup
-	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile --no-loadscope-reorder || [ $$? -eq 5 ]  # 5: no test is marked slow
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile --no-loadscope-reorder $(if $(SAMPLE),--sample "$(SAMPLE)") || [ $$? -eq 5 ]  # 5: no test is marked slow
 
 test-vllm: test-vllm-v1 test-vllm-v2
 

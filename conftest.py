@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,6 +37,7 @@ def nursery() -> Iterator[None]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--corpora", metavar="FOLDER", help="where the corpora for the tests marked `corpora` lie")
+    parser.addoption("--sample", metavar="SEED", help="one in four of the tests marked `sampled`, others for each seed")
 
 
 ALL_SLOW = re.compile(r"^pytestmark = pytest\.mark\.slow$", re.MULTILINE)
@@ -60,8 +62,14 @@ too. Those that take longest are in files of slow tests."""
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every day a plugin is tested up to the tier ``core``, those above up to ``smoke``; the rest is slow."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Every day a plugin is tested up to the tier ``core``, those above up to ``smoke``; the rest is slow. Of tests that
+    are too many even for the slow stage, CI takes a sample."""
+    seed = config.getoption("sample")
+    if seed is not None:
+        left_out = [item for item in items if item.get_closest_marker("sampled") and crc32(f"{seed}{item.nodeid}".encode()) % 4]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     for item in items:
         properties: dict[str, Any] = dict(item.user_properties)
         if "guideway_conformance" in properties:

@@ -90,6 +90,7 @@ def test_few_survive() -> None:
     assert sum(not mutant.survives for mutant in wrong) >= AT_LEAST * len(wrong)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mutant", everyday(MUTANTS, *(m for m in MUTANTS if m.name in OFTEN)), ids=lambda m: m.name)
 def test_a_mistake_is_caught(mutant: Mutant, tmp_path: Path) -> None:
     found = objection(mutant, tmp_path)
