@@ -63,13 +63,14 @@ too. Those that take longest are in files of slow tests."""
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Every day a plugin is tested up to the tier ``core``, those above up to ``smoke``; the rest is slow. Of tests that
-    are too many even for the slow stage, CI takes a sample."""
+    """Every day a plugin is tested up to the tier ``core``, those above up to ``smoke``; the rest is slow. Of tests
+    that are too many even for the slow stage, CI takes a sample."""
     seed = config.getoption("sample")
     if seed is not None:
-        left_out = [item for item in items if item.get_closest_marker("sampled") and crc32(f"{seed}{item.nodeid}".encode()) % 4]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        sampled = [item for item in items if item.get_closest_marker("sampled")]
+        left_out = {item for item in sampled if crc32(f"{seed}{item.nodeid}".encode()) % 4}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
         properties: dict[str, Any] = dict(item.user_properties)
         if "guideway_conformance" in properties:

@@ -235,6 +235,7 @@ def test_everything_is_as_with_fused_operations_elsewhere(on_torch: list[Generat
     assert wanted[drawn].token_ids != on_torch[drawn].token_ids  # by another formula
 
 
+@pytest.mark.slow
 def test_guidance_with_static_shapes() -> None:
     params = SamplingParams(max_tokens=10, **PARAMS["guidance"])
     results = []
@@ -294,7 +295,10 @@ def test_hidden_states_come_from_the_runner_to_the_device(backend: str) -> None:
     assert found[0][1] != found[0][0]
 
 
-@pytest.mark.parametrize("operation", ["apply_bitmask", "apply_token_lists", "warp_masked", "masked_argmax"])
+OPERATIONS = ("apply_bitmask", "apply_token_lists", "warp_masked", "masked_argmax")
+
+
+@pytest.mark.parametrize("operation", everyday(OPERATIONS, "apply_bitmask", "masked_argmax"))
 def test_a_device_that_fails_once_costs_no_more_than_its_step(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It fails after it has taken its argument."""
     constraint = Regex("[a-z ]{9}") if operation == "apply_bitmask" else SCHEMA

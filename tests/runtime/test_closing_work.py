@@ -27,6 +27,7 @@ from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 
 from tests.support.closing import LEXICON, STOPS, VOCABULARY, drawn, record
+from tests.support.stages import everyday
 
 NAMES = [f"name{i}" for i in range(40)]
 REQUIRED = record(**{name: {"type": "string", "pattern": "^[a-z]+$"} for name in NAMES})
@@ -182,7 +183,7 @@ RECORDS = {"type": "array", "items": RECORD, "minItems": 12}
 
 
 @pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
-@pytest.mark.parametrize("more", [20, 100])
+@pytest.mark.parametrize("more", everyday([20, 100], 20))
 def test_an_output_that_leaves_its_completion_comes_back_to_it(
     cls: type[GrammarStrategy], more: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

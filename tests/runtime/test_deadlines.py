@@ -236,6 +236,7 @@ class Hanging(ReferenceStrategy):
         return super().compile(constraint)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_compilations_that_never_end_keep_no_other_waiting(gate: threading.Event) -> None:
     strategy = Hanging(VOCABULARY, {})
     strategy.gate = gate

@@ -456,7 +456,7 @@ def test_an_abort_ends_a_compilation_at_once(made: Makes) -> None:
     runtime.abandon(again)
 
 
-@pytest.mark.parametrize(("word", "error"), [("AS", LimitExceeded), ("AC", PluginError)])
+@pytest.mark.parametrize(("word", "error"), everyday([("AS", LimitExceeded), ("AC", PluginError)], ("AC", PluginError)))
 def test_the_search_for_the_shortest_output_ends_its_own_request_alone(
     made: Makes, word: str, error: type[GuidewayError]
 ) -> None:

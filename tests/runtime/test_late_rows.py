@@ -31,6 +31,7 @@ from tests.support.hostile_strategy import TARDY, WEIGHT
 from tests.support.hostile_strategy import Strategy as HostileStrategy
 from tests.support.hostility import PROMPT, VOCABULARY
 from tests.support.hosts import Makes, inline, makes_hosts, private_bytes, served
+from tests.support.stages import everyday
 
 STOPS = VOCABULARY.stop_token_ids
 LIMITS = Limits(fill_seconds=3.0, late_seconds=0.03, late_fills=1000, memory_bytes=256 << 20)
@@ -64,7 +65,7 @@ def num_late() -> float:
     return REGISTRY.get_sample_value("guideway_late_rows_total", {"strategy": "hostile"}) or 0.0
 
 
-@pytest.mark.parametrize("num_drafts", [0, 2])
+@pytest.mark.parametrize("num_drafts", everyday([0, 2], 2))
 def test_who_is_late_is_late_alone_and_loses_nothing(hosts: GrammarHosts, num_drafts: int) -> None:
     wanted = [GOOD, TARDY_ONE, OTHER]
     expected = token_ids(inline("hostile", num_drafts=num_drafts).generate([PROMPT] * 3, wanted))
@@ -124,6 +125,7 @@ def test_where_others_have_to_wait_three_times_are_the_most(made: Makes) -> None
     assert num_late() == before
 
 
+@pytest.mark.slow
 def test_a_host_that_is_killed_while_somebody_is_late_costs_nobody_anything(hosts: GrammarHosts) -> None:
     wanted = [GOOD, TARDY_ONE, OTHER]
     expected = token_ids(inline("hostile").generate([PROMPT] * 3, wanted))
@@ -356,6 +358,7 @@ def test_what_is_asked_of_one_who_is_late_is_answered(hosts: GrammarHosts) -> No
     assert fork.validate([ids[-1]] * 9) == 6
 
 
+@pytest.mark.slow
 def test_two_who_are_slow_wait_for_each_other_at_no_step(hosts: GrammarHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(TARDY_ONE, constraint=Regex("FT[a-z]{5,10}", strategy="hostile"), seed=6)
     expected = token_ids(inline("hostile").generate([PROMPT] * 3, [TARDY_ONE, other, GOOD]))
@@ -410,7 +413,10 @@ def test_what_came_while_one_was_in_no_step_is_kept(hosts: GrammarHosts) -> None
 
 
 @pytest.mark.parametrize(
-    ("before", "now"), [(b"cd", b"xy"), (b"cd", b"cy"), (b"c", b"cy"), (b"cd", b"c"), (b"c1", b"cy")]
+    ("before", "now"),
+    everyday(
+        [(b"cd", b"xy"), (b"cd", b"cy"), (b"c", b"cy"), (b"cd", b"c"), (b"c1", b"cy")], (b"cd", b"xy"), (b"cd", b"c")
+    ),
 )
 def test_rows_that_came_late_are_not_those_of_other_drafts(hosts: GrammarHosts, before: bytes, now: bytes) -> None:
     """A draft that nobody has judged would be drawn from its row, and the one after from a row that is open."""

@@ -130,6 +130,7 @@ def test_what_came_before_a_call_is_not_held_against_it() -> None:
     assert not watch.overrun(watch.start())
 
 
+@pytest.mark.slow
 def test_what_the_collector_of_garbage_takes_is_not_held_against_a_call() -> None:
     watch = Stopwatch(Deadline(wall_seconds=30, processor_seconds=0.05))
     heap: list[Any] = []

@@ -271,6 +271,7 @@ lock = "my.lock"
 """
 
 
+@pytest.mark.slow
 def test_one_command_certifies_what_a_configuration_selects(
     site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,7 +68,7 @@ def told(name: str, where: Any, num_drafts: int, kill_at: tuple[int, ...] = ()) 
 
 
 @pytest.mark.parametrize("num_drafts", everyday([0, 2], 2))
-@pytest.mark.parametrize("name", everyday(sorted(CLASSES), "budget", "compiling", "follow", "mass"))
+@pytest.mark.parametrize("name", everyday(sorted(CLASSES), "budget", "compiling"))
 def test_hosted_or_inline_the_user_is_told_the_same(name: str, num_drafts: int) -> None:
     here = told(name, "inline", num_drafts)
     assert told(name, "process", num_drafts) == here

@@ -13,10 +13,13 @@ from suite_support.nursery import Nursery
 
 from tests.support.stages import everyday
 
-EVERY_DAY = 12
+EVERY_DAY = 20
 """One in so many saboteurs is tested every day, and all of them in the slow stage."""
 
-LONG = {"grammar.released_grammars_are_freed", "grammar.has_something_to_test", "grammar.forks_go_to_other_threads"}
+LONG = {
+    *("grammar.released_grammars_are_freed", "grammar.has_something_to_test", "grammar.forks_go_to_other_threads"),
+    "grammar.matchers_are_independent",
+}
 """Checks that take seconds, of saboteurs which are only tested there."""
 
 ALL = [saboteur for kind in KIND_MODULES if KIND_MODULES[kind] for saboteur in saboteurs(kind)]

@@ -55,6 +55,7 @@ def test_a_request_that_ended_is_free(engine: Engine, sort: str, before: list[An
     assert left(before) == []
 
 
+@pytest.mark.slow
 def test_so_it_is_where_the_engine_has_a_thread_of_its_own(before: list[Any]) -> None:
     async def main() -> None:
         async with AsyncEngine("demo", **OPTIONS) as engine:

@@ -420,6 +420,7 @@ def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path / "installed"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("strangers")
 def test_an_installed_plugin_that_is_broken_matters_only_where_it_is_wanted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

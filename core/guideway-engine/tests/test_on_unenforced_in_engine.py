@@ -157,6 +157,7 @@ SLOW = {"enum": ["a" * 40 + "!"], "not": {"pattern": "^(a+)+$"}}
 """There is one text, and judging it never ends."""
 
 
+@pytest.mark.slow
 def test_a_server_waits_for_verdicts_without_spinning() -> None:
     async def main() -> None:
         async with AsyncEngine(EngineConfig(**OPTIONS, on_unenforced="check")) as engine:

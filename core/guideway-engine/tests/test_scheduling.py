@@ -90,7 +90,7 @@ def test_a_better_priority_goes_first_and_takes_the_place_of_others(
 
 
 @pytest.mark.parametrize("num_speculative_tokens", everyday([0, 3], 3))
-@pytest.mark.parametrize("modifiers", everyday([{}, GUIDED], GUIDED), ids=["plain", "companions"])
+@pytest.mark.parametrize("modifiers", everyday([{}, GUIDED], {}), ids=["plain", "companions"])
 def test_a_full_cache_preempts_and_changes_no_output(
     modifiers: dict[str, Any], num_speculative_tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -188,7 +188,8 @@ def in_a_forked_process(num_threads: int) -> None:
         process.join()
 
 
-@pytest.mark.parametrize("num_threads", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_threads", [1, 2])
 def test_a_forked_process_goes_on(num_threads: int) -> None:
     """In a process of its own: beside other tests there are threads of other libraries, which do not stand a fork."""
     script = f"import test_cpu_device\ntest_cpu_device.in_a_forked_process({num_threads})\nprint('done')"

@@ -231,6 +231,7 @@ def test_another_sequence_that_is_not_a_number_stays_alone(beside: list[Append],
     np.testing.assert_array_equal(np.asarray(runner.forward(step).logits)[0], wanted)
 
 
+@pytest.mark.slow
 def test_moves_copy_and_clear_what_they_name(tmp_path: Path) -> None:
     runner = runner_of(saved(tmp_path))
     append = Append(Region(1900, 1), 0, [1], 1)
