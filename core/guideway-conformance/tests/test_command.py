@@ -124,6 +124,37 @@ def test_mistakes_have_a_status_and_a_reason(
     assert said in capsys.readouterr().err
 
 
+def test_a_class_in_a_file_is_tested_as_it_is(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "helping.py").write_text("NAME = 'elsewhere'\n")
+    file = folder / "backend.py"
+    file.write_text(f"from helping import NAME\n\n{GOOD}\n\nDevice.name = NAME\n")
+    assert main(["conform", str(file), "--up-to", "core", "--report", "r.json"]) == 0
+    assert "device.Device: CERTIFIED" in capsys.readouterr().out
+    assert main(["conform", f"{file}:Device", "mine", "--up-to", "smoke"]) == 2
+    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert rows == [["device.Device", "incomplete"], ["gwt-mine/device.mine", "incomplete"]]
+    with file.open("a") as end:
+        end.write("\n\nclass Other(Device):\n    pass\n")
+    for address, said in (
+        (f"{file}:Devise", "defines no plugin of the name 'Devise'; write "),
+        (str(folder / "helping.py"), "helping.py defines no plugins"),
+        (str(folder / "none.py"), "there is no file"),
+    ):
+        assert main(["conform", address]) == 4
+        assert said in capsys.readouterr().err
+    assert main(["conform", str(file), "--record"]) == 2
+    assert "only what is installed can be recorded" in capsys.readouterr().err
+    (folder / "broken.py").write_text("import no_such_library\n")
+    assert main(["conform", str(folder / "broken.py")]) == 4
+    said = "broken.py cannot be imported: ModuleNotFoundError: No module named 'no_such_library'"
+    assert said in capsys.readouterr().err
+
+
 def test_a_plugin_that_cannot_be_loaded(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     install(site, UNLOADABLE)
     assert main(["conform", "mine"]) == 4

@@ -27,7 +27,7 @@ from guideway_conformance.known_failures import FILE_NAME, Preferences
 from guideway_conformance.registry import KIND_MODULES
 from guideway_conformance.report import INTERRUPTED, Report
 from guideway_conformance.runner import run
-from guideway_conformance.target import Target, find
+from guideway_conformance.target import Target, find, is_file
 
 __all__ = ["CANNOT_LOAD", "EXIT_STATUS", "conform"]
 
@@ -65,15 +65,18 @@ def conform(args: Namespace) -> int:
         return _all(args, records, lock)
 
 
-def _chosen(args: Namespace) -> tuple[Sequence[PluginRecord], str]:
+def _chosen(args: Namespace) -> tuple[Sequence[PluginRecord | Target], str]:
     """The plugins to test, each once, and the lock file. Raises `InvalidConfiguration` and `PluginError`."""
     if args.config is None:
         if not args.plugin:
             raise InvalidConfiguration("name a PLUGIN, or give --config FILE", field="plugin")
-        records = [find(address) for address in args.plugin]
-        for record in () if args.record else records:
-            Target.of(record)  # which refuses a kind without checks
-        return list(dict.fromkeys(records)), args.lock or default_lock()
+        if args.record and any(map(is_file, args.plugin)):
+            raise InvalidConfiguration("only what is installed can be recorded; leave out --record", field="record")
+        chosen = [Target.in_file(address) if is_file(address) else find(address) for address in args.plugin]
+        for record in () if args.record else chosen:
+            if isinstance(record, PluginRecord):
+                Target.of(record)  # which refuses a kind without checks
+        return list({_name(record): record for record in chosen}.values()), args.lock or default_lock()
     if args.plugin:
         raise InvalidConfiguration("name plugins or give --config FILE, not both", field="config")
     from guideway import EngineConfig  # of a host, and only for its files
@@ -85,40 +88,45 @@ def _chosen(args: Namespace) -> tuple[Sequence[PluginRecord], str]:
     return records, args.lock or plugins.lock_file
 
 
-def _all(args: Namespace, records: Sequence[PluginRecord], lock: str) -> int:
+def _name(record: PluginRecord | Target) -> str:
+    return record.name if isinstance(record, Target) else record.id
+
+
+def _all(args: Namespace, records: Sequence[PluginRecord | Target], lock: str) -> int:
     """Test several, one after the other, and tell at the end what came of each."""
-    came: dict[PluginRecord, Outcome] = {}
+    came: dict[str, Outcome] = {}
     for form in FORMS:
         if folder := getattr(args, form):
             Path(folder).mkdir(parents=True, exist_ok=True)
     for record in records:
-        if args.record and Path(lock).exists() and Lock.read(lock).certification(record).accepted:
-            came[record] = (0, "as it was recorded", "")
+        name, recorded = _name(record), args.record and Path(lock).exists()
+        if recorded and isinstance(record, PluginRecord) and Lock.read(lock).certification(record).accepted:
+            came[name] = (0, "as it was recorded", "")
             continue
         try:
-            came[record] = _one(args, record, lock, in_folders=True)
+            came[name] = _one(args, record, lock, in_folders=True)
         except CannotLoad as error:
             print(f"guideway conform: {error}", file=sys.stderr)
-            came[record] = (CANNOT_LOAD, "cannot be loaded", "")
+            came[name] = (CANNOT_LOAD, "cannot be loaded", "")
         except KeyboardInterrupt:
-            came[record] = (EXIT_STATUS["incomplete"], ENDED, "")
+            came[name] = (EXIT_STATUS["incomplete"], ENDED, "")
         print()
-        if came[record][1] == ENDED:
+        if came[name][1] == ENDED:
             break
     nothing: Outcome = (EXIT_STATUS["incomplete"], "not begun", "")
-    rows = [(record.id, *came.get(record, nothing)[1:]) for record in records]
+    rows = [(name, *came.get(name, nothing)[1:]) for name in map(_name, records)]
     print_table(("PLUGIN", "CAME OF IT", "MET"), rows)
-    statuses = {came.get(record, nothing)[0] for record in records}
+    statuses = {came.get(name, nothing)[0] for name in map(_name, records)}
     return next(status for status in GRAVEST_FIRST if status in statuses)
 
 
-def _one(args: Namespace, record: PluginRecord, lock: str, *, in_folders: bool) -> Outcome:
+def _one(args: Namespace, record: PluginRecord | Target, lock: str, *, in_folders: bool) -> Outcome:
     """Test one. Raises `CannotLoad`."""
-    if record.kind not in KIND_MODULES:
+    if isinstance(record, PluginRecord) and record.kind not in KIND_MODULES:
         return _without_checks(record, lock if args.record else "")
     preferences = _preferences(record)
-    target = Target.of(record)
-    target = Target.of(record, preferences.settings(target.component))
+    target = record if isinstance(record, Target) else Target.of(record)
+    target = replace(target, settings=preferences.settings(target.component))
     for name in preferences.strangers(target.component):
         print(
             f"guideway conform: {FILE_NAME}: [subjects.{name!r}] is about no installed plugin, and is not read here",
@@ -163,10 +171,11 @@ def _without_checks(record: PluginRecord, lock: str) -> Outcome:
     return 0, "locked, has no checks", ""
 
 
-def _preferences(record: PluginRecord) -> Preferences:
-    """Read the preferences of the nearest ``conformance.toml``: from here, or else from where an editable install has
-    its sources."""
-    file = Preferences.find(".") or (Preferences.find(record.editable) if record.editable else None)
+def _preferences(record: PluginRecord | Target) -> Preferences:
+    """Read the preferences of the nearest ``conformance.toml``: from here, or else from where the file is, or an
+    editable install has its sources."""
+    sources = str(Path(record.file).parent) if isinstance(record, Target) else record.editable
+    file = Preferences.find(".") or (Preferences.find(sources) if sources else None)
     return Preferences.read(file) if file else Preferences()
 
 

@@ -52,11 +52,16 @@ def add_conform(subparsers: _SubParsersAction[ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "conform",
         help="test a plugin against its contract",
-        description="Test an installed plugin against its contract, each check in a process of its own.",
+        description="Test a plugin against its contract, each check in a process of its own.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("plugin", metavar="PLUGIN", nargs="*", help="NAME, KIND.NAME or DISTRIBUTION/KIND.NAME")
+    parser.add_argument(
+        "plugin",
+        metavar="PLUGIN",
+        nargs="*",
+        help="NAME, KIND.NAME, DISTRIBUTION/KIND.NAME, or FILE.py:CLASS of what is not installed",
+    )
     parser.add_argument("--config", metavar="FILE", help="test all that this configuration of an engine selects")
     parser.add_argument("--contract", metavar="VERSION", default=CONTRACT, help="default: %(default)s")
     parser.add_argument(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 from guideway import api
-from guideway.errors import PluginConflict, PluginNotFound
+from guideway.errors import PluginConflict, PluginNotFound, contain, text_of
 from guideway.plugins import loading
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import HOOKS, KINDS
@@ -20,7 +20,7 @@ from guideway.plugins.selection import matching
 from guideway_conformance.registry import KIND_MODULES
 from guideway_conformance.subjects import Settings
 
-__all__ = ["Target", "find"]
+__all__ = ["Target", "find", "is_file"]
 
 
 def find(address: str) -> PluginRecord:
@@ -99,6 +99,31 @@ class Target:
             settings=settings or Settings(),
         )
 
+    @staticmethod
+    def in_file(address: str) -> Target:
+        """The class that ``FILE.py:CLASS`` means, or ``FILE.py`` if it defines one. What the file imports is found as
+        by ``python FILE.py``. Raises `PluginNotFound`, also for a file that cannot be imported."""
+        path, _, qualname = address.partition(".py")
+        file = Path(f"{path}.py").resolve()
+        if not file.is_file():
+            raise PluginNotFound(f"there is no file {path}.py", plugin=address)
+        if str(file.parent) not in sys.path:
+            sys.path.insert(0, str(file.parent))
+        try:
+            module = _module(file.stem, str(file))
+        except BaseException as error:
+            contain(error)
+            raise PluginNotFound(f"{file.name} cannot be imported: {text_of(error)}", plugin=address) from error
+        classes = {name: value for name, value in vars(module).items() if _is_plugin(value, module.__name__)}
+        name = qualname.removeprefix(":") or (next(iter(classes)) if len(classes) == 1 else "")
+        if name not in classes:
+            said = f"no plugin of the name {name!r}" if name else f"{len(classes) or 'no'} plugins"
+            choices = " or ".join(f"{path}.py:{found}" for found in classes)
+            advice = f"; write {choices}" if choices else ""
+            raise PluginNotFound(f"{file.name} defines {said}{advice}", plugin=address)
+        found = Target.of_class(classes[name])
+        return replace(found, module=file.stem, file=str(file))
+
     def record(self) -> PluginRecord | None:
         """The installed plugin's record; None for a bare class."""
         if self.plugin is None:
@@ -125,6 +150,22 @@ class Target:
     def from_json(data: dict[str, Any]) -> Target:
         settings = data.pop("settings")
         return Target(**data, settings=Settings(**{**settings, "requests": tuple(settings["requests"])}))
+
+
+def is_file(address: str) -> bool:
+    """Return whether an address means a class in a file."""
+    return address.endswith(".py") or ".py:" in address
+
+
+def _is_plugin(value: object, module: str) -> bool:
+    """Return whether a name of a module is a class that there are checks for, and which it defines itself."""
+    if not isinstance(value, type) or value.__module__ != module:
+        return False
+    try:
+        Target.of_class(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _module(name: str, file: str) -> Any:
