@@ -38,6 +38,12 @@ WITH_A_WAY_OUT = {
         record(zq={"type": "integer"}),
     ]
 }
+PERSON = record(
+    name={"type": "string", "maxLength": 24},
+    age={"type": "integer", "minimum": 0},
+    email={"type": "string", "pattern": "^[a-z]{1,8}@[a-z]{1,8}[.]com$"},
+)
+PEOPLE = {"type": "array", "items": PERSON, "minItems": 4}
 RECURSIVE = {
     "$ref": "#/$defs/node",
     "$defs": {"node": record(next={"anyOf": [{"$ref": "#/$defs/node"}, {"const": "the very end of this long list"}]})},
@@ -90,6 +96,29 @@ def test_what_does_not_fit_is_looked_for_thoroughly_once(
     assert drawn(strategy, grammar, Budget(num_tokens, Reserve.of(constraint, VOCABULARY)), 1) is None
     assert sum(work >= MAX_TRIED for work in works) <= 1
     assert sum(works) < 3 * MAX_TRIED
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+def test_what_needs_far_more_than_is_left_is_not_looked_for_again(
+    cls: type[GrammarStrategy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No bound proves that nothing fits, so that it is tried: thoroughly for the first output of a constraint, and once
+    for each on its way how long the end would be. Anything more takes longer than all the steps."""
+    strategy, constraint, beginnings = cls(VOCABULARY, {}), JsonSchema(PEOPLE), Beginnings()
+    grammar, reserve = strategy.compile(constraint), Reserve.of(constraint, VOCABULARY)
+    assert reserve.fewest < 104
+    works, find = [], closer.find_completion
+
+    def counted(*args: Any, **options: Any) -> list[int] | None:
+        works.append(options["most_tried"])
+        return find(*args, **options)
+
+    monkeypatch.setattr(closer, "find_completion", counted)
+    for seed in range(4):
+        works.clear()
+        assert drawn(strategy, grammar, Budget(104, reserve), seed, beginnings=beginnings) is None
+        assert len(works) == (3 if seed == 0 else 1)
+        assert works[-1] <= MAX_TRIED // 8
 
 
 @pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)

@@ -10,7 +10,7 @@ import numpy as np
 from guideway.api import CompiledGrammar, GrammarStrategy, Matcher
 from guideway.api.bitmask import unpack
 from guideway.json_schema.prober import byte_vocabulary
-from guideway.runtime.closing import Budget, Closer, Lexicon
+from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon
 from guideway.runtime.replay import new_matcher
 
 __all__ = ["LEXICON", "STOPS", "VOCABULARY", "allowed_after", "beginning_with", "drawn", "record"]
@@ -53,11 +53,17 @@ def beginning_with(text: bytes) -> Choose:
 
 
 def drawn(
-    strategy: GrammarStrategy, grammar: CompiledGrammar, budget: Budget, seed: int, choose: Choose = at_random
+    strategy: GrammarStrategy,
+    grammar: CompiledGrammar,
+    budget: Budget,
+    seed: int,
+    choose: Choose = at_random,
+    *,
+    beginnings: Beginnings | None = None,
 ) -> bytes | None:
     """The text of an output; None if it is not complete within its budget."""
     rng, matcher = random.Random(seed), new_matcher(strategy, grammar, STOPS)
-    closer, output = Closer(LEXICON, STOPS, budget), list[int]()
+    closer, output = Closer(LEXICON, STOPS, budget, None, beginnings), list[int]()
     while len(output) < budget.num_tokens and not matcher.is_terminated():
         token_id = choose(rng, allowed_after(matcher, closer), output)
         assert matcher.accept((token_id,)) == 1

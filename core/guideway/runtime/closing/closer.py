@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from guideway.api.bitmask import BITS_PER_WORD, Bitmask, is_allowed
 from guideway.api.grammar import Matcher
 from guideway.errors import UnsupportedCapability
-from guideway.json_schema.cursor import START, JsonCursor, Place
+from guideway.json_schema.cursor import BLANKS, START, JsonCursor, Place
 from guideway.runtime.bans import Bans
 from guideway.runtime.closing.lexicon import Lexicon
 from guideway.runtime.closing.reserve import Reserve
@@ -45,6 +45,8 @@ MOST_BEGINNINGS = 64
 """The number of beginnings that are kept of one grammar."""
 AGAIN = 2
 """The part of the budget that is left after which a completion is looked for anew, where none was found."""
+TOO_LONG = 1.5
+"""Times what is left: where one was looked for in vain, and the first that comes has more tokens, it is not again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +229,8 @@ class Closer:
             return replace(record, free_until=num_accepted + room // (reserve.growth + 1)), None
         keep = self._kept(cursor, row, room) if cursor is not None and room > reserve.within + 1 else None
         words = np.zeros(self._lexicon.words, dtype=np.int32) if keep is None else keep.copy()
-        for token_id in (path[0], *self._stop_token_ids, *self._affordable(matcher, row, record, path)):
-            words.view(np.uint32)[token_id // BITS_PER_WORD] |= np.uint32(1 << token_id % BITS_PER_WORD)
+        _add(words, (path[0], *self._stop_token_ids))
+        _add(words, self._affordable(matcher, row & ~words, record, path))
         return record, words
 
     def _back(self, matcher: Matcher, record: Record, left: int) -> Record | None:
@@ -278,6 +280,8 @@ class Closer:
         num_accepted = len(self._accepted)
         if self._budget.num_tokens < self._budget.reserve.fewest:
             return Record(self._budget.num_tokens, num_accepted)
+        if record.found_none and self._needs_too_many(matcher, left):
+            return Record(self._budget.num_tokens, num_accepted)
         again = num_accepted + max(1, left // AGAIN)
         for lifts in (False, True) if self._budget.bans.of_completion else (False,):
             if num_accepted < record.bans_at and not lifts:
@@ -286,6 +290,13 @@ class Closer:
                 if (found := self._find(matcher, part=part, lifts=lifts)) is not None:
                     return Record(0, num_accepted, tuple(found), lifts, again if lifts else 0)
         return Record(again, num_accepted)
+
+    def _needs_too_many(self, matcher: Matcher, left: int) -> bool:
+        """Return whether what completes the output, found without regard to what is `left`, is far longer than that.
+        Such a search takes few steps back, and a small part of the work of one that looks for what fits."""
+        work = MAX_TRIED // PART_FIRST
+        found = self._find(matcher, part=PART_FIRST, lifts=True, limit=LONGEST, most_tried=work, quick=True)
+        return found is not None and len(found) > TOO_LONG * left
 
     def _same(self, matcher: Matcher, record: Record, left: int, cursor: JsonCursor | None) -> Record | None:
         """The knowledge of what completed the text before, if it does still; None if it does not."""
@@ -358,23 +369,58 @@ class Closer:
         )
 
     def _affordable(self, matcher: Matcher, row: NDArray[np.int32], record: Record, path: Sequence[int]) -> list[int]:
-        """The tokens after which the output can be completed, where there are few: without what is banned, where the
-        `path` is."""
+        """The tokens of `row` after which the output can be completed, where there are few: without what is banned,
+        where the `path` is."""
+        if not row.any():
+            return []
         allowed = np.flatnonzero(self._lexicon.bits(row))
         if len(allowed) * len(path) > MOST_TRIED:
             return []
-        found = []
+        found, known = [], self._with_text_of(path, allowed.tolist())
         for token_id in allowed.tolist():
-            if token_id in self._stop_token_ids or matcher.accept((token_id,)) != 1:
+            rest = known.get(token_id)
+            if rest == [] or matcher.accept((token_id,)) != 1:
                 continue
             self._accepted.append(token_id)
             try:
+                if rest and matcher.validate(rest) == len(rest):
+                    found.append(token_id)
+                    continue
                 find = partial(self._find, matcher, most_tried=FEW * len(path), most_masks=FEW_MASKS, quick=True)
                 if find() or (record.lifts_bans and find(lifts=True)):
                     found.append(token_id)
             finally:
                 self.rollback(1)
                 matcher.rollback(1)
+        return found
+
+    def _with_text_of(self, path: Sequence[int], token_ids: Sequence[int]) -> dict[int, list[int]]:
+        """What completes the output after those of `token_ids` that the text of `path` begins with too, and after white
+        space: the rest of that text, as to look for another takes many times as long. Empty where white space has no
+        room, since nothing becomes shorter by it."""
+        tokens, left = self._lexicon.tokens, self._budget.num_tokens - len(self._accepted)
+        between_values = self._budget.reserve.is_json and not self._cursor().in_string
+        text, found = b"".join(tokens[i] for i in path), dict[int, list[int]]()
+        for token_id in token_ids:
+            token = tokens[token_id]
+            if text.startswith(token) and token:
+                place = count = 0
+                while place < len(token):  # to where a token of the path ends, too
+                    place += len(tokens[path[count]])
+                    count += 1
+                between = self._lexicon.spell(text[len(token) : place])
+                if between is None:
+                    continue
+                rest = [*between, *path[count:]]
+            elif between_values and token and not token.strip(BLANKS):
+                rest = list(path)
+            else:
+                continue
+            if len(rest) < left:
+                if self._is_free([token_id, *rest]):
+                    found[token_id] = rest
+            elif not text.startswith(token):
+                found[token_id] = []
         return found
 
     def _kept(self, cursor: JsonCursor, row: NDArray[np.int32], room: int) -> NDArray[np.int32] | None:
@@ -391,3 +437,9 @@ class Closer:
             case Place.SCALAR if may_choose:
                 return self._lexicon.scalars
         return None
+
+
+def _add(words: NDArray[np.int32], token_ids: Iterable[int]) -> None:
+    """Set the bits of these tokens."""
+    for token_id in token_ids:
+        words.view(np.uint32)[token_id // BITS_PER_WORD] |= np.uint32(1 << token_id % BITS_PER_WORD)

@@ -130,6 +130,9 @@ def go_back(
     place, around = begin, cursor.open[:-1]
     for at, token_id in enumerate(path[:-1]):
         token = lexicon.tokens[token_id]
+        if place.in_string and b'"' not in token:  # no value ends in it
+            place = place.after(token)
+            continue
         for offset in range(len(token)):
             if place.place in ENDED and len(found := joints.setdefault(place.open, [])) < MOST_JOINED:
                 found.append((at, offset))

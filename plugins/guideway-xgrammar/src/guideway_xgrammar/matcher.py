@@ -76,24 +76,28 @@ class XgrammarMatcher(Matcher):
         self._num_accepted = 0
 
     def accept(self, token_ids: Sequence[int]) -> int:
-        native = self.native
+        native, rule, ahead, places = self.native, self._rule, self._ahead, self._places
+        # xgrammar prints a warning when it is offered a special token or anything after termination
+        if native.is_terminated():
+            return 0
         for count, token_id in enumerate(token_ids):
-            # xgrammar prints a warning when it is offered a special token or anything after termination
-            if native.is_terminated() or not (self._tokens[token_id] or token_id in self._stop_token_ids):
+            is_stop = token_id in self._stop_token_ids
+            if not (is_stop or self._tokens[token_id]):
                 return count
             place = None
-            if self._rule is not None and token_id not in self._stop_token_ids:
-                place = self._rule.after(self._places[-1], token_id)
+            if rule is not None and not is_stop:
+                place = rule.after(places[-1], token_id)
                 if place is None:
                     return count
-                ahead = self._ahead
-                if ahead is not None and not ahead.leads_on(self._places[-1], token_id, self._mask_after):
+                if ahead is not None and not ahead.leads_on(places[-1], token_id, self._mask_after):
                     return count
             if not native.accept_token(token_id):
                 return count
-            if self._rule is not None:
-                self._places.append(place or self._places[-1])
+            if rule is not None:
+                places.append(place or places[-1])
             self._num_accepted += 1
+            if is_stop and native.is_terminated():
+                return count + 1
         return len(token_ids)
 
     def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
