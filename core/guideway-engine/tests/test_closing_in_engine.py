@@ -42,6 +42,20 @@ SCHEMAS: list[dict[str, Any]] = [
     {"anyOf": [{"type": "string", "maxLength": 200}, {"type": "object", "properties": {"a": {}}}, {"type": "null"}]},
 ]
 
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 24},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "email": {"type": "string", "pattern": "^[a-z]{1,8}@[a-z]{1,8}[.]com$"},
+        "tags": {"type": "array", "items": {"enum": ["new", "regular", "vip"]}, "minItems": 3, "maxItems": 3},
+    },
+    "required": ["name", "age", "email", "tags"],
+    "additionalProperties": False,
+}
+PEOPLE = {"type": "array", "items": PERSON, "minItems": 4}
+"""The shortest that is found has 126 tokens of the demo model's, and other ways to write the same text have few more."""
+
 PROMPT = "Describe what you see."
 
 
@@ -49,6 +63,18 @@ PROMPT = "Describe what you see."
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     with Engine("demo", grammar=("llguidance", "xgrammar"), grammar_host=request.param, max_num_seqs=8) as engine:
         yield engine
+
+
+@pytest.mark.parametrize("strategy", everyday(["llguidance", "xgrammar"], "xgrammar"))
+def test_what_hardly_fits_is_complete_however_its_text_is_cut_into_tokens(engine: Engine, strategy: str) -> None:
+    constraint = JsonSchema(PEOPLE, strategy=strategy)
+    params = [
+        SamplingParams(max_tokens=budget, temperature=temperature, seed=seed, constraint=constraint)
+        for seed, (budget, temperature) in enumerate([(126, 0.0), (128, 0.0), (128, 1.0), (132, 1.5), (140, 1.0)])
+    ]
+    for result in engine.generate([PROMPT] * len(params), params):
+        assert result.finish_reason is FinishReason.STOP, (result.text, result.unenforced)
+        jsonschema.validate(json.loads(result.text), PEOPLE)
 
 
 @pytest.mark.parametrize("strategy", ["llguidance", "xgrammar"])

@@ -217,9 +217,12 @@ class Closer:
         cursor = self._cursor() if reserve.is_json else None
         path = record.rest(self._accepted)
         if not path:
-            if (known := self._same(matcher, record, left, cursor) or self._back(matcher, record, left)) is None:
-                known = self._looked_for(matcher, record, left)
-            record = known
+            record = (
+                self._cut_otherwise(matcher, record, cursor)
+                or self._same(matcher, record, left, cursor)
+                or self._back(matcher, record, left)
+                or self._looked_for(matcher, record, left)
+            )
             if not (path := record.path):
                 return record, None
         room = left - len(path)
@@ -232,6 +235,21 @@ class Closer:
         _add(words, (path[0], *self._stop_token_ids))
         _add(words, self._affordable(matcher, row & ~words, record, path))
         return record, words
+
+    def _cut_otherwise(self, matcher: Matcher, record: Record, cursor: JsonCursor | None) -> Record | None:
+        """The knowledge of the end where the output has gone on as the text of the completion does, in other tokens, or
+        with white space; None if it has not."""
+        if not record.path or record.at > len(self._accepted):
+            return None
+        written = b"".join([self._lexicon.tokens[i] for i in self._accepted[record.at :]])
+        rest = self._rest_of_text(record.path, written, in_string=cursor is None or cursor.in_string)
+        return None if rest is None else self._led_to(matcher, rest, record)
+
+    def _led_to(self, matcher: Matcher, path: Sequence[int], record: Record) -> Record | None:
+        """`_led_on` with what fits, and what the matcher proves."""
+        if len(path) > self._budget.num_tokens - len(self._accepted) or matcher.validate(path) != len(path):
+            return None
+        return self._led_on(record, path)
 
     def _back(self, matcher: Matcher, record: Record, left: int) -> Record | None:
         """The knowledge of a completion that comes back to the one of before, which the output has left: a search would
@@ -302,7 +320,7 @@ class Closer:
         """The knowledge of what completed the text before, if it does still; None if it does not."""
         if not record.path or cursor is None or cursor.place not in SAME or len(record.path) > left:
             return None
-        return self._led_on(record, record.path) if matcher.validate(record.path) == len(record.path) else None
+        return self._led_to(matcher, record.path, record)
 
     def shortest(self, matcher: Matcher) -> int | None:
         """Count the tokens of the shortest completion that is found, however few are left; None if none is."""
@@ -376,14 +394,19 @@ class Closer:
         allowed = np.flatnonzero(self._lexicon.bits(row))
         if len(allowed) * len(path) > MOST_TRIED:
             return []
-        found, known = [], self._with_text_of(path, allowed.tolist())
+        found, left = [], self._budget.num_tokens - len(self._accepted)
+        cursor = self._cursor() if self._budget.reserve.is_json else None
         for token_id in allowed.tolist():
-            rest = known.get(token_id)
-            if rest == [] or matcher.accept((token_id,)) != 1:
+            token = self._lexicon.tokens[token_id]
+            in_string = cursor is None or cursor.after(token).in_string
+            rest = self._rest_of_text(path, token, in_string=in_string) if token else None
+            if rest is not None and len(rest) >= left and not token.strip(BLANKS) and not in_string:
+                continue  # nothing becomes shorter by white space
+            if matcher.accept((token_id,)) != 1:
                 continue
             self._accepted.append(token_id)
             try:
-                if rest and matcher.validate(rest) == len(rest):
+                if rest is not None and self._led_to(matcher, rest, record):
                     found.append(token_id)
                     continue
                 find = partial(self._find, matcher, most_tried=FEW * len(path), most_masks=FEW_MASKS, quick=True)
@@ -394,34 +417,22 @@ class Closer:
                 matcher.rollback(1)
         return found
 
-    def _with_text_of(self, path: Sequence[int], token_ids: Sequence[int]) -> dict[int, list[int]]:
-        """What completes the output after those of `token_ids` that the text of `path` begins with too, and after white
-        space: the rest of that text, as to look for another takes many times as long. Empty where white space has no
-        room, since nothing becomes shorter by it."""
-        tokens, left = self._lexicon.tokens, self._budget.num_tokens - len(self._accepted)
-        between_values = self._budget.reserve.is_json and not self._cursor().in_string
-        text, found = b"".join(tokens[i] for i in path), dict[int, list[int]]()
-        for token_id in token_ids:
-            token = tokens[token_id]
-            if text.startswith(token) and token:
-                place = count = 0
-                while place < len(token):  # to where a token of the path ends, too
-                    place += len(tokens[path[count]])
-                    count += 1
-                between = self._lexicon.spell(text[len(token) : place])
-                if between is None:
-                    continue
-                rest = [*between, *path[count:]]
-            elif between_values and token and not token.strip(BLANKS):
-                rest = list(path)
-            else:
-                continue
-            if len(rest) < left:
-                if self._is_free([token_id, *rest]):
-                    found[token_id] = rest
-            elif not text.startswith(token):
-                found[token_id] = []
-        return found
+    def _rest_of_text(self, path: Sequence[int], written: bytes, *, in_string: bool) -> list[int] | None:
+        """What completes the output once `written` stands where the text of `path` would begin: the rest of that text,
+        where they are alike but for how they are cut into tokens, or for white space that came last, not `in_string`.
+        To look for another takes many times as long. None where they differ."""
+        tokens = self._lexicon.tokens
+        text = b"".join([tokens[i] for i in path])
+        if not text.startswith(written):
+            written = written if in_string else written.rstrip(BLANKS)
+            if not text.startswith(written):
+                return None
+        place = count = 0
+        while place < len(written):  # to where a token of the path ends, too
+            place += len(tokens[path[count]])
+            count += 1
+        between = self._lexicon.spell(text[len(written) : place])
+        return None if between is None else [*between, *path[count:]]
 
     def _kept(self, cursor: JsonCursor, row: NDArray[np.int32], room: int) -> NDArray[np.int32] | None:
         """The tokens that open nothing where the text ends, and choose nothing that asks for more than there is room
