@@ -52,9 +52,9 @@ def interleaved(component: type | ModuleType, most: int = MOST) -> Iterator[None
 
 
 def amid(component: type | ModuleType, call: Callable[[], T], other: Callable[[], object]) -> Iterator[T]:
-    """The values of `call` when another thread does all of `other` before one line of `component`'s package, for each such
-    line in turn: each order of two calls in which one of them is interrupted once. Where a lock keeps `other` waiting,
-    it goes on when `call` does."""
+    """The values of `call` when another thread does all of `other` before one line of `component`'s package, for each
+    such line in turn: each order of two calls in which one of them is interrupted once. Where a lock keeps `other`
+    waiting, it goes on when `call` does."""
     files = _files(component)
     place = 0
     while place < LINES:

@@ -66,7 +66,7 @@ def compile_serves_several_threads(subject: ModifierSubject) -> None:
         values = list(threads.map(lambda request: _compiled(bench, request), requests))
     for request, value in zip(requests, values, strict=True):
         _expect_same(subject, request, value, "compiled beside others,")
-    asked = [*_asked(bench)[::2], *_variants(bench)[:: max(1, MOST_VARIANTS // 4)]]
+    asked = [*_asked(bench)[::2], *_variants(bench)[:: max(1, MOST_VARIANTS // 2)]]
     for (request, example), (other, _) in zip(asked, [*asked[1:], asked[0]], strict=True):
         wanted = _seen(subject, request, example, _compiled(bench, request))
         for value in amid(subject.cls, partial(_compiled, bench, request), partial(_compiled, bench, other)):

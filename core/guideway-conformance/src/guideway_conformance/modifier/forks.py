@@ -18,7 +18,7 @@ from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
 NUM_STEPS = 4
-TOGETHER = 40
+TOGETHER = 24
 """The number of tokens for which a fork and its parent go on alike."""
 LATE = (40, 300)
 """The numbers of tokens after which a late fork is made."""

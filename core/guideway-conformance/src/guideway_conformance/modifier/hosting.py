@@ -229,7 +229,7 @@ EDGES = (32_768, 65_536)
 BESIDE = (-256, -128, 128, 256)
 """The distances from an edge at which rows are compared."""
 CHUNK = 64
-HEARING = 5.0
+HEARING = 1.0
 """The seconds after which a sequence is given up that hears tokens slowly."""
 
 

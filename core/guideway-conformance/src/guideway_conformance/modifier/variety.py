@@ -21,7 +21,7 @@ from guideway_conformance.modifier.verbs import Answers, expect_same_answers
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
-MOST = 48
+MOST = 32
 """The variants of each example that are tried."""
 AT_ONCE = 12
 """The sequences of a crowd of variants."""
@@ -83,15 +83,16 @@ def _token_ids(value: Any) -> Iterator[int]:
 
 @check("modifier", tier="extended", seconds=180)
 def options_near_its_examples_are_served(subject: ModifierSubject) -> None:
-    """A request that `start` takes is served as the examples are, with other options than theirs: other numbers, NaN and infinite
-    ones too, token ids, texts and lists. Results are numbers or -inf, rows are the same alone and after drafts, a state
-    that heard the same says the same, and companions have prompts of the vocabulary."""
+    """A request that `start` takes is served as the examples are, with other options than theirs: other numbers, NaN
+    and infinite ones too, token ids, texts and lists. Results are numbers or -inf, rows are the same alone and after
+    drafts, a state that heard the same says the same, and companions have prompts of the vocabulary."""
     _serve(subject, variants(Bench(subject)))
 
 
 @check("modifier", tier="extended", trait="constructs", seconds=180)
 def operators_options_are_served(subject: ModifierSubject) -> None:
-    """A modifier that is built with other options of the operator than the default serves its examples by the same rules."""
+    """A modifier that is built with other options of the operator than the default serves its examples as always, by
+    the same rules."""
     given = dict(subject.settings.options)
     with hints_read() as hints:
         Bench(subject)

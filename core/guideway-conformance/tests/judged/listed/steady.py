@@ -18,7 +18,7 @@ MUTANTS = (
         "entropies=state.entropies.copy(), ",
         "entropies=deque(state.entropies), ",
         ("docs/contracts/modifier.md: A forked state is a copy, however late: it gives what its parent gives."),
-        reason="No fork went on beside its parent with feedback. Both go on for 40 tokens now.",
+        reason="No fork went on beside its parent with feedback. Both go on now.",
         now="modifier.forks_go_on_as_their_parent",
     ),
     Mutant(
