@@ -27,6 +27,7 @@ from guideway.api import (
     Step,
     StepBatch,
     hookimpl,
+    parse_options,
 )
 
 
@@ -131,6 +132,11 @@ class AlignedTransform(LogitTransform):
         return ops.add_at(logits, repeated, ids.reshape(-1), payload.arrays["corrections"].reshape(-1))
 
 
+@dataclass(frozen=True)
+class NoOptions:
+    """The operator has none."""
+
+
 @dataclass
 class AlignedState:
     known: dict[tuple[int, ...], float]
@@ -147,6 +153,7 @@ class Aligned(LogitModifier[AlignedState]):
 
     def __init__(self, options: Any, context: Any) -> None:
         super().__init__(options, context)
+        parse_options(NoOptions, options, where="modifier.aligned")
         self.stores: dict[tuple[int, ...], dict[tuple[int, ...], float]] = {}
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> AlignedState | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from guideway.api import (
     StepBatch,
     UnsupportedCapability,
     WorkerContext,
+    parse_options,
 )
 from guideway_conformance.modifier.subject import ModifierSubject
 from guideway_conformance.registry import TIERS, Tier, checks, plan
@@ -37,6 +39,11 @@ from saboteurs.modifier import compiling, references
 
 from tests.support.probes import Aligned, GreenList, Guidance, Gumbel
 from tests.support.stages import everyday
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The operator has none."""
 
 
 class LengthTransform(LogitTransform):
@@ -114,6 +121,7 @@ class Budget(LogitModifier[BudgetState]):
 
     def __init__(self, options: Mapping[str, Any], context: Any) -> None:
         super().__init__(options, context)
+        parse_options(NoOptions, options, where="modifier.budget")
         self.buffers = [np.zeros((2, 4096), dtype=np.int32) for _ in range(2)]
         self.turn = 0
         self.live = 0
@@ -250,6 +258,7 @@ class Follow(LogitModifier[int]):
 
     def __init__(self, options: Mapping[str, Any], context: Any) -> None:
         super().__init__(options, context)
+        parse_options(NoOptions, options, where="modifier.follow")
         self.table: dict[int, tuple[int, float]] = {}
         self.free = list(range(255, -1, -1))
         self.buffers = [np.empty(2048, dtype=np.int32) for _ in range(2)]

@@ -29,10 +29,12 @@ CORRECT = (
     *("trie_choice.TrieChoice", "ranges.Ranges", "brackets.Brackets", "lazyre.LazyRegex"),
     *("ledger.Ledger", "admission.Admission", "memguard.MemoryGuard", "adapter.Adapter"),
     *("similarity.Similarity", "keywords.Keywords", "signatures.Signatures"),
+    *("contrast.Contrast", "echo.Echo", "meter.Meter", "steady.Steady"),
 )
 KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
     **dict.fromkeys(("tailfree", "ngramfade", "lexicon", "tournament", "scaffold"), "modifier"),
+    **dict.fromkeys(("contrast", "echo", "meter", "steady"), "modifier"),
     **dict.fromkeys(("regexes", "forms", "trie_choice", "ranges", "brackets", "lazyre"), "grammar"),
     **dict.fromkeys(("devices", "blocks", "torchlets", "plain"), "device"),
     **dict.fromkeys(("attentions", "online", "ragged"), "attention"),

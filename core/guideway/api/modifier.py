@@ -79,7 +79,8 @@ class Step(Protocol):
     @property
     def companion_rows(self) -> Array:
         """``int32[num_rows, c]``: the row of the logits of this modifier's j-th companion of each row's sequence,
-        -1 where there is none. (`Need.COMPANIONS`)"""
+        -1 where there is none: what `LogitModifier.companions` gave for a request runs in each step of its sequences,
+        so it is -1 where that gave fewer, and for sequences that are not this modifier's. (`Need.COMPANIONS`)"""
         ...
 
     def hidden_states(self, rows: Array) -> Array:
@@ -164,13 +165,13 @@ class LogitModifier(ABC, Generic[State]):
     An operator lists it in ``EngineConfig(modifiers=("name",))``; those of one stage act in the order of that list, at
     `Stage.MASK` after the grammar mask. A request uses it with ``SamplingParams(modifiers={"name": {...}})``. Where it
     and the grammar together leave a row without a token, the row is drawn without the modifier, and its name is in the
-    result's `unenforced` (unless it is `LogitTransform.hard` as the grammar mask is).
+    result's `unenforced` (unless it is `LogitTransform.hard` as the grammar mask is). So `accept` may hear any token.
 
     Token ids come in tuples, the arrays of batch and feedback are read-only, and the host may reuse them after the
     step: keep copies. What it does and answers is a function of request, options, tokens and feedback, never of the
-    clock: the same after forks and replays, hours later, and in another process. `options` are the operator's. Methods
-    are called by one thread, but for those that say otherwise. An exception in any of them ends the one request it
-    concerned with `FinishReason.INTERNAL_ERROR`.
+    clock: the same after forks and replays, hours later, and in another process. A `Request.request_id` may come again,
+    with other options. `options` are the operator's. Methods are called by one thread, but for those that say
+    otherwise. An exception in any of them ends the one request it concerned with `FinishReason.INTERNAL_ERROR`.
     """
 
     contract: ClassVar[str]

@@ -28,6 +28,11 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
+class Settings:
+    """The operator has no options."""
+
+
+@dataclass(frozen=True)
 class Wish:
     """The wish of a request."""
 
@@ -53,6 +58,7 @@ class Hello(LogitModifier[Wish]):
 
     def __init__(self, options: Mapping[str, Any], context: ModifierContext) -> None:
         super().__init__(options, context)
+        parse_options(Settings, options, where="modifier.hello")
         self.tables: dict[str, NDArray[np.float32]] = {}
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Wish | None:

@@ -38,6 +38,7 @@ KIND_MODULES = {
         "payloads",
         "transforms",
         "company",
+        "variety",
         "samplers",
         "needs",
         "devices",

@@ -251,6 +251,10 @@ class Bench:
         """The end of a sequence."""
         self.modifier.release(sequence.state)
 
+    def forget(self, request_id: str) -> None:
+        """Drop what was noted of a request that is over."""
+        self._companions.pop(request_id, None)
+
     # Steps
 
     def step(self, sequences: Sequence[Running], drafts: Sequence[Sequence[int]] | None = None) -> Applied:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from guideway_conformance.modifier.records import Applied
 
-__all__ = ["bits", "copied", "expect_alike", "expect_same_steps"]
+__all__ = ["alike", "bits", "copied", "expect_alike", "expect_same_steps"]
 
 TOLERANCE = 1e-4
 """Sums over a row may round otherwise in another batch."""
@@ -18,7 +18,7 @@ TOLERANCE = 1e-4
 
 def expect_alike(found: NDArray[Any], wanted: NDArray[Any], what: str) -> None:
     """Fail with `what` and the first difference, unless two results of `Applied.of` say the same."""
-    if _alike(found, wanted):
+    if alike(found, wanted):
         return
     if found.shape != wanted.shape:
         difference = f"{found.shape} instead of {wanted.shape}"
@@ -49,7 +49,7 @@ def copied(payload: Payload) -> Payload:
     return Payload(payload.rows.copy(), arrays, {name: array.copy() for name, array in payload.shared.items()})
 
 
-def _alike(a: NDArray[Any], b: NDArray[Any]) -> bool:
+def alike(a: NDArray[Any], b: NDArray[Any]) -> bool:
     """Return whether two results of `Applied.of` say the same."""
     if a.shape != b.shape:
         return False

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ from guideway_conformance.modifier.verbs import Answers, expect_same_answers
 from guideway_conformance.reference.strategy import Strategy
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
-from guideway_conformance.threads import interleaved
+from guideway_conformance.threads import amid, interleaved
 
 __all__: list[str] = []
 
@@ -65,6 +66,30 @@ def compile_serves_several_threads(subject: ModifierSubject) -> None:
         values = list(threads.map(lambda request: _compiled(bench, request), requests))
     for request, value in zip(requests, values, strict=True):
         _expect_same(subject, request, value, "compiled beside others,")
+    asked = [*_asked(bench)[::2], *_variants(bench)[:: max(1, MOST_VARIANTS // 2)]]
+    for (request, example), (other, _) in zip(asked, [*asked[1:], asked[0]], strict=True):
+        wanted = _seen(subject, request, example, _compiled(bench, request))
+        for value in amid(subject.cls, partial(_compiled, bench, request), partial(_compiled, bench, other)):
+            found = _seen(subject, request, example, value)
+            for one, own in zip(found, wanted, strict=True):
+                expect_alike(one, own, "compiled while another thread compiles as well, a sequence gets something else")
+
+
+def _seen(subject: ModifierSubject, request: Request, example: Example, value: Any) -> list[Any]:
+    """The rows that a sequence that starts with `value` gets at first, and after texts of its options."""
+    bench = Bench(subject)
+    try:
+        sequence = bench.begin(request, slot=3, compiled=value)
+    except REFUSALS:
+        return []
+    sequence.example = example
+    rows = []
+    for token_id in (*_text(example)[:4], None):
+        if sequence.state is not None and sequence.outcome == "continue":
+            rows.append(bench.peek([sequence]).of(0))
+            if token_id is not None:
+                bench.accept(sequence, [token_id], None)
+    return rows
 
 
 @check("modifier", trait="compiles", seconds=120)

@@ -18,7 +18,8 @@ FEW, MANY = 8, 40
 
 @check("modifier", trait="ops", seconds=60, acts=("rows",))
 def runs_on_every_device(subject: ModifierSubject) -> None:
-    """A transform without `arrays` uses `Step.ops` alone, so it gives the same on every device."""
+    """A transform without `arrays` uses `Step.ops` alone, and asks for no row or column that an array has not, so it
+    gives the same on every device."""
     wanted = _step(subject, None)
     devices: list[DeviceBackend] = [OpaqueDevice()]
     devices += [cls("cpu") for cls in device_classes(builtin_only=True) if cls.available() is None]

@@ -15,8 +15,11 @@ from guideway_conformance.modifier.sequences import forked, under_way
 from guideway_conformance.modifier.subject import ModifierSubject
 from guideway_conformance.modifier.verbs import Answers, expect_same_answers
 from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 NUM_STEPS = 4
+TOGETHER = 24
+"""The number of tokens for which a fork and its parent go on alike."""
 LATE = (40, 300)
 """The numbers of tokens after which a late fork is made."""
 PERIODS = (1, 5, 20)
@@ -51,9 +54,28 @@ def forks_go_on_as_their_parent(subject: ModifierSubject) -> None:
         found, wanted = (Answers.of(bench, each, report=True) for each in (fork, sequence))
         expect_same_answers(found, wanted, f"after {len(sequence.tokens)} tokens a fork says other than its parent")
     late = Bench(ModifierSubject(subject.component, subject.settings))  # what these do is no proof of what those heard
+    for sequence in under_way(late, steps=(1, 3, 6)):
+        _both_go_on(late, sequence)
     for number in range(len(late.examples)):
         for period in PERIODS:
             _late_forks_go_on(late, number, period)
+
+
+def _both_go_on(bench: Bench, sequence: Running) -> None:
+    """A fork that hears what its parent hears gets what it gets, ends where it ends and reports the same."""
+    if (fork := forked(bench, sequence)) is None:
+        return
+    fork.info = sequence.info
+    start = len(sequence.tokens)
+    while sequence.outcome == fork.outcome == "continue" and len(sequence.tokens) < start + TOGETHER:
+        found, wanted = bench.peek([fork]).of(0), bench.step([sequence]).of(0)
+        what = f"a fork made after {start} tokens gets after {len(fork.tokens)} something else than its parent"
+        expect_alike(found, wanted, what)
+        bench.accept(fork, *sequence.journal[-1])
+    what = f"{len(sequence.tokens) - start} tokens after it was made a fork"
+    expect(fork.outcome == sequence.outcome, f"{what} says {fork.outcome!r}; its parent says {sequence.outcome!r}")
+    found_answers, wanted_answers = (Answers.of(bench, each, report=True) for each in (fork, sequence))
+    expect_same_answers(found_answers, wanted_answers, f"{what} says other than its parent")
 
 
 def _late_forks_go_on(bench: Bench, number: int, period: int) -> None:
@@ -98,6 +120,7 @@ def forks_are_independent(subject: ModifierSubject) -> None:
             if bench.transform.emits:
                 if not np.array_equal(after, before, equal_nan=after.dtype.kind == "f"):
                     _expect_learned(subject, moving, resting, heard, after, what)
+                _expect_own_report(subject, bench, resting, f"after the {mover} accepted tokens the other")
                 continue
             expect_alike(after, before, what)
             fresh = Bench(subject)
@@ -108,6 +131,12 @@ def forks_are_independent(subject: ModifierSubject) -> None:
             expect_same_answers(found, wanted, f"after the {mover} accepted tokens the other")
             found, wanted = (Answers.of(of, one, report=True) for of, one in _pair(subject, bench, moving))
             expect_same_answers(found, wanted, f"a {mover} that accepted tokens")
+
+
+def _expect_own_report(subject: ModifierSubject, bench: Bench, resting: Running, what: str) -> None:
+    """Fail unless a sequence reports of itself alone: what a modifier learned for all may change rows only."""
+    found, wanted = (of.modifier.report(one.state) for of, one in _pair(subject, bench, resting))
+    expect(found == wanted, f"{what} reports {found} instead of {wanted}")
 
 
 def _expect_learned(

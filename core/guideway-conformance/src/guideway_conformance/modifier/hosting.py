@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,10 @@ from guideway.api import DeviceBackend, Payload, Stage
 from numpy.typing import NDArray
 
 from guideway_conformance.clock import HOURS, clock_moved
-from guideway_conformance.modifier.bench import Bench
-from guideway_conformance.modifier.comparison import expect_alike
+from guideway_conformance.modifier.bench import REFUSALS, Bench
+from guideway_conformance.modifier.comparison import alike, expect_alike
 from guideway_conformance.modifier.options import with_texts
-from guideway_conformance.modifier.records import Work
+from guideway_conformance.modifier.records import Running, Work
 from guideway_conformance.modifier.step import OracleStep
 from guideway_conformance.modifier.subject import ModifierSubject, device_classes
 from guideway_conformance.modifier.verbs import Answers, expect_same_answers
@@ -193,6 +194,80 @@ def full_contexts(subject: ModifierSubject) -> None:
                     expect_alike(row[None], rows[k], f"{length + k} tokens into a sequence, after {k} drafts")
             for sequence in (slow, fast):
                 bench.release(sequence)
+
+
+@check("modifier", tier="stress", trait="logits", seconds=120)
+def no_count_is_too_large(subject: ModifierSubject) -> None:
+    """A sequence may have more than 65,536 tokens, generated ones or those of a prompt: where its text repeats itself
+    and its rows are the same before the 32,768th or the 65,536th of them, and the same after it, nothing changes there.
+    """
+    for number in range(len(Bench(subject).examples)):
+        for edge in EDGES:
+            _nothing_changes(subject, number, edge)
+        bench = Bench(subject, max_model_len=LONG_MODEL)
+        sequence = bench.start(number)
+        give_up = time.process_time() + HEARING
+        for edge in EDGES:
+            rows = []
+            for length in (edge + beside for beside in BESIDE):
+                while sequence.outcome == "continue" and len(sequence.tokens) < length:
+                    ahead = _repeated(length)[len(sequence.tokens) :][: 1 if bench.cls.derived else CHUNK]
+                    if bench.cls.derived:
+                        sequence.tokens = list(_repeated(length))
+                    else:
+                        bench.accept(sequence, ahead, None)
+                    if time.process_time() > give_up:  # it may look at each token for each
+                        return
+                if sequence.outcome != "continue":
+                    break
+                rows.append(_plain_row(bench, sequence))
+            _expect_no_edge(rows, f"the {edge:,}th generated token")
+
+
+EDGES = (32_768, 65_536)
+"""The numbers past which a count in 16 bits is another one."""
+BESIDE = (-256, -128, 128, 256)
+"""The distances from an edge at which rows are compared."""
+CHUNK = 64
+HEARING = 1.0
+"""The seconds after which a sequence is given up that hears tokens slowly."""
+
+
+def _repeated(length: int) -> list[int]:
+    return [97, 98, 99, 100] * (length // 4)
+
+
+def _nothing_changes(subject: ModifierSubject, number: int, edge: int) -> None:
+    """The same of a prompt."""
+    bench = Bench(subject, max_model_len=LONG_MODEL)
+    rows = []
+    for beside in BESIDE:
+        request = replace(
+            bench.request(bench.examples[number], number), prompt_token_ids=tuple(_repeated(edge + beside))
+        )
+        try:
+            sequence = bench.begin(request)
+        except REFUSALS:
+            return
+        rows.append(_plain_row(bench, sequence))
+        bench.release(sequence)
+    _expect_no_edge(rows, f"the {edge:,}th token of a prompt")
+
+
+def _plain_row(bench: Bench, sequence: Running) -> NDArray[Any]:
+    """The result for a row whose logits and hidden states say nothing of its place."""
+    work = bench.work([sequence])
+    rng = np.random.default_rng(0)
+    logits = _at_stage(rng.standard_normal(work.logits.shape), bench)
+    hidden = rng.standard_normal(work.arrays.hidden_states.shape).astype(np.float32)
+    bitmask = np.ones_like(work.arrays.bitmask)
+    plain = replace(work, logits=logits, arrays=replace(work.arrays, hidden_states=hidden, bitmask=bitmask))
+    return bench.apply(plain, bench.prepare(plain)).of(0)
+
+
+def _expect_no_edge(rows: Sequence[NDArray[Any]], edge: str) -> None:
+    if len(rows) == len(BESIDE) and alike(rows[0], rows[1]) and alike(rows[2], rows[3]):
+        expect(alike(rows[1], rows[2]), f"at {edge} something changes, and neither before nor after")
 
 
 @check("modifier", tier="extended")

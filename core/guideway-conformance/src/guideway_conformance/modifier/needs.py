@@ -12,6 +12,11 @@ from guideway_conformance.modifier.verbs import Answers, expect_same_answers
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
+MOST = 40
+"""The tokens after which a sequence is not expected to end."""
+MOST_TOLD = 6
+"""The tokens of each sequence whose feedback comes after the end of others."""
+
 
 @check("modifier", acts=("rows",))
 def reads_what_it_declares(subject: ModifierSubject) -> None:
@@ -94,14 +99,43 @@ def feedback_may_be_missing(subject: ModifierSubject) -> None:
 @check("modifier", trait="need:feedback", acts=("feedback",))
 def feedback_comes_for_steps_of_any_size(subject: ModifierSubject) -> None:
     """Several tokens of a step come with the feedback of each, in order, or without any, and lead where they lead one
-    by one."""
+    by one: to the end too, which may be amid them."""
     for number in range(max(2, len(Bench(subject).examples))):
         for told in (True, False):
-            _several_at_once(subject, number, told=told)
+            _several_at_once(subject, number, told=told, offers=True)
+        _several_at_once(subject, number, told=True, offers=False)
+    _ends_amid_a_step(subject)
 
 
-def _several_at_once(subject: ModifierSubject, number: int, *, told: bool) -> None:
-    """Compare a sequence that hears several tokens in a step, with their feedback if `told`, and one that does not."""
+def _ends_amid_a_step(subject: ModifierSubject) -> None:
+    """A sequence that ends with a token ends as well if others come with it, in the same step."""
+    lives = []
+    for number in range(3 * len(Bench(subject).examples)):
+        single = Bench(subject)
+        sequence = single.start(number)
+        while sequence.outcome == "continue" and len(sequence.tokens) < MOST:
+            single.step([sequence])
+        lives.append((number, sequence))
+    told = [entry for _, sequence in lives for entry in sequence.journal[:MOST_TOLD] if entry[1] is not None]
+    for number, slow in lives:
+        if slow.outcome == "continue":
+            continue
+        for i, after in enumerate(told):
+            fast_bench = Bench(subject)
+            fast = fast_bench.start(number)
+            first = max(0, len(slow.journal) - 1 - i % 3)
+            for token_ids, feedback in slow.journal[:first]:
+                fast_bench.accept(fast, token_ids, feedback)
+            step = [*slow.journal[first:], after]
+            token_ids = [token_id for ids, _ in step for token_id in ids]
+            fast_bench.accept(fast, token_ids, _joined([given for _, given in step]))
+            said = f"of {len(token_ids)} tokens in a step the one before the last ends the sequence, as it does alone"
+            expect(fast.outcome == slow.outcome, f"{said}, but accept says {fast.outcome!r}, not {slow.outcome!r}")
+
+
+def _several_at_once(subject: ModifierSubject, number: int, *, told: bool, offers: bool) -> None:
+    """Compare a sequence that hears several tokens in a step, with their feedback if `told`, and one that does not. If
+    `offers`, they come as drafts, as many as it lets pass."""
     single, several = Bench(subject), Bench(subject)
     slow, fast = single.start(number), several.start(number)
     while slow.outcome == "continue" and len(slow.tokens) < 9:
@@ -112,7 +146,8 @@ def _several_at_once(subject: ModifierSubject, number: int, *, told: bool) -> No
     sizes: list[int] = []
     while fast.outcome == "continue" and len(fast.tokens) < len(slow.tokens):
         ahead = slow.journal[len(fast.tokens) :][: 2 + len(sizes)]
-        sizes.append(1 + len(several.passing(fast, [token_ids[0] for token_ids, _ in ahead[:-1]])))
+        passed = [token_ids[0] for token_ids, _ in ahead[:-1]]
+        sizes.append(1 + len(several.passing(fast, passed) if offers else passed))
         heard = ahead[: sizes[-1]]
         several.accept(fast, [token_ids[0] for token_ids, _ in heard], _joined([given for _, given in heard]))
     heard_of = "tokens and their feedback" if told else "tokens without feedback"
@@ -120,6 +155,8 @@ def _several_at_once(subject: ModifierSubject, number: int, *, told: bool) -> No
     if slow.outcome == fast.outcome == "continue":
         expect_alike(several.peek([fast]).of(0), single.peek([slow]).of(0), what)
     if len(fast.tokens) == len(slow.tokens):
+        said = f"{what}: accept says {fast.outcome!r} instead of {slow.outcome!r}"
+        expect(fast.outcome == slow.outcome, said)
         answers = [Answers.of(of, each, report=True) for of, each in ((several, fast), (single, slow))]
         expect_same_answers(answers[0], answers[1], what)
 

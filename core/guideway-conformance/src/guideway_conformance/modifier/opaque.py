@@ -1,7 +1,7 @@
 """A device whose arrays can do what every array library's can, and nothing else.
 
-They are immutable, belong to no library, and refuse what would wait for an accelerator. What a transform does to them
-is counted. Behind them is NumPy, so results are the reference's.
+They are immutable, belong to no library, and refuse an index outside and what would wait for an accelerator. What a
+transform does to them is counted. Behind them is NumPy, so results are the reference's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 from guideway.api import Array, ArrayOps, DeviceBackend
 from guideway.devices.numpy.device import Downloaded, NumpyOps
 from numpy.typing import NDArray
+
+from guideway_conformance.modifier.strict import expect_inside
 
 __all__ = ["OpaqueArray", "OpaqueDevice"]
 
@@ -48,6 +50,9 @@ class OpaqueArray:
 
     def __getitem__(self, key: Any) -> OpaqueArray:
         keys = tuple(map(_plain, key)) if isinstance(key, tuple) else _plain(key)
+        for axis, one in enumerate(keys if isinstance(keys, tuple) else (keys,)):
+            if isinstance(one, np.ndarray) and one.dtype.kind == "i" and one.ndim and (one < 0).any():
+                raise IndexError(f"it asks for place {one.min()} of axis {axis}: places are counted from 0")
         return self._device.made(self._array[keys])
 
     def __iter__(self) -> Iterator[OpaqueArray]:
@@ -131,6 +136,7 @@ def _operation(name: str) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         values = [_copied(name, arg) for arg in args]
         named = {key: _copied(name, arg) for key, arg in kwargs.items()}
+        expect_inside(name, tuple(values), named)
         result = getattr(self._numpy, name)(*values, **named)
         if isinstance(result, tuple):
             return tuple(map(self._device.made, result))

@@ -23,6 +23,7 @@ from guideway.plugins import loading
 from guideway.plugins.index import PluginIndex
 
 from guideway_conformance.modifier.evidence import Evidence, require
+from guideway_conformance.modifier.strict import StrictDevice
 from guideway_conformance.registry import Act
 from guideway_conformance.subjects import CannotRunHere, Settings, Subject
 
@@ -58,7 +59,7 @@ class ModifierSubject(Subject):
     def traits(cls, component: Any) -> frozenset[str]:
         """``derived`` or ``stateful``, ``sampler`` or ``logits``, ``ops``, ``bitmask``, ``idempotent``, ``stage:...``,
         ``need:...``, ``raw`` for logits of the model's own type, ``compiles``, ``forces``, ``validates`` for a
-        `validate` of its own, and ``forecasts``: it hears no feedback."""
+        `validate` of its own, ``constructs`` for a constructor of its own, and ``forecasts``: it hears no feedback."""
         transform = getattr(component, "transform", None)
         is_class = isinstance(transform, type)
         stage, needs = getattr(component, "stage", None), getattr(component, "needs", ())
@@ -76,6 +77,8 @@ class ModifierSubject(Subject):
             found.add("forces")
         if component.validate is not LogitModifier.validate:
             found.add("validates")
+        if component.__init__ is not LogitModifier.__init__:
+            found.add("constructs")
         if "need:feedback" not in found:
             found.add("forecasts")
         found |= {name for name in ("bitmask", "idempotent") if getattr(transform, name, None)}
@@ -104,7 +107,7 @@ class ModifierSubject(Subject):
         """A device with arrays the transform takes. Raises `CannotRunHere` if none is installed."""
         wanted = self.transform_class().arrays
         if not wanted or NumpyDevice.arrays in wanted:
-            return NumpyDevice("cpu")
+            return StrictDevice("cpu")
         for backend in device_classes():
             if backend.arrays in wanted and backend.available() is None:
                 return backend(self.settings.device or "cpu")

@@ -6,13 +6,16 @@ from judged.listed import (
     attentions,
     blocks,
     brackets,
+    contrast,
     devices,
+    echo,
     hidden,
     keywords,
     lazyre,
     ledger,
     lexicon,
     memguard,
+    meter,
     ngramfade,
     online,
     plain,
@@ -24,6 +27,7 @@ from judged.listed import (
     scaffold,
     signatures,
     similarity,
+    steady,
     tailfree,
     thinking,
     torchlets,
@@ -44,6 +48,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         *(blocks, torchlets, plain, online, ragged),
         *(tries, ranges, brackets, lazyre),
         *(ledger, admission, memguard, adapter, similarity, keywords, signatures),
+        *(contrast, echo, meter, steady),
     )
     for mutant in module.MUTANTS
 )

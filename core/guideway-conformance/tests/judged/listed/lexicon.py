@@ -60,8 +60,8 @@ MUTANTS = (
         "if not abs(getattr(wish, field)) <= self.operator.max_strength:",
         "if abs(getattr(wish, field)) > self.operator.max_strength:",
         "contracts/modifier.md: Results are logits, or log-probabilities: numbers or -inf, no NaN.",
-        reason="A value that no example has: outside what docs/conformance.md promises (Other options).",
-        survives=True,
+        reason="A value that no example has. Values of the types that options are read as come now.",
+        now="modifier.options_near_its_examples_are_served",
     ),
     Mutant(
         "lx-no-outcome",

@@ -30,6 +30,11 @@ ALPHABETS = {"lower": b"abcdefghijklmnopqrstuvwxyz ", "digits": b"0123456789 .,"
 
 
 @dataclass(frozen=True)
+class AlphabetSettings:
+    """The operator has no options."""
+
+
+@dataclass(frozen=True)
 class AlphabetWish:
     name: str = "lower"
 
@@ -52,6 +57,7 @@ class Alphabet(LogitModifier[Bitmask]):
 
     def __init__(self, options: Mapping[str, Any], context: ModifierContext) -> None:
         super().__init__(options, context)
+        parse_options(AlphabetSettings, options, where="modifier.alphabet")
         self.lock = threading.Lock()
         self.masks: dict[str, Bitmask] = {}
 

@@ -87,7 +87,9 @@ class Probe(LogitModifier[ProbeState]):
             state.sum += score
             state.count += 1
             state.strikes = state.strikes + 1 if score > state.wish.limit else 0
-        return FINISH if state.strikes >= state.wish.patience else CONTINUE
+            if state.strikes >= state.wish.patience:
+                return FINISH
+        return CONTINUE
 
     def fork(self, state: ProbeState) -> ProbeState:
         return replace(state)
@@ -142,4 +144,6 @@ class Against(LogitModifier[AgainstWish]):
         size = len(self.context.vocabulary)
         if not wish.prompt or not all(0 <= token_id < size for token_id in wish.prompt):
             raise InvalidRequest("prompt must be token ids of the vocabulary", field="modifiers.against.prompt")
+        if not abs(wish.weight) <= 100:
+            raise InvalidRequest("weight must be from -100 to 100", field="modifiers.against.weight")
         return wish

@@ -11,6 +11,7 @@ from saboteurs.modifier import (
     samplers,
     states,
     transforms,
+    variety,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "samplers",
     "states",
     "transforms",
+    "variety",
 ]
