@@ -27,6 +27,7 @@ CORRECT = (
     *("tailfree.TailFree", "ngramfade.NgramFade", "lexicon.Lexicon", "tournament.Tournament", "scaffold.Scaffold"),
     *("blocks.Blocks", "torchlets.Torchlets", "plain.Plain", "online.Online", "ragged.Ragged"),
     *("trie_choice.TrieChoice", "ranges.Ranges", "brackets.Brackets", "lazyre.LazyRegex"),
+    *("json_shapes.Shape", "near_words.Near", "elements.Markup", "echoes.Echo"),
     *("ledger.Ledger", "admission.Admission", "memguard.MemoryGuard", "adapter.Adapter"),
     *("similarity.Similarity", "keywords.Keywords", "signatures.Signatures"),
 )
@@ -34,6 +35,7 @@ KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
     **dict.fromkeys(("tailfree", "ngramfade", "lexicon", "tournament", "scaffold"), "modifier"),
     **dict.fromkeys(("regexes", "forms", "trie_choice", "ranges", "brackets", "lazyre"), "grammar"),
+    **dict.fromkeys(("json_shapes", "near_words", "elements", "echoes"), "grammar"),
     **dict.fromkeys(("devices", "blocks", "torchlets", "plain"), "device"),
     **dict.fromkeys(("attentions", "online", "ragged"), "attention"),
     **dict.fromkeys(("workers", "memguard", "adapter"), "worker"),
