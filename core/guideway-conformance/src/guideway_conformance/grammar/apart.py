@@ -110,7 +110,7 @@ def _note(seen: list[Seen], session: Session) -> None:
 
 
 def _alone(subject: GrammarSubject, constraint: Constraint) -> list[tuple[list[int], list[Seen]]] | None:
-    """What is seen of it in a strategy that compiled nothing else; None if it is refused."""
+    """Return what is seen of it in a strategy that compiled nothing else; None if it is refused."""
     case = compiled_case(subject.build(), standard(), Sample(constraint))
     return None if case is None else _along(case)
 

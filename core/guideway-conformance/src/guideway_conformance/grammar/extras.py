@@ -131,8 +131,8 @@ def forced_tokens_are_the_tokenizers(subject: GrammarSubject) -> None:
 
 
 def _expect_tokenizers(case: Case) -> None:
-    """Where the text that is forced has come to its end, no token that begins in it and ends behind it may make the
-    tokenizer write other tokens: the longest at each place, so that what is behind such a token counts no more."""
+    """Fail if a token that begins in the forced text and ends behind it makes the tokenizer write other tokens: the
+    longest at each place, so that what is behind such a token counts no more."""
     vocabulary = case.vocabulary
     for session in (*_places(case), *_along_an_output(case)):
         if session.is_terminated():

@@ -26,7 +26,7 @@ MOST_KEPT = 2
 AT_ONCE, LONG_WAY = 48, 120
 MOST_OF_A_TOKEN = 16
 """Bytes of memory, with room for an array that a pool keeps, for each token of a sequence that has ended."""
-WALKS = 6
+WALKS = 2
 _TEXT = "".join(f"{number:02}" for number in range(50))
 _LITERALS = (JsonSchema({"const": _TEXT}), Regex(_TEXT), Choice([_TEXT]))
 """Constraints of one text, in which each letter is a state."""

@@ -143,7 +143,7 @@ def the_clock_is_nothing(subject: GrammarSubject) -> None:
 
 
 def _answers(subject: GrammarSubject, case: Case) -> dict[str, object]:
-    """What each verb answers along a way into a grammar that is compiled now, by a strategy made now."""
+    """The answers of each verb along a way into a grammar that is compiled now, by a strategy made now."""
     strategy = subject.build()
     able, support = strategy.capabilities, strategy.supports(case.sample.constraint)
     compiled = strategy.compile(case.sample.constraint)

@@ -81,7 +81,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def obeys(value: Any, schema: Any) -> bool:
-    """Whether a listed `value` has all that the enforced keywords ask for."""
+    """Tell whether a listed `value` has all that the enforced keywords ask for."""
     if isinstance(schema, bool):
         return schema
     if "type" in schema and not any(has_type(value, named) for named in kinds_of(schema)):
