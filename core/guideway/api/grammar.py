@@ -172,7 +172,8 @@ class GrammarStrategy(ABC):
     """Compiles constraints for one vocabulary.
 
     `options` are the operator's, as written in the configuration; `parse_options` checks them. Raises
-    `InvalidConfiguration` for options or a vocabulary it cannot work with.
+    `InvalidConfiguration` for options or a vocabulary it cannot work with; a strategy that looks at its options refuses
+    one that it does not know.
     """
 
     contract: ClassVar[str]
@@ -184,7 +185,8 @@ class GrammarStrategy(ABC):
     capabilities: ClassVar[frozenset[str]] = frozenset()
     """Optional features: ``fork``, ``forced_tokens``, ``shortest_completion``, ``serialize``."""
     max_rollback: ClassVar[int | None] = 0
-    """The number of tokens that its matchers can roll back; None: all of them. Beyond it the host replays."""
+    """The number of tokens that its matchers can roll back; None: all of them. Beyond it the host replays, as it does
+    where earlier rollbacks, those of drafts among them, used them up."""
 
     inline: ClassVar[bool] = False
     """True if it needs objects of the serving process, and so cannot live in a grammar host."""

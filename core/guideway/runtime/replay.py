@@ -37,6 +37,7 @@ class ReplayingMatcher(Matcher):
         stop_token_ids: frozenset[int],
         matcher: Matcher,
         accepted: list[int],
+        undoable: int = 0,
     ) -> None:
         self._strategy = strategy
         self._grammar = grammar
@@ -44,10 +45,12 @@ class ReplayingMatcher(Matcher):
         self.inner = matcher
         """The strategy's own."""
         self._accepted = accepted
+        self._undoable = undoable  # what the matcher inside still has of its last tokens, at most `max_rollback`
 
     def accept(self, token_ids: Sequence[int]) -> int:
         count = self.inner.accept(token_ids)
         self._accepted += token_ids[:count]
+        self._undoable = self._kept(self._undoable + count)
         return count
 
     def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
@@ -63,17 +66,24 @@ class ReplayingMatcher(Matcher):
         if num_tokens == 0:
             return
         kept = self._accepted[: len(self._accepted) - num_tokens]
-        limit = self._strategy.max_rollback
-        if limit is None or num_tokens <= limit:
+        if num_tokens <= self._undoable:
             self.inner.rollback(num_tokens)
+            self._undoable -= num_tokens
         else:
             self.inner = self._replayed(kept)
+            self._undoable = self._kept(len(kept))
         self._accepted = kept
+
+    def _kept(self, num_tokens: int) -> int:
+        limit = self._strategy.max_rollback
+        return num_tokens if limit is None else min(limit, num_tokens)
 
     def fork(self) -> Matcher:
         can_fork = "fork" in self._strategy.capabilities
         matcher = self.inner.fork() if can_fork else self._replayed(self._accepted)
-        return ReplayingMatcher(self._strategy, self._grammar, self._stop_token_ids, matcher, list(self._accepted))
+        undoable = self._undoable if can_fork else self._kept(len(self._accepted))
+        accepted = list(self._accepted)
+        return ReplayingMatcher(self._strategy, self._grammar, self._stop_token_ids, matcher, accepted, undoable)
 
     def forced_tokens(self) -> Sequence[int]:
         return self.inner.forced_tokens()

@@ -228,6 +228,16 @@ def test_forced_tokens(
     assert list(strategy.compile(schema).matcher(STOP).forced_tokens()) == []
 
 
+def test_a_long_token_over_the_end_of_forced_text(make: Callable[..., GrammarStrategy]) -> None:
+    # llguidance looks back over a few tokens alone, and takes the first letters to be tokens of their own
+    tokens = (*(bytes([byte]) for byte in range(256)), b'{"', b'name":"A', b"")
+    vocabulary = Vocabulary(tokens, frozenset({258}), {258: "</s>"}, encoder=Longest(tokens))
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    matcher = make(vocabulary, whitespace="compact").compile(JsonSchema(schema)).matcher(frozenset({258}))
+    assert matcher.accept([256]) == 1
+    assert list(matcher.forced_tokens()) == []
+
+
 def test_text_the_encoder_has_no_ids_for_does_no_harm(
     make: Callable[..., GrammarStrategy], vocabulary: Vocabulary, legal: Legal
 ) -> None:

@@ -7,9 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
-__all__ = ["HOURS", "clock_moved"]
+__all__ = ["HOURS", "clock_moved", "clock_running"]
 
 HOURS = 5 * 3600.0
 """Seconds."""
@@ -20,19 +21,40 @@ CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
 def clock_moved(component: type, seconds: float) -> Iterator[None]:
     """All clocks of `time`, and ``datetime.now``, ahead by `seconds`, also where modules of the package of `component`
     imported them by name. For one thread."""
+    with _clocks(component, lambda clock: lambda: clock() + seconds):
+        yield
 
-    def ahead(clock: Callable[[], Any], by: float) -> Callable[[], Any]:
-        return lambda: clock() + by
 
-    class Later(datetime.datetime):
+@contextmanager
+def clock_running(component: type, seconds: float) -> Iterator[None]:
+    """All clocks as `clock_moved` has them, each of which stands still but for `seconds` that it goes on whenever it is
+    read: 0 stops it, and a negative number turns it back. For one thread."""
+
+    def run(clock: Callable[[], float]) -> Callable[[], float]:
+        began, times = clock(), count()
+        return lambda: began + seconds * next(times)
+
+    with _clocks(component, run):
+        yield
+
+
+@contextmanager
+def _clocks(component: type, change: Callable[[Callable[[], float]], Callable[[], float]]) -> Iterator[None]:
+    today = change(time.time)
+
+    class Changed(datetime.datetime):
         @classmethod
         def now(cls, tz: datetime.tzinfo | None = None) -> Any:
-            return datetime.datetime.now(tz) + datetime.timedelta(seconds=seconds)
+            return datetime.datetime.fromtimestamp(today(), tz)
 
-    changed: dict[Any, Any] = {datetime.datetime: Later}
+    def in_ns(clock: Callable[[], float]) -> Callable[[], int]:
+        changed = change(clock)
+        return lambda: int(changed() * 1e9)
+
+    changed: dict[Any, Any] = {datetime.datetime: Changed}
     for name in CLOCKS:
-        clock, in_ns = getattr(time, name), getattr(time, f"{name}_ns")
-        changed |= {clock: ahead(clock, seconds), in_ns: ahead(in_ns, int(seconds * 1e9))}
+        clock = getattr(time, name)
+        changed |= {clock: change(clock), getattr(time, f"{name}_ns"): in_ns(clock)}
     package = component.__module__.partition(".")[0]
     modules = [time, *(module for key, module in list(sys.modules.items()) if key.partition(".")[0] == package)]
     before = [

@@ -25,7 +25,7 @@ Act: TypeAlias = Literal["rows", "drafts", "hears", "feedback", "forks"]
 KIND_MODULES = {
     "grammar": (
         *("alive", "accepting", "masks", "stopping", "undoing", "batches", "languages", "compiling", "supporting"),
-        *("whitespace", "texts"),
+        *("whitespace", "texts", "embedding", "apart"),
         *("lifetime", "hosting", "extras", "sizes", "collisions", "machines", "load", "growth", "keywords"),
     ),
     "device": ("masks", "mask_shapes", "changes", "maths", "draws", "moves", "fused", "choices", "stress"),

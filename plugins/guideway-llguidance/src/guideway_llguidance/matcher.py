@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from guideway.json_schema import JsonCursor, WritingRule
     from numpy.typing import NDArray
 
+    from guideway_llguidance.tokenizer import Borders
+
 
 MAX_MESSAGE = 300
 """Characters of a library message that are passed on; llguidance appends its parser's state."""
@@ -35,6 +37,7 @@ class LlguidanceCompiled(CompiledGrammar):
         self,
         parse: Callable[[], LLMatcher],
         tokenizer: LLTokenizer,
+        borders: Borders,
         vocabulary: Vocabulary,
         eos_token_id: int,
         nbytes: int,
@@ -44,7 +47,7 @@ class LlguidanceCompiled(CompiledGrammar):
     ) -> None:
         self._parse = parse
         self._template = parse()
-        self.tokenizer = tokenizer
+        self.tokenizer, self.borders = tokenizer, borders
         self._vocabulary = vocabulary
         self.eos_token_id = eos_token_id
         self._nbytes = nbytes
@@ -218,6 +221,7 @@ class LlguidanceMatcher(Matcher):
             return ()
         # up to where the text that follows could change the tokens
         token_ids = tuple(self._compiled.tokenizer.tokenize_partial(forced)[0])
+        token_ids = token_ids[: self._compiled.borders.certain(forced, token_ids)]
         return token_ids if self._rule is None else token_ids[: len(self._after(token_ids))]
 
     def _after(self, token_ids: Sequence[int]) -> list[JsonCursor]:

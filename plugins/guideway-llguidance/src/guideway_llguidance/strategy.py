@@ -35,7 +35,7 @@ from llguidance import LLMatcher, LLParserLimits
 from guideway_llguidance import json_content
 from guideway_llguidance.matcher import MAX_MESSAGE, LlguidanceCompiled, is_dead_end
 from guideway_llguidance.structural_tag import SpecialTokens, translate
-from guideway_llguidance.tokenizer import build_tokenizer
+from guideway_llguidance.tokenizer import Borders, build_tokenizer
 
 if TYPE_CHECKING:
     from guideway.json_schema import Schema
@@ -97,6 +97,7 @@ class Strategy(GrammarStrategy):
         super().__init__(vocabulary, options)
         parse_options(Options, options, where="grammar.llguidance")
         self._tokenizer, self._eos_token_id = build_tokenizer(vocabulary)
+        self._borders = Borders(vocabulary.tokens)
         self._specials = SpecialTokens(vocabulary)
         self._rules = {word: WritingRule(vocabulary.tokens, word) for word in WHITESPACE}
 
@@ -122,7 +123,7 @@ class Strategy(GrammarStrategy):
         rule = self._rules[constraint.spacing] if isinstance(constraint, JsonSchema | JsonObject) else None
         ahead = names_may_run_out(constraint)
         return LlguidanceCompiled(
-            parse, self._tokenizer, self.vocabulary, self._eos_token_id, nbytes, rule, looks_ahead=ahead
+            parse, self._tokenizer, self._borders, self.vocabulary, self._eos_token_id, nbytes, rule, looks_ahead=ahead
         )
 
     def _parse(self, kind: str, grammar: str) -> LLMatcher:

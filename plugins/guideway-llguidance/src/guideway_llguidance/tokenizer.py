@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ from guideway.api import InvalidConfiguration
 from llguidance import LLTokenizer, TokenizerWrapper
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from guideway.api import Vocabulary
 
 
@@ -63,6 +66,32 @@ class _Source:
     @cached_property
     def _longest(self) -> int:
         return max(map(len, self._ids), default=0)
+
+
+class Borders:
+    """The ends of texts over which a token may run. llguidance looks back over few tokens from the end of a text that
+    is forced; a long one may begin before those."""
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        self._tokens = tokens
+
+    def certain(self, text: bytes, token_ids: Sequence[int]) -> int:
+        """Return how many of the first tokens of `text` stay its first ones however the text goes on."""
+        start = 0
+        for count, token_id in enumerate(token_ids):
+            if self._run_over(text[start:]):
+                return count
+            start += len(self._tokens[token_id])
+        return len(token_ids)
+
+    def _run_over(self, rest: bytes) -> bool:
+        """Return whether a token begins with all of `rest`, and goes on."""
+        place = bisect_right(self._sorted, rest)
+        return place < len(self._sorted) and self._sorted[place].startswith(rest)
+
+    @cached_property
+    def _sorted(self) -> list[bytes]:
+        return sorted(self._tokens)
 
 
 def build_tokenizer(vocabulary: Vocabulary) -> tuple[LLTokenizer, int]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+MASK_NBYTES = 500
+"""Bytes of the key that a mask is kept under, about."""
 MAX_MASKS = 1024
 """Masks a pattern keeps; 16 MB with a vocabulary of 131072 tokens."""
 
@@ -53,7 +55,8 @@ class LmfeCompiled(CompiledGrammar):
 
     @property
     def nbytes(self) -> int:
-        return self._nbytes
+        masks = list(self._masks.values())  # at once, as other threads add to them
+        return self._nbytes + sum(MASK_NBYTES + mask.nbytes for mask in masks)
 
     def mask(self, place: Place) -> NDArray[np.int32]:
         """The legal tokens at `place`, without stop tokens."""

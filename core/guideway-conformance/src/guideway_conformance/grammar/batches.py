@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from guideway.api import DeadEnd, FillJob, Matcher
+from guideway.api import DeadEnd, FillJob, GrammarStrategy, Matcher
 from guideway.api.bitmask import Bitmask
 from numpy.typing import NDArray
 
@@ -18,6 +18,22 @@ from guideway_conformance.grammar.subject import Case, GrammarSubject
 from guideway_conformance.grammar.vocabularies import show
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
+
+
+def filled(strategy: GrammarStrategy, jobs: Sequence[FillJob], bitmask: Bitmask, name: str) -> NDArray[np.int32]:
+    """Fill, as all checks do, and fail unless it returns a count for each job in the form the contract has, and leaves
+    the list of jobs and what is in them as they were."""
+    given = [(job, job.matcher, tuple(job.draft_token_ids), job.first_row) for job in jobs]
+    result = strategy.fill(jobs, bitmask)
+    expect(isinstance(result, np.ndarray), f"{name}: fill returned a {type(result).__name__}, no array")
+    expect(result.dtype == np.int32, f"{name}: fill of {len(jobs)} jobs returned {result.dtype}, not int32")
+    expect(result.shape == (len(given),), f"{name}: fill of {len(given)} jobs returned shape {result.shape}")
+    same = len(jobs) == len(given) and all(
+        job is one and job.matcher is matcher and tuple(job.draft_token_ids) == drafts and job.first_row == row
+        for job, (one, matcher, drafts, row) in zip(jobs, given, strict=True)
+    )
+    expect(same, f"{name}: fill changed its list of jobs, or a matcher, drafts or first row of one")
+    return result
 
 
 @dataclass
@@ -57,13 +73,8 @@ class Part:
 
 def fill(parts: Sequence[Part], name: str, *, num_rows: int) -> tuple[NDArray[np.int32], Bitmask]:
     """Fill, and check the form of what comes back."""
-    strategy = parts[0].session.strategy
     bitmask = new_rows(num_rows, parts[0].session.vocabulary, POISON)
-    result = strategy.fill(tuple(part.job for part in parts), bitmask)
-    expect(isinstance(result, np.ndarray), f"{name}: fill returned a {type(result).__name__}, no array")
-    expect(result.dtype == np.int32, f"{name}: fill returned {result.dtype}, not int32")
-    expect(result.shape == (len(parts),), f"{name}: fill of {len(parts)} jobs returned shape {result.shape}")
-    return result, bitmask
+    return filled(parts[0].session.strategy, tuple(part.job for part in parts), bitmask, name), bitmask
 
 
 def expect_filled(parts: Sequence[Part], name: str, num_rows: int) -> None:
@@ -116,7 +127,7 @@ def fill_writes_nowhere_else(subject: GrammarSubject) -> None:
         for around in (1, 300):
             parts = _parts(case, [_legal_drafts(case, around, n) for n in (4, 0, 1, 7)], [0, 0, 0, 0])
             large = new_rows(24 + 2 * around, case.vocabulary, POISON)
-            case.strategy.fill(tuple(part.job for part in parts), large[around:-around])
+            filled(case.strategy, tuple(part.job for part in parts), large[around:-around], case.name)
             rows = np.flatnonzero((large != POISON).any(axis=1)) - around
             outside = [row for row in rows.tolist() if not 0 <= row < 24]
             expect(not outside, f"{case.name}: fill wrote to rows {outside[:5]} of a bitmask whose rows are 0 to 23")
@@ -197,8 +208,7 @@ def fill_of_no_jobs_is_nothing(subject: GrammarSubject) -> None:
     """No jobs give no results, and touch no row."""
     case = subject.few(most=1)[0]
     bitmask = new_rows(2, case.vocabulary, POISON)
-    result = case.strategy.fill((), bitmask)
-    expect(np.shape(result) == (0,), f"fill of no jobs returned shape {np.shape(result)}")
+    filled(case.strategy, (), bitmask, case.name)
     expect((bitmask == POISON).all(), "fill of no jobs changed the bitmask")
 
 
@@ -258,7 +268,7 @@ def _expect_failed_alone(parts: Sequence[Part], failing: int, name: str, why: st
     expect(not changed, f"{name}, one of which failed: fill changed rows {changed}, which are none of theirs")
 
 
-@check("grammar", trait="known-kind")
+@check("grammar")
 def a_draft_into_a_dead_end_is_refused(subject: GrammarSubject) -> None:
     """A draft after which no token is legal counts as refused, and its row stays untouched."""
     for dead in dead_ends(subject):

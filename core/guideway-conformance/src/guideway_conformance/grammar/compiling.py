@@ -251,12 +251,33 @@ def nbytes_is_a_number_of_bytes(subject: GrammarSubject) -> None:
 
 @check("grammar")
 def the_constructor_raises_its_error_only(subject: GrammarSubject) -> None:
-    """A strategy raises InvalidConfiguration for options or a vocabulary it cannot work with, and nothing else."""
-    for options in ({"no_such_option": 1}, {"no-such-option": None}, {"": "", "x": [1]}):
+    """A strategy raises InvalidConfiguration for options or a vocabulary it cannot work with, and nothing else: an
+    option that it does not know is one of them, if it looks at its options at all."""
+    for unknown in ({"no_such_option": 1}, {"no-such-option": None}, {"": "", "x": [1]}):
+        options = Watched({**subject.settings.options, **unknown})
         try:
-            subject.component(standard(), {**subject.settings.options, **options})
+            subject.component(standard(), options)
         except InvalidConfiguration:
             continue
         except BaseException as error:
             message = f"options {options} raise {type(error).__qualname__} ({error}), not InvalidConfiguration"
             raise AssertionError(message) from error
+        expect(not options.is_read, f"it looks at its options and takes {dict(unknown)}, none of which it can know")
+
+
+class Watched(dict[str, Any]):
+    """Options that remember whether somebody looked at what they are."""
+
+    is_read = False
+
+    def _read(name: str) -> Callable[..., Any]:  # type: ignore[misc]  # noqa: N805
+        def read(self: Watched, *args: Any) -> Any:
+            self.is_read = True
+            return getattr(dict, name)(self, *args)
+
+        return read
+
+    __getitem__, __contains__, __iter__, __eq__, __or__, __ror__ = map(
+        _read, ("__getitem__", "__contains__", "__iter__", "__eq__", "__or__", "__ror__")
+    )
+    get, keys, items, values, pop = map(_read, ("get", "keys", "items", "values", "pop"))

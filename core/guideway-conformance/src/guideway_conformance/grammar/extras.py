@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from guideway.api import Choice, Regex, UnsupportedCapability
 
 from guideway_conformance.grammar.languages import oracle
@@ -9,13 +11,14 @@ from guideway_conformance.grammar.samples import Sample
 from guideway_conformance.grammar.session import Session, expect_same, legal, observe, walk
 from guideway_conformance.grammar.subject import Case, GrammarSubject, compiled_case
 from guideway_conformance.grammar.undoing import expect_refused
-from guideway_conformance.grammar.vocabularies import show, standard
+from guideway_conformance.grammar.vocabularies import GreedyEncoder, ids_of, show, standard, with_long_tokens
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
 LIMIT = 200
 """Tokens of a completion that has to be found: every sample has a shorter one."""
 
+MOST_BEHIND = 4
 _LITERAL = "abc yes 12 é中 true"
 _BEGINNING, _ENDINGS = "abc 1", ("2", ",", "]")
 """The beginning of some texts, and their ends: tokens run over the border of the two."""
@@ -86,8 +89,11 @@ def _expect_only_way(session: Session, forced: list[int], name: str) -> None:
 
 @check("grammar", capability="forced_tokens", refusal=forcing_is_refused)
 def forced_tokens_are_the_tokenizers(subject: GrammarSubject) -> None:
-    """Forced tokens are the first of those the tokenizer would write, whatever the output becomes: where one text alone
-    is possible, and where several begin alike."""
+    """Forced tokens are the first of those the tokenizer would write for the rest of the output, whatever it becomes:
+    where one text alone is possible, and where several begin alike."""
+    for usual in subject.few(most=3):
+        _expect_tokenizers(usual)
+    _expect_tokenizers_over_borders(subject)
     strategy, vocabulary = subject.build(), standard()
     texts = [_BEGINNING + ending for ending in _ENDINGS]
     several = [vocabulary.encode(text.encode()) or [] for text in texts]
@@ -122,6 +128,60 @@ def forced_tokens_are_the_tokenizers(subject: GrammarSubject) -> None:
                 f"{case.name}: {session.place}, forced_tokens are {show(vocabulary, forced)}, the tokenizer writes "
                 f"{show(vocabulary, wanted)}",
             )
+
+
+def _expect_tokenizers(case: Case) -> None:
+    """Fail if a token that begins in the forced text and ends behind it makes the tokenizer write other tokens: the
+    longest at each place, so that what is behind such a token counts no more."""
+    vocabulary = case.vocabulary
+    for session in (*_places(case), *_along_an_output(case)):
+        if session.is_terminated():
+            continue
+        forced = [t for t in session.matcher.forced_tokens() if t not in session.stop_token_ids]
+        text = vocabulary.decode(forced)
+        for token in {token for token in vocabulary.tokens if len(token) > 1} if text else ():
+            for cut in range(max(1, len(token) - MOST_BEHIND), len(token)):
+                if not text.endswith(token[:cut]):
+                    continue
+                behind = ids_of(vocabulary, token[cut:])
+                written = vocabulary.encode(text + token[cut:])
+                ahead = session.twin().take(forced)
+                if written is None or written[: len(forced)] == forced or ahead.accept(behind) < len(behind):
+                    continue
+                said = f"{case.name}: {session.place}, forced_tokens are {show(vocabulary, forced)}, and where the text"
+                expect(False, f"{said} goes on with {token[cut:]!r} the tokenizer writes {show(vocabulary, written)}")
+
+
+def _expect_tokenizers_over_borders(subject: GrammarSubject) -> None:
+    """The same with a tokenizer whose tokens run over all borders in outputs."""
+    samples = [case.sample for case in subject.few()]
+    outputs = [ways[0] for sample in samples for ways in sample.accepted[:2]]
+    bare = with_long_tokens(outputs, over=outputs)
+    vocabulary = replace(bare, encoder=GreedyEncoder(tuple(bare.tokens)))
+    strategy = subject.build_if_it_can(vocabulary)
+    for sample in samples if strategy else ():
+        case = compiled_case(strategy, vocabulary, sample) if strategy else None
+        for text in (ways[0] for ways in sample.accepted[:2]) if case else ():
+            assert case is not None
+            token_ids, session = ids_of(vocabulary, text), case.session()
+            if case.session().accept(token_ids) < len(token_ids):
+                continue
+            for i, token_id in enumerate(token_ids):
+                forced = [t for t in session.matcher.forced_tokens() if t not in session.stop_token_ids]
+                written = vocabulary.encode(text[i:])
+                said = f"{case.name}: {session.place}, forced_tokens are {show(vocabulary, forced)}, and of the rest of"
+                same = written is None or written[: len(forced)] == forced
+                expect(same, f"{said} {text!r} the tokenizer writes {show(vocabulary, written or ())}")
+                session.take([token_id])
+
+
+def _along_an_output(case: Case) -> list[Session]:
+    """The states on the way to an output."""
+    found, session = [case.session()], case.session()
+    for token_id in case.whole()[:-1]:
+        session.take([token_id])
+        found.append(session.twin())
+    return found
 
 
 def completing_is_refused(subject: GrammarSubject) -> None:

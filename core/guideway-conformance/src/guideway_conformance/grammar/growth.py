@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import gc
+import random
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
-from guideway.api import Choice, Constraint, InvalidGrammar, JsonSchema, Regex, UnsupportedGrammar
+from guideway.api import Choice, Constraint, FillJob, InvalidGrammar, JsonSchema, Regex, UnsupportedGrammar
 
+from guideway_conformance.grammar.lifetime import MANY
 from guideway_conformance.grammar.samples import Sample
-from guideway_conformance.grammar.session import Session, new_rows, walk
+from guideway_conformance.grammar.session import Session, legal, new_rows, walk
 from guideway_conformance.grammar.subject import Case, GrammarSubject, compiled_case
-from guideway_conformance.grammar.vocabularies import standard
+from guideway_conformance.grammar.vocabularies import standard, wide
 from guideway_conformance.growth import Kept, Meter, Open, Work, alive, expect_same_work, resident, traced
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
 MOST_KEPT = 2
 """Grammars that a strategy may go on holding: what it used last."""
+
+AT_ONCE, LONG_WAY = 48, 120
+MOST_OF_A_TOKEN = 16
+"""Bytes of memory, with room for an array that a pool keeps, for each token of a sequence that has ended."""
+WALKS = 2
+_TEXT = "".join(f"{number:02}" for number in range(50))
+_LITERALS = (JsonSchema({"const": _TEXT}), Regex(_TEXT), Choice([_TEXT]))
+"""Constraints of one text, in which each letter is a state."""
 
 NBYTES_FACTOR = 8
 LEAST_JUDGED = 256 << 10
@@ -68,16 +79,21 @@ def released_grammars_are_freed(subject: GrammarSubject) -> None:
     strategy, family = subject.build(), _family(subject)
     references: list[weakref.ref[Any]] = []
 
+    def refer(*things: Any) -> None:
+        for thing in things:
+            with suppress(TypeError):  # of a class without weak references
+                references.append(weakref.ref(thing))
+
     def live(number: int) -> None:
         compiled = strategy.compile(family(number))
         session = Session(strategy, compiled, standard(), "a grammar")
         walk(session, number, 3)
-        for thing in (compiled, session.matcher):
-            try:
-                references.append(weakref.ref(thing))
-            except TypeError:  # of a class without weak references
-                continue
+        refer(compiled, session.matcher)
         compiled.recycle(session.matcher)
+        if "serialize" in strategy.capabilities:  # as a host does that has grammars from elsewhere
+            read = strategy.from_bytes(compiled.to_bytes())
+            walk(Session(strategy, read, standard(), "a grammar read from bytes"), number, 3)
+            refer(read)
 
     with traced() as held:
         for number in range(3):
@@ -92,8 +108,9 @@ def released_grammars_are_freed(subject: GrammarSubject) -> None:
     kept = Kept(live, warm_up=4, rounds=rounds)
     left = alive(references)
     expect(
-        left <= 2 * MOST_KEPT,
-        f"of {rounds + 4} grammars that were let go, and a matcher of each, {left} objects are still there",
+        left <= 3 * MOST_KEPT,
+        f"of {rounds + 4} grammars that were let go, and a matcher of each, {left} objects are still there, those read "
+        "from bytes among them",
     )
     expect(
         kept.nbytes <= max(one / 4, 4096),
@@ -114,6 +131,72 @@ def ended_sequences_are_freed(subject: GrammarSubject) -> None:
 
         kept = Kept(live, warm_up=14, rounds=28)  # the same walks, so that what is learnt of the grammar is known
         expect(kept.nbytes < 512, f"{case.name}: each sequence that ended left {kept.nbytes:.0f} bytes behind")
+
+
+@check("grammar", tier="stress", seconds=60)
+def long_sequences_are_freed(subject: GrammarSubject) -> None:
+    """Sequences that ran at once leave nothing of what they accepted, however long they were, in the matchers that were
+    given back."""
+    for case in subject.few(most=1):
+        way = max((_long_way(case, seed) for seed in range(4)), key=len)
+        most = len(way)
+
+        def kept(length: int, case: Case = case, way: list[int] = way) -> int:
+            for _ in range(2):  # what is learnt of the grammar is known the second time
+                with traced() as held:
+                    before = held()
+                    sessions = [case.session() for _ in range(AT_ONCE)]
+                    for session in sessions:
+                        for token_id in way[:length]:
+                            session.take([token_id])
+                    for session in sessions:
+                        case.compiled.recycle(session.matcher)
+                    del session, sessions
+                    after = held() - before
+            return after
+
+        short, long = kept(1), kept(most)
+        each = (long - short) / AT_ONCE / max(1, most - 1)
+        expect(
+            each <= MOST_OF_A_TOKEN,
+            f"{case.name}: {AT_ONCE} sequences of {most} tokens that ended left {each:.0f} bytes for each token behind",
+        )
+
+
+def _long_way(case: Case, seed: int) -> list[int]:
+    """Tokens that go on without a stop token for as long as there are some, up to `LONG_WAY`."""
+    session, rng = case.session(), random.Random(seed)
+    while len(session.token_ids) < LONG_WAY:
+        ways = [t for t in legal(session) if t not in session.stop_token_ids]
+        if not ways:
+            break
+        session.take([rng.choice([t for t in ways if len(case.vocabulary.tokens[t]) == 1] or ways)])
+    return session.token_ids
+
+
+@check("grammar", tier="stress", seconds=120)
+def nbytes_counts_what_is_learnt(subject: GrammarSubject) -> None:
+    """The nbytes of a grammar grows with the masks and states that it keeps as it is used: with a vocabulary of the
+    size that models have, it is at least an eighth of the memory that letting go of the grammar frees."""
+    vocabulary = wide()
+    strategy = subject.build_if_it_can(vocabulary)
+    if strategy is None:
+        return
+    samples = [Sample(constraint) for constraint in _LITERALS if constraint.kind in subject.component.kinds]
+    for sample in samples or [case.sample for case in subject.few()]:
+        with traced() as held:
+            case = compiled_case(strategy, vocabulary, sample)
+            if case is None:
+                continue
+            for seed in range(WALKS):
+                _long_way(case, seed)
+            said = int(case.compiled.nbytes)
+            before = held()
+            del case
+            freed = before - held()
+        what = f"{sample.name}: walked {WALKS} times with {len(vocabulary)} tokens, it gave {freed} bytes back"
+        is_near = freed < LEAST_JUDGED or said * NBYTES_FACTOR >= freed
+        expect(is_near, f"{what} when it was let go, and its nbytes was {said}")
 
 
 @check("grammar", tier="stress", seconds=60)
@@ -150,6 +233,9 @@ def closing_ends_threads_and_files(subject: GrammarSubject) -> None:
         cases = subject.few(most=1)
         for case in cases:
             walk(case.session(), 0, 4)
+            sessions = [case.session() for _ in range(MANY)]
+            bitmask = new_rows(MANY, case.vocabulary, 0)
+            case.strategy.fill([FillJob(session.hosted(), (), i) for i, session in enumerate(sessions)], bitmask)
         cases[0].strategy.close()
         closed.append(cases)
 

@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 from guideway.api import FillJob, Matcher
 
-from guideway_conformance.clock import HOURS, clock_moved
-from guideway_conformance.grammar.batches import Part, expect_filled
+from guideway_conformance.clock import HOURS, clock_moved, clock_running
+from guideway_conformance.grammar.batches import Part, expect_filled, filled
 from guideway_conformance.grammar.masks import POISON
-from guideway_conformance.grammar.session import Session, expect_same, legal, new_rows, walk
+from guideway_conformance.grammar.session import Session, expect_same, legal, new_rows, observe, walk
 from guideway_conformance.grammar.subject import Case, GrammarSubject
 from guideway_conformance.grammar.undoing import rollback_is_refused
 from guideway_conformance.grammar.vocabularies import show
@@ -59,7 +59,7 @@ def what_a_fill_is_given_is_reused(subject: GrammarSubject) -> None:
                 wanted.append((part, part.wanted()))
                 listed[place] = jobs[i]
                 row += part.num_rows
-            result = case.strategy.fill(listed, bitmask)
+            result = filled(case.strategy, listed, bitmask, case.name)
             for place, (part, (accepted, rows)) in enumerate(wanted):
                 said = f"{case.name}, step {step} with the same bitmask and list of jobs: {part.what}"
                 expect(result[place] == accepted, f"{said}: fill returned {result[place]}, not {accepted}")
@@ -114,9 +114,18 @@ def _orphan(subject: GrammarSubject, case: Case) -> Matcher:
     return matcher.fork() if "fork" in strategy.capabilities else matcher
 
 
-@check("grammar", tier="extended")
+@check("grammar", tier="extended", seconds=90)
 def the_clock_is_nothing(subject: GrammarSubject) -> None:
-    """Hours may pass between two calls: masks, counts and endings are functions of constraint and tokens alone."""
+    """Hours may pass between two calls, and within one; the clock may stand still or be turned back: what every verb
+    answers is a function of constraint and tokens alone."""
+    for case in subject.few():
+        answers = _answers(subject, case)
+        for seconds in (0.0, HOURS, -HOURS):
+            with clock_running(subject.component, seconds):
+                found = _answers(subject, case)
+            for verb, answer in answers.items():
+                how = "stood still" if not seconds else f"moved by {seconds:g} s whenever it was read"
+                expect(found[verb] == answer, f"{case.name}: {verb} answers otherwise while the clock {how}")
     for case in subject.few():
         for seed in range(2):
             wanted, session = case.session(), case.session()
@@ -131,6 +140,42 @@ def the_clock_is_nothing(subject: GrammarSubject) -> None:
             again = case.session()
             again.compiled = case.strategy.compile(case.sample.constraint)
             expect_same(again.fresh(), case.session(), case.vocabulary, f"{case.name}: compiled hours later")
+
+
+def _answers(subject: GrammarSubject, case: Case) -> dict[str, object]:
+    """The answers of each verb along a way into a grammar that is compiled now, by a strategy made now."""
+    strategy = subject.build()
+    able, support = strategy.capabilities, strategy.supports(case.sample.constraint)
+    compiled = strategy.compile(case.sample.constraint)
+    session = Session(strategy, compiled, case.vocabulary, case.name)
+    found: dict[str, list[object]] = {"supports": [support.enforced, support.unenforced, support.reason]}
+
+    def note(verb: str, answer: object) -> None:
+        found.setdefault(verb, []).append(answer)
+
+    read = strategy.from_bytes(compiled.to_bytes()) if "serialize" in able else compiled
+    note("from_bytes", observe(Session(strategy, read, case.vocabulary, case.name)))
+    for token_id in [*walk(case.session(), 2, 6), None]:
+        note("a mask, is_accepting or is_terminated", observe(session))
+        if not session.is_terminated():
+            note("forced_tokens, validate or is_accepting", _ask(session))
+            bitmask = new_rows(1, case.vocabulary, POISON)
+            note("fill", strategy.fill([FillJob(session.hosted())], bitmask).tolist())
+            note("fill", bitmask.tobytes())
+        if "shortest_completion" in able and not session.is_terminated():
+            for limit in (1, 3, 12):
+                completion = session.matcher.shortest_completion(limit)
+                note("shortest_completion", None if completion is None else tuple(completion))
+        note("a fork", observe(session.fork()))
+        if token_id is not None:
+            note("accept", session.accept([token_id]))
+            session.rollback(1)
+            note("rollback", observe(session))
+            session.take([token_id])
+    compiled.recycle(session.matcher)
+    note("a recycled matcher", observe(Session(strategy, compiled, case.vocabulary, case.name)))
+    strategy.close()
+    return dict(found)
 
 
 @check("grammar", capability="rollback", refusal=rollback_is_refused)

@@ -11,6 +11,7 @@ from typing import Any
 
 from guideway.api import FillJob
 
+from guideway_conformance.grammar.batches import filled
 from guideway_conformance.grammar.extras import serializing_is_refused
 from guideway_conformance.grammar.languages import oracle
 from guideway_conformance.grammar.samples import LOOPS, loop
@@ -24,6 +25,8 @@ from guideway_conformance.threads import interleaved
 
 NUM_THREADS = 4
 LONG = 10_000
+LIVES, LOOKS = 150, 50
+"""Sequences of each thread that begin and end while others do."""
 ASKED = 200
 """Times that a grammar's size is asked for while its masks are filled."""
 
@@ -87,6 +90,34 @@ def a_compiled_grammar_is_shared_by_threads(subject: GrammarSubject) -> None:
             for found, wanted in zip(seen, wanted_of, strict=True):
                 said = f"{case.name}: used beside other threads, {difference(found, wanted, standard())}"
                 expect(found == wanted, said)
+
+
+@check("grammar", tier="stress", seconds=90)
+def matchers_come_and_go_in_threads(subject: GrammarSubject) -> None:
+    """Threads that begin and end sequences of one grammar at once, and give their matchers back, have a matcher each,
+    which is at the start."""
+    for case in subject.few(most=1):
+        start, lock, held = observe(case.session()), threading.Lock(), dict[int, Session]()
+        for _ in range(NUM_THREADS):
+            case.compiled.recycle(case.session().matcher)
+        ways = [walk(case.session(), seed, 2) for seed in range(NUM_THREADS)]
+
+        def live(i: int, case: Case = case, start: Seen = start, lock: Any = lock, held: Any = held) -> None:
+            for turn in range(LIVES):
+                session = case.session()
+                with lock:
+                    is_taken = id(session.matcher) in held
+                    held[id(session.matcher)] = session
+                expect(not is_taken, f"{case.name}: one matcher was given to two threads at once")
+                if turn % LOOKS == LOOKS - 1:  # seldom, as threads change a limited number of times
+                    said = f"{case.name}: a matcher made while other threads give theirs back is not at the start"
+                    expect_same(session, start, case.vocabulary, said)
+                    session.take(ways[(i + turn) % NUM_THREADS])  # noqa: B023 (called before the next case)
+                with lock:
+                    del held[id(session.matcher)]
+                case.compiled.recycle(session.matcher)
+
+        _at_once(subject.component, live, NUM_THREADS)
 
 
 @check("grammar", tier="stress", capability="fork", refusal=fork_is_refused, seconds=90)
@@ -208,8 +239,8 @@ def batches_of_many_jobs_work(subject: GrammarSubject) -> None:
         drafts = [[] if i % 3 else _live_draft(session) for i, session in enumerate(sessions)]
         bitmask = new_rows(3 * len(sessions), case.vocabulary, 0)
         jobs = [FillJob(session.hosted(), drafts[i], 3 * i) for i, session in enumerate(sessions)]
-        result = case.strategy.fill(jobs, bitmask)
         name = f"{case.name}: in a fill of {len(jobs)} jobs"
+        result = filled(case.strategy, jobs, bitmask, name)
         for i, session in enumerate(sessions):
             what = f"{name}, job {i} {session.place} with drafts {show(case.vocabulary, drafts[i])}"
             expect(result[i] == len(drafts[i]), f"{what}, all legal: the result is {result[i]}")

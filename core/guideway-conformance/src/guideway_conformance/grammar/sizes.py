@@ -10,7 +10,7 @@ from guideway.api import Choice, JsonSchema, Regex, Vocabulary
 
 from guideway_conformance.grammar.languages import cuttings, oracle
 from guideway_conformance.grammar.masks import expect_exact
-from guideway_conformance.grammar.samples import Sample, spellings
+from guideway_conformance.grammar.samples import SAMPLES, Sample, spellings
 from guideway_conformance.grammar.session import (
     Seen,
     Session,
@@ -54,6 +54,8 @@ def _deep(levels: int) -> Iterator[Sample]:
 
 
 _DEEP = tuple(_deep(7))
+MOST_TRIES = 3000
+"""Texts that are tried in search of one that is deeper."""
 _SPELLED = "abc name 12 true"
 
 
@@ -138,32 +140,80 @@ def an_encoder_is_not_needed_for_masks(subject: GrammarSubject) -> None:
                 wanted.take([token_id])
 
 
-@check("grammar", tier="extended", seconds=60)
+@check("grammar", tier="extended", seconds=120)
 def tokens_over_many_levels_work(subject: GrammarSubject) -> None:
-    """A token is legal wherever its text may come next, though it ends or begins many parts of the output at once."""
+    """A token is legal wherever its text may come next, though it ends or begins many parts of the output at once; and
+    is not where another part is around those, though an output before it had such parts."""
     samples = [
         *(case.sample for case in subject.few()),
         *(s for s in _DEEP if s.constraint.kind in subject.component.kinds),
     ]
     texts = [max((ways[0] for ways in sample.accepted), key=len, default=b"") for sample in samples]
-    vocabulary = with_long_tokens(texts)
+    nested = [_nested(subject, sample) for sample in samples]
+    vocabulary = with_long_tokens(texts, over=[text for some in nested for text in some])
     strategy = subject.build_if_it_can(vocabulary)
-    for sample, text in zip(samples, texts, strict=True):
+    for sample, text, deep in zip(samples, texts, nested, strict=True):
         case = strategy and compiled_case(strategy, vocabulary, sample)
         if not case or case.session().accept(ids_of(vocabulary, text)) != len(text):
             continue
-        session = case.session()
-        for i in range(min(len(text), LONGEST_TEXT)):
-            found = set(legal(session))
-            for token_id in long_tokens(vocabulary):
-                token = vocabulary.tokens[token_id]
-                if token_id not in found and token[0] != text[i]:
-                    continue
-                count = session.twin().accept([token_id])
-                said = f"{case.name}: {session.place}, token {show(vocabulary, [token_id])}"
-                expect(count == (token_id in found), f"{said}: bit {token_id in found}, accept {count}")
-                expect(count or not text.startswith(token, i), f"{said} is refused, with which {text!r} goes on")
-            session.take(ids_of(vocabulary, text[i : i + 1]))
+        for output in (*deep, text, *deep[:1]):
+            _expect_long_tokens(case, output)
+
+
+def _expect_long_tokens(case: Case, text: bytes) -> None:
+    vocabulary, session = case.vocabulary, case.session()
+    # of a long text the end, where all closes
+    begin = 0 if len(text) <= LONGEST_TEXT else len(text) - LONGEST_TEXT
+    session.take(ids_of(vocabulary, text[:begin]))
+    for i in range(begin, len(text)):
+        found = set(legal(session))
+        for token_id in long_tokens(vocabulary):
+            token = vocabulary.tokens[token_id]
+            if token_id not in found and token[0] != text[i]:
+                continue
+            count = session.fork().accept([token_id])
+            said = f"{case.name}: {session.place}, token {show(vocabulary, [token_id])}"
+            expect(count == (token_id in found), f"{said}: bit {token_id in found}, accept {count}")
+            expect(count or not text.startswith(token, i), f"{said} is refused, with which {text!r} goes on")
+        session.take(ids_of(vocabulary, text[i : i + 1]))
+
+
+def _nested(subject: GrammarSubject, sample: Sample) -> list[bytes]:
+    """Outputs in the grammar of an example that are like one of its outputs, but with what is in the midst of that
+    several times around it, as parts that may contain themselves."""
+    if sample.constraint.kind in SAMPLES or not (case := compiled_case(subject.build(), standard(), sample)):
+        return []
+    for text in sorted((ways[0] for ways in sample.accepted), key=len, reverse=True):
+        for opening, inside, closing, end in _around(case, text):
+            found = [opening[0] + opening[1] * n + inside + closing * n + end for n in (2, 4)]
+            if all(_is_output(case, output) for output in found):
+                return [*found[::-1], text]
+    return []
+
+
+def _around(case: Case, text: bytes) -> Iterator[tuple[tuple[bytes, bytes], bytes, bytes, bytes]]:
+    """Ways to take `text` apart so that two pieces of it may stand twice, and one of them alone may not."""
+    tries, shortest = MOST_TRIES, 3
+    for length in range(len(text) // 2, shortest - 1, -1):
+        for i in range(len(text) - 2 * length + 1):
+            j = i + length
+            twice = text[:j] + text[i:j]
+            tries -= 1
+            if tries < 0 or case.session().accept(ids_of(standard(), twice)) < len(twice):
+                continue
+            for k in range(j, len(text) - shortest + 1):
+                for end in range(k + shortest, len(text) + 1):
+                    whole = twice + text[j:k] + text[k:end] * 2 + text[end:]
+                    tries -= 1
+                    if tries < 0:
+                        return
+                    if _is_output(case, whole) and not _is_output(case, twice + text[j:]):
+                        yield (text[:i], text[i:j]), text[j:k], text[k:end], text[end:]
+
+
+def _is_output(case: Case, text: bytes) -> bool:
+    session, token_ids = case.session(), ids_of(standard(), text)
+    return session.accept(token_ids) == len(token_ids) and session.is_accepting()
 
 
 @check("grammar", seconds=60)
@@ -202,6 +252,8 @@ def strategies_of_other_vocabularies_are_independent(subject: GrammarSubject) ->
 def _cases_beside(subject: GrammarSubject) -> list[Case]:
     """Some cases, and of what the tokenizer would write in several tokens."""
     strategy, found = subject.build(), subject.few(most=1)
+    if not frozenset(subject.component.kinds) & SAMPLES.keys():
+        found = subject.few()
     for constraint in (Choice([_SPELLED]), Regex(_SPELLED), JsonSchema({"const": _SPELLED})):
         if constraint.kind in subject.component.kinds:
             case = compiled_case(strategy, standard(), Sample(constraint))

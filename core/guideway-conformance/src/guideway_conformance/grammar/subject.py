@@ -18,11 +18,12 @@ from guideway.api import (
 
 from guideway_conformance.grammar.samples import SAMPLES, Sample, of_example
 from guideway_conformance.grammar.session import Session, walk
-from guideway_conformance.grammar.vocabularies import ids_of, standard
+from guideway_conformance.grammar.vocabularies import ids_of, longest_tokens, standard
 from guideway_conformance.subjects import CannotRunHere, Subject
 
 __all__ = ["Case", "GrammarSubject", "compiled_case"]
 
+MOST_EXAMPLES = 4
 FEW = 2
 """Samples of each kind for rules that have nothing to do with what a constraint says."""
 
@@ -40,6 +41,14 @@ class Case:
     @property
     def name(self) -> str:
         return self.sample.name
+
+    def whole(self) -> list[int]:
+        """Tokens of a whole output, as long as they get, and a stop token; none if no output is found."""
+        token_ids = self.output()
+        if token_ids is None:
+            return []
+        longest = longest_tokens(self.vocabulary, self.vocabulary.decode(token_ids))
+        return [*longest, max(self.vocabulary.stop_token_ids)]
 
     def session(self, stop_token_ids: frozenset[int] | None = None) -> Session:
         """A new matcher."""
@@ -77,6 +86,8 @@ class GrammarSubject(Subject):
         found = {f"kind:{kind}" for kind in kinds}
         if kinds & SAMPLES.keys():
             found.add("known-kind")
+        if any(kind.startswith("grammar:") for kind in kinds):
+            found.add("dialect")
         if cls.declared(component) >= {"fork", "rollback"}:
             found.add("fork+rollback")
         return frozenset(found)
@@ -117,12 +128,13 @@ class GrammarSubject(Subject):
                 yield case
 
     def few(self, *kinds: str, most: int = FEW) -> list[Case]:
-        """The first ones it compiles of each kind."""
+        """The first ones it compiles of each kind; more of a dialect, whose examples are all that is known of it."""
         strategy = self.build()
         found: dict[str, list[Case]] = {}
         for sample in self.samples(*kinds):
             of_kind = found.setdefault(sample.constraint.kind, [])
-            if len(of_kind) < most:
+            is_known = sample.constraint.kind in SAMPLES
+            if len(of_kind) < (most if is_known or most == 1 else max(most, MOST_EXAMPLES)):
                 case = compiled_case(strategy, standard(), sample)
                 of_kind += [case] if case is not None else []
         return [case for of_kind in found.values() for case in of_kind]

@@ -7,14 +7,23 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from guideway.api import Constraint, InvalidConfiguration, InvalidGrammar, JsonSchema, StructuralTag, Support
+from guideway.api import (
+    Constraint,
+    GrammarStrategy,
+    InvalidConfiguration,
+    InvalidGrammar,
+    JsonSchema,
+    StructuralTag,
+    Support,
+)
 from guideway.api.limits import check_limits
-from guideway.json_schema import KEYWORDS, keywords, subschemas
+from guideway.json_schema import KEYWORDS, TYPES, keywords, subschemas
 from guideway.json_schema.cases import cases as keyword_cases
 
 from guideway_conformance.grammar.compiling import hostile
 from guideway_conformance.grammar.languages import is_output
 from guideway_conformance.grammar.samples import Sample, spellings
+from guideway_conformance.grammar.session import walk
 from guideway_conformance.grammar.subject import GrammarSubject, compiled_case
 from guideway_conformance.grammar.vocabularies import ids_of, standard
 from guideway_conformance.registry import check
@@ -103,22 +112,64 @@ def enforced_keywords_are_enforced(subject: GrammarSubject) -> None:
                 )
 
 
-@check("grammar", tier="extended")
+@check("grammar", tier="extended", seconds=120)
 def constraints_are_not_changed(subject: GrammarSubject) -> None:
-    """Neither supports nor compile changes the constraint it is given, nor what is in it, nor what its text is parsed
-    to."""
+    """No verb changes the constraint, nor what is in it, nor what its text is parsed to: neither supports and compile
+    nor those of the grammar and its matchers."""
     strategy = subject.build()
-    annotated = (JsonSchema(_annotated(constraint.parsed)) for constraint in _schemas(subject))
-    as_text = (JsonSchema(json.dumps(constraint.parsed)) for constraint in _schemas(subject))
-    annotated_text = (JsonSchema(json.dumps(_annotated(constraint.parsed))) for constraint in _schemas(subject))
-    others = (Sample(constraint) for constraint in (*annotated, *as_text, *annotated_text))
-    for sample in (*subject.samples(), *others):
+    given: list[Sample] = list(subject.samples())
+    if "json_schema" in subject.component.kinds:
+        schemas = [constraint.parsed for constraint in _schemas(subject)]
+        given += [Sample(JsonSchema(_annotated(schema))) for schema in schemas]
+        others = [form for schema in (*_bare(), *_one_of_each_keyword()) for form in (schema, *_below(schema))]
+        # what a text is parsed to is shared; of a mapping every reader gets a value of its own
+        given += [Sample(JsonSchema(json.dumps(s))) for s in (*schemas, *map(_annotated, schemas), *others)]
+    for sample in given:
         constraint = sample.constraint
-        before, parsed = copy.deepcopy(constraint), copy.deepcopy(_parsed(constraint))
-        compiled_case(strategy, standard(), sample)
-        expect(constraint == before, f"{sample.name} was changed by supports or compile")
-        is_same = json.dumps(_parsed(constraint)) == json.dumps(parsed)
-        expect(is_same, f"{sample.name}: what it is parsed to was changed by supports or compile")
+        before, parsed = copy.deepcopy(constraint), json.dumps(_parsed(constraint))
+        _use(strategy, sample)
+        expect(constraint == before, f"{sample.name} was changed by supports, compile or a matcher")
+        is_same = json.dumps(_parsed(constraint)) == parsed
+        expect(is_same, f"{sample.name}: what it is parsed to was changed by supports, compile or a matcher")
+
+
+def _use(strategy: GrammarStrategy, sample: Sample) -> None:
+    """Ask for all that there is."""
+    case = compiled_case(strategy, standard(), sample)
+    if case is None:
+        return
+    session = case.session()
+    walk(session, 0, 2)
+    for name, ask in (
+        ("forced_tokens", session.matcher.forced_tokens),
+        ("shortest_completion", lambda: session.matcher.shortest_completion(2)),
+        ("serialize", lambda: strategy.from_bytes(case.compiled.to_bytes())),
+    ):
+        if name in strategy.capabilities and not session.is_terminated():
+            ask()
+
+
+def _bare() -> Iterator[dict[str, Any]]:
+    """Types without anything that is usual beside them."""
+    for name in TYPES:
+        yield {"type": name}
+        yield {"type": [name, "null"]}
+
+
+def _one_of_each_keyword() -> Iterator[dict[str, Any]]:
+    """A schema about each keyword alone."""
+    seen: set[str] = set()
+    for name, schema, _, _ in keyword_cases():
+        if "+" not in name and name not in seen and isinstance(schema, dict):
+            seen.add(name)
+            yield schema
+
+
+def _below(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Schemas that `schema` is a part of."""
+    yield {"type": "array", "items": schema}
+    yield {"type": "object", "properties": {"a": schema}, "required": ["a"], "additionalProperties": False}
+    yield {"anyOf": [schema, {"type": "null"}]}
 
 
 def _schemas(subject: GrammarSubject) -> Iterator[JsonSchema]:

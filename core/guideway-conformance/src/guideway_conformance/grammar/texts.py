@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
 from guideway.api import JsonSchema
@@ -16,6 +18,23 @@ from guideway_conformance.subjects import expect
 _ID: dict[str, Any] = {"type": "object", "properties": {"id": {"type": "integer"}}}
 _COUNTED: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "integer"}}
 _NAMED: dict[str, Any] = {"type": "object", "patternProperties": {"^i": {"type": "integer"}}}
+
+
+def _equal_in_python() -> Iterator[tuple[dict[str, Any], tuple[bytes, ...]]]:
+    """Schemas with a boolean or a number, and the value that JSON tells apart from it and Python does not."""
+    for yes, number in ((True, 1), (False, 0)):
+        for one, other in ((yes, number), (number, yes)):
+            for a, b in ((one, other), ([one], [other]), ({"k": [one]}, {"k": [other]})):
+                right, wrong = (json.dumps(value, separators=(",", ":")).encode() for value in (a, b))
+                yield {"const": a}, (wrong,)
+                yield {"enum": ["x", a]}, (wrong,)
+                yield {"enum": [a, "x"], "const": b}, (right, wrong)
+                yield {"enum": ["x", a], "not": {"const": a}}, (right, wrong)
+            named = "boolean" if isinstance(one, bool) else "integer"
+            yield {"type": named, "enum": [one, other]}, (json.dumps(other).encode(),)
+            yield {"type": "array", "items": {"enum": [one]}}, (json.dumps([other]).encode(),)
+            yield {"type": "object", "properties": {"a": {"const": one}}}, (json.dumps({"a": other}).encode(),)
+
 
 _WRONG: tuple[tuple[dict[str, Any] | bool, tuple[bytes, ...]], ...] = (
     (True, (b'{"a":1,"a":1}', b'[{"a":{"b":1,"b":2}}]', rb'{"a":1,"\u0061":1}')),
@@ -35,6 +54,7 @@ _WRONG: tuple[tuple[dict[str, Any] | bool, tuple[bytes, ...]], ...] = (
     ({"type": "integer", "minimum": 1}, (b"-0", b"0.0", b"-18446744073709551617")),
     ({"type": "number", "exclusiveMinimum": 0}, (b"-0", b"0.00", b"0e5")),
     ({"type": "integer", "multipleOf": 2}, (b"10e-1", b"18446744073709551617")),
+    *_equal_in_python(),
 )
 """Schemas, and texts that are invalid under each, by what they mean."""
 
@@ -42,7 +62,8 @@ _WRONG: tuple[tuple[dict[str, Any] | bool, tuple[bytes, ...]], ...] = (
 @check("grammar", trait="kind:json_schema", seconds=60)
 def texts_are_judged_by_what_they_mean(subject: GrammarSubject) -> None:
     """An invalid text is refused however it is written, where supports leaves nothing unenforced: with a name twice in
-    an object, escapes in names, surrogate pairs, and numbers with fractions, exponents and many digits."""
+    an object, escapes in names, surrogate pairs, numbers with fractions, exponents and many digits, and 1 and 0 in the
+    place of true and false."""
     strategy, stop = subject.build(), max(standard().stop_token_ids)
     for schema, texts in _WRONG:
         case = compiled_case(strategy, standard(), Sample(JsonSchema(schema)))

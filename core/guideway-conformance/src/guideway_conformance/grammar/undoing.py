@@ -45,9 +45,13 @@ def _seen_on_a_walk(session: Session, seed: int, steps: int) -> tuple[list[int],
 def rollback_restores_masks(subject: GrammarSubject) -> None:
     """Accept and then rollback restores every bitmask bit for bit."""
     for case in subject.few():
-        for seed in range(3):
+        for seed in range(4):
             session = case.session()
-            token_ids, seen = _seen_on_a_walk(session, seed, 8)
+            if seed == 3:
+                token_ids = case.whole()
+                seen = [observe(session), *(observe(session.take([token_id])) for token_id in token_ids)]
+            else:
+                token_ids, seen = _seen_on_a_walk(session, seed, 8)
             for count in range(1, session.undoable + 1):
                 session = case.session().take(token_ids)
                 session.rollback(count)
@@ -83,7 +87,7 @@ def rollback_of_nothing_does_nothing(subject: GrammarSubject) -> None:
     """Rollback of 0 tokens is a no-op, at the start, in between and once terminated."""
     for case in subject.few():
         for seed in range(2):
-            token_ids = walk(case.session(), seed, 6)
+            token_ids = walk(case.session(), seed, 6) if seed else case.whole()
             session = case.session()
             for token_id in [*token_ids, None]:
                 before = observe(session)
@@ -182,7 +186,8 @@ def all_that_is_declared_can_be_rolled_back(subject: GrammarSubject) -> None:
         for num_parts, drafts in ((1, ()), (2, ()), (1, token_ids[:2])):
             session = case.session().take(token_ids)
             if not session.is_terminated():
-                case.strategy.fill((FillJob(session.hosted(), tuple(drafts), 0),), new_rows(3, case.vocabulary, 0))
+                jobs = (FillJob(session.hosted(), tuple(drafts), 0),)
+                case.strategy.fill(jobs, new_rows(3, case.vocabulary, 0))
             for mover in (session.fork(), session):
                 undone = mover.undoable
                 for part in range(num_parts):
@@ -199,9 +204,9 @@ def _far(subject: GrammarSubject, most: int) -> Iterator[tuple[Case, Sequence[in
             case = compiled_case(subject.build(), standard(), sample)
             if case is not None:
                 yield case, loop(first, pieces, most)
-    for case in subject.few(most=1):
+    for case in subject.few():
         session, rng = case.session(), random.Random(0)
-        while len(session.token_ids) < min(most, FAR):
+        while len(session.token_ids) < min(most, 4 * FAR):
             ways = [t for t in legal(session) if t not in session.stop_token_ids]
             if not ways:
                 break
@@ -220,9 +225,9 @@ def a_fork_is_in_the_same_state(subject: GrammarSubject) -> None:
     """A fork is in the state of its matcher, anywhere, also once terminated, with the same stop tokens."""
     for case in subject.few():
         other = min(frozenset(case.vocabulary.special_tokens) - case.vocabulary.stop_token_ids)
-        for seed, stops in enumerate((None, None, frozenset({other}))):
+        for seed, stops in enumerate((None, None, frozenset({other}), None)):
             session = case.session(stops)
-            for token_id in [*walk(session.twin(), seed, 8), None]:
+            for token_id in [*(walk(session.twin(), seed, 8) if seed < 3 else case.whole()), None]:
                 fork = session.fork()
                 expect(fork.matcher is not session.matcher, f"{case.name}: fork returned the matcher itself")
                 expect_same(fork, session, case.vocabulary, f"{case.name}: a fork {session.place} is in another state")

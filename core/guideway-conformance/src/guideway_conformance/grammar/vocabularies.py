@@ -15,10 +15,13 @@ __all__ = [
     "ids_of",
     "large",
     "long_tokens",
+    "longest_tokens",
     "show",
     "sized",
+    "spelling",
     "standard",
     "standard_without",
+    "wide",
     "with_long_tokens",
 ]
 
@@ -75,6 +78,10 @@ class GreedyEncoder:
             text.decode()
         except UnicodeDecodeError:
             return None
+        return self.cut(text)
+
+    def cut(self, text: bytes) -> list[int] | None:
+        """The tokens of `text`, UTF-8 or not; None if no token begins as it goes on somewhere."""
         found, start = [], 0
         while start < len(text):
             ends = range(min(len(text), start + self._longest), start, -1)
@@ -123,11 +130,21 @@ def sized(size: int, alphabet: bytes, padding: int = 0) -> Vocabulary:
     return Vocabulary([*tokens, b""], frozenset({size - 1}), {size - 1: "</s>"}, size + padding)
 
 
-def with_long_tokens(texts: Iterable[bytes], most: int = 200) -> Vocabulary:
-    """Each byte, runs of what ends or begins something, and pieces of five to eight bytes of `texts`, up to `most`."""
+def spelling(letters: bytes) -> Vocabulary:
+    """Each byte of `letters` and none besides, a special token at both ends, one of which stops."""
+    tokens = [bytes([byte]) for byte in dict.fromkeys(letters)]
+    last = len(tokens) + 1
+    return Vocabulary([b"", *tokens, b""], frozenset({last}), {0: "<s>", last: "</s>"}, last + 40)
+
+
+def with_long_tokens(texts: Iterable[bytes], most: int = 200, over: Iterable[bytes] = ()) -> Vocabulary:
+    """Each byte, runs of what ends or begins something, and pieces of five to eight bytes of `texts`, up to `most`; and
+    of `over` pieces of ten to fifty bytes of the second half."""
     runs = [bytes([byte]) * n for byte in b'[]{}()"' for n in range(2, 9)]
     pieces = [text[i : i + n] for n in (8, 7, 6, 5) for text in texts for i in range(len(text) - n + 1)]
-    tokens = list(dict.fromkeys([*runs, *pieces]))[:most]
+    places = [(text, i) for text in over for i in range(len(text) // 2, len(text))]
+    ends = [text[i : i + n] for n in (10, 16, 24, 36, 50) for text, i in places if i + n <= len(text)]
+    tokens = list(dict.fromkeys([*list(dict.fromkeys([*runs, *pieces]))[:most], *ends]))
     return Vocabulary(
         [b"", *_BYTES, *tokens, b""], frozenset({len(tokens) + 257}), {0: "<s>", len(tokens) + 257: "</s>"}
     )
@@ -147,6 +164,14 @@ def large() -> Vocabulary:
     return Vocabulary([*tokens, b""], frozenset({0, LARGE_SIZE - 1}), {0: "</s>", LARGE_SIZE - 1: "<|end|>"})
 
 
+@cache
+def wide() -> Vocabulary:
+    """As many ids as `large`, of which those of `standard` alone stand for text: masks are as long, and soon found."""
+    usual = standard()
+    tokens = [*usual.tokens, *([b""] * (LARGE_SIZE - len(usual)))]
+    return Vocabulary(tokens, usual.stop_token_ids, usual.special_tokens)
+
+
 def _combinations(letters: bytes, shortest: int) -> Iterator[bytes]:
     length = shortest
     while True:
@@ -157,6 +182,11 @@ def _combinations(letters: bytes, shortest: int) -> Iterator[bytes]:
 def ids_of(vocabulary: Vocabulary, text: bytes) -> list[int]:
     """`text`, a token for each byte."""
     return [vocabulary.tokens.index(text[i : i + 1]) for i in range(len(text))]
+
+
+def longest_tokens(vocabulary: Vocabulary, text: bytes) -> list[int]:
+    """`text`, the longest token at each place."""
+    return GreedyEncoder(tuple(vocabulary.tokens)).cut(text) or []
 
 
 def show(vocabulary: Vocabulary, token_ids: Iterable[int]) -> str:

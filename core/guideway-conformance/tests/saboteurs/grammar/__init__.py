@@ -2,6 +2,30 @@
 
 from __future__ import annotations
 
-from saboteurs.grammar import accepting, extras, fills, growth, hosting, languages, lifetime, load, masks, undoing
+from saboteurs.grammar import (
+    accepting,
+    apart,
+    extras,
+    fills,
+    growth,
+    hosting,
+    languages,
+    lifetime,
+    load,
+    masks,
+    undoing,
+)
 
-__all__ = ["accepting", "extras", "fills", "growth", "hosting", "languages", "lifetime", "load", "masks", "undoing"]
+__all__ = [
+    "accepting",
+    "apart",
+    "extras",
+    "fills",
+    "growth",
+    "hosting",
+    "languages",
+    "lifetime",
+    "load",
+    "masks",
+    "undoing",
+]

@@ -15,7 +15,7 @@ from guideway_conformance.reference.strategy import Rest
 from numpy.typing import NDArray
 
 from saboteurs import saboteur
-from saboteurs.grammar.base import Compiled, Place, Sane
+from saboteurs.grammar.base import Compiled, Full, FullPlace, Place, Sane
 
 
 @saboteur("grammar.sixteen_drafts_work")
@@ -178,3 +178,14 @@ class CompilesInOnePlace(Sane):
         self.current = constraint
         time.sleep(0.0001)  # it looks something up
         return super().compile(self.current)
+
+
+@saboteur("grammar.the_clock_is_nothing")
+class GivesUpInTime(Full):
+    """Looks for a completion for a tenth of a second."""
+
+    class State(FullPlace):
+        def shortest_completion(self, limit: int) -> Sequence[int] | None:
+            until = time.monotonic() + 0.1
+            found = super().shortest_completion(limit)
+            return found if time.monotonic() < until else None
