@@ -29,13 +29,15 @@ CORRECT = (
     *("trie_choice.TrieChoice", "ranges.Ranges", "brackets.Brackets", "lazyre.LazyRegex"),
     *("ledger.Ledger", "admission.Admission", "memguard.MemoryGuard", "adapter.Adapter"),
     *("similarity.Similarity", "keywords.Keywords", "signatures.Signatures"),
+    *("staged.Staged", "loops.Loops", "groups.Groups", "chunks.Chunks"),
 )
 KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
     **dict.fromkeys(("tailfree", "ngramfade", "lexicon", "tournament", "scaffold"), "modifier"),
     **dict.fromkeys(("regexes", "forms", "trie_choice", "ranges", "brackets", "lazyre"), "grammar"),
     **dict.fromkeys(("devices", "blocks", "torchlets", "plain"), "device"),
-    **dict.fromkeys(("attentions", "online", "ragged"), "attention"),
+    **dict.fromkeys(("staged", "loops"), "device"),
+    **dict.fromkeys(("attentions", "online", "ragged", "groups", "chunks"), "attention"),
     **dict.fromkeys(("workers", "memguard", "adapter"), "worker"),
     **dict.fromkeys(("quotas", "ledger", "admission"), "hooks"),
     **dict.fromkeys(("workflows", "similarity", "keywords", "signatures"), "workflow"),

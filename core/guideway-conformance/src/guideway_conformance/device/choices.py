@@ -73,7 +73,7 @@ def _expect_nan(largest: np.ndarray[tuple[int, ...], np.dtype[np.float32]], want
 @check("device", capability="masked_sample", refusal=SAMPLE)
 def masked_sample_draws(subject: DeviceSubject) -> None:
     """`masked_sample` draws the column of the largest ``logits / temperature - log(-log(u))``, u being `uniform`, at
-    small temperatures too."""
+    the smallest and largest temperatures too."""
     bench = subject.bench()
     for seed, (width, rows) in enumerate(((1, [1, 0]), (33, [3, 1, 4, 0, 2]), (200, []), (1000, [2, 5]))):
         logits = bench.floats(oracles.logits(140 + seed, 6, width))
@@ -87,7 +87,7 @@ def masked_sample_draws(subject: DeviceSubject) -> None:
             seeds=[3, 2**40 + 1, -1, 0, 2**63 - 1, 12],
         )
         expect_drawn(bench, case)
-    for temperature in (0.01, 1e-3, 1e-4):
+    for temperature in (0.01, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-10, 1e-20, 1e-30, 1e3, 1e6, 1e10, 1e20):
         x = np.tile(np.arange(4, dtype=np.float32) * np.float32(-2 * temperature), (100, 1))
         words = np.full((100, 1), -1, dtype=np.int32)
         case = Case(

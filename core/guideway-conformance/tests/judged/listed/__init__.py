@@ -6,12 +6,15 @@ from judged.listed import (
     attentions,
     blocks,
     brackets,
+    chunks,
     devices,
+    groups,
     hidden,
     keywords,
     lazyre,
     ledger,
     lexicon,
+    loops,
     memguard,
     ngramfade,
     online,
@@ -24,6 +27,7 @@ from judged.listed import (
     scaffold,
     signatures,
     similarity,
+    staged,
     tailfree,
     thinking,
     torchlets,
@@ -44,6 +48,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         *(blocks, torchlets, plain, online, ragged),
         *(tries, ranges, brackets, lazyre),
         *(ledger, admission, memguard, adapter, similarity, keywords, signatures),
+        *(staged, loops, groups, chunks),
     )
     for mutant in module.MUTANTS
 )
