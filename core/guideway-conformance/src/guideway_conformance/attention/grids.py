@@ -53,7 +53,7 @@ def lengths_in_any_order(subject: AttentionSubject) -> None:
             check_answer(backend, subject, case, number)
 
 
-@check("attention", tier="extended", seconds=60)
+@check("attention", tier="extended", seconds=120)
 def windows_of_every_size(subject: AttentionSubject) -> None:
     """A window may have any size beside any length, be it that of a whole block of places, one less or one more."""
     backend = subject.backend()
@@ -63,7 +63,7 @@ def windows_of_every_size(subject: AttentionSubject) -> None:
                 check_answer(backend, subject, replace(case, lengths=lengths, window=window), len(lengths))
 
 
-@check("attention", tier="extended", seconds=60)
+@check("attention", tier="extended", seconds=120)
 def many_of_different_lengths(subject: AttentionSubject) -> None:
     """Dozens of long sequences of different lengths, or hundreds of short ones, each get what they would get alone in
     whatever order they are."""
@@ -75,7 +75,7 @@ def many_of_different_lengths(subject: AttentionSubject) -> None:
         check_answer(backend, subject, case)
 
 
-@check("attention", tier="extended", seconds=60)
+@check("attention", tier="extended", seconds=120)
 def heads_of_every_size(subject: AttentionSubject) -> None:
     """Heads may be of any number and dimension, with every type and direction that is declared."""
     declared = subject.declared(subject.component)
@@ -96,7 +96,7 @@ def heads_of_every_size(subject: AttentionSubject) -> None:
             check_answer(backend, subject, seen)
 
 
-@check("attention", seconds=60)
+@check("attention", seconds=120)
 def one_argument_at_a_time(subject: AttentionSubject) -> None:
     """A call gives the same after one that differed in a single argument, and that one what it asked for, be it the
     lengths, the scale, the direction, the window, the heads, the type or the numbers; no call changes an argument or a

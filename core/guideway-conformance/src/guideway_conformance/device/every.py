@@ -35,7 +35,7 @@ def _read(bench: Bench, results: Any) -> list[Host]:
     return [bench.read(array) for array in results]
 
 
-@check("device", seconds=60)
+@check("device", seconds=120)
 def operations_do_not_remember(subject: DeviceSubject) -> None:
     """The result of every operation depends on the arguments of that call alone, be it the same call again or one with
     a single argument changed; no later call changes it, and no call changes an argument that it only reads."""
@@ -72,7 +72,7 @@ def _expect_arguments(bench: Bench, operation: Operation, given: Given, hosts: G
             expect_equal(got, hosts[name], f"`{name}` after {what}")
 
 
-@check("device", tier="extended", seconds=120)
+@check("device", tier="extended", seconds=240)
 def operations_of_every_size(subject: DeviceSubject) -> None:
     """Every operation takes a single row, a single column, as many rows as columns and more than a thousand columns,
     with floats and indices of each type."""
