@@ -89,9 +89,10 @@ def masked_sample_draws(subject: DeviceSubject) -> None:
         expect_drawn(bench, case)
     extremes = (0.01, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-10, 1e-20, 1e-30, 1e6, 1e20)
     temperatures = np.repeat(np.array(extremes, dtype=np.float32), 24)
-    x = np.arange(4, dtype=np.float32) * np.float32(-2) * temperatures[:, None]
-    words, rows = np.full((len(x), 1), -1, dtype=np.int32), np.arange(len(x))
-    case = Case(logits=bench.floats(x), bitmask=words, rows=rows, num_tokens=4, temperatures=temperatures.tolist())
+    logits = bench.floats(np.arange(4, dtype=np.float32) * np.float32(-2) * temperatures[:, None])
+    every = np.arange(len(temperatures), dtype=np.int32)
+    words = np.full((len(every), 1), -1, dtype=np.int32)
+    case = Case(logits=logits, bitmask=words, rows=every, num_tokens=4, temperatures=temperatures.tolist())
     expect_drawn(bench, case)
 
 
