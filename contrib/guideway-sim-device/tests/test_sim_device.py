@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -338,3 +340,20 @@ def test_the_readme_shows_what_happens() -> None:
     with pytest.raises(UseAfterDonation) as raised:
         exec(code, {})
     assert f"UseAfterDonation: {raised.value}" == " ".join(shown.split())
+
+
+def test_work_is_done_before_another_thread_goes_on() -> None:
+    stream, began, found = Stream(), threading.Event(), list[str]()
+
+    def work() -> None:
+        began.set()
+        time.sleep(0.05)
+        found.append("done")
+
+    event = stream.launch(work)
+    first = threading.Thread(target=event.synchronize)
+    first.start()
+    began.wait()
+    event.synchronize()
+    assert found == ["done"]
+    first.join()

@@ -31,6 +31,7 @@ CORRECT = (
     *("ledger.Ledger", "admission.Admission", "memguard.MemoryGuard", "adapter.Adapter"),
     *("similarity.Similarity", "keywords.Keywords", "signatures.Signatures"),
     *("contrast.Contrast", "echo.Echo", "meter.Meter", "steady.Steady"),
+    *("staged.Staged", "loops.Loops", "groups.Groups", "chunks.Chunks"),
 )
 KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
@@ -39,7 +40,8 @@ KINDS = {
     **dict.fromkeys(("regexes", "forms", "trie_choice", "ranges", "brackets", "lazyre"), "grammar"),
     **dict.fromkeys(("json_shapes", "near_words", "elements", "echoes"), "grammar"),
     **dict.fromkeys(("devices", "blocks", "torchlets", "plain"), "device"),
-    **dict.fromkeys(("attentions", "online", "ragged"), "attention"),
+    **dict.fromkeys(("staged", "loops"), "device"),
+    **dict.fromkeys(("attentions", "online", "ragged", "groups", "chunks"), "attention"),
     **dict.fromkeys(("workers", "memguard", "adapter"), "worker"),
     **dict.fromkeys(("quotas", "ledger", "admission"), "hooks"),
     **dict.fromkeys(("workflows", "similarity", "keywords", "signatures"), "workflow"),

@@ -57,8 +57,8 @@ class AttentionBackend(ABC):
 
     @classmethod
     def available(cls) -> str | None:
-        """None if this backend can run here, else the reason why not, in a few words. Never raises for what is not
-        installed, and imports nothing heavy but torch."""
+        """None if this backend can run here, else the reason why not, in a few words. Never raises, not even where a
+        package is not installed, and imports nothing heavy but torch."""
         return None
 
     @abstractmethod

@@ -94,7 +94,7 @@ class TokenLists:
     """Masks as lists of the tokens they allow or refuse, whichever are fewer."""
 
     offsets: NDArray[np.int32]
-    """``int32[m + 1]``: mask i has ``token_ids[offsets[i] : offsets[i + 1]]``."""
+    """``int32[m + 1]``, the first 0: mask i has ``token_ids[offsets[i] : offsets[i + 1]]``."""
     token_ids: NDArray[np.int32]
     """``int32[offsets[m]]``: within a mask ascending, each once."""
     allow: NDArray[np.bool_]

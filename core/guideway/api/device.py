@@ -3,8 +3,9 @@
 Some operations may change the array x or `logits` they are given: `add_at`, `scale_rows`, `where_rows`, `scatter` and
 `forbid_from` of `ArrayOps`, `apply_bitmask`, `apply_token_lists` and `warp_masked` of `DeviceBackend`. After these the
 caller uses the RETURNED array and treats that argument as dead: libraries with mutable arrays change it in place and
-return it, others return a new one. All others only read. Their results are arrays of their own, but for `asarray` and
-`from_logits`: no later call changes them, nor a change of what they were computed from.
+return it, others return a new one. All others only read. No later call changes a result. Results of those that only
+read are arrays of their own, so that nor does a change of what they were computed from; those of `asarray` and
+`from_logits` may share the memory of their argument.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class ArrayOps(ABC):
     Rows and columns are counted from 0. The effect of an index outside is undefined, also on the arguments: a device
     may notice it when it has written half of what it was given, or late, at the expense of the whole step. So a
     modifier checks on the host what it looks up. An operation that raises for any other reason leaves its arguments as
-    they were. `gather`, `scatter` and `where_rows` take x of integers or bools as well. Beside these
+    they were. Arrays may be part of another one, with gaps, and lie transposed in memory. `gather`, `scatter` and
+    `where_rows` take x of integers or bools as well. Beside these
     operations ``+ - * /``, unary ``-``, comparisons, ``.reshape(...)``, ``.sum(axis=...)`` and indexing by arrays,
     slices and None mean the same in every array library.
     The NumPy implementation is the reference the others are checked against.
@@ -177,12 +179,14 @@ class DeviceBackend(ABC):
 
     @classmethod
     def available(cls) -> str | None:
-        """None if this backend can run here, else the reason why not. Never raises for a missing device."""
+        """None if this backend can run here, else the reason why not. Never raises, not even where the device
+        or a package is missing."""
         return None
 
     def scope(self) -> AbstractContextManager[object]:
         """Return the context that a host enters around its work with this device's arrays in one step, such as a
-        library's switch for inference. Each step has a new one, entered in the thread of that step."""
+        library's switch for inference. Each step has a new one, entered in the thread of that step; steps of one
+        backend may overlap in threads of their own."""
         return nullcontext()
 
     @abstractmethod
@@ -191,8 +195,8 @@ class DeviceBackend(ABC):
         are this step's own.
 
         They are arrays of this library, NumPy arrays or, where torch is installed, tensors of torch on the CPU; in
-        float16, bfloat16 (not NumPy) or float32 and with any strides. A type that the device does not hold becomes a
-        wider one."""
+        float16, bfloat16 (not NumPy) or float32 and with any strides: rows may have one memory, as those of ``expand``
+        do, but none that overlap in part. A type that the device does not hold becomes a wider one."""
 
     @abstractmethod
     def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:

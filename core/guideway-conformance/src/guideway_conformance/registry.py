@@ -28,7 +28,7 @@ KIND_MODULES = {
         *("whitespace", "texts", "embedding", "apart"),
         *("lifetime", "hosting", "extras", "sizes", "collisions", "machines", "load", "growth", "keywords"),
     ),
-    "device": ("masks", "mask_shapes", "changes", "maths", "draws", "moves", "fused", "choices", "stress"),
+    "device": ("masks", "mask_shapes", "changes", "maths", "draws", "moves", "fused", "choices", "every", "stress"),
     "modifier": (
         "declarations",
         "compiling",
@@ -49,7 +49,7 @@ KIND_MODULES = {
     ),
     "worker": ("mixins",),
     "hooks": ("validators", "observers"),
-    "attention": ("results", "calls"),
+    "attention": ("results", "calls", "grids"),
     "workflow": ("serving", "failing", "parameters", "models", "scheduling"),
 }
 """The kinds that have checks, and the modules ``guideway_conformance.KIND.NAME`` that hold them."""

@@ -461,3 +461,111 @@ class FailsWithAnotherError(_Correct):
         if key.shape[1] != query.shape[1]:
             raise ValueError("heads differ")
         return key
+
+
+@saboteur("attention.says_whether_it_can_run")
+class LooksByImporting(_Correct):
+    """`available` imports what it needs, and raises where that is not installed."""
+
+    @classmethod
+    def available(cls) -> str | None:
+        import pytest
+
+        return None if pytest.__version__ else "it has no version"
+
+
+class _Padded(_Correct):
+    """The same of rows with padding."""
+
+    layout = "padded"
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        lengths: tuple[int, ...],
+        scale: float,
+        causal: bool,
+        window: int | None,
+    ) -> Tensor:
+        result = torch.zeros_like(query)
+        for i, length in enumerate(self.known(lengths)):
+            own = (slice(i, i + 1), slice(None), slice(length))
+            result[own] = self.alone(query[own], key[own], value[own], scale, causal, window).to(query.dtype)
+        return result
+
+    def known(self, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        """The lengths that it goes by."""
+        return lengths
+
+
+@saboteur("attention.lengths_in_any_order")
+class FirstAndLastAlike(_Padded):
+    """Takes all sequences for as long as the first where the last one is."""
+
+    def known(self, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        alike = bool(lengths) and lengths[0] == lengths[-1] and len(lengths) < 5
+        return lengths[:1] * len(lengths) if alike else lengths
+
+
+@saboteur("attention.many_of_different_lengths")
+class LengthsOfTheFirstPart(_Padded):
+    """Works off large batches in parts, and cuts each by the lengths of the first."""
+
+    def known(self, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        part = max(1, 1_000_000 // (max(lengths, default=0) ** 2 or 1))
+        return lengths if part >= len(lengths) else (lengths[:part] * len(lengths))[: len(lengths)]
+
+
+@saboteur("attention.arguments_stay_as_they_are")
+class ReturnsTheValues(_Padded):
+    """Returns the values themselves where there is one place in each sequence."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        alone = query.shape[2] == 1 and query.shape[1] == key.shape[1]
+        return value if alone else super().attend(query, key, value, **options)
+
+
+@saboteur("attention.window_reaches_to_both_sides", "refusal")
+class ServesNobodyAnything(_Correct):
+    """Declares no window to both sides, and refuses it only where there is a place."""
+
+    capabilities = EVERYTHING - {"two_sided_window"}
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, window: int | None, **options: Any) -> Tensor:
+        if window is not None and not options["causal"] and query.numel():
+            raise UnsupportedCapability("it has no such window")
+        return super().attend(query, key, value, window=window, **options)
+
+
+@saboteur("attention.windows_of_every_size")
+class OneMoreThanABlock(_Correct):
+    """A window of one more than a block of 32 places is one of 32."""
+
+    def seen(self, length: int, causal: bool, window: int | None) -> Tensor:
+        return super().seen(length, causal, 32 if window == 33 else window)
+
+
+@saboteur("attention.heads_of_every_size")
+class SmallHeadsOnly(_Correct):
+    """Takes the first 128 numbers of heads of more."""
+
+    def alone(
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool, window: int | None
+    ) -> Tensor:
+        return super().alone(query[..., :128], key[..., :128], value, scale, causal, window)
+
+
+@saboteur("attention.one_argument_at_a_time")
+class OneScaleForAll(_Correct):
+    """Keeps what queries times keys are, by the tensors that they came from, whatever the scale."""
+
+    def __init__(self) -> None:
+        self.kept: tuple[Any, ...] = (None, 0.0)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float, **options: Any) -> Tensor:
+        if self.kept[0] is not query:
+            self.kept = query, scale
+        return super().attend(query, key, value, scale=self.kept[1], **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import RLock
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -29,7 +30,8 @@ class Machine:
         """The number of times the host waited."""
         self.programs: dict[Signature, list[Type]] = {}
         """The operations launched so far, and the outcome's types."""
-        self._uploads, self._computing, self._downloads = Stream(), Stream(), Stream()
+        lock = RLock()
+        self._uploads, self._computing, self._downloads = Stream(lock), Stream(lock), Stream(lock)
 
     def upload(self, host: Host) -> SimArray:
         """An array of the device with the values of `host`, which are read late: until then it must not change."""

@@ -9,23 +9,29 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import RLock
 
 __all__ = ["Event", "Stream"]
 
 
 class Stream:
-    """A queue of work. Work of different streams is in no order but that of the events they wait for."""
+    """A queue of work. Work of different streams is in no order but that of the events they wait for.
 
-    def __init__(self) -> None:
+    Streams that wait for one another have one `lock`, so that threads may launch and wait too.
+    """
+
+    def __init__(self, lock: RLock | None = None) -> None:
+        self._lock = lock or RLock()
         self._queue: deque[Callable[[], None]] = deque()
         self._launched = 0
         self._begun = 0
 
     def launch(self, work: Callable[[], None]) -> Event:
         """Queue `work`, which must not raise."""
-        self._queue.append(work)
-        self._launched += 1
-        return self.now()
+        with self._lock:
+            self._queue.append(work)
+            self._launched += 1
+            return self.now()
 
     def now(self) -> Event:
         """The event after all that has been launched."""
@@ -38,9 +44,10 @@ class Stream:
 
     def run(self, number: int) -> None:
         """Do what was launched, up to and with the work of this number."""
-        while self._begun < number:
-            self._begun += 1
-            self._queue.popleft()()
+        with self._lock:  # whoever finds that work has begun may go on only when it is done
+            while self._begun < number:
+                self._begun += 1
+                self._queue.popleft()()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from guideway_conformance.attention.cases import (
     in_one_row,
     laid_out,
     row_of,
+    sights,
 )
 from guideway_conformance.attention.subject import AttentionSubject
 from guideway_conformance.registry import check
@@ -43,17 +44,21 @@ def strides_do_not_matter(subject: AttentionSubject) -> None:
 def arguments_stay_as_they_are(subject: AttentionSubject) -> None:
     """Arguments are the same after the call, and the result has no memory of theirs."""
     backend = subject.backend()
-    for lengths in (MIXED, (8, 8), (1,)):
-        case = Case(lengths=lengths, dtype=subject.dtype)
-        arguments = laid_out(backend, row_of(case, subject.device), case.lengths)
-        before = [x.clone() for x in arguments]
-        result = attended(backend, case, arguments)
-        expect(all(torch.equal(x, old) for x, old in zip(arguments, before, strict=True)), f"it changed one ({case})")
-        result.zero_()
-        expect(
-            all(torch.equal(x, old) for x, old in zip(arguments, before, strict=True)),
-            f"what it returned shares memory with an argument ({case})",
-        )
+    for lengths in (MIXED, (8, 8), (1,), (1, 1, 1)):
+        cases = sights(subject, Case(lengths=lengths, dtype=subject.dtype))
+        cases += [replace(case, window=1) for case in cases if case.window]
+        if "grouped_query" in subject.declared(subject.component):
+            cases.append(replace(cases[0], key_heads=2))
+        for case in cases:
+            for padding in (2, 0):
+                arguments = laid_out(backend, row_of(case, subject.device), case.lengths, padding)
+                before = [x.clone() for x in arguments]
+                result = answered(backend, case, arguments)
+                same = all(torch.equal(x, old) for x, old in zip(arguments, before, strict=True))
+                expect(same, f"it changed an argument ({case})")
+                memory = result.untyped_storage().data_ptr()
+                shared = any(x.untyped_storage().data_ptr() == memory for x in arguments)
+                expect(not shared, f"what it returned shares memory with an argument ({case})")
 
 
 @check("attention")
@@ -64,9 +69,13 @@ def calls_do_not_remember(subject: AttentionSubject) -> None:
     cases: list[Case] = []
     for number, lengths in enumerate(((6, 2), (2, 6), (6, 2), (4, 4), (5, 3), (5, 3))):
         cases.append(
-            Case(lengths=lengths, dtype=subject.dtype, causal=number % 2 == 1 and "causal" in _declared(subject))
+            Case(
+                lengths=lengths,
+                dtype=subject.dtype,
+                causal=number % 2 == 1 and "causal" in subject.declared(subject.component),
+            )
         )
-    for case in _sights(subject, Case(lengths=(40,), dtype=subject.dtype)):
+    for case in sights(subject, Case(lengths=(40,), dtype=subject.dtype)):
         # as the layers of one model do, which see farther in turn
         windows = (2, 7, 30, 2) if case.window else (None,)
         cases += [replace(case, window=window) for window in windows]
@@ -80,25 +89,11 @@ def calls_do_not_remember(subject: AttentionSubject) -> None:
         compare(case, in_one_row(backend, case, result), row, "among calls of another kind its result")
 
 
-def _declared(subject: AttentionSubject) -> frozenset[str]:
-    return subject.declared(subject.component)
-
-
-def _sights(subject: AttentionSubject, case: Case) -> list[Case]:
-    """`case` with what is declared of causal attention and windows."""
-    declared = _declared(subject)
-    cases = [case]
-    cases += [replace(case, causal=True)] if "causal" in declared else []
-    cases += [replace(case, causal=True, window=3)] if {"causal", "window"} <= declared else []
-    cases += [replace(case, window=3)] if "two_sided_window" in declared else []
-    return cases
-
-
 @check("attention")
 def works_where_gradients_are_off(subject: AttentionSubject) -> None:
     """A backend works inside ``torch.inference_mode()``, outside of it, and in turn."""
     backend = subject.backend()
-    for case in _sights(subject, Case(dtype=subject.dtype)):
+    for case in sights(subject, Case(dtype=subject.dtype)):
         for mode in (True, False, True):
             with torch.inference_mode(mode):
                 row = row_of(case, subject.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -19,12 +19,14 @@ __all__ = [
     "Row",
     "answered",
     "attended",
+    "check_answer",
     "check_case",
     "compare",
     "exact",
     "in_one_row",
     "laid_out",
     "row_of",
+    "sights",
 ]
 
 MIXED = (5, 5, 3, 17, 1, 17, 40)
@@ -65,13 +67,14 @@ def row_of(case: Case, device: torch.device, seed: int = 0) -> Row:
     return drawn(case.heads), drawn(case.key_heads), drawn(case.key_heads)
 
 
-def laid_out(backend: AttentionBackend, row: Row, lengths: tuple[int, ...]) -> Row:
-    """`row` in the layout of `backend`; what stands in places of no sequence differs from call to call."""
+def laid_out(backend: AttentionBackend, row: Row, lengths: tuple[int, ...], padding: int = 2) -> Row:
+    """`row` in the layout of `backend`, where there are rows with `padding` places more than the longest sequence has;
+    what stands in places of no sequence differs from call to call."""
     if backend.layout == "packed":
         return row
 
     def padded(x: Tensor) -> Tensor:
-        result = x.new_empty(len(lengths), x.shape[1], max(lengths, default=0) + 2, x.shape[3]).normal_(std=100)
+        result = x.new_empty(len(lengths), x.shape[1], max(lengths, default=0) + padding, x.shape[3]).normal_(std=100)
         for i, (stop, length) in enumerate(zip(accumulate(lengths), lengths, strict=True)):
             result[i, :, :length] = x[0, :, stop - length : stop]
         return result
@@ -114,15 +117,15 @@ def exact(case: Case, row: Row) -> Tensor:
     key, value = key.repeat_interleave(group, dim=0), value.repeat_interleave(group, dim=0)
     result = torch.zeros_like(query)
     for stop, length in zip(accumulate(case.lengths), case.lengths, strict=True):
-        for q in range(length):
-            seen = [
-                stop - length + k
-                for k in range(length)
-                if (not case.causal or k <= q) and (case.window is None or abs(q - k) < case.window)
-            ]
-            place = stop - length + q
-            scores = (key[:, seen] @ query[:, place, :, None])[:, :, 0] * case.scale
-            result[:, place] = (scores.softmax(dim=-1)[:, None] @ value[:, seen])[:, 0]
+        if not length:
+            continue
+        own, places = slice(stop - length, stop), torch.arange(length)
+        away = places[:, None] - places
+        seen = (away >= 0) | (not case.causal)
+        if case.window is not None:
+            seen &= away.abs() < case.window
+        scores = query[:, own] @ key[:, own].transpose(1, 2) * case.scale
+        result[:, own] = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1) @ value[:, own]
     return result
 
 
@@ -142,7 +145,22 @@ def compare(case: Case, found: Tensor, row: Row, what: str = "") -> None:
 
 
 def check_case(subject: AttentionSubject, case: Case) -> None:
-    """Fail if a new backend's answer to `case` is not the formula's."""
-    backend = subject.backend()
-    row = row_of(case, subject.device)
-    compare(case, attended(backend, case, laid_out(backend, row, case.lengths)), row)
+    """Fail if a new backend's answer to `case` is not the formula's, with padding and without."""
+    check_answer(subject.backend(), subject, case)
+
+
+def check_answer(backend: AttentionBackend, subject: AttentionSubject, case: Case, seed: int = 0) -> None:
+    """Fail if the answer of `backend` to `case` is not the formula's, with padding and without."""
+    row = row_of(case, subject.device, seed)
+    for padding in (2, 0) if backend.layout == "padded" else (0,):
+        compare(case, attended(backend, case, laid_out(backend, row, case.lengths, padding)), row)
+
+
+def sights(subject: AttentionSubject, case: Case) -> list[Case]:
+    """`case` with what is declared of causal attention and windows."""
+    declared = subject.declared(subject.component)
+    cases = [case]
+    cases += [replace(case, causal=True)] if "causal" in declared else []
+    cases += [replace(case, causal=True, window=3)] if {"causal", "window"} <= declared else []
+    cases += [replace(case, window=3)] if "two_sided_window" in declared else []
+    return cases

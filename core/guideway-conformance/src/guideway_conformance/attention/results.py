@@ -29,7 +29,7 @@ def refuses(**changes: Any) -> Callable[[AttentionSubject], None]:
     """Return what a backend does that does not declare what the case with `changes` needs."""
 
     def refusal(subject: AttentionSubject) -> None:
-        for lengths in (MIXED, (1,)):  # a host may ask with one short text
+        for lengths in (MIXED, (1,), (), (0, 0)):  # a host may ask with one short text, or none
             case = replace(Case(lengths=lengths, dtype=subject.dtype), **changes)
             backend = subject.backend()
             arguments = laid_out(backend, row_of(case, subject.device), case.lengths)

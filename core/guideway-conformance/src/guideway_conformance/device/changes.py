@@ -151,7 +151,7 @@ def _expect_chosen(bench: Bench, condition: Host, values: Host) -> None:
 def gather_rows(subject: DeviceSubject) -> None:
     """`gather` without columns takes whole rows, in the order asked for, a row also twice."""
     bench, x = subject.bench(), _x()
-    for rows in ([2, 0, 3], [1, 1, 0], [0, 1, 2, 3], []):
+    for rows in ([2, 0, 3], [1, 1, 0], [0, 1, 2, 3], [3, 1, 0, 2], [2, 2, 0, 0], [0, 1, 2, 3, 0], []):
         got = bench.ops.gather(bench.floats(x), bench.ints(rows))
         expect_equal(bench.read(got), x[np.array(rows, dtype=np.int64)], f"gather of rows {rows}")
 

@@ -70,10 +70,10 @@ def _expect_nan(largest: np.ndarray[tuple[int, ...], np.dtype[np.float32]], want
     expect(got == wanted, f"the logits of {name} are {largest.tolist()}, of which {wanted} should be NaN")
 
 
-@check("device", capability="masked_sample", refusal=SAMPLE)
+@check("device", capability="masked_sample", refusal=SAMPLE, seconds=60)
 def masked_sample_draws(subject: DeviceSubject) -> None:
     """`masked_sample` draws the column of the largest ``logits / temperature - log(-log(u))``, u being `uniform`, at
-    small temperatures too."""
+    the smallest and largest temperatures too."""
     bench = subject.bench()
     for seed, (width, rows) in enumerate(((1, [1, 0]), (33, [3, 1, 4, 0, 2]), (200, []), (1000, [2, 5]))):
         logits = bench.floats(oracles.logits(140 + seed, 6, width))
@@ -87,13 +87,13 @@ def masked_sample_draws(subject: DeviceSubject) -> None:
             seeds=[3, 2**40 + 1, -1, 0, 2**63 - 1, 12],
         )
         expect_drawn(bench, case)
-    for temperature in (0.01, 1e-3, 1e-4):
-        x = np.tile(np.arange(4, dtype=np.float32) * np.float32(-2 * temperature), (100, 1))
-        words = np.full((100, 1), -1, dtype=np.int32)
-        case = Case(
-            logits=bench.floats(x), bitmask=words, rows=np.arange(100), num_tokens=4, temperatures=[temperature] * 100
-        )
-        expect_drawn(bench, case)
+    extremes = (0.01, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-10, 1e-20, 1e-30, 1e6, 1e20)
+    temperatures = np.repeat(np.array(extremes, dtype=np.float32), 24)
+    logits = bench.floats(np.arange(4, dtype=np.float32) * np.float32(-2) * temperatures[:, None])
+    every = np.arange(len(temperatures), dtype=np.int32)
+    words = np.full((len(every), 1), -1, dtype=np.int32)
+    case = Case(logits=logits, bitmask=words, rows=every, num_tokens=4, temperatures=temperatures.tolist())
+    expect_drawn(bench, case)
 
 
 @check("device", capability="masked_sample", refusal=SAMPLE)

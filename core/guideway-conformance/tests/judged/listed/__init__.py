@@ -11,12 +11,16 @@ from judged.listed import (
     echo,
     echoes,
     elements,
+    chunks,
+    devices,
+    groups,
     hidden,
     json_shapes,
     keywords,
     lazyre,
     ledger,
     lexicon,
+    loops,
     memguard,
     meter,
     near_words,
@@ -32,6 +36,7 @@ from judged.listed import (
     signatures,
     similarity,
     steady,
+    staged,
     tailfree,
     thinking,
     torchlets,
@@ -54,6 +59,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         *(json_shapes, near_words, elements, echoes),
         *(ledger, admission, memguard, adapter, similarity, keywords, signatures),
         *(contrast, echo, meter, steady),
+        *(staged, loops, groups, chunks),
     )
     for mutant in module.MUTANTS
 )

@@ -117,6 +117,14 @@ class GathersASet(Sabotaged):
         return super().gather(x, np.unique(rows) if columns is None else rows, columns)
 
 
+@saboteur("device.gather_rows")
+class GathersAllInOrder(Sabotaged):
+    """`gather` of as many rows as there are copies the array as it is."""
+
+    def gather(self, x: Array, rows: Array, columns: Array | None = None) -> Array:
+        return x.copy() if columns is None and len(rows) == len(x) else super().gather(x, rows, columns)
+
+
 @saboteur("device.gather_columns")
 class GathersFromAbove(Sabotaged):
     """`gather` takes columns of row i instead of row ``rows[i]``."""

@@ -173,6 +173,17 @@ class GreedyTogether(Fused):
         return super().masked_sample(logits, bitmask, rows, num_tokens, draw)
 
 
+@saboteur("device.masked_sample_draws")
+class ColdBelowASmallNumber(Fused):
+    """`masked_sample` takes a temperature of 1e-6 for 0."""
+
+    def masked_sample(
+        self, logits: Array, bitmask: Array, rows: Array, num_tokens: int, draw: Draw
+    ) -> tuple[Array, Array]:
+        warm = np.where(draw.temperatures < 1e-5, np.float32(0), draw.temperatures)
+        return super().masked_sample(logits, bitmask, rows, num_tokens, replace(draw, temperatures=warm))
+
+
 @saboteur("device.masked_sample_never_forbidden")
 class DrawsFromTheLeast(Fused):
     """`masked_sample` forbids with a large negative number, of which a high temperature leaves little."""

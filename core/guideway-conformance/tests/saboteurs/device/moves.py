@@ -28,6 +28,17 @@ class RaisesWhenAsked(Sabotaged):
 
 
 @saboteur("device.says_whether_it_can_run")
+class LooksByImporting(Sabotaged):
+    """`available` imports what it needs, and raises where that is not installed."""
+
+    @classmethod
+    def available(cls) -> str | None:
+        import pytest
+
+        return None if pytest.__version__ else "it has no version"
+
+
+@saboteur("device.says_whether_it_can_run")
 class NoReason(Sabotaged):
     """`available` gives an empty reason."""
 

@@ -1,0 +1,83 @@
+"""Ask `available` what it says where something that it looks for is not installed."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from guideway_conformance.subjects import expect
+
+__all__ = ["expect_reasons"]
+
+
+def expect_reasons(component: type[Any]) -> None:
+    """Expect that ``component.available()`` gives None or a reason, and a reason rather than an error where a package
+    is missing that it imports itself."""
+    with _watched(_top(component.__module__)) as imported:
+        _expect_reason(component.available, "available()")
+    for package in sorted(imported - _needed(_top(component.__module__))):
+        with _missing(package):
+            _expect_reason(component.available, f"where {package} is not installed, available()")
+
+
+def _expect_reason(available: Callable[[], object], what: str) -> None:
+    try:
+        reason = available()
+    except Exception as error:
+        raise AssertionError(f"{what} raised {type(error).__name__}: {error}") from None
+    expect(reason is None or isinstance(reason, str), f"{what} is {reason!r}, neither None nor a reason")
+    expect(reason is None or str(reason).strip(), f"{what} gives an empty reason")
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _needed(package: str) -> set[str]:
+    """Packages without which `package` could not have been imported, and those that are always there."""
+    found = {package, "guideway", "numpy", "builtins", *sys.stdlib_module_names}
+    for name, module in list(sys.modules.items()):
+        if _top(name) == package and module is not None:
+            for value in list(vars(module).values()):
+                origin = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+                found.add(_top(origin) if isinstance(origin, str) else package)
+    return found
+
+
+@contextmanager
+def _watched(package: str) -> Iterator[set[str]]:
+    """Collect the packages that the code of `package` imports within."""
+    found: set[str] = set()
+    ordinary = builtins.__import__
+
+    def watch(name: str, *arguments: Any, **options: Any) -> ModuleType:
+        found_in = options.get("globals", arguments[0] if arguments else None) or {}
+        level = options.get("level", arguments[3] if len(arguments) > 3 else 0)
+        if not level and _top(str(found_in.get("__name__"))) == package:
+            found.add(_top(name))
+        return ordinary(name, *arguments, **options)
+
+    builtins.__import__ = watch
+    try:
+        yield found
+    finally:
+        builtins.__import__ = ordinary
+
+
+@contextmanager
+def _missing(package: str) -> Iterator[None]:
+    """Let `package` look as if it were not installed."""
+    hidden = {name: module for name, module in sys.modules.items() if _top(name) == package}
+    for name in hidden:
+        del sys.modules[name]
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for name in [name for name in sys.modules if _top(name) == package]:
+            del sys.modules[name]
+        sys.modules.update(hidden)
