@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 __all__ = ["HOURS", "clock_moved"]
@@ -17,7 +18,7 @@ CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
 
 
 @contextmanager
-def clock_moved(component: type, seconds: float) -> Iterator[None]:
+def clock_moved(component: type | ModuleType, seconds: float) -> Iterator[None]:
     """All clocks of `time`, and ``datetime.now``, ahead by `seconds`, also where modules of the package of `component`
     imported them by name. For one thread."""
 
@@ -33,7 +34,8 @@ def clock_moved(component: type, seconds: float) -> Iterator[None]:
     for name in CLOCKS:
         clock, in_ns = getattr(time, name), getattr(time, f"{name}_ns")
         changed |= {clock: ahead(clock, seconds), in_ns: ahead(in_ns, int(seconds * 1e9))}
-    package = component.__module__.partition(".")[0]
+    name = component.__name__ if isinstance(component, ModuleType) else component.__module__
+    package = name.partition(".")[0]
     modules = [time, *(module for key, module in list(sys.modules.items()) if key.partition(".")[0] == package)]
     before = [
         (module, name, value)
