@@ -46,7 +46,7 @@ KIND_MODULES = {
         "stress",
         "growth",
     ),
-    "worker": ("mixins",),
+    "worker": ("mixins", "company", "settings"),
     "hooks": ("validators", "observers"),
     "attention": ("results", "calls"),
     "workflow": ("serving", "failing", "parameters", "models", "scheduling"),

@@ -17,7 +17,6 @@ from typing import Any
 
 from guideway.api import GuidewayError, InvalidRequest, Request
 
-from guideway_conformance.hooks.recorded import recorded
 from guideway_conformance.hooks.subject import (
     HooksSubject,
     as_bytes,
@@ -27,6 +26,7 @@ from guideway_conformance.hooks.subject import (
     results,
     variables,
 )
+from guideway_conformance.recorded import recorded
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 

@@ -31,7 +31,7 @@ from guideway.api import (
 )
 from guideway.plugins.loading import hook_manager
 
-from guideway_conformance.hooks.recorded import Lent, recorded
+from guideway_conformance.recorded import Lent, recorded
 from guideway_conformance.subjects import Settings, Subject
 
 __all__ = [
