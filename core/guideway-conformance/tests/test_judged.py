@@ -29,6 +29,8 @@ CORRECT = (
     *("trie_choice.TrieChoice", "ranges.Ranges", "brackets.Brackets", "lazyre.LazyRegex"),
     *("ledger.Ledger", "admission.Admission", "memguard.MemoryGuard", "adapter.Adapter"),
     *("similarity.Similarity", "keywords.Keywords", "signatures.Signatures"),
+    *("sampling_fence.SamplingFence", "replay_journal.ReplayJournal", "finite_watch.FiniteWatch"),
+    *("fakequant.FakeQuant", "lexical.LexicalWorkflow", "prefer.PreferWorkflow", "spans.SpanWorkflow"),
 )
 KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
@@ -38,6 +40,9 @@ KINDS = {
     **dict.fromkeys(("attentions", "online", "ragged"), "attention"),
     **dict.fromkeys(("workers", "memguard", "adapter"), "worker"),
     **dict.fromkeys(("quotas", "ledger", "admission"), "hooks"),
+    **dict.fromkeys(("sampling_fence", "replay_journal"), "hooks"),
+    **dict.fromkeys(("finite_watch", "fakequant"), "worker"),
+    **dict.fromkeys(("lexical", "prefer", "spans"), "workflow"),
     **dict.fromkeys(("workflows", "similarity", "keywords", "signatures"), "workflow"),
 }
 AT_LEAST = 0.95
