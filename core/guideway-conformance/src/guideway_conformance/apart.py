@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def apart(function: Callable[[], T]) -> T:
-    """What `function` returns in a copy of this process. Raises `AssertionError` with what it raises there. The process
+    """Return what `function` returns in a copy of this process. Raises `AssertionError` with what it raises there. The process
     must have one thread."""
     receiving, sending = os.pipe()
     child = os.fork()

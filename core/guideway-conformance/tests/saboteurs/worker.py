@@ -16,14 +16,14 @@ __all__: list[str] = []
 
 @dataclass(frozen=True)
 class Layers:
-    """Which layers."""
+    """The layers."""
 
     layers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Every:
-    """How often."""
+    """The steps between two."""
 
     every: int = 1
 

@@ -191,7 +191,7 @@ def what_cannot_be_read_refuses(subject: HooksSubject) -> None:
 
 
 def _kept_when_gone(subject: HooksSubject, name: str, path: Path) -> str:
-    """What passes still, where the file at `path` was read when requests came, and is gone."""
+    """Return what passes still, where the file at `path` was read when requests came, and is gone."""
     with environment(name, str(path)):
         again = HooksSubject(subject.component, subject.settings)
         every = list(again.validated())

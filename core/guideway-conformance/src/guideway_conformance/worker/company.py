@@ -79,7 +79,7 @@ def _expect_own_answers(subject: WorkerSubject) -> None:
 
 
 def _told(subject: WorkerSubject, steps: int, *, beside_another: bool = False) -> dict[str, str]:
-    """What a worker's object tells after some steps."""
+    """Return what a worker's object tells after some steps."""
     mixin, worker = subject.mixin(), subject.worker(seed=1)
     neighbor, other = subject.mixin(), subject.worker(width=128, seed=2)
     if beside_another:

@@ -43,7 +43,7 @@ def each_runner_has_its_model(subject: WorkflowSubject) -> None:
 
 
 def _output_of_other(subject: WorkflowSubject) -> Any:
-    """What the runner of another model gives, where there is no other."""
+    """Return what the runner of another model gives, where there is no other."""
     host = subject.host(load=False)
     step = host.step_builder.build(host.prepared(subject.tasks(host, at_least=1)))
     runner = subject.part("runner", subject.other_context)

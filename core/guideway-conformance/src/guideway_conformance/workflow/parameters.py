@@ -109,7 +109,7 @@ def names(subject: WorkflowSubject, host: Host, plain: Task) -> list[str]:
 
 
 def _takes(host: Host, plain: Task, name: str) -> bool:
-    """Whether the check lets a value of the parameter `name` pass."""
+    """Return whether the check lets a value of the parameter `name` pass."""
     for value in VALUES:
         with contextlib.suppress(Exception):
             host.input_processor.check(replace(plain, params={**plain.params, name: value}))

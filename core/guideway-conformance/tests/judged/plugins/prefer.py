@@ -1,4 +1,4 @@
-"""Which of two answers is the better one: a reward for each, and the probability that the first one wins."""
+"""Says which of two answers is the better one: a reward for each, and the probability that the first one wins."""
 
 from __future__ import annotations
 

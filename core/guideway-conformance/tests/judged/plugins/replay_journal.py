@@ -136,6 +136,6 @@ class ReplayJournal:
             LOGGER.warning("request %s is not journaled: %s", request.request_id, error)
 
     def replays(self, request_id: str) -> list[dict[str, Any]]:
-        """What is remembered of a request."""
+        """Return what is remembered of a request."""
         with self._lock:
             return [dict(record) for record in self._records if record["id"] == request_id]

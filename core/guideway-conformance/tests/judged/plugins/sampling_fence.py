@@ -34,7 +34,7 @@ VARIABLE = "GUIDEWAY_SAMPLING_FENCE"
 
 @dataclass(frozen=True)
 class Fence:
-    """What a request may ask for; None: anything."""
+    """The most that a request may ask for; None: anything."""
 
     max_tokens: int | None = 100_000
     max_sequences: int | None = 8
@@ -75,7 +75,7 @@ def _fits(name: str, value: object) -> bool:
 
 
 def _number(value: object) -> float:
-    """What a parameter counts for; what is no number is for the host's admission to refuse."""
+    """The number that a parameter counts for; what is no number is for the host's admission to refuse."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else 0
 
 
@@ -151,7 +151,7 @@ class SamplingFence:
                 self._ended[request.task, str(output.finish_reason)] += 1
 
     def snapshot(self) -> dict[str, Any]:
-        """What happened so far."""
+        """Return what happened so far."""
         with self._lock:
             return {
                 "running": len(self._began),

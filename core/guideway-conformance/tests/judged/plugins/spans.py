@@ -70,7 +70,7 @@ class SpanInputs(InputProcessor):
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SpanRequest(Prepared):
     offsets: tuple[tuple[int, int], ...]
-    """Which characters each token is of; none of a special token's."""
+    """The characters that each token is of; none of a special token's."""
 
 
 class SpanRequests(RequestProcessor):
