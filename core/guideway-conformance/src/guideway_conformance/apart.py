@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 def apart(function: Callable[[], T]) -> T:
-    """Return what `function` returns in a copy of this process. Raises `AssertionError` with what it raises there. The process
-    must have one thread."""
+    """Return what `function` returns in a copy of this process. Raises `AssertionError` with what it raises there. The
+    process must have one thread."""
     receiving, sending = os.pipe()
     child = os.fork()
     if not child:

@@ -124,7 +124,7 @@ def survives_a_failed_step(subject: WorkerSubject) -> None:
 
 
 def _blamed(subject: WorkerSubject, factor: float | None) -> str:
-    """Return what it says of the sequences of two steps, after one that failed with numbers of `factor` if that is given."""
+    """Return what it says of the sequences of two steps, after a failed one with numbers of `factor` if given."""
     mixin, worker = subject.mixin(), subject.worker()
     mixin.on_model_loaded(worker)
     if factor is not None:
