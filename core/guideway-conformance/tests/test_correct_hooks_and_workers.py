@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from guideway.api import (
     GenerationResult,
+    InvalidConfiguration,
     InvalidRequest,
     Request,
     SequencesFailed,
@@ -16,6 +18,7 @@ from guideway.api import (
     WorkerMixin,
     WorkerStep,
     hookimpl,
+    parse_options,
 )
 from guideway_conformance.runner import run
 from guideway_conformance.target import Target
@@ -63,11 +66,16 @@ class OnlyHearsEnds:
         assert all(completion.finish_reason.value for completion in result.outputs)
 
 
+@dataclass(frozen=True)
+class NoOptions:
+    """There are none."""
+
+
 class DoesNothing(WorkerMixin):
     name = "nothing"
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        pass
+        parse_options(NoOptions, options, where="worker.nothing")
 
 
 class EndsEverything(WorkerMixin):
@@ -76,7 +84,8 @@ class EndsEverything(WorkerMixin):
     name = "ends_everything"
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        pass
+        if options:
+            raise InvalidConfiguration("it has no options", field="worker.ends_everything")
 
     def before_step(self, step: WorkerStep) -> None:
         raise SequencesFailed("it is too much", sequence_ids=step.sequence_ids)
@@ -89,6 +98,7 @@ class Slotted(WorkerMixin):
     limit = 3
 
     def __init__(self, options: Mapping[str, Any]) -> None:
+        parse_options(NoOptions, options, where="worker.slotted")
         self.slotted_seen: list[int] = []
         self.slotted_model: Any = None
 

@@ -32,6 +32,8 @@ CORRECT = (
     *("similarity.Similarity", "keywords.Keywords", "signatures.Signatures"),
     *("contrast.Contrast", "echo.Echo", "meter.Meter", "steady.Steady"),
     *("staged.Staged", "loops.Loops", "groups.Groups", "chunks.Chunks"),
+    *("sampling_fence.SamplingFence", "replay_journal.ReplayJournal", "finite_watch.FiniteWatch"),
+    *("fakequant.FakeQuant", "lexical.LexicalWorkflow", "prefer.PreferWorkflow", "spans.SpanWorkflow"),
 )
 KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
@@ -44,6 +46,9 @@ KINDS = {
     **dict.fromkeys(("attentions", "online", "ragged", "groups", "chunks"), "attention"),
     **dict.fromkeys(("workers", "memguard", "adapter"), "worker"),
     **dict.fromkeys(("quotas", "ledger", "admission"), "hooks"),
+    **dict.fromkeys(("sampling_fence", "replay_journal"), "hooks"),
+    **dict.fromkeys(("finite_watch", "fakequant"), "worker"),
+    **dict.fromkeys(("lexical", "prefer", "spans"), "workflow"),
     **dict.fromkeys(("workflows", "similarity", "keywords", "signatures"), "workflow"),
 }
 AT_LEAST = 0.95

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from types import ModuleType
 from typing import Any
 
 __all__ = ["HOURS", "clock_moved", "clock_running"]
@@ -18,7 +19,7 @@ CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
 
 
 @contextmanager
-def clock_moved(component: type, seconds: float) -> Iterator[None]:
+def clock_moved(component: type | ModuleType, seconds: float) -> Iterator[None]:
     """All clocks of `time`, and ``datetime.now``, ahead by `seconds`, also where modules of the package of `component`
     imported them by name. For one thread."""
     with _clocks(component, lambda clock: lambda: clock() + seconds):
@@ -56,6 +57,10 @@ def _clocks(component: type, change: Callable[[Callable[[], float]], Callable[[]
         clock = getattr(time, name)
         changed |= {clock: change(clock), getattr(time, f"{name}_ns"): in_ns(clock)}
     package = component.__module__.partition(".")[0]
+        clock, in_ns = getattr(time, name), getattr(time, f"{name}_ns")
+        changed |= {clock: ahead(clock, seconds), in_ns: ahead(in_ns, int(seconds * 1e9))}
+    name = component.__name__ if isinstance(component, ModuleType) else component.__module__
+    package = name.partition(".")[0]
     modules = [time, *(module for key, module in list(sys.modules.items()) if key.partition(".")[0] == package)]
     before = [
         (module, name, value)

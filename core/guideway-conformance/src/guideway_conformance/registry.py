@@ -47,7 +47,7 @@ KIND_MODULES = {
         "stress",
         "growth",
     ),
-    "worker": ("mixins",),
+    "worker": ("mixins", "company", "settings"),
     "hooks": ("validators", "observers"),
     "attention": ("results", "calls", "grids"),
     "workflow": ("serving", "failing", "parameters", "models", "scheduling"),

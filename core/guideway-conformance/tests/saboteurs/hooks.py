@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -262,3 +263,101 @@ class ExpectsOneAfterTheOther:
     @hookimpl
     def guideway_request_finished(self, request: Request) -> None:
         self.running = None
+
+
+@saboteur("hooks.passes_or_refuses")
+class WeighsTexts:
+    """Takes for granted that every text has bytes."""
+
+    @hookimpl
+    def guideway_validate_submission(self, submission: Submission) -> None:
+        if isinstance(submission.prompt, str) and len(submission.prompt.encode()) > 1_000_000:
+            raise InvalidRequest("that is long", field="prompt")
+
+
+@saboteur("hooks.a_validator_changes_nothing")
+class TakesItBack:
+    """Takes a message's role out, and puts it back."""
+
+    @hookimpl
+    def guideway_validate_submission(self, submission: Submission) -> None:
+        for message in submission.prompt if isinstance(submission.prompt, tuple) else ():
+            if isinstance(message, dict) and "role" in message:
+                message["role"] = message.pop("role")
+
+
+@saboteur("hooks.a_refusal_names_a_field")
+class NamesTheWhole:
+    """Refuses a role, and says that the request is to be changed."""
+
+    @hookimpl
+    def guideway_validate_submission(self, submission: Submission) -> None:
+        for message in submission.prompt if isinstance(submission.prompt, tuple) else ():
+            if isinstance(message, dict) and message.get("role") not in ("user", "assistant", "system", "tool"):
+                raise InvalidRequest("who says that?")
+
+
+@saboteur("hooks.what_cannot_be_read_refuses")
+class KeepsWhatItRead:
+    """Reads its file when the first request comes, and never again."""
+
+    content: bytes | None = None
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        try:
+            if self.content is None:
+                self.content = Path(os.environ.get("GUIDEWAY_KEEPSWHAT", os.devnull)).read_bytes()
+        except OSError as error:
+            raise InvalidRequest("nobody is served", field="tenant") from error
+
+
+@saboteur("hooks.an_observer_has_heard")
+class LeavesItToAThread:
+    """Starts a thread for each end, which writes it down."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    @hookimpl
+    def guideway_request_finished(self, request: Request) -> None:
+        threading.Thread(target=self.ended.append, args=(request.request_id,), daemon=True).start()
+
+
+@saboteur("hooks.an_observer_goes_on_without_its_files")
+class ReadsItsSettingsAtTheEnd:
+    """Looks where to write a line when a request ended, and takes it that it finds out."""
+
+    @hookimpl
+    def guideway_request_finished(self, request: Request) -> None:
+        place = os.environ.get("GUIDEWAY_READSITSSETTINGS")
+        if place:
+            Path(place).read_text("utf-8")
+
+
+@saboteur("hooks.hears_of_every_end")
+class SignsReports:
+    """Writes the request's name into the reports of modifiers."""
+
+    @hookimpl
+    def guideway_request_finished(self, request: Request, result: GenerationResult) -> None:
+        for output in result.outputs:
+            for report in output.reports.values():
+                report["request_id"] = request.request_id  # type: ignore[index]
+
+
+@saboteur("hooks.hears_of_many_at_once")
+class ServesANameOnce:
+    """Takes it that a name that was given is never given again."""
+
+    def __init__(self) -> None:
+        self.known: set[str] = set()
+
+    @hookimpl
+    def guideway_request_started(self, request: Request) -> None:
+        if request.request_id in self.known:
+            raise RuntimeError("it is known")
+
+    @hookimpl
+    def guideway_request_finished(self, request: Request) -> None:
+        self.known.add(request.request_id)

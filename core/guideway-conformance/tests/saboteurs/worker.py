@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from guideway.api import SequencesFailed, Worker, WorkerMixin, WorkerStep
+from guideway.api import SequencesFailed, Worker, WorkerMixin, WorkerStep, parse_options
 
 from saboteurs import saboteur
 
 __all__: list[str] = []
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers."""
+
+    layers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Every:
+    """The steps between two."""
+
+    every: int = 1
 
 
 class _Correct(WorkerMixin):
@@ -342,3 +357,124 @@ class TakesItsOptions(_Correct):
     def __init__(self, options: Mapping[str, Any]) -> None:
         options.setdefault("every", 1)  # type: ignore[attr-defined]
         self._steps = 0
+
+
+@saboteur("worker.options_are_left_alone")
+class MakesAList(_Correct):
+    """Makes a list of an option that may be one name, where everybody reads it."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        if isinstance(options.get("layers"), str):
+            options["layers"] = [options["layers"]]  # type: ignore[index]
+        self._layers = parse_options(Layers, options, where="worker.counter").layers
+        self._steps = 0
+
+
+@saboteur("worker.takes_or_refuses_its_options")
+class TakesWhateverComes(_Correct):
+    """Looks for the options that it knows, and at no others."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._every = options.get("every", 1)
+        self._steps = 0
+
+
+@saboteur("worker.takes_or_refuses_its_options")
+class DividesByAnOption(_Correct):
+    """Does something every so many steps, of which an operator may say 0."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._every = parse_options(Every, options, where="worker.counter").every
+        self._steps = 0
+
+    def after_step(self, step: WorkerStep) -> None:
+        self._steps += step.num_rows % self._every == 0
+
+
+@saboteur("worker.takes_or_refuses_its_options")
+class WantsADict(_Correct):
+    """Takes it that options are a dict, with a method that other mappings do not have."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._every = parse_options(Every, options.copy(), where="worker.counter").every  # type: ignore[attr-defined]
+        self._steps = 0
+
+
+class _Looks(_Correct):
+    """Keeps the largest number that enters the head, and whether there was one that is not finite."""
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        self._head = worker.model.get_output_embeddings()
+        self._finite = True
+        self._largest = 0.0
+        self._hook = worker.model.model.norm.register_forward_hook(self._look)
+
+    def _look(self, module: Any, arguments: Any, output: Any) -> None:
+        self._finite = self._finite and bool(output.isfinite().all())
+        self._largest = max(self._largest, float(output.abs().max())) if self._finite else self._largest
+
+    def close(self) -> None:
+        self._hook.remove()
+
+
+@saboteur("worker.blames_sequences_of_its_step")
+class BlamesThoseWithRows(_Looks):
+    """Ends the sequences that draw a token when a number is not finite; amid a long prompt none does."""
+
+    def before_step(self, step: WorkerStep) -> None:
+        self._finite = True
+
+    def after_step(self, step: WorkerStep) -> None:
+        if not self._finite:
+            raise SequencesFailed("not finite", sequence_ids=step.sequence_ids[: step.num_rows])
+
+
+@saboteur("worker.survives_a_failed_step")
+class BlamesThoseWhoCameNext(_Looks):
+    """Keeps what it saw of a step until it has an end, which that of one that failed does not."""
+
+    def after_step(self, step: WorkerStep) -> None:
+        finite, self._finite = self._finite, True
+        if not finite:
+            raise SequencesFailed("not finite", sequence_ids=step.sequence_ids)
+
+
+@saboteur("worker.closes_without_a_step")
+class ClosesWhatLoadingOpened(_Looks):
+    """Takes it that a model was loaded."""
+
+
+@saboteur("worker.leaves_the_model_usable")
+class KnowsNoBiases(_Looks):
+    """Computes a layer by its weight alone, which another model adds a bias to."""
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        self._hook = worker.model.model.layers[0].mlp.down_proj.register_forward_hook(self._check)
+
+    def _check(self, module: Any, arguments: Any, output: Any) -> None:
+        if not torch.allclose(arguments[0] @ module.weight.T, output, atol=1e-3) or module.bias is not None:
+            raise RuntimeError("that is another layer")
+
+
+@saboteur("worker.takes_its_hooks_with_it")
+class ComesBack(_Looks):
+    """Hooks the model again if it is told to, though it has closed."""
+
+    def resume(self) -> None:
+        self._hook = self._head.register_forward_pre_hook(lambda *_: None)
+
+    def close(self) -> None:
+        self._hook.remove()
+
+
+@saboteur("worker.workers_do_not_share_what_they_see")
+class SharesThePeak(_Looks):
+    """Keeps the largest number of all workers on its class."""
+
+    peaks: dict[str, float] = {"largest": 0.0}  # noqa: RUF012 - the bug
+
+    def after_step(self, step: WorkerStep) -> None:
+        self.peaks["largest"] = max(self._largest, self.peaks["largest"])
+
+    def count(self) -> Any:
+        return dict(self.peaks)

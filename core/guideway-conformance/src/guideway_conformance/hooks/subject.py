@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import json
+import math
+import os
 import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +19,7 @@ from guideway.api import (
     FinishReason,
     GenerationResult,
     GuidewayError,
+    InvalidRequest,
     JsonObject,
     JsonSchema,
     Regex,
@@ -26,9 +31,20 @@ from guideway.api import (
 )
 from guideway.plugins.loading import hook_manager
 
+from guideway_conformance.recorded import Lent, recorded
 from guideway_conformance.subjects import Settings, Subject
 
-__all__ = ["Asked", "HooksSubject", "as_bytes", "requests", "results", "submissions"]
+__all__ = [
+    "Asked",
+    "HooksSubject",
+    "as_bytes",
+    "environment",
+    "extremes",
+    "requests",
+    "results",
+    "submissions",
+    "variables",
+]
 
 PREFIX = "guideway_"
 SCHEMA = """{"title": "T", "$comment": "of nothing", "type": "object", "examples": [{"a": 0.5}],
@@ -47,6 +63,14 @@ class Asked:
 
     hook: str
     arguments: dict[str, Any]
+    written: list[str] = field(default_factory=list)
+    """The writes to dicts and lists among its arguments."""
+
+    @classmethod
+    def recording(cls, hook: str, **arguments: Any) -> Asked:
+        """A call with arguments that note what is written to them."""
+        written: list[str] = []
+        return cls(hook, {name: recorded(value, written) for name, value in arguments.items()}, written)
 
     def __str__(self) -> str:
         argument, given = next(iter(self.arguments.items()))
@@ -91,15 +115,15 @@ class HooksSubject(Subject):
             if not caller.has_spec() and not all(impl.optionalhook for impl in caller.get_hookimpls())
         ]
 
-    def validated(self) -> Iterator[Asked]:
-        """All that its validators are asked of."""
+    def validated(self, *, extreme: bool = False) -> Iterator[Asked]:
+        """All that its validators are asked of. `extreme`: also what is long, or of a form that hosts seldom meet."""
         heard = self.traits(self.component)
         if "validate_submission" in heard:
-            for submission in submissions():
-                yield Asked("validate_submission", {"submission": submission, "context": self.context})
+            for submission in [*submissions(), *(_odd_submissions() if extreme else ())]:
+                yield Asked.recording("validate_submission", submission=submission, context=self.context)
         if "validate_request" in heard:
-            for request in requests():
-                yield Asked("validate_request", {"request": request, "context": self.context})
+            for request in [*requests(), *(extremes() if extreme else ())]:
+                yield Asked.recording("validate_request", request=request, context=self.context)
 
     def call(self, hook: str, **arguments: Any) -> list[Any]:
         """Return what its implementations of `hook` returned, None apart."""
@@ -171,6 +195,140 @@ def submissions() -> list[Submission]:
     return made
 
 
+EXTREMES: tuple[dict[str, Any], ...] = (
+    *({"max_tokens": 1 << 40}, {"max_tokens": None, "min_tokens": 1 << 20}, {"n": 1000}, {"best_of": 1000}),
+    *(
+        {"logprobs": 0},
+        {"logprobs": 100_000},
+        {"prompt_logprobs": 100_000},
+        {"stop": "one alone"},
+        {"stop": ("\ud800",)},
+    ),
+    *({"stop": tuple(map(str, range(500)))}, {"stop_token_ids": tuple(range(500))}, {"seed": (1 << 63) - 1}),
+    *({"logit_bias": dict.fromkeys(range(500), -math.inf)}, {"temperature": 1e30, "top_k": -1, "top_p": 1e-9}),
+    *({"temperature": 5}, {"temperature": 1.0, "seed": 0}, {"min_p": 1.0, "typical_p": 1e-9}, {"max_retries": 1000}),
+    *({"repetition_penalty": 1e9, "frequency_penalty": -2, "presence_penalty": 2}, {"on_unenforced": "refuse"}),
+    *({"reasoning": True, "thinking_token_budget": 1}, {"thinking_token_budget": 1 << 40}, {"priority": 1 << 70}),
+    *(
+        {"modifiers": {f"modifier {i}": {} for i in range(100)}},
+        {"modifiers": {"unknown": {"a": {"b": [{"c": None}]}}}},
+    ),
+    {"modifiers": Lent({"unknown": Lent({"of": ["a mapping"]})})},
+    *(
+        {"constraint": Regex("(a|b)*" * 500)},
+        {"constraint": Choice(("yes",) * 500)},
+        {"constraint": Regex("a", strategy="no")},
+    ),
+    *({"constraint": JsonSchema({"a": [{"b": {}}] * 50})}, {"constraint": JsonSchema(True)}),
+)
+"""Parameters of well-formed requests that ask for much."""
+
+WRONG: tuple[Any, ...] = (None, True, -1, 2.5, math.nan, 10**400, "5", "\ud800", [], ["x"], {}, {"x": None}, object)
+"""Values of parameters of which nothing has been looked at."""
+
+LONG_TEXT = 1_300_000
+
+
+def extremes() -> list[Request]:
+    """Requests that are well formed, and far from what is usual."""
+    made = [
+        Request(request_id=f"extreme {i}", prompt_token_ids=(1, 2), params=SamplingParams(**params))
+        for i, params in enumerate(EXTREMES)
+    ]
+    text = Request(request_id="of a half", prompt_token_ids=(1, 2), params=SamplingParams(), prompt="w \ud800")
+    made += [text, replace(text, request_id="\ud800"), replace(text, request_id="of a tenant", tenant="\ud800")]
+    made.append(replace(text, request_id="of a task", task="\ud800"))
+    made.append(replace(text, request_id="of many tokens", prompt_token_ids=(7,) * 50_000, prompt=None))
+    made.append(replace(text, request_id="of a long text", prompt="ab" * (LONG_TEXT // 2)))
+    made.append(replace(text, request_id="of large tokens", prompt_token_ids=(10**9, 1 << 62), seed=1 << 62))
+    return made
+
+
+def _odd_submissions() -> list[Submission]:
+    """Submissions of every form that a prompt may have, and with parameters that nobody has looked at."""
+    plain = Submission(request_id="odd", prompt="hi", params=SamplingParams())
+    made = [
+        replace(plain, request_id=f"of {each.request_id}", params=each.params, tenant=each.tenant, task=each.task)
+        for each in extremes()
+    ]
+    user = {"role": "user", "content": "hi"}
+    messages: list[Any] = [
+        *({"role": "user"}, {"content": "hi"}, {}, {"role": "narrator", "content": "hi"}, {**user, "role": "\ud800"}),
+        *({**user, "role": None}, {**user, "role": 5}, {**user, "content": None}, {**user, "content": 5}),
+        *({**user, "content": "w \ud800"}, {**user, "content": []}, {**user, "content": ["hi", None, 5, [{}]]}),
+        *(
+            {**user, "content": [{}, {"type": "text"}, {"type": "text", "text": "\ud800"}]},
+            {**user, "name": "N", "x": {}},
+        ),
+        {**user, "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{"}}],
+        },
+        *({"role": "tool", "tool_call_id": None, "content": "\0"}, {"role": "system", "content": ""}, Lent(user)),
+    ]
+    prompts: list[Any] = [
+        *((each,) for each in messages),
+        *((user, each) for each in messages),
+        *((user,) * 300, (user, {"role": "assistant", "content": "hi"}) * 3),
+        *("\ud800", "a \udfff b", " ", "\0", "w" * LONG_TEXT, ({**user, "content": "w" * LONG_TEXT},)),
+        *(("", ""), ("\ud800", "w1"), ("w1", "\ud800"), ("a query", "w" * LONG_TEXT), (0,), (10**9, 1 << 62)),
+        *((7,) * 50_000, {"prompt": "\ud800"}, {"prompt_token_ids": [1, 2]}, {}),
+    ]
+    made += [replace(plain, prompt=prompt) for prompt in prompts]
+    made += [replace(plain, prompt=None), replace(plain, prompt=None, prompt_token_ids=())]
+    tools: list[Any] = [*TOOLS, {"function": None}, {"function": {"parameters": None}}, Lent({"type": "function"})]
+    made += [replace(plain, tools=(tool,)) for tool in tools]
+    made += [replace(plain, tools=tuple(copy.deepcopy(tools)) * 20), replace(plain, task="embed", prompt=("a", "b"))]
+    for each in fields(SamplingParams):
+        of_wrong = [SamplingParams(**{each.name: copy.deepcopy(value)}) for value in WRONG]
+        made += [
+            replace(plain, request_id=f"{each.name} = {value!r:.20}", params=params)
+            for value, params in zip(WRONG, of_wrong, strict=True)
+        ]
+    return made
+
+
+@contextlib.contextmanager
+def environment(name: str, value: str) -> Iterator[None]:
+    """An environment in which the variable `name` has `value`."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name) if before is None else os.environ.update({name: before})
+
+
+def variables(subject: HooksSubject) -> list[str]:
+    """The variables of the environment that a plugin asks for, whatever it is told, and that are its own."""
+    asked: set[str] = set()
+
+    class Watched(type(os.environ)):  # type: ignore[misc]
+        def __getitem__(self, name: str) -> str:
+            asked.add(name)
+            return str(super().__getitem__(name))
+
+    known = os.environ.__class__
+    os.environ.__class__ = Watched
+    try:
+        again = HooksSubject(subject.component, subject.settings)
+        heard = again.traits(again.component)
+        request = requests()[0]
+        told: list[tuple[str, dict[str, Any]]] = [(each.hook, each.arguments) for each in again.validated()]
+        told.append(("request_started", {"request": request}))
+        told.append(("request_failed", {"request": request, "error": GuidewayError("it failed")}))
+        told.append(("request_finished", {"request": request, "result": results(request)[0]}))
+        for hook, arguments in told:
+            with contextlib.suppress(Exception):  # of what kind, `passes_or_refuses` asks
+                if hook in heard:
+                    again.call(hook, **arguments)
+    finally:
+        os.environ.__class__ = known
+    return sorted(name for name in asked if name.startswith("GUIDEWAY_"))
+
+
 def results(request: Request) -> list[GenerationResult]:
     """Every way in which `request` may end."""
     made = [
@@ -201,7 +359,43 @@ def results(request: Request) -> list[GenerationResult]:
         )
     )
     made.append(GenerationResult(request_id=request.request_id))
+    made += _rich_results(request)
     return made
+
+
+def _rich_results(request: Request) -> list[GenerationResult]:
+    """Ends of which there is more to say: several outputs, reports of modifiers, parts that may be missing."""
+    reports = {"a modifier": {"seen": 3, "of": {"words": ["a", {"b": None}], "share": 0.5}}, "another": {}}
+    whole = Completion(
+        text='{"a": "\ufffd"}',
+        token_ids=(5, 6),
+        stop="\n",
+        strategy="reference",
+        num_reasoning_tokens=1,
+        answer_start=2,
+        closed_early=True,
+        valid=True,
+        reports=reports,
+        logprobs=(TokenLogprobs(5, -0.5, ((5, -0.5), (6, -math.inf))), TokenLogprobs(6, -math.inf)),
+        parse=json.loads,
+    )
+    outputs: list[tuple[Completion, ...]] = [
+        (whole,),
+        tuple(replace(whole, index=i, finish_reason=reason) for i, reason in enumerate(FinishReason)),
+        tuple(replace(whole, index=i, reports={}, logprobs=(), valid=False) for i in (2, 0, 1)),
+        (
+            Completion(stop=7, valid=None),
+            Completion(index=1, text="\0", finish_reason=FinishReason.ABORT, reports=reports),
+        ),
+        (Completion(finish_reason=FinishReason.REFUSED, error=InvalidRequest("it is too long", field="prompt")),),
+        (Completion(finish_reason=FinishReason.INTERNAL_ERROR, error=GuidewayError()),),
+    ]
+    prompt_logprobs = (None, *(TokenLogprobs(token_id, -0.5) for token_id in request.prompt_token_ids[1:9]))
+    ids = request.prompt_token_ids
+    return [
+        GenerationResult(request_id=request.request_id, prompt_token_ids=ids, outputs=each, prompt_logprobs=told)
+        for each, told in zip(outputs, (None, prompt_logprobs) * 3, strict=True)
+    ]
 
 
 def as_bytes(value: object) -> bytes:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from guideway.api import InvalidRequest
 
-from guideway_conformance.hooks.subject import Asked, HooksSubject, as_bytes, requests, results
+from guideway_conformance.apart import apart
+from guideway_conformance.clock import HOURS, clock_moved
+from guideway_conformance.hooks.subject import Asked, HooksSubject, as_bytes, environment, requests, results, variables
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 from guideway_conformance.threads import interleaved
@@ -24,6 +28,10 @@ __all__: list[str] = []
 NUM_THREADS = 8
 ROUNDS = 20
 MEANWHILE = 300
+WHOLE = "request"
+"""The field of a refusal that names no part."""
+CONTENTS = ("{}", "", "[]", "a line\n")
+"""The contents of files that some plugins can read."""
 
 
 @check("hooks", tier="smoke")
@@ -41,7 +49,7 @@ def implements_guideways_hooks(subject: HooksSubject) -> None:
 @check("hooks", trait="validates")
 def passes_or_refuses(subject: HooksSubject) -> None:
     """A validator returns for what may pass and raises InvalidRequest for anything else."""
-    for asked in subject.validated():
+    for asked in subject.validated(extreme=True):
         _pass_or_refuse(subject, asked)
 
 
@@ -115,7 +123,7 @@ def _hear_meanwhile(subject: HooksSubject, every: list[Asked]) -> None:
 @check("hooks", trait="validates")
 def a_validator_returns_nothing(subject: HooksSubject) -> None:
     """A validator returns None, for what it returns is not used."""
-    for asked in subject.validated():
+    for asked in subject.validated(extreme=True):
         try:
             returned = subject.call(asked.hook, **asked.arguments)
         except Exception:  # of what kind, `passes_or_refuses` asks
@@ -125,77 +133,89 @@ def a_validator_returns_nothing(subject: HooksSubject) -> None:
 
 @check("hooks", trait="validates")
 def a_refusal_names_a_field(subject: HooksSubject) -> None:
-    """An InvalidRequest names the part of the request to change and says something."""
-    for asked in subject.validated():
+    """An InvalidRequest names the part of the request to change, which is not all of it unless every request is
+    refused, and says something."""
+    passed: set[str] = set()
+    unnamed: list[Asked] = []
+    for asked in subject.validated(extreme=True):
         try:
             subject.call(asked.hook, **asked.arguments)
         except InvalidRequest as refusal:
             expect(isinstance(refusal.field, str) and refusal.field, f"its refusal has the field {refusal.field!r}")
             expect(str(refusal).strip(), "its refusal has no message")
+            if refusal.field == WHOLE:
+                unnamed.append(asked)
         except Exception:  # which `passes_or_refuses` finds
             continue
+        else:
+            passed.add(asked.hook)
+    for asked in unnamed:
+        expect(asked.hook not in passed, f"others pass, and of {asked} its refusal says {WHOLE!r} is to be changed")
 
 
 @check("hooks", trait="validates")
 def a_validator_changes_nothing(subject: HooksSubject) -> None:
     """A validator leaves the submission or request and its context as they are, whether it passes or refuses."""
-    for asked in subject.validated():
+    for asked in subject.validated(extreme=True):
         before = as_bytes(asked.arguments)
         with contextlib.suppress(Exception):  # of what kind, `passes_or_refuses` asks
             subject.call(asked.hook, **asked.arguments)
         expect(as_bytes(asked.arguments) == before, f"it changed {asked}")
+        expect(not asked.written, f"it wrote to parts of {asked}, and took that back: {', '.join(asked.written[:3])}")
 
 
 @check("hooks", trait="validates")
 def what_cannot_be_read_refuses(subject: HooksSubject) -> None:
     """A validator that cannot read the file that its environment variable names fails closed: it refuses every request
-    with InvalidRequest."""
-    names = _variables(subject)
+    with InvalidRequest, also where it could read that file hours before, when it was asked of another request."""
+    names: list[str] = apart(lambda: variables(subject))
+    sys.addaudithook(_heed)  # for good: each check is in a process of its own
     with tempfile.TemporaryDirectory() as folder:
         missing, latin, other = (Path(folder, name) for name in ("missing", "latin", "other"))
         latin.write_bytes(b'{"\xfc": 5, "\xff')
         other.write_text('["\u00fc", 5]', encoding="utf-8")
+        for i, (name, content) in enumerate(product(names, CONTENTS)):
+            path = Path(folder, f"there {i}")
+            path.write_text(content, encoding="utf-8")
+            kept = apart(partial(_kept_when_gone, subject, name, path))
+            expect(not kept, f"the file that {name} names, and that it had read, is gone, and {kept} passed")
         for name in names:
             for path in (missing, latin, other):
-                opened: list[str] = []
-                _OPENED.append(opened)
-                before = os.environ.get(name)
-                os.environ[name] = str(path)
-                try:
+                with _opening() as opened, environment(name, str(path)):
                     again = HooksSubject(subject.component, subject.settings)
                     passed = [asked for asked in again.validated() if _pass_or_refuse(again, asked)]
-                finally:
-                    _OPENED.remove(opened)
-                    os.environ.pop(name) if before is None else os.environ.update({name: before})
                 expect(
                     path != missing or str(path) not in opened or not passed,
                     f"{name} names a file that is not there, and {', '.join(map(str, passed[:1]))} passed",
                 )
 
 
-_OPENED: list[list[str]] = []
-
-
-def _variables(subject: HooksSubject) -> list[str]:
-    """The variables of the environment that a plugin with validators asks for, and that are its own."""
-    asked: set[str] = set()
-
-    class Watched(type(os.environ)):  # type: ignore[misc]
-        def __getitem__(self, name: str) -> str:
-            asked.add(name)
-            return str(super().__getitem__(name))
-
-    known = os.environ.__class__
-    os.environ.__class__ = Watched
-    try:
+def _kept_when_gone(subject: HooksSubject, name: str, path: Path) -> str:
+    """Return what passes still, where the file at `path` was read when requests came, and is gone."""
+    with environment(name, str(path)):
         again = HooksSubject(subject.component, subject.settings)
-        for each in again.validated():
-            with contextlib.suppress(Exception):  # of what kind, `passes_or_refuses` asks
-                again.call(each.hook, **each.arguments)
+        every = list(again.validated())
+        with _opening() as opened:
+            passed = [asked for asked in every if _pass_or_refuse(again, asked)]
+        path.unlink()
+        if str(path) not in opened:  # it has it in another way
+            return ""
+        with clock_moved(subject.plugin_class, HOURS):
+            return ", ".join([str(asked) for asked in passed if _pass_or_refuse(again, asked)][:1])
+
+
+@contextlib.contextmanager
+def _opening() -> Iterator[list[str]]:
+    """The files that are opened within."""
+    opened: list[str] = []
+    _OPENED.append(opened)
+    try:
+        yield opened
     finally:
-        os.environ.__class__ = known
-    sys.addaudithook(_heed)  # for good: each check is in a process of its own
-    return sorted(name for name in asked if name.startswith("GUIDEWAY_"))
+        _OPENED.remove(opened)
+
+
+_OPENED: list[list[str]] = []
 
 
 def _heed(event: str, arguments: tuple[Any, ...]) -> None:

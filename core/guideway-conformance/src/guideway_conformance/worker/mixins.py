@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
-import pickle
-import re
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
 from typing import Any, cast
 
-from guideway.api import UnsupportedCapability, Worker, WorkerMixin, WorkerStep
+from guideway.api import SequencesFailed, Worker, WorkerMixin, WorkerStep
 
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
-from guideway_conformance.worker.subject import OneStep, WorkerSubject, blaming, public_methods
+from guideway_conformance.worker.subject import Failed, OneStep, WorkerSubject, blaming, public_methods, try_method
 
 __all__: list[str] = []
-
-STEPS_OF_EACH = (1, 2, 1, 3, 1)
-"""The steps of worker after worker: a count of all grows by them."""
-OF_ONE_WORKER = 31_415
-"""The number of the first sequence that one worker alone has."""
 
 
 class _Neighbor(WorkerMixin):
@@ -94,9 +87,15 @@ def survives_steps_of_any_size(subject: WorkerSubject) -> None:
 
 @check("worker")
 def blames_sequences_of_its_step(subject: WorkerSubject) -> None:
-    """A mixin that raises SequencesFailed names sequences of the step it was given, at least one, and goes on."""
+    """A mixin that raises SequencesFailed names sequences of the step it was given, at least one, and goes on, whatever
+    numbers the model computes."""
     mixin, worker = subject.mixin(), subject.worker()
     mixin.on_model_loaded(worker)
+    for factor in (math.nan, math.inf, -math.inf, 1e38):
+        for sizes in ((2, 7, 3), (1, 4096, 0), (5, 70, 2), (3, 3, 3)):
+            subject.step(mixin, worker, OneStep(*sizes, first=len(str(factor))), factor=factor)
+        subject.step(mixin, worker, OneStep(num_sequences=4, companions=2), factor=factor)
+        subject.step(mixin, worker, OneStep(first=40))
     steps = ((0, 7), (0, 7), (2, 7), (9, 7), (1, 7), (0, 4096), (2, 2), (0, 2), (9, 16_384), (1, 3))
     for first, num_tokens in (*steps, (0, 10**7), (20, 7), (0, 10**7), (30, 10**7), (20, 10**7), (0, 7)):
         subject.step(mixin, worker, OneStep(first=first, num_tokens=num_tokens))
@@ -105,7 +104,8 @@ def blames_sequences_of_its_step(subject: WorkerSubject) -> None:
 
 @check("worker")
 def survives_a_failed_step(subject: WorkerSubject) -> None:
-    """After a step that failed in its forward pass, which has no after_step, before_step is called again."""
+    """After a step that failed in its forward pass, which has no after_step, before_step is called again, and what came
+    of that one is not held against the sequences of the next."""
     mixin, worker = subject.mixin(), subject.worker()
     mixin.on_model_loaded(worker)
     with blaming(OneStep()):
@@ -114,22 +114,60 @@ def survives_a_failed_step(subject: WorkerSubject) -> None:
         worker.model(None)
     subject.step(mixin, worker)
     mixin.close()
+    usual = [_blamed(subject, None) for _ in range(2)]
+    for factor in (math.nan, math.inf):
+        after = _blamed(subject, factor)
+        expect(
+            any(usual) or not after,
+            f"after a step whose numbers were {factor}, and which failed, it ends sequences of the next, {after}",
+        )
+
+
+def _blamed(subject: WorkerSubject, factor: float | None) -> str:
+    """Return what it says of the sequences of two steps, after a failed one with numbers of `factor` if given."""
+    mixin, worker = subject.mixin(), subject.worker()
+    mixin.on_model_loaded(worker)
+    if factor is not None:
+        failing = OneStep(first=50)
+        with contextlib.suppress(SequencesFailed):
+            mixin.before_step(failing)
+            with contextlib.suppress(Failed):
+                subject.forward(worker, failing, factor=factor, fails=True)
+    try:
+        for _ in range(2):
+            mixin.before_step(OneStep())
+            subject.forward(worker, OneStep())
+            mixin.after_step(OneStep())
+    except SequencesFailed as failed:
+        return f"{failed}"
+    finally:
+        mixin.close()
+    return ""
 
 
 @check("worker")
 def closes_without_a_step(subject: WorkerSubject) -> None:
-    """A worker that shuts down before its first step closes its mixins as well."""
+    """A worker that shuts down before its first step closes its mixins as well, also one that failed to load its model,
+    and they raise nothing."""
     mixin = subject.mixin()
     mixin.on_model_loaded(subject.worker())
     mixin.close()
+    for asked in (False, True):
+        mixin = subject.mixin()
+        for name in public_methods(mixin) if asked else ():
+            try_method(mixin, name)
+        try:
+            mixin.close()
+        except Exception as error:
+            raise AssertionError(f"closed before a model was loaded, it raised {error!r}") from error
 
 
 @check("worker")
 def leaves_the_model_usable(subject: WorkerSubject) -> None:
     """While a mixin is at work and after it closed, the model still runs, and gives logits of the same shape, whatever
-    the type of its weights."""
-    for dtype in ("float32", "bfloat16"):
-        mixin, worker = subject.mixin(), subject.worker(dtype=dtype)
+    the type of its weights is, and whether it has biases or its head the weights of the embedding."""
+    for dtype, rich in (("float32", False), ("bfloat16", False), ("float32", True), ("float16", True)):
+        mixin, worker = subject.mixin(), subject.worker(dtype=dtype, rich=rich)
         inputs = worker.model.dummy_inputs
         shape = worker.model(**inputs).logits.shape
         mixin.on_model_loaded(worker)
@@ -158,50 +196,34 @@ def weights_change_in_the_open(subject: WorkerSubject) -> None:
         elif name == "close":
             mixin.close()
         else:
-            _try(mixin, name)
+            try_method(mixin, name)
         held = {id(each) for each in worker.model.parameters()}
         for weight, version, values in before:
             changed = id(weight) in held and weight._version == version and not values.equal(weight.detach())
             expect(not changed, f"{name or 'a step'} changed weights of the model through .data")
 
 
-def _try(mixin: WorkerMixin, name: str) -> None:
-    """Call a public method as an operator might: with nothing, and if it takes something to switch, with both."""
-    method = getattr(mixin, name)
-    try:
-        parameters = list(inspect.signature(method).parameters.values())
-    except (TypeError, ValueError):
-        return
-    needed = [each for each in parameters if each.default is each.empty and each.kind is not each.VAR_POSITIONAL]
-    ways: list[tuple[Any, ...]] = [()] if not needed else []
-    if parameters and needed in ([], parameters[:1]) and "bool" in re.findall(r"\w+", _written(parameters[0])):
-        ways += [(True,), (True,), (False,), (True,)]
-    for arguments in ways:
-        with contextlib.suppress(Exception):  # what it makes of them is its own
-            method(*arguments)
-
-
-def _written(parameter: inspect.Parameter) -> str:
-    annotation = parameter.annotation
-    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-
-
 @check("worker")
 def takes_its_hooks_with_it(subject: WorkerSubject) -> None:
     """When a mixin has closed, the modules of the model have the hooks that they had before it, and no others, whatever
-    its public methods were asked for."""
-    for steps, asked in ((0, False), (2, False), (1, True)):
+    its public methods were asked for, before that or after it."""
+    for steps, asked in ((0, ""), (2, ""), (1, "while it works"), (1, "before and after")):
         mixin, worker = subject.mixin(), subject.worker()
         modules = dict(worker.model.named_modules())  # what takes the place of one is its maker's
         before = {name: _hooks(module) for name, module in modules.items()}
+        methods = public_methods(mixin)
+        for name in methods if asked == "before and after" else ():
+            try_method(mixin, name)
         mixin.on_model_loaded(worker)
         for _ in range(steps):
             subject.step(mixin, worker)
-        for name in public_methods(mixin) if asked else ():
-            _try(mixin, name)
+        for name in methods if asked == "while it works" else ():
+            try_method(mixin, name)
         mixin.close()
+        for name in methods if asked == "before and after" else ():
+            try_method(mixin, name)
         left = [name or "the model itself" for name, module in modules.items() if _hooks(module) - before[name]]
-        what = f"{steps} steps{', calls of its methods' * asked}"
+        what = f"{steps} steps{asked and f', calls of its methods {asked},'}"
         expect(not left, f"after {what} and close, hooks of its own are left on {', '.join(left[:3])}")
 
 
@@ -257,160 +279,6 @@ def works_in_one_object_with_others(subject: WorkerSubject) -> None:
         expect(
             vars(instance).get("conformance_calls", [])[-1:] == ["close"], "it removed or replaced another's attributes"
         )
-
-
-@check("worker")
-def workers_do_not_share_what_they_see(subject: WorkerSubject) -> None:
-    """Each worker has an object of its own: closing one leaves another, and its model, as they were, and what one has
-    seen no other tells."""
-    first, second = subject.mixin(), subject.mixin()
-    one, other = subject.worker(), subject.worker()
-    first.on_model_loaded(one)
-    second.on_model_loaded(other)
-    step = OneStep(first=OF_ONE_WORKER)
-    subject.step(first, one, step)
-    first.close()
-    subject.step(second, other)
-    _expect_silence(second, step)
-    second.close()
-    early = subject.mixin()
-    early.on_model_loaded(one)
-    subject.step(early, one, step)
-    late = subject.mixin()
-    late.on_model_loaded(other)
-    subject.step(late, other)
-    _expect_silence(late, step)
-    early.close()
-    late.close()
-    _expect_own_counts(subject)
-    _expect_own_model(subject)
-
-
-def _expect_own_counts(subject: WorkerSubject) -> None:
-    """That no number counts the steps of all objects there are."""
-    seen: list[dict[str, int]] = []
-    for number in STEPS_OF_EACH:
-        mixin, worker = subject.mixin(), subject.worker()
-        mixin.on_model_loaded(worker)
-        for _ in range(number):
-            subject.step(mixin, worker)
-        seen.append(_numbers(mixin))
-        mixin.close()
-    growth = [sum(STEPS_OF_EACH[1 : i + 1]) for i in range(len(STEPS_OF_EACH))]
-    for place in seen[0]:
-        found = [each.get(place, 0) - seen[0][place] for each in seen]
-        shared = found[1] and [value * growth[1] for value in found] == [found[1] * steps for steps in growth]
-        expect(not shared, f"{place} grew by the steps of each new worker's object in turn: it counts those of all")
-
-
-def _expect_own_model(subject: WorkerSubject) -> None:
-    """That no number tells how large the model of another worker is."""
-    seen = []
-    for width in (16, 16, 128):
-        mixin, neighbor = subject.mixin(), subject.mixin()
-        worker, other = subject.worker(), subject.worker(width=width)
-        mixin.on_model_loaded(worker)
-        neighbor.on_model_loaded(other)
-        with blaming(OneStep()):
-            mixin.before_step(OneStep())
-        for each in (worker, other):
-            each.model(**each.model.dummy_inputs)
-        with blaming(OneStep()):
-            mixin.after_step(OneStep())
-        seen.append(_numbers(mixin))
-        neighbor.close()
-        mixin.close()
-    for place, value in seen[0].items():
-        expect(
-            value != seen[1].get(place) or value == seen[2].get(place),
-            f"{place} was {value}, and beside another worker with a larger model {seen[2].get(place)}",
-        )
-
-
-def _numbers(mixin: WorkerMixin) -> dict[str, int]:
-    """The whole numbers in what its public methods return, by where they stand."""
-    found: dict[str, int] = {}
-
-    def note(place: str, value: Any) -> None:
-        if type(value) is int:
-            found[place] = value
-        elif isinstance(value, Mapping):
-            for key, each in value.items():
-                note(f"{place}[{key!r}]", each)
-        elif isinstance(value, list | tuple):
-            for i, each in enumerate(value):
-                note(f"{place}[{i}]", each)
-
-    for name, value in _answers(mixin):
-        note(f"{name}()", value)
-    return found
-
-
-def _expect_silence(mixin: WorkerMixin, step: OneStep) -> None:
-    """That `mixin` tells nothing of the sequences of `step`, which it has not seen."""
-    for name, value in _answers(mixin):
-        told = [known for known in step.sequence_ids if known in repr(value)]
-        expect(not told, f"{name}() tells of {', '.join(told)}, which another worker's object saw")
-
-
-@check("worker", tier="extended")
-def results_pickle(subject: WorkerSubject) -> None:
-    """Results of its public methods pickle, because they go to another process, and hold no tensors, whose device that
-    one may not have."""
-    mixin, worker = subject.mixin(), subject.worker()
-    mixin.on_model_loaded(worker)
-    subject.step(mixin, worker)
-    for name, value in _answers(mixin):
-        try:
-            pickle.loads(pickle.dumps(value))
-        except Exception as error:
-            kind = type(value).__name__
-            raise AssertionError(f"what {name}() returned, a {kind}, does not pickle: {error}") from error
-        expect(not _has_tensor(value), f"what {name}() returned holds a tensor; give numbers, or an array of NumPy")
-    mixin.close()
-
-
-def _has_tensor(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_has_tensor, value.values()))
-    if isinstance(value, list | tuple | set | frozenset):
-        return any(map(_has_tensor, value))
-    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "untyped_storage")
-
-
-def _answers(mixin: WorkerMixin) -> Iterator[tuple[str, Any]]:
-    """Yield what the public methods return that need no arguments: others need what only their author knows."""
-    for name in public_methods(mixin):
-        method = getattr(mixin, name)
-        try:
-            inspect.signature(method).bind()
-        except (TypeError, ValueError):
-            continue
-        with contextlib.suppress(UnsupportedCapability):
-            yield name, method()
-
-
-@check("worker")
-def options_are_left_alone(subject: WorkerSubject) -> None:
-    """The operator's options are the same mapping for every worker, so a mixin does not change them, nor takes out what
-    may be in them."""
-    options = _Options(subject.settings.options)
-    before = repr(options)
-    mixin, worker = subject.mixin(options), subject.worker()
-    mixin.on_model_loaded(worker)
-    subject.step(mixin, worker)
-    mixin.close()
-    expect(repr(options) == before, f"it changed its options from {before} to {options!r}")
-
-
-class _Options(dict[str, Any]):
-    """Options of which nothing is taken, be it there or not."""
-
-    def _refuse(self, *arguments: Any, **named: Any) -> Any:
-        raise AssertionError("it changes its options, or would if they were set")
-
-    pop = popitem = clear = update = setdefault = _refuse
-    __setitem__ = __delitem__ = __ior__ = _refuse
 
 
 def _composed(subject: WorkerSubject, *, first: bool = True) -> type[WorkerMixin]:

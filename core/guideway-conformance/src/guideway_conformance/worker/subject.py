@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,9 +14,20 @@ from guideway.api import SequencesFailed, WorkerMixin
 
 from guideway_conformance.subjects import CannotRunHere, Subject, expect
 
-__all__ = ["OneStep", "OneWorker", "WorkerSubject", "blaming", "public_methods"]
+__all__ = ["Failed", "OneStep", "OneWorker", "WorkerSubject", "blaming", "public_methods", "try_method"]
 
+PLAIN: dict[str, tuple[Any, ...]] = {
+    "bool": (True, True, False, True),
+    "int": (0, 1, 2, 4, 8, -1),
+    "float": (0.0, 0.5, 2.0),
+    "str": ("", "lm_head", "Linear"),
+}
+"""The values of arguments that methods are tried with."""
 LIFE_CYCLE = ("on_model_loaded", "before_step", "after_step", "close")
+
+
+class Failed(Exception):
+    """A forward pass that failed, for a test."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +79,11 @@ class WorkerSubject(Subject):
         made: WorkerMixin = self.component(self.settings.options if options is None else options)
         return made
 
-    def worker(self, *, width: int = 16, dtype: str = "float32") -> OneWorker:
-        """A worker with a model of its own. Raises `CannotRunHere` where there is no library of models."""
+    def worker(
+        self, *, width: int = 16, dtype: str = "float32", rich: bool = False, seed: int | None = None
+    ) -> OneWorker:
+        """A worker with a model of its own; `rich`: with biases, and the weights of the embedding in its head. Raises
+        `CannotRunHere` where there is no library of models."""
         try:
             from transformers import LlamaConfig, LlamaForCausalLM
         except ImportError as error:
@@ -79,18 +95,44 @@ class WorkerSubject(Subject):
             num_hidden_layers=2,
             num_attention_heads=2,
             max_position_embeddings=64,
+            attention_bias=rich,
+            mlp_bias=rich,
+            tie_word_embeddings=rich,
         )
+        if seed is not None:
+            import_module("torch").manual_seed(seed)
         model: Any = LlamaForCausalLM(config)
         return OneWorker(model.to(getattr(import_module("torch"), dtype)))
 
-    def step(self, mixin: WorkerMixin, worker: OneWorker, step: OneStep | None = None) -> None:
+    def step(self, mixin: WorkerMixin, worker: OneWorker, step: OneStep | None = None, *, factor: float = 1.0) -> None:
         """One step, as a host carries it out."""
         step = step or OneStep()
         with blaming(step):
             mixin.before_step(step)
-        worker.model(**worker.model.dummy_inputs, **({} if step.num_rows else _no_rows()))
+        self.forward(worker, step, factor=factor)
         with blaming(step):
             mixin.after_step(step)
+
+    def forward(self, worker: OneWorker, step: OneStep, *, factor: float = 1.0, fails: bool = False) -> None:
+        """The forward pass of a step. `factor`: what enters the first layer is multiplied by it. `fails`: it raises
+        `Failed` where the head would begin."""
+
+        def spoil(_module: Any, _arguments: Any, output: Any) -> Any:
+            return output * factor
+
+        def fail(_module: Any, _arguments: Any) -> None:
+            raise Failed("it failed for a test")
+
+        hooks = []
+        if factor != 1.0:
+            hooks.append(worker.model.get_input_embeddings().register_forward_hook(spoil))
+        if fails:
+            hooks.append(worker.model.get_output_embeddings().register_forward_pre_hook(fail, prepend=True))
+        try:
+            worker.model(**worker.model.dummy_inputs, **({} if step.num_rows else _no_rows()))
+        finally:
+            for hook in hooks:
+                hook.remove()
 
 
 def _no_rows() -> dict[str, Any]:
@@ -118,3 +160,25 @@ def public_methods(mixin: WorkerMixin) -> list[str]:
         for name in dir(type(mixin))
         if not name.startswith("_") and name not in LIFE_CYCLE and callable(getattr(type(mixin), name))
     )
+
+
+def try_method(mixin: WorkerMixin, name: str) -> None:
+    """Call a public method as an operator might: with nothing, and with plain values of what it takes first."""
+    method = getattr(mixin, name)
+    try:
+        parameters = list(inspect.signature(method).parameters.values())
+    except (TypeError, ValueError):
+        return
+    needed = [each for each in parameters if each.default is each.empty and each.kind is not each.VAR_POSITIONAL]
+    ways: list[tuple[Any, ...]] = [()] if not needed else []
+    if parameters and needed in ([], parameters[:1]):
+        for kind in re.findall(r"\w+", _written(parameters[0])):
+            ways += [(value,) for value in PLAIN.get(kind, ())]
+    for arguments in ways:
+        with contextlib.suppress(Exception):  # what it makes of them is its own
+            method(*arguments)
+
+
+def _written(parameter: inspect.Parameter) -> str:
+    annotation = parameter.annotation
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)

@@ -12,10 +12,13 @@ from guideway.api.options import short_repr
 
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import NotPerformed, expect
+from guideway_conformance.workflow.parameters import names, values
 from guideway_conformance.workflow.subject import FORMS, SPECIAL, UNKNOWN_WORD, Host, WorkflowSubject
 
 __all__: list[str] = []
 
+MOST_VALUES = 5
+"""The values of a parameter with which texts are cut."""
 Outcome: TypeAlias = Prepared | GuidewayError
 
 HALF = "\ud800"
@@ -112,21 +115,21 @@ def too_long_is_cut_or_refused(subject: WorkflowSubject) -> None:
     if max(each.num_tokens for each in whole) < 2:
         raise NotPerformed("no request has more than one token, so that none is too long; add an example of several")
     longest = {each.num_tokens for each in whole}
+    policies = [{}, *_policies(subject, host, whole[0].task)]
     for most in sorted({max(longest) - 1, *longest} - {1}, reverse=True):
         processor = subject.part("request_processor", replace(subject.context, max_model_len=most))
-        for params in ({}, *_policies(host, whole[0].task)):
-            asked = [replace(each, task=replace(each.task, params={**each.task.params, **params})) for each in whole]
-            _expect_cut(processor, asked, most)
+        for params in policies:
+            asked = [replace(each.task, params={**each.task.params, **params}) for each in whole]
+            found = host.request_processor.prepare(asked) if params else whole
+            _expect_cut(processor, [each for each in found if isinstance(each, Prepared)], most)
 
 
-def _policies(host: Host, task: Task) -> Iterator[dict[str, str]]:
-    """The parameters by which a caller may have a text cut, where the workflow has one of the name of the engine's."""
-    for side in ("right", "left"):
-        try:
-            host.input_processor.check(replace(task, params={**task.params, "truncate": side}))
-        except InvalidRequest:
-            continue
-        yield {"truncate": side}
+def _policies(subject: WorkflowSubject, host: Host, task: Task) -> Iterator[dict[str, Any]]:
+    """The parameters by which a caller may have a text cut: all that the workflow has, with some of the values that it
+    takes."""
+    for name in names(subject, host, task):
+        passing = [value for value, passes in values(host, task, name) if passes]
+        yield from ({name: value} for value in passing[:MOST_VALUES])
 
 
 def _expect_cut(processor: RequestProcessor, whole: Sequence[Prepared], most: int) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import CodeType, FunctionType
 from typing import Any
 
 from guideway.api import GuidewayError, InvalidRequest, Prepared, Task
@@ -15,12 +18,33 @@ from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 from guideway_conformance.workflow.subject import Host, WorkflowSubject, same
 
-__all__: list[str] = []
+__all__ = ["names", "values"]
 
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, 2, -1, 2.5, math.nan, math.inf, 10**30, -(10**30), "", "right", "left", "5", "no such"),
     *(b"right", [], ["right"], {}, {"right": 1}, (), {1, 2}, object(), int),
+    *(
+        10**400,
+        -(10**400),
+        1e308,
+        5e-324,
+        -0.0,
+        -math.inf,
+        0.5,
+        100,
+        "\ud800",
+        "w1 " * 10_000,
+        [[]],
+        ["\ud800"],
+        [10**400],
+    ),
 )
+
+
+WORD = re.compile(r"[a-z][a-z0-9_]{0,40}")
+"""A word that may be the name of a parameter."""
+MOST_WORDS = 100
+"""The words of a table of parameters."""
 
 
 class _Read(dict[str, Any]):
@@ -42,6 +66,24 @@ class _Read(dict[str, Any]):
         self.names.add(str(name))
         return super().__contains__(name)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self.keys()))
+
+    def keys(self) -> Any:
+        self.names.update(super().keys())
+        return super().keys()
+
+    def items(self) -> Any:
+        self.names.update(super().keys())
+        return super().items()
+
+    def values(self) -> Any:
+        self.names.update(super().keys())
+        return super().values()
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self.items())
+
 
 def _served(host: Host, tasks: list[Task]) -> list[Any]:
     """The result or the error of each, in one step."""
@@ -52,19 +94,50 @@ def _served(host: Host, tasks: list[Task]) -> list[Any]:
     return [next(results) if isinstance(request, Prepared) else request for request in requests]
 
 
-def _names(subject: WorkflowSubject, host: Host, plain: Task) -> list[str]:
-    """The parameters that the workflow asks for, those that the settings use, and its options, one of which a caller
-    might set."""
+def names(subject: WorkflowSubject, host: Host, plain: Task) -> list[str]:
+    """The parameters that the workflow asks for, those that the settings use, its options, one of which a caller might
+    set, and the words in the code of its check that it takes for one."""
     read = _Read(plain.params)
     task = replace(plain, params=read)
     host.input_processor.check(task)
     _served(host, [task])
     asked = {name for each in subject.settings.requests for name in each.get("params", {})}
     options = getattr(subject.component.options, "__dataclass_fields__", {})
-    return sorted({*read.names, *asked, *options})
+    known = {*read.names, *asked, *options}
+    written = {name for name in _words(host.input_processor) - known if _takes(host, plain, name)}
+    return sorted(known | written)
 
 
-def _values(host: Host, plain: Task, name: str) -> Iterator[tuple[Any, bool]]:
+def _takes(host: Host, plain: Task, name: str) -> bool:
+    """Return whether the check lets a value of the parameter `name` pass."""
+    for value in VALUES:
+        with contextlib.suppress(Exception):
+            host.input_processor.check(replace(plain, params={**plain.params, name: value}))
+            return True
+    return False
+
+
+def _words(processor: object) -> set[str]:
+    """The words that stand in the code of a part, or in a table that it reads."""
+    found: set[str] = set()
+    seen: set[object] = set()
+    for cls in type(processor).__mro__:
+        module = vars(sys.modules[cls.__module__])
+        left: list[Any] = [vars(cls)[name] for name in vars(cls)]
+        while left:
+            held = left.pop()
+            if isinstance(held, FunctionType | CodeType) and held not in seen:
+                seen.add(held)
+                code = held if isinstance(held, CodeType) else held.__code__
+                left += [*code.co_consts, *(module[name] for name in code.co_names if name in module)]
+            elif isinstance(held, str) and WORD.fullmatch(held):
+                found.add(held)
+            elif isinstance(held, tuple | list | set | frozenset | Mapping) and len(held) < MOST_WORDS:
+                left += [each for each in held if isinstance(each, str | CodeType | tuple | frozenset)]
+    return found
+
+
+def values(host: Host, plain: Task, name: str) -> Iterator[tuple[Any, bool]]:
     """Values of the parameter `name`, those that its refusals name among them, and whether the check lets each pass."""
     named: dict[str, None] = {}
     for value in VALUES:
@@ -85,10 +158,12 @@ def _values(host: Host, plain: Task, name: str) -> Iterator[tuple[Any, bool]]:
         yield value, True
 
 
-@check("workflow")
+@check("workflow", seconds=60)
 def what_it_does_not_know_is_refused(subject: WorkflowSubject) -> None:
-    """Nothing that a caller asks for is ignored: a parameter that the workflow does not know is refused."""
+    """Nothing that a caller asks for is ignored: a parameter that the workflow does not know is refused, and one
+    that it takes, with several values, is read by a part that makes something of it."""
     host = subject.host()
+    _expect_readers(subject, host)
     for task in subject.tasks(host, at_least=1):
         for params in ({"no_such_parameter": 1}, {**task.params, "no_such_parameter": None}):
             try:
@@ -98,6 +173,42 @@ def what_it_does_not_know_is_refused(subject: WorkflowSubject) -> None:
             raise AssertionError(f"{short_repr(task.value)} passed with the parameters {params}")
 
 
+def _expect_readers(subject: WorkflowSubject, host: Host) -> None:
+    """That each parameter that passes the check, with two values or more, is read afterwards."""
+    unread: dict[str, str] = {}
+    read: set[str] = set()
+    for plain in subject.tasks(host, at_least=1):
+        for name in names(subject, host, plain):
+            if name in read:
+                continue
+            passing = [value for value, passes in values(host, plain, name) if passes and value is not None]
+            if len({short_repr(value) for value in passing}) < 2:
+                continue
+            for value in passing[:4]:
+                params = _Read({**plain.params, name: value})
+                _served(host, [replace(plain, params=params)])
+                _offer(subject, host, replace(plain, params=params))
+                read.update(params.names & {name})
+            unread.setdefault(name, f"{name} = {' or '.join(map(short_repr, passing[:3]))}")
+    for name, what in unread.items():
+        expect(name in read, f"it takes {what}, and no part reads that, of the requests that the suite has")
+
+
+def _offer(subject: WorkflowSubject, host: Host, task: Task) -> None:
+    """Give `task` to parts that might read its parameters, where its text is too long, and to the scheduler."""
+    (request,) = host.request_processor.prepare([task])
+    if not isinstance(request, Prepared):
+        return
+    subject.part("request_processor", replace(subject.context, max_model_len=max(request.num_tokens - 1, 1))).prepare(
+        [task]
+    )
+    scheduler = subject.part("scheduler")
+    scheduler.add(task)
+    for each in scheduler.upcoming():
+        scheduler.prepared(replace(request, task=each))
+    scheduler.next(more=False)
+
+
 @check("workflow", seconds=60)
 def any_value_is_served_or_refused(subject: WorkflowSubject) -> None:
     """A value of a parameter, whatever it is, is refused with `InvalidRequest`, or each of the parts can deal with it;
@@ -105,10 +216,10 @@ def any_value_is_served_or_refused(subject: WorkflowSubject) -> None:
     host = subject.host()
     for plain in subject.tasks(host, at_least=1)[:4]:
         (before,) = _served(host, [plain])
-        for name in _names(subject, host, plain):
+        for name in names(subject, host, plain):
             if name in plain.params:
                 continue
-            for value, passes in _values(host, plain, name):
+            for value, passes in values(host, plain, name):
                 if not passes:
                     continue
                 what = f"{short_repr(plain.value)} with {name} = {short_repr(value)}"

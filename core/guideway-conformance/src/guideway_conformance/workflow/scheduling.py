@@ -147,7 +147,7 @@ def a_step_that_is_not_full_waits(subject: WorkflowSubject) -> None:
 @check("workflow", seconds=60)
 def the_urgent_are_not_overtaken(subject: WorkflowSubject) -> None:
     """A scheduler that goes by priority lets the lower go first: among a tenant's requests of one size, none is
-    computed before one that came earlier and has a priority as low or lower."""
+    computed before one that is prepared, came earlier and has a priority as low or lower."""
     host = subject.host()
     priorities = [(7 * i) % 5 - 2 for i in range(60)]
     scheduler = subject.part("scheduler")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from guideway.api.options import short_repr
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 from guideway_conformance.threads import interleaved
-from guideway_conformance.workflow.subject import FORMS, WorkflowSubject, same
+from guideway_conformance.workflow.parameters import names, values
+from guideway_conformance.workflow.subject import FORMS, Host, WorkflowSubject, same
 
 __all__: list[str] = []
 
@@ -30,6 +32,14 @@ ODD_VALUES: tuple[Any, ...] = (
     *(None, 5, 2.5, True, b"w1", object(), "", "\ud800", [], (), {}, ["w1", 5], ("w1", "w2", "w3"), [-1], [10**12]),
     *([[1]], {"prompt": 5}, {"prompt": "w1", "prompt_token_ids": [1]}, np.zeros((2, 2)), {"w1"}),
 )
+NEAR: tuple[tuple[Any, ...], ...] = (
+    (("w1 w2", " w3"), ("w1", " w2 w3"), ("w1 w2 w3", ""), ("", "w1 w2 w3"), "w1 w2 w3", {"prompt": "w1 w2 w3"}),
+    (("w1", "w2"), ("w2", "w1"), ("w1 w2", ""), ("w1", "w1"), ("w2", "w2"), "w1w2", "w1 w2", "w2 w1"),
+    *(((f"w1{gap}w2", "w3"), ("w1", f"w2{gap}w3")) for gap in ("", " ", ",", "|", "\0", "\n", "\t", "', '", "[SEP]")),
+    ("w1", "W1", " w1", "w1 ", "w1\n", "w1  w1", "w1 w1", "w11", "\uff571", "w\u0661"),
+    ([2, 5, 3], [2, 5, 6, 3], [25, 3], [5, 2, 3], (2, 5, 3), {"prompt_token_ids": [2, 6, 3]}, "2 5 3", "[2, 5, 3]"),
+)
+"""Inputs of which those in a row are nearly the same."""
 NUM_THREADS = 4
 ROUNDS = 20
 LONG_BEGINNINGS = (40, 80, 300, 1100, 5000)
@@ -103,7 +113,13 @@ def checks_in_several_threads(subject: WorkflowSubject) -> None:
     processor = host.input_processor
     texts = ("w1", "w2 w3", "", "\ud800")
     pairs = [(one, other) for one in texts for other in texts]
-    tasks = [*subject.tasks(host, at_least=1), *(subject.task(value) for value in (*texts, *pairs, 5, [2, 5], [-1]))]
+    good = subject.tasks(host, at_least=1)
+    tasks = [*good, *(subject.task(value) for value in (*texts, *pairs, 5, [2, 5], [-1]))]
+    for task in good[:3]:
+        tasks.append(replace(task, params={**task.params, "no_such_parameter": 1}))
+        for name in names(subject, host, task):
+            said = {passes: value for value, passes in values(host, task, name)}
+            tasks += [replace(task, params={**task.params, name: value}) for value in said.values()]
     expected = [_verdict(processor, task) for task in tasks]
 
     def ask(first: int) -> None:
@@ -183,6 +199,7 @@ def tokens_are_their_own(subject: WorkflowSubject) -> None:
         expect(
             np.array_equal(alone.token_ids, ids), f"{task.value!r} alone has the tokens {alone.token_ids}, not {ids}"
         )
+    _expect_no_mistaken_identity(subject, host)
     for length in LONG_BEGINNINGS:
         for form in FORMS:
             one, other = (
@@ -202,6 +219,25 @@ def tokens_are_their_own(subject: WorkflowSubject) -> None:
                 )
 
 
+def _expect_no_mistaken_identity(subject: WorkflowSubject, host: Host) -> None:
+    """That inputs which are nearly the same have tokens of their own, whichever of them came before."""
+    for near in NEAR:
+        tasks = [subject.task(value, arrival=i) for i, value in enumerate(near)]
+        passing = [task for task in tasks if not _verdict(host.input_processor, task)]
+        fresh = [subject.part("request_processor").prepare([task])[0] for task in passing]
+        for order in (1, -1):
+            processor = subject.part("request_processor")
+            after = [processor.prepare([task])[0] for task in passing[::order]][::order]
+            together = processor.prepare(passing)
+            for task, *found in zip(passing, fresh, after, together, strict=True):
+                ids = [each.token_ids.tolist() if isinstance(each, Prepared) else type(each) for each in found]
+                expect(
+                    ids[0] == ids[1] == ids[2],
+                    f"{task.value!r} has the tokens {ids[0]}, and after or beside {[each.value for each in passing]} "
+                    f"{ids[1]} and {ids[2]}",
+                )
+
+
 @check("workflow", seconds=60)
 def steps_stay_as_they_are(subject: WorkflowSubject) -> None:
     """Executing a step changes neither the step nor what the next one gives."""
@@ -212,7 +248,32 @@ def steps_stay_as_they_are(subject: WorkflowSubject) -> None:
     first = host.output_processor.results(work, host.runner.execute(step))
     expect(pickle.dumps(step) == before, "executing a step changed it")
     second = host.output_processor.results(work, host.runner.execute(step))
-    expect(same(list(first), list(second)) or all(map(same, first, second)), "a step gave other results once more")
+    expect(same(list(first), list(second)), "a step gave other results once more")
+
+
+@check("workflow", seconds=60)
+def steps_may_overlap(subject: WorkflowSubject) -> None:
+    """A step may be built before the one before it is computed, and computed before the results of that are made, while
+    other tasks are prepared: each gives what it gives by itself."""
+    host = subject.host()
+    tasks = subject.tasks(host, at_least=1)
+    work = host.prepared(tasks)
+    works = [work, work[::-1], work[:1], work[-1:], work[:2], work[-2:], work]
+    expected = [host.results(each) for each in works]
+    host = subject.host()
+    steps = [host.step_builder.build(each) for each in works]
+    with ThreadPoolExecutor(1) as beside:
+        preparing = [beside.submit(host.request_processor.prepare, tasks) for _ in range(5)]
+        outputs = [host.runner.execute(step) for step in steps]
+        found = [host.output_processor.results(*each) for each in zip(works[::-1], outputs[::-1], strict=True)][::-1]
+        for done in preparing:
+            done.result()
+    for number, (each, one, other) in enumerate(zip(works, expected, found, strict=True)):
+        values = [request.task.value for request in each]
+        expect(
+            len(one) == len(other) and all(map(same, one, other)),
+            f"step {number}, of {short_repr(values)}, gave {one}, and with others on their way {other}",
+        )
 
 
 @check("workflow", seconds=60)

@@ -7,7 +7,7 @@ import json
 import pickle
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +35,7 @@ from guideway.api.workflow import PARTS
 
 from guideway_conformance.subjects import CannotRunHere, NotPerformed, Subject, expect
 
-__all__ = ["FORMS", "SPECIAL", "UNKNOWN_WORD", "Host", "WorkflowSubject", "same"]
+__all__ = ["FORMS", "OTHER_WORDS", "OVERFLOWING", "SPECIAL", "UNKNOWN_WORD", "WORDS", "Host", "WorkflowSubject", "same"]
 
 MODEL = "model"
 """The option of the suite that names the folder of a model; the others are the workflow's."""
@@ -59,6 +59,12 @@ FORMS: tuple[Callable[[str], Any], ...] = (
 
 SPECIAL = frozenset({0, 2, 3})
 """The ids of those of `WORDS` that stand for no text."""
+
+OTHER_WORDS = [*WORDS[:4], *WORDS[5:], WORDS[4]]
+"""The same words for the tokenizer of another model, each with another id."""
+
+OVERFLOWING = "w11"
+"""A word of some of `VALUES`, and not of others."""
 
 UNKNOWN_WORD = "unheard"
 """A word that is not among `WORDS`."""
@@ -137,8 +143,17 @@ class WorkflowSubject(Subject):
         """The same, with a model of other weights, if the suite made those of the model."""
         if MODEL in self.settings.options or not (self.model.path / "tokenizer.json").exists():
             return self.context
-        folder = Path(self._scratch.name, "other")
-        _store_bert(folder, int(self.model.path.name.removeprefix("bert")), seed=1)
+        folder = Path(self._scratch.name, "other", self.model.path.name)  # folders of two models may have one name
+        _store_bert(folder, int(self.model.path.name.removeprefix("bert")), seed=1, words=OTHER_WORDS)
+        return replace(self.context, model=ModelFolder.read(folder))
+
+    @cached_property
+    def overflowing_context(self) -> WorkflowContext | None:
+        """The same, with a model that has no finite number for `OVERFLOWING`, if the suite made the model."""
+        if MODEL in self.settings.options or not (self.model.path / "tokenizer.json").exists():
+            return None
+        folder = Path(self._scratch.name, "overflowing")
+        _store_bert(folder, int(self.model.path.name.removeprefix("bert")), overflowing=OVERFLOWING)
         return replace(self.context, model=ModelFolder.read(folder))
 
     @cached_property
@@ -174,10 +189,11 @@ class WorkflowSubject(Subject):
         )
         return cls(context or self.context)
 
-    def host(self) -> Host:
-        """All parts, with the model loaded."""
-        made = Host(**{name: self.part(name) for name in PARTS})
-        made.runner.load()
+    def host(self, context: WorkflowContext | None = None, *, load: bool = True) -> Host:
+        """All parts, made from `context` if that is given, with the model loaded if `load`."""
+        made = Host(**{name: self.part(name, context) for name in PARTS})
+        if load:
+            made.runner.load()
         return made
 
     def tasks(self, host: Host, *, at_least: int = 2) -> list[Task]:
@@ -214,15 +230,22 @@ def same(one: Any, other: Any) -> bool:
         return type(one) is type(other) and all(
             same(getattr(one, each.name), getattr(other, each.name)) for each in fields(one)
         )
-    if isinstance(one, dict) and isinstance(other, dict):
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, np.ndarray | np.generic | float):
-        return np.shape(one) == np.shape(other) and np.allclose(one, other, rtol=1e-3, atol=1e-4)
+        if np.asarray(one).dtype.kind not in "fiub" or np.asarray(other).dtype.kind not in "fiub":
+            return bool(np.array_equal(one, other))
+        return np.shape(one) == np.shape(other) and np.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True)
     return bool(one == other)
 
 
-def _store_bert(folder: Path, labels: int, *, seed: int = 0) -> None:
-    """A BERT of random weights with its tokenizer; `labels`: 0 for none."""
+def _store_bert(
+    folder: Path, labels: int, *, seed: int = 0, words: Sequence[str] = WORDS, overflowing: str | None = None
+) -> None:
+    """A BERT of random weights with its tokenizer; `labels`: 0 for none. `overflowing`: a word without finite
+    numbers."""
     try:
         import torch
         from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -241,8 +264,12 @@ def _store_bert(folder: Path, labels: int, *, seed: int = 0) -> None:
         **head,
     )
     torch.manual_seed(seed)
-    (BertForSequenceClassification(config) if labels else BertModel(config)).save_pretrained(folder)
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    model: Any = BertForSequenceClassification(config) if labels else BertModel(config)
+    if overflowing is not None:
+        with torch.no_grad():
+            model.get_input_embeddings().weight[words.index(overflowing)] = torch.inf
+    model.save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",

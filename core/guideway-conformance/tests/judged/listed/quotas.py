@@ -9,11 +9,8 @@ MUTANTS = (
         'raise InvalidRequest(f"tenant {request.tenant!r} may send {limit} tokens", field="prompt")',
         'raise ValueError(f"tenant {request.tenant!r} may send {limit} tokens")',
         "A validator returns for what may pass and raises InvalidRequest for anything else.",
-        reason=(
-            "What a tenant may do is known to its operator alone, and no request of the suite is refused: "
-            "see the limits of a verdict."
-        ),
-        survives=True,
+        reason="No request of the suite asked for as much as a tenant may not have; some do now.",
+        now="hooks.passes_or_refuses",
     ),
     Mutant(
         "quotas-no-field",
@@ -21,11 +18,8 @@ MUTANTS = (
         'raise InvalidRequest(f"tenant {request.tenant!r} may send {limit} tokens", field="prompt")',
         'raise InvalidRequest(f"tenant {request.tenant!r} may send {limit} tokens")',
         "An InvalidRequest names the part of the request to change.",
-        reason=(
-            "What a tenant may do is known to its operator alone, and no request of the suite is refused: "
-            "see the limits of a verdict."
-        ),
-        survives=True,
+        reason="No request of the suite asked for as much as a tenant may not have; some do now.",
+        now="hooks.a_refusal_names_a_field",
     ),
     Mutant(
         "quotas-finish-first",

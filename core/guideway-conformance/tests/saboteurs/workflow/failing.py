@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 from guideway.api import (
@@ -15,7 +16,7 @@ from guideway.api import (
 )
 
 from saboteurs import saboteur
-from saboteurs.workflow.base import Bytes, Correct, Guarded, Words, preparing, with_part
+from saboteurs.workflow.base import Bytes, Correct, Guarded, Texts, Words, preparing, with_part
 
 __all__: list[str] = []
 
@@ -167,3 +168,28 @@ class RefusesWithoutANameForIt(Correct):
     """Refuses what is too long as it refuses anything."""
 
     parts = with_part("request_processor", Vague)
+
+
+class TakesCut(Texts):
+    def check_params(self, task: Task) -> None:
+        for name, value in task.params.items():
+            if name != "shorten" or not isinstance(value, bool):
+                raise InvalidRequest("it takes shorten, which is true or false", field=str(name))
+
+
+class CutsQuietly(Bytes):
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        if task.params.get("shorten"):
+            ids = np.frombuffer(task.value.encode(), dtype=np.uint8).astype(np.int64)[: self.context.max_model_len]
+            return Prepared(task=task, token_ids=ids, truncated=len(ids) > self.context.max_model_len)
+        return super().one(task)
+
+
+@saboteur("workflow.too_long_is_cut_or_refused")
+class ComparesWhatIsCut(Correct):
+    """Looks whether a text was too long when it is cut, as the caller allows by a word of the workflow's own."""
+
+    parts: ClassVar[Mapping[str, str]] = {
+        **with_part("request_processor", CutsQuietly),
+        "input_processor": f"{__name__}:TakesCut",
+    }

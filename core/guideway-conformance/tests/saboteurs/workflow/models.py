@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ class LoadsForAll(Sums):
     loaded: ClassVar[list[float]] = []
 
     def load(self) -> None:
-        seed = int(self.context.model.path.name == "other")
+        seed = int(self.context.model.path.parent.name == "other")
         self.loaded[:] = [0.5 + seed]
 
     def execute(self, step: Any) -> Any:
@@ -81,3 +81,51 @@ class LeavesOutWhatIsNotFinite(Correct):
     """Has no result in the place of a request whose number is not finite."""
 
     parts = with_part("output_processor", Filtering)
+
+
+class LoadsOnce(Sums):
+    loaded: ClassVar[dict[str, float]] = {}
+
+    def load(self) -> None:
+        path = self.context.model.path
+        self.weight = self.loaded.setdefault(path.name, 0.5 + (path.parent.name == "other"))
+
+
+@saboteur("workflow.each_runner_has_its_model")
+class KnowsModelsByName(Correct):
+    """Takes two models whose folders have one name for the same."""
+
+    parts: ClassVar[Mapping[str, str]] = {
+        **with_part("runner", LoadsOnce),
+        "request_processor": f"{Words.__module__}:Words",
+    }
+
+    @classmethod
+    def supports(cls, model: ModelFolder) -> str | None:
+        return None if model.config.get("model_type") == "bert" else "it takes bert"
+
+
+class Pair(NamedTuple):
+    sums: Any
+
+
+class InATuple(Sums):
+    def execute(self, step: Any) -> Any:
+        return Pair(super().execute(step))
+
+
+class AllOfATuple(Results):
+    def results(self, work: Sequence[Prepared], output: Any) -> list[Any]:
+        if not np.isfinite(output.sums).all():
+            return [GuidewayError("the model gave numbers that are not finite") for _ in work]
+        return super().results(work, output.sums)
+
+
+@saboteur("workflow.what_is_not_finite_ends_alone")
+class EndsAllOfAStep(Correct):
+    """Ends every request of a step for one of which the model gave a number that is not finite."""
+
+    parts: ClassVar[Mapping[str, str]] = {
+        **with_part("runner", InATuple),
+        "output_processor": f"{__name__}:AllOfATuple",
+    }

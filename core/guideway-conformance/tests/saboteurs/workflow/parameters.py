@@ -82,3 +82,44 @@ class GoesOnDoubling(Correct):
     """Takes what one request said for what the next one would say."""
 
     parts = with_part("output_processor", Sticking)
+
+
+class TakesAFloor(Texts):
+    def check_params(self, task: Task) -> None:
+        for name, value in task.params.items():
+            if name == "floor" and isinstance(value, int | float) and 0 <= value <= 100:
+                continue
+            raise InvalidRequest("it takes a floor, from 0 to 100", field=str(name))
+
+
+@saboteur("workflow.what_it_does_not_know_is_refused")
+class IgnoresItsFloor(Correct):
+    """Takes a parameter, and makes nothing of it."""
+
+    parts = with_part("input_processor", TakesAFloor)
+
+
+class TakesAnyFactor(Texts):
+    def check_params(self, task: Task) -> None:
+        for name, value in task.params.items():
+            if name == "factor" and isinstance(value, int | float) and value > 0:
+                continue
+            raise InvalidRequest("it takes a factor above 0", field=str(name))
+
+
+class Dividing(Results):
+    def results(self, work: Sequence[Prepared], output: Any) -> list[Any]:
+        return [
+            Sum(float(value) / float(request.task.params.get("factor", 1)))
+            for request, value in zip(work, output, strict=True)
+        ]
+
+
+@saboteur("workflow.any_value_is_served_or_refused")
+class TakesWhatNoFloatHolds(Correct):
+    """Takes whole numbers that are beyond the largest number of floating point."""
+
+    parts: ClassVar[Mapping[str, str]] = {
+        **with_part("input_processor", TakesAnyFactor),
+        "output_processor": f"{__name__}:Dividing",
+    }

@@ -14,6 +14,7 @@ from guideway.api import (
     ModelFolder,
     Prepared,
     RequestProcessor,
+    StepBuilder,
     Task,
     WorkflowContext,
 )
@@ -239,3 +240,67 @@ class ClosesWhatAllShare(Correct):
     """Lets go of what all instances share."""
 
     parts = with_part("runner", ClosesAll)
+
+
+class OneBuffer(StepBuilder):
+    def __init__(self, context: WorkflowContext) -> None:
+        super().__init__(context)
+        self.buffer = np.zeros(0, dtype=np.int64)
+
+    def build(self, work: Sequence[Prepared]) -> Any:
+        ids = np.concatenate([request.token_ids for request in work])
+        if len(ids) > len(self.buffer):
+            self.buffer = np.zeros(len(ids), dtype=np.int64)
+        self.buffer[: len(ids)] = ids
+        return np.split(self.buffer[: len(ids)], np.cumsum([request.num_tokens for request in work])[:-1])
+
+
+@saboteur("workflow.steps_may_overlap")
+class BuildsInOneBuffer(Correct):
+    """Builds each step where the one before it stands."""
+
+    parts = with_part("step_builder", OneBuffer)
+
+
+class JoinsTexts(Texts):
+    def check(self, task: Task) -> None:
+        value = task.value
+        if not isinstance(value, tuple) or not all(isinstance(text, str) and text.isascii() for text in value):
+            raise InvalidRequest("it takes texts", field="input")
+        self.check_params(task)
+
+
+class KnowsTheJoined(Bytes):
+    def __init__(self, context: WorkflowContext) -> None:
+        super().__init__(context)
+        self.known: dict[str, list[int]] = {}
+
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        ids = self.known.setdefault("".join(task.value), [ord(char) for text in task.value for char in (*text, "|")])
+        return Prepared(task=task, token_ids=np.array(ids, dtype=np.int64))
+
+
+@saboteur("workflow.tokens_are_their_own")
+class KnowsTextsByWhatTheyAreTogether(Correct):
+    """Keeps the tokens of several texts under the text that they are together."""
+
+    parts: ClassVar[Mapping[str, str]] = {
+        **with_part("request_processor", KnowsTheJoined),
+        "input_processor": f"{__name__}:JoinsTexts",
+    }
+
+
+class OneTaskAtATime(Texts):
+    def check(self, task: Task) -> None:
+        self.task = task
+        if not isinstance(task.value, str) or not task.value.isascii():
+            raise InvalidRequest("it takes text", field="input")
+        time.sleep(0.0001)  # it looks something up
+        self.check_params(self.task)
+
+
+@saboteur("workflow.checks_in_several_threads")
+class ChecksTheParametersOfAnother(Correct):
+    """Keeps the task it looks at where the next one is kept too, and reads the parameters there."""
+
+    parts = with_part("input_processor", OneTaskAtATime)
