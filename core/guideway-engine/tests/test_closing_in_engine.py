@@ -54,7 +54,7 @@ PERSON = {
     "additionalProperties": False,
 }
 PEOPLE = {"type": "array", "items": PERSON, "minItems": 4}
-"""The shortest that is found has 126 tokens of the demo model's, and other ways to write the same text have few more."""
+"""The shortest that is found has 126 tokens of the demo model, and other ways to write the same text have few more."""
 
 PROMPT = "Describe what you see."
 

@@ -27,7 +27,7 @@ def clock_moved(component: type | ModuleType, seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def clock_running(component: type, seconds: float) -> Iterator[None]:
+def clock_running(component: type | ModuleType, seconds: float) -> Iterator[None]:
     """All clocks as `clock_moved` has them, each of which stands still but for `seconds` that it goes on whenever it is
     read: 0 stops it, and a negative number turns it back. For one thread."""
 
@@ -40,7 +40,9 @@ def clock_running(component: type, seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def _clocks(component: type, change: Callable[[Callable[[], float]], Callable[[], float]]) -> Iterator[None]:
+def _clocks(
+    component: type | ModuleType, change: Callable[[Callable[[], float]], Callable[[], float]]
+) -> Iterator[None]:
     today = change(time.time)
 
     class Changed(datetime.datetime):
@@ -56,11 +58,8 @@ def _clocks(component: type, change: Callable[[Callable[[], float]], Callable[[]
     for name in CLOCKS:
         clock = getattr(time, name)
         changed |= {clock: change(clock), getattr(time, f"{name}_ns"): in_ns(clock)}
-    package = component.__module__.partition(".")[0]
-        clock, in_ns = getattr(time, name), getattr(time, f"{name}_ns")
-        changed |= {clock: ahead(clock, seconds), in_ns: ahead(in_ns, int(seconds * 1e9))}
-    name = component.__name__ if isinstance(component, ModuleType) else component.__module__
-    package = name.partition(".")[0]
+    stem = component.__name__ if isinstance(component, ModuleType) else component.__module__
+    package = stem.partition(".")[0]
     modules = [time, *(module for key, module in list(sys.modules.items()) if key.partition(".")[0] == package)]
     before = [
         (module, name, value)
