@@ -418,9 +418,9 @@ class Closer:
         return found
 
     def _rest_of_text(self, path: Sequence[int], written: bytes, *, in_string: bool) -> list[int] | None:
-        """Return the rest of the text of `path` after `written`, which stands where that text would begin: they are alike
-        but for how they are cut into tokens, or for white space that came last, not `in_string`. None where they are
-        not. To look for another completion takes many times as long."""
+        """Return the rest of the text of `path` after `written`, which stands where that text would begin: both are
+        alike but for how they are cut into tokens, or for white space that came last, not `in_string`. None where they
+        are not. To look for another completion takes many times as long."""
         tokens = self._lexicon.tokens
         text = b"".join([tokens[i] for i in path])
         if not text.startswith(written):
