@@ -45,7 +45,7 @@ MOST_BEGINNINGS = 64
 """The number of beginnings that are kept of one grammar."""
 AGAIN = 2
 """The part of the budget that is left after which a completion is looked for anew, where none was found."""
-TOO_LONG = 1.5
+TOO_LONG = 2
 """Times what is left: where one was looked for in vain, and the first that comes has more tokens, it is not again."""
 
 
