@@ -216,7 +216,7 @@ class Closer:
         left = self._budget.num_tokens - num_accepted
         cursor = self._cursor() if reserve.is_json else None
         path = record.rest(self._accepted)
-        if not path:
+        if not (path and is_allowed(row[None], 0, path[0])):
             record = (
                 self._cut_otherwise(matcher, record, cursor)
                 or self._same(matcher, record, left, cursor)
@@ -242,12 +242,14 @@ class Closer:
         if not record.path or record.at > len(self._accepted):
             return None
         written = b"".join([self._lexicon.tokens[i] for i in self._accepted[record.at :]])
-        rest = self._rest_of_text(record.path, written, in_string=cursor is None or cursor.in_string)
-        return None if rest is None else self._led_to(matcher, rest, record)
+        found = self._rest_of_text(record.path, written, in_string=cursor is None or cursor.in_string)
+        return None if found is None else self._led_to(matcher, *found, record)
 
-    def _led_to(self, matcher: Matcher, path: Sequence[int], record: Record) -> Record | None:
-        """`_led_on` with what fits, and what the matcher proves."""
-        if len(path) > self._budget.num_tokens - len(self._accepted) or matcher.validate(path) != len(path):
+    def _led_to(self, matcher: Matcher, path: Sequence[int], num_new: int, record: Record) -> Record | None:
+        """`_led_on` with what fits. The matcher proves what is new, and one token more: it has proved the others after
+        the same text."""
+        proved = path[: num_new + 1]
+        if len(path) > self._budget.num_tokens - len(self._accepted) or matcher.validate(proved) != len(proved):
             return None
         return self._led_on(record, path)
 
@@ -320,7 +322,7 @@ class Closer:
         """The knowledge of what completed the text before, if it does still; None if it does not."""
         if not record.path or cursor is None or cursor.place not in SAME or len(record.path) > left:
             return None
-        return self._led_to(matcher, record.path, record)
+        return self._led_to(matcher, record.path, len(record.path), record)
 
     def shortest(self, matcher: Matcher) -> int | None:
         """Count the tokens of the shortest completion that is found, however few are left; None if none is."""
@@ -399,14 +401,14 @@ class Closer:
         for token_id in allowed.tolist():
             token = self._lexicon.tokens[token_id]
             in_string = cursor is None or cursor.after(token).in_string
-            rest = self._rest_of_text(path, token, in_string=in_string) if token else None
-            if rest is not None and len(rest) >= left and not token.strip(BLANKS) and not in_string:
+            known = self._rest_of_text(path, token, in_string=in_string) if token else None
+            if known is not None and len(known[0]) >= left and not token.strip(BLANKS) and not in_string:
                 continue  # nothing becomes shorter by white space
             if matcher.accept((token_id,)) != 1:
                 continue
             self._accepted.append(token_id)
             try:
-                if rest is not None and self._led_to(matcher, rest, record):
+                if known is not None and self._led_to(matcher, *known, record):
                     found.append(token_id)
                     continue
                 find = partial(self._find, matcher, most_tried=FEW * len(path), most_masks=FEW_MASKS, quick=True)
@@ -417,10 +419,11 @@ class Closer:
                 matcher.rollback(1)
         return found
 
-    def _rest_of_text(self, path: Sequence[int], written: bytes, *, in_string: bool) -> list[int] | None:
+    def _rest_of_text(self, path: Sequence[int], written: bytes, *, in_string: bool) -> tuple[list[int], int] | None:
         """Return the rest of the text of `path` after `written`, which stands where that text would begin: both are
-        alike but for how they are cut into tokens, or for white space that came last, not `in_string`. None where they
-        are not. To look for another completion takes many times as long."""
+        alike but for how they are cut into tokens, or for white space that came last, not `in_string`. With it the
+        number of its first tokens that the path has not. None where they are not alike. To look for another completion
+        takes many times as long."""
         tokens = self._lexicon.tokens
         text = b"".join([tokens[i] for i in path])
         if not text.startswith(written):
@@ -432,7 +435,7 @@ class Closer:
             place += len(tokens[path[count]])
             count += 1
         between = self._lexicon.spell(text[len(written) : place])
-        return None if between is None else [*between, *path[count:]]
+        return None if between is None else ([*between, *path[count:]], len(between))
 
     def _kept(self, cursor: JsonCursor, row: NDArray[np.int32], room: int) -> NDArray[np.int32] | None:
         """The tokens that open nothing where the text ends, and choose nothing that asks for more than there is room
