@@ -156,6 +156,10 @@ def _answers(subject: GrammarSubject, case: Case) -> dict[str, object]:
 
     read = strategy.from_bytes(compiled.to_bytes()) if "serialize" in able else compiled
     note("from_bytes", observe(Session(strategy, read, case.vocabulary, case.name)))
+    if "shortest_completion" in able:
+        for limit in (1, 4):
+            completion = session.matcher.shortest_completion(limit)
+            note("shortest_completion", None if completion is None else tuple(completion))
     for token_id in [*walk(case.session(), 2, 4), None]:
         note("a mask, is_accepting or is_terminated", observe(session))
         if not session.is_terminated():
@@ -163,10 +167,6 @@ def _answers(subject: GrammarSubject, case: Case) -> dict[str, object]:
             bitmask = new_rows(1, case.vocabulary, POISON)
             note("fill", strategy.fill([FillJob(session.hosted())], bitmask).tolist())
             note("fill", bitmask.tobytes())
-        if "shortest_completion" in able and not session.is_terminated():
-            for limit in (1, 3, 12):
-                completion = session.matcher.shortest_completion(limit)
-                note("shortest_completion", None if completion is None else tuple(completion))
         note("a fork", observe(session.fork()))
         if token_id is not None:
             note("accept", session.accept([token_id]))
