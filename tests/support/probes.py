@@ -15,6 +15,7 @@ from guideway.api import (
     Companion,
     Example,
     Feedback,
+    InvalidRequest,
     LogitModifier,
     LogitTransform,
     Need,
@@ -107,11 +108,16 @@ class Guidance(LogitModifier[float]):
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> float | None:
         wanted = request.params.modifiers.get(self.name)
+        if wanted is not None and not -100 <= wanted["scale"] <= 100:
+            raise InvalidRequest("scale must be from -100 to 100", field="modifiers.guidance.scale")
         return None if wanted is None else float(wanted["scale"])
 
     def companions(self, request: Request) -> Sequence[Companion]:
         wanted = request.params.modifiers.get(self.name)
-        return [] if wanted is None else [Companion(tuple(wanted["negative_prompt"]))]
+        prompt = () if wanted is None else tuple(wanted["negative_prompt"])
+        if wanted is not None and not (prompt and all(0 <= i < len(self.context.vocabulary) for i in prompt)):
+            raise InvalidRequest("negative_prompt must be token ids", field="modifiers.guidance.negative_prompt")
+        return [Companion(prompt)] if prompt else []
 
     def prepare(self, batch: StepBatch, states: Sequence[float | None]) -> Payload | None:
         rows, sequences = batch.select(states)

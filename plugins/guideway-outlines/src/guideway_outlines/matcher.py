@@ -42,8 +42,10 @@ class OutlinesCompiled(CompiledGrammar):
 
     @property
     def nbytes(self) -> int:
-        masks = MAX_MASKS * 4 * num_words(self.num_tokens)
-        return self._serialized_nbytes * BYTES_PER_SERIALIZED_BYTE + min(masks, self._serialized_nbytes)
+        each = 4 * num_words(self.num_tokens)
+        # before any is kept, as many as its index may need, which has an entry for each legal token of each state
+        masks = max(len(self._masks) * each, min(MAX_MASKS * each, self._serialized_nbytes))
+        return self._serialized_nbytes * BYTES_PER_SERIALIZED_BYTE + masks
 
     def to_bytes(self) -> bytes:
         head = "" if self.rule is None else self.rule.whitespace
