@@ -43,12 +43,14 @@ class Case:
         return self.sample.name
 
     def whole(self) -> list[int]:
-        """Tokens of a whole output, as long as they get, and a stop token; none if no output is found."""
+        """Tokens of a whole output, as long as they get where it takes those, and a stop token; none if no output is
+        found."""
         token_ids = self.output()
         if token_ids is None:
             return []
         longest = longest_tokens(self.vocabulary, self.vocabulary.decode(token_ids))
-        return [*longest, max(self.vocabulary.stop_token_ids)]
+        takes = self.session().accept(longest) == len(longest)
+        return [*(longest if takes else token_ids), max(self.vocabulary.stop_token_ids)]
 
     def session(self, stop_token_ids: frozenset[int] | None = None) -> Session:
         """A new matcher."""
