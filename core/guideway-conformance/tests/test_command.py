@@ -138,6 +138,9 @@ def test_a_class_in_a_file_is_tested_as_it_is(
     assert main(["conform", f"{file}:Device", "mine", "--up-to", "smoke"]) == 2
     rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[-2:]]
     assert rows == [["device.Device", "incomplete"], ["gwt-mine/device.mine", "incomplete"]]
+    (folder / "twin.py").write_text(file.read_text())
+    assert main(["conform", str(file), str(folder / "twin.py")]) == 2
+    assert "two of the plugins are called device.Device" in capsys.readouterr().err
     with file.open("a") as end:
         end.write("\n\nclass Other(Device):\n    pass\n")
     for address, said in (

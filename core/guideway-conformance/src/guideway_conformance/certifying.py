@@ -76,7 +76,13 @@ def _chosen(args: Namespace) -> tuple[Sequence[PluginRecord | Target], str]:
         for record in () if args.record else chosen:
             if isinstance(record, PluginRecord):
                 Target.of(record)  # which refuses a kind without checks
-        return list({_name(record): record for record in chosen}.values()), args.lock or default_lock()
+        once = [record for i, record in enumerate(chosen) if record not in chosen[:i]]
+        names = [_name(record) for record in once]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise InvalidConfiguration(
+                f"two of the plugins are called {twice}; test them one at a time", field="plugin"
+            )
+        return once, args.lock or default_lock()
     if args.plugin:
         raise InvalidConfiguration("name plugins or give --config FILE, not both", field="config")
     from guideway import EngineConfig  # of a host, and only for its files
@@ -185,7 +191,7 @@ def _record(report: Report, target: Target, path: str) -> bool:
     if report.verdict != "certified":
         print(f"not recorded in {path}: the verdict is {report.verdict}", file=sys.stderr)
         return False
-    assert record is not None, "the command tests installed plugins"
+    assert record is not None, "only what is installed is recorded"
     assert report.digest is not None
     verdict = Verdict(report.sha256, report.digest, report.contract, report.levels)
     earlier = Lock.read(path) if Path(path).exists() else Lock({})

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import zip_longest
-from types import FrameType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from guideway.api import Example, parse_options
+from guideway.api import Example
 
-__all__ = ["Hints", "hints_read", "nearly", "texts", "typed", "with_texts"]
+from guideway_conformance.hints import Hints
 
-Hints = dict[str, Any]
-"""The type hints of options, by name."""
-
-
-@contextmanager
-def hints_read() -> Iterator[Hints]:
-    """The type hints of all options that this thread reads with `parse_options` meanwhile."""
-    found: Hints = {}
-
-    def called(frame: FrameType, event: str, _argument: Any) -> None:
-        if event == "call" and frame.f_code is parse_options.__code__:
-            cls = frame.f_locals["cls"]
-            hints = get_type_hints(cls, include_extras=True)
-            found.update({field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init})
-
-    before = sys.getprofile()
-    sys.setprofile(called)
-    try:
-        yield found
-    finally:
-        sys.setprofile(before)
+__all__ = ["nearly", "texts", "typed", "with_texts"]
 
 
 def typed(options: Mapping[str, Any], hints: Hints, size: int) -> Iterator[dict[str, Any]]:

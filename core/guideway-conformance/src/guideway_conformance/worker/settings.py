@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
-from types import FrameType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
-from guideway.api import InvalidConfiguration, parse_options
+from guideway.api import InvalidConfiguration
 from guideway.api.options import fits, short_repr
 
+from guideway_conformance.hints import hints_read
 from guideway_conformance.recorded import Lent, recorded
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
@@ -20,28 +19,8 @@ from guideway_conformance.worker.subject import WorkerSubject
 __all__: list[str] = []
 
 VALUES: tuple[Any, ...] = (
-    *(
-        None,
-        True,
-        False,
-        0,
-        1,
-        2,
-        3,
-        8,
-        64,
-        -1,
-        0.5,
-        1.0,
-        2.5,
-        1e9,
-        float("inf"),
-        float("nan"),
-        "",
-        "a",
-        "Linear",
-        "lm_head",
-    ),
+    *(None, True, False, 0, 1, 2, 3, 8, 64, -1, 0.5, 1.0, 2.5, 1e9, math.inf, math.nan),
+    *("", "a", "Linear", "lm_head"),
     *([], ["lm_head"], ["a", "b"], [1, 2], {}, {"a": 1}, {"a": "b"}, b"a", object),
 )
 MOST = 12
@@ -120,29 +99,12 @@ def takes_or_refuses_its_options(subject: WorkerSubject) -> None:
 
 def _others(subject: WorkerSubject) -> Iterator[Mapping[str, Any]]:
     """The options with other values, right and wrong, of each that the mixin has."""
-    for cls in _classes(subject):
-        hints = get_type_hints(cls, include_extras=True)
-        for field in fields(cls):
-            hint = hints[field.name]
-            args = get_args(hint) if get_origin(hint) is Literal else ()
-            taken = 0
-            for value in (*args, *VALUES):
-                taken += fits(value, hint)
-                if taken <= MOST or not fits(value, hint):
-                    yield {**subject.settings.options, field.name: value}
-
-
-def _classes(subject: WorkerSubject) -> list[Any]:
-    """The classes that `parse_options` was called with when the mixin was built."""
-    found: list[Any] = []
-
-    def note(frame: FrameType, event: str, _argument: Any) -> None:
-        if event == "call" and frame.f_code is parse_options.__code__:
-            found.append(frame.f_locals["cls"])
-
-    sys.setprofile(note)
-    try:
+    with hints_read() as hints:
         subject.mixin()
-    finally:
-        sys.setprofile(None)
-    return found
+    for name, hint in hints.items():
+        args = get_args(hint) if get_origin(hint) is Literal else ()
+        taken = 0
+        for value in (*args, *VALUES):
+            taken += fits(value, hint)
+            if taken <= MOST or not fits(value, hint):
+                yield {**subject.settings.options, name: value}
