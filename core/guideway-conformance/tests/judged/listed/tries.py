@@ -164,8 +164,8 @@ MUTANTS = (
         '        parse_options(NoOptions, options, where="grammar.trie")\n',
         "        self.options = dict(options)\n",
         "Raises `InvalidConfiguration` for options or a vocabulary it cannot work with.",
-        reason="Nobody says that an unknown option has to be refused.",
-        correct=True,
+        reason="Nobody said that an unknown option has to be refused. The contract does now.",
+        now="grammar.the_constructor_raises_its_error_only",
     ),
     Mutant(
         "trie-validate-does-not-count-the-stop",
