@@ -5,7 +5,8 @@
 To be run with the interpreter that has vLLM (`make setup-vllm`), in the repository's root. Each side is a process of
 its own with an engine in it, kept for the whole run, and guideway's two sides are its grammar hosts, the default, and
 strategies in vLLM's own process; they take turns over the same requests, greedily, with one thread. What counts is the
-CPU time, of the process tree, of a whole `LLM.generate`: admission, compilation, prefill, steps and detokenization. The
+CPU time, of the process tree, of a whole `LLM.generate`: admission, compilation, prefill, steps and detokenization; and
+its wall time, where hosts work beside the forward pass if there is a second processor for them. The
 schemas of the small batches cannot end before `max_tokens`, so all sides take the same number of steps. With FOLDER the
 pinned model (see `pinned_model.py`) decodes a batch of 32 under as many schemas of ``jsonschemabench_sample.jsonl``,
 with a budget that is tight for most of them and with a larger one: stock cuts what has not ended by then, and guideway
@@ -102,9 +103,9 @@ def header(options: argparse.Namespace) -> list[str]:
         f"Made by `{command} --write` with Python {platform.python_version()}, "
         + ", ".join(f"{name} {version(name)}" for name in names)
         + f"; {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} before it.",
-        "Tokens per CPU second of the process tree in whole `LLM.generate`, one thread, sides in turn; guideway over "
-        "stock: median (from 15 pairs on its 96.5 % confidence interval, else smallest to largest). Then milliseconds "
-        "of CPU time per step, by part.",
+        "Tokens per CPU second of the process tree, and per second by the clock, in whole `LLM.generate`, one thread, "
+        "sides in turn; guideway over stock: median (from 15 pairs on its 96.5 % confidence interval, else smallest to "
+        "largest). Then milliseconds of CPU time per step, by part.",
     ]
 
 
@@ -146,17 +147,22 @@ def table(model: str, backend: str, batch: int, budget: int, runs: dict[str, lis
         if same
         else "Not the same tokens: white space is written differently, or outputs completed.",
         "",
-        f"| | over stock | tokens per CPU second | tokens | {' | '.join(PARTS)} | step |",
-        f"|---|---|---|---|{'---|' * (len(PARTS) + 1)}",
+        "| | over stock, CPU time | over stock, wall time | tokens per CPU second | tokens | "
+        f"{' | '.join(PARTS)} | step |",
+        f"|---|---|---|---|---|{'---|' * (len(PARTS) + 1)}",
     ]
     for side, its in runs.items():
-        median, low, high = interval([g["rate"] / s["rate"] for g, s in zip(its, runs["stock"], strict=True)])
-        over = "" if side == "stock" else f"**{median:.3f}** ({low:.3f} to {high:.3f})"
+        over = [] if side == "stock" else [ratio(its, runs["stock"], rate) for rate in ("rate", "rate_by_clock")]
         parts = {part: statistics.median(run["parts"][part] for run in its) for part in (*PARTS, "step")}
         cells = " | ".join(f"{parts[part]:.2f}" for part in (*PARTS, "step"))
         rate = statistics.median(run["rate"] for run in its)
-        lines.append(f"| {side} | {over} | {rate:.0f} | {its[-1]['tokens']} | {cells} |")
+        lines.append(f"| {side} | {' | '.join(over or ['', ''])} | {rate:.0f} | {its[-1]['tokens']} | {cells} |")
     return lines
+
+
+def ratio(its: list[dict[str, Any]], stock: list[dict[str, Any]], rate: str) -> str:
+    median, low, high = interval([g[rate] / s[rate] for g, s in zip(its, stock, strict=True)])
+    return f"**{median:.3f}** ({low:.3f} to {high:.3f})"
 
 
 class Child:
@@ -205,14 +211,17 @@ def serve(asked: dict[str, Any]) -> None:
         asks = [requests(asked, batch, budget) for _ in range(AT_ONCE[batch])]
         parts.clear()
         of_hosts, start = seconds_of(tree(os.getpid()) - {os.getpid()}), seconds_of_tree()
+        began = time.monotonic()
         answers = [llm.generate(prompts, params, use_tqdm=False) for prompts, params in asks]
+        by_clock = time.monotonic() - began
         seconds = seconds_of_tree() - start
         of_hosts = seconds_of(tree(os.getpid()) - {os.getpid()}) - of_hosts
         ids = [list(output.outputs[0].token_ids) for outputs in answers for output in outputs]
         if failed := [o for outputs in answers for o in outputs if o.outputs[0].finish_reason == "error"]:
             raise RuntimeError(f"{len(failed)} requests failed")
         tokens = sum(map(len, ids))
-        answer({"rate": tokens / seconds, "tokens": tokens, "token_ids": ids, "parts": per_step(parts, of_hosts)})
+        rates = {"rate": tokens / seconds, "rate_by_clock": tokens / by_clock}
+        answer({**rates, "tokens": tokens, "token_ids": ids, "parts": per_step(parts, of_hosts)})
 
 
 def answer(value: Any) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from guideway.api.bitmask import num_words
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy
@@ -249,6 +249,19 @@ class GrammarMask(LogitModifier[GrammarState]):
         if isinstance(matcher, HostedMatcher):
             return (matcher.forced or ())[:limit]
         return self._forcing.run(matcher, state.stop_token_ids, limit)
+
+    def foresee(self, states: Sequence[GrammarState | None], drafts: Sequence[Sequence[int]]) -> None:
+        """Let hosts begin with the rows of these sequences and their drafts, which the next `prepare` asks for, where
+        that need not wait."""
+        jobs: dict[str, list[FillJob]] = {}
+        strategies: dict[str, HostedStrategy] = {}
+        for state, token_ids in zip(states, drafts, strict=True):
+            if state is not None and state.hosted and state.begins_in == 0 and not state.terminated:
+                candidate = state.candidate
+                strategies[candidate.name] = cast("HostedStrategy", candidate.strategy)
+                jobs.setdefault(candidate.name, []).append(FillJob(state.job.matcher, tuple(token_ids)))
+        for name, its in jobs.items():
+            strategies[name].foresee(its)
 
     def ask_forced(self, states: Sequence[GrammarState | None], limit: int) -> None:
         """Let hosts say what is forced for these sequences, with one command for all: `forced` asks none."""

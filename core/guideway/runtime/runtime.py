@@ -498,6 +498,13 @@ class Runtime:
         pairs = zip(self._modifiers.all, self._slots.acting(len(self._modifiers.all)), strict=True)
         return any(acting and need in modifier.needs for modifier, acting in pairs)
 
+    def foresee(self, drafts: Mapping[int, Sequence[int]]) -> None:
+        """Say what the next `prepare` is for: by slot the drafts, if there are any. What lives in hosts begins then,
+        beside what the caller does meanwhile, as a forward pass. No tokens may be accepted in between; what `prepare`
+        is not asked for after all has no effect."""
+        states = [self._modifiers.state(self._slots[slot], self._mask) for slot in drafts]
+        self._mask.foresee(states, list(drafts.values()))
+
     def prepare(self, batch: StepBatch) -> StepInput:
         """Everything the worker needs for `batch`. A modifier that fails costs the sequences it fails for: `accept`
         ends them."""

@@ -24,12 +24,15 @@ from guideway.runtime.grammar_hosts.messages import MAX_ROWS, Birth, Job, error_
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
 from guideway.runtime.grammar_hosts.zygote import Zygote
 
-__all__ = ["Died", "Filled", "Lane"]
+__all__ = ["Answer", "Died", "Filled", "Lane"]
 
 SECONDS_PER_TOKEN = 1e-3
 """Seconds that a matcher which is rebuilt may take besides, for each token it had accepted."""
 
 NONE = Patience(0.0, 0.0)
+
+PLAIN: dict[str, Any] = {"counts": None, "drafts": None, "errors": {}, "slow": [], "closing": {}}
+"""The answer to a step without drafts of which there is nothing to say."""
 
 T = TypeVar("T")
 
@@ -72,6 +75,31 @@ class Filled:
 
 
 @dataclass(slots=True)
+class Answer:
+    """The results of a command."""
+
+    commands: list[Job]
+    matchers: list[HostedMatcher | None]
+    """None: nobody has it any more."""
+    masks: NDArray[np.int32]
+    """The rows of them all, until the next command."""
+    outcomes: list[Filled] | None
+    """None: as nearly always, there were no drafts, every job was filled, and nothing else is to be said."""
+
+    def by_number(self) -> dict[int, Filled]:
+        """The result of each job whose matcher somebody still has."""
+        outcomes = self.outcomes
+        if outcomes is None:
+            numbers = [0 if matcher is None else matcher.grammar.number for matcher in self.matchers]
+            outcomes = [
+                Filled(command, 0, None, False, number, self.masks[i : i + 1])
+                for i, (command, number) in enumerate(zip(self.commands, numbers, strict=True))
+            ]
+        pairs = zip(self.matchers, outcomes, strict=True)
+        return {matcher.number: outcome for matcher, outcome in pairs if matcher is not None}
+
+
+@dataclass(slots=True)
 class _Pending:
     """A command that is not answered yet."""
 
@@ -81,6 +109,8 @@ class _Pending:
     """The grammars of the matchers, in the same order."""
     wanted: set[int]
     """The numbers of matchers that somebody still has."""
+    is_ahead: bool = False
+    """True if nobody has waited for the answer yet."""
 
     def died(self, cause: HostDied) -> Died:
         """Over what."""
@@ -120,9 +150,19 @@ class Lane:
         return self._pending is not None
 
     @property
+    def is_ahead(self) -> bool:
+        """True if a command is not answered yet that was sent before its answer was asked for."""
+        return self._pending is not None and self._pending.is_ahead
+
+    @property
     def is_starting(self) -> bool:
         """True if a host is being started."""
         return self.starting is not None and not self.starting.done()
+
+    def is_about(self, jobs: Sequence[FillJob], group: Sequence[int]) -> bool:
+        """Return whether the command that is not answered is about the matchers of these, and no others."""
+        pending = self._pending
+        return pending is not None and [each() for each in pending.matchers] == [jobs[i].matcher for i in group]
 
     def has(self, matcher: int) -> bool:
         """Return whether the command that is not answered is about a matcher."""
@@ -179,7 +219,9 @@ class Lane:
             group.append(i)
         return group
 
-    def begin(self, jobs: Sequence[FillJob], group: Sequence[int], num_forced: int = 0) -> None:
+    def begin(
+        self, jobs: Sequence[FillJob], group: Sequence[int], num_forced: int = 0, *, is_ahead: bool = False
+    ) -> None:
         """Send the command for some of `jobs`, which have no drafts where the host is to find so many that are forced.
         Raises `Died`."""
         matchers = [matcher_of(jobs[i]) for i in group]
@@ -187,11 +229,11 @@ class Lane:
             host = self.alive()
         except HostDied as error:
             raise Died(error, matchers[0].number if len(matchers) == 1 else None) from error
-        commands, first = [], 1
+        commands, first, number = [], 1, self.number
         for i, matcher in zip(group, matchers, strict=True):
-            if matcher.born_in not in (-1, self.number):
+            if matcher.born_in != number and matcher.born_in != -1:
                 matcher.moves()
-            command = matcher.job(self.number, jobs[i].draft_token_ids, first)
+            command = matcher.job(number, jobs[i].draft_token_ids, first)
             if command.birth is not None and command.birth.grammar not in self.loaded:
                 # with the command, so that a step which has no patience does not wait for this either
                 birth = replace(command.birth, strategy=self._strategy, given=matcher.grammar.given)
@@ -200,7 +242,8 @@ class Lane:
             first += 1 + len(jobs[i].draft_token_ids)
         ended, unloaded = _taken(self._ended), self._to_unload()
         grammars, numbers = [matcher.grammar for matcher in matchers], {matcher.number for matcher in matchers}
-        pending = _Pending(commands, [weakref.ref(matcher) for matcher in matchers], grammars, numbers)
+        references = [weakref.ref(matcher) for matcher in matchers]
+        pending = _Pending(commands, references, grammars, numbers, is_ahead)
         self.num_commands += 1
         try:
             self._pending = pending
@@ -212,17 +255,20 @@ class Lane:
             self.lose()
             raise
 
-    def end(self, patience: Patience | None) -> dict[int, Filled] | None:
-        """Return what became of the command that was begun, by the number of the matcher; None if it is not known
-        before `patience` ends. What it says of matchers is noted there. Raises `Died`."""
+    def end(self, patience: Patience | None) -> Answer | None:
+        """Return what became of the command that was begun; None if it is not known before `patience` ends. What it
+        says of matchers is noted there. Raises `Died`."""
         pending = self._pending
         assert pending is not None and self.host is not None
         commands = pending.commands
         try:
             answer = self.host.answer(self._allowed(commands), patience=patience)
             if answer is None:
+                pending.is_ahead = False
                 return None
-            found = _read(answer[0], commands, pending.grammars, self.host.masks.rows)
+            rows = self.host.masks.rows
+            is_plain = answer[0] == PLAIN and not any(command.draft_token_ids for command in commands)
+            outcomes = None if is_plain else _read(answer[0], commands, pending.grammars, rows)
         except HostDied as error:
             self.lose()
             raise pending.died(error) from error
@@ -237,20 +283,18 @@ class Lane:
             self.lose()
             raise
         self._pending = None
-        filled = {}
-        for reference, command, outcome in zip(pending.matchers, commands, found, strict=True):
-            if command.birth is not None and outcome.count >= 0:
+        matchers = [reference() for reference in pending.matchers]
+        failed = () if outcomes is None else {i for i, outcome in enumerate(outcomes) if outcome.count < 0}
+        for i, (matcher, command) in enumerate(zip(matchers, commands, strict=True)):
+            if command.birth is not None and i not in failed:
                 self.loaded.add(command.birth.grammar)
-            matcher = reference()
             if matcher is None:  # born in the meantime, for nobody
                 self.forget(command.matcher, False)
-                continue
-            if outcome.count < 0:
+            elif i in failed:
                 matcher.lost()
             else:
                 matcher.done(self.number)
-            filled[matcher.number] = outcome
-        return filled
+        return Answer(commands, matchers, rows[1 : 1 + len(commands)], outcomes)
 
     def is_answered(self) -> bool:
         """Return whether `end` need not wait. Raises `Died`."""

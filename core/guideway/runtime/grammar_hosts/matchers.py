@@ -16,7 +16,7 @@ from guideway.api.grammar import FillJob
 from guideway.errors import GuidewayError, LimitExceeded
 from guideway.plugins.limits import Limits
 from guideway.runtime.grammar_hosts.host import Host, HostDied, Patience
-from guideway.runtime.grammar_hosts.lane import Died, Filled, Lane, matcher_of
+from guideway.runtime.grammar_hosts.lane import Answer, Died, Filled, Lane, matcher_of
 from guideway.runtime.grammar_hosts.messages import MAX_ROWS
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
 from guideway.runtime.grammar_hosts.zygote import Zygote
@@ -110,7 +110,7 @@ class MatcherHost:
         with self._lock:
             self._check_open()
             lanes: list[list[int]] = [[] for _ in self._lanes]
-            if self._slow or any(lane.is_pending for lane in self._lanes):
+            if self._slow or any(lane.is_pending and not lane.is_ahead for lane in self._lanes):
                 for i, job in enumerate(jobs):
                     lanes[self._lane_of(matcher_of(job))].append(i)
             else:
@@ -119,6 +119,22 @@ class MatcherHost:
                 if left:
                     self._fill(lane, jobs, left, bitmask, accepted, self._patience(lane, len(left)))
         return accepted
+
+    def foresee(self, jobs: Sequence[FillJob]) -> None:
+        """Begin with what `fill` is about to be asked for, if the host is there and does nothing else. What is asked
+        otherwise after all is done anew; what fails, fails then."""
+        with self._lock:
+            lane = self._lanes[0]
+            jobs = [job for job in jobs if self._may_begin(matcher_of(job))]
+            try:
+                if self._closed or not jobs or lane.is_pending or not lane.together or not lane.is_up(0.0):
+                    return
+                if len(lane.fitting(jobs, range(len(jobs)))) == len(jobs):
+                    lane.begin(jobs, range(len(jobs)), is_ahead=True)
+            except HostDied:
+                return  # the step's own command says why
+            except Died as died:
+                self._blame(died)
 
     def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any:
         """Return what a method of a matcher returns. Raises what it raises there, and `LimitExceeded`."""
@@ -129,7 +145,8 @@ class MatcherHost:
                 try:
                     self._alive(lane)
                     while lane.is_pending:
-                        self._note(lane.end(None) or {}, set())
+                        if (answer := lane.end(None)) is not None:
+                            self._note(answer.by_number(), set())
                     return lane.ask(matcher, method, arguments)
                 except Died as died:  # over a command before
                     self._hold_against(died)
@@ -161,13 +178,14 @@ class MatcherHost:
                 if not jobs or lane.is_pending or not lane.together or not lane.is_up(0.0 if self._sits_out else None):
                     return
                 lane.begin(jobs, range(len(jobs)), limit)
-                filled = lane.end(self._patience(lane, len(jobs)))
+                answer = lane.end(self._patience(lane, len(jobs)))
             except HostDied:
                 return  # the step's own command says why
             except Died as died:
                 self._blame(died)
                 return
-            if filled is not None:
+            if answer is not None:
+                filled = answer.by_number()
                 self._note(filled, set())
                 for matcher in map(matcher_of, jobs):
                     self._learn(matcher, filled.get(matcher.number))
@@ -233,18 +251,23 @@ class MatcherHost:
     ) -> None:
         """Fill the rows of the jobs left."""
         for i in left:
-            jobs[i].error = self._failed.pop(matcher_of(jobs[i]).number, None)
-        left = [i for i in left if jobs[i].error is None and not self._had(jobs[i], bitmask, accepted, i)]
+            jobs[i].error = None
+        if self._failed or self._kept:
+            for i in left:
+                jobs[i].error = self._failed.pop(matcher_of(jobs[i]).number, None)
+            left = [i for i in left if jobs[i].error is None and not self._had(jobs[i], bitmask, accepted, i)]
         while left:
-            filled, in_lane = None, None
+            answer, in_lane = None, None
             try:
                 if lane.is_pending or self._is_up(lane, jobs, left, patience):
+                    is_whole = lane.is_ahead and lane.is_about(jobs, left)
                     if not lane.is_pending:
                         group = lane.fitting(jobs, left) if lane.together else left[:1]
-                        # the rows stay where they are, if no command follows before what is drawn is accepted
-                        in_lane = lane if lane is self._lanes[0] and len(group) == len(left) else None
+                        is_whole = len(group) == len(left)
                         lane.begin(jobs, group)
-                    filled = lane.end(patience)
+                    # the rows stay where they are, if no command follows before what is drawn is accepted
+                    in_lane = lane if is_whole and lane is self._lanes[0] else None
+                    answer = lane.end(patience)
             except Died as died:
                 if died.matcher is None:  # it was in the midst of several
                     lane.together = False
@@ -256,10 +279,14 @@ class MatcherHost:
                         jobs[culprit].error = died.cause.error()
                         left.remove(culprit)
                 continue
-            if filled is None:
+            if answer is None:
                 for i in left:
                     jobs[i].error = Late()
                 return
+            if answer.outcomes is None and in_lane is not None and self._is_calm(jobs, left):
+                _take_all(in_lane, jobs, left, answer, bitmask, accepted)
+                break
+            filled = answer.by_number()
             self._note(filled, {matcher_of(jobs[i]).number for i in left})
             left = [
                 i
@@ -268,6 +295,10 @@ class MatcherHost:
                 or not self._take(in_lane, jobs[i], found, bitmask, accepted, i)
             ]
         lane.together = True
+
+    def _is_calm(self, jobs: Sequence[FillJob], left: Sequence[int]) -> bool:
+        """Return whether nothing is to be remembered of jobs that were filled in time, and none has drafts."""
+        return not (self._slow or self._num_late or self._deaths) and not any(jobs[i].draft_token_ids for i in left)
 
     def _is_up(self, lane: Lane, jobs: Sequence[FillJob], left: list[int], patience: Patience | None) -> bool:
         """Return whether the lane has a host. One is started while the steps go on, where they need not wait."""
@@ -361,6 +392,11 @@ class MatcherHost:
         elif filled is not None:
             matcher.forced = tuple(filled.command.draft_token_ids)
 
+    def _may_begin(self, matcher: HostedMatcher) -> bool:
+        """Return whether what comes of it need not be told before it is asked."""
+        number = matcher.number
+        return number not in self._kept and number not in self._failed and self._lane_of(matcher) == 0
+
     def _lane_of(self, matcher: HostedMatcher) -> int:
         """Return where it is asked: until a command about it is answered, where that is."""
         for number, lane in enumerate(self._lanes):
@@ -371,7 +407,7 @@ class MatcherHost:
     def _patience(self, lane: Lane, num_jobs: int) -> Patience | None:
         if not self._sits_out:
             return None
-        if lane.is_pending or lane is not self._lanes[0]:
+        if (lane.is_pending and not lane.is_ahead) or lane is not self._lanes[0]:
             return HURRIED
         late_seconds = self._limits.late_seconds
         return Patience(late_seconds, late_seconds * (1 + num_jobs / 8))
@@ -394,3 +430,21 @@ class MatcherHost:
     def _alive(self, lane: Lane) -> Host:
         self._check_open()
         return lane.alive()
+
+
+def _take_all(
+    lane: Lane,
+    jobs: Sequence[FillJob],
+    group: Sequence[int],
+    answer: Answer,
+    bitmask: Bitmask,
+    accepted: NDArray[np.int32],
+) -> None:
+    """Let the jobs of a group, which has all of an answer that says nothing else, have their rows."""
+    accepted[group] = 0
+    some = [jobs[i] for i in group]
+    bitmask[[job.first_row for job in some]] = answer.masks
+    for i, job in enumerate(some):
+        matcher = matcher_of(job)
+        matcher.filled(answer.masks[i : i + 1], (), lane)
+        matcher.first_closed, matcher.ends = None, ()

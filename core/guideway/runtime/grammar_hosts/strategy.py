@@ -39,6 +39,8 @@ class Home(Protocol):
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]: ...
 
+    def foresee(self, jobs: Sequence[FillJob]) -> None: ...
+
     def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any: ...
 
     def ask_forced(self, matchers: Sequence[HostedMatcher], limit: int) -> None: ...
@@ -113,6 +115,10 @@ class HostedStrategy(GrammarStrategy):
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         return self._matchers.fill(jobs, bitmask)
+
+    def foresee(self, jobs: Sequence[FillJob]) -> None:
+        """Let the hosts begin with what `fill` is about to be asked for."""
+        self._matchers.foresee(jobs)
 
     def ask_forced(self, matchers: Sequence[Matcher], limit: int) -> None:
         """Set `HostedMatcher.forced` of these, where that keeps nobody waiting."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -188,6 +188,17 @@ class Core:
 
     # Steps
 
+    def foresee(self, request_ids: Iterable[str], drafts: Mapping[str, list[int]]) -> None:
+        """The step that `prepare` is asked for next is of these requests, and perhaps of others: their masks begin."""
+        states = ((request_id, self._states.get(request_id)) for request_id in request_ids)
+        self.runtime.foresee(
+            {
+                state.slot: _real(drafts.get(request_id, ()))
+                for request_id, state in states
+                if state is not None and state.slot is not None and not state.sits_out
+            }
+        )
+
     def prepare(
         self, requests: Mapping[str, Any], request_ids: list[str], drafts: Mapping[str, list[int]], gate: Any
     ) -> tuple[GuestStep, Pending]:
@@ -197,8 +208,7 @@ class Core:
             state.in_flight += 1
             if state.slot is None and state.fault is None:
                 self._begin(state, requests[request_id], request_ids, gate)
-        # the worker drops what comes after a placeholder, which is no token
-        ahead = [[max(0, i) for i in drafts.get(r, ())] for r in request_ids] if drafts else None
+        ahead = [_real(drafts.get(r, ())) for r in request_ids] if drafts else None
         num_rows = [1] * len(states) if ahead is None else [1 + len(ids) for ids in ahead]
         starts = np.array([0, *accumulate(num_rows)], dtype=np.int32)
         running = [i for i, state in enumerate(states) if state.slot is not None and not state.sits_out]
@@ -454,6 +464,11 @@ class Core:
             self._closed[stops] = np.zeros((1, self._words), dtype=np.int32)
             allow_only(self._closed[stops], 0, stops)
         return self._closed[stops]
+
+
+def _real(drafts: Sequence[int]) -> list[int]:
+    """A step's drafts as tokens: the worker drops what comes after a placeholder, which is none."""
+    return [max(0, token_id) for token_id in drafts]
 
 
 def _message(error: BaseException) -> str:

@@ -69,9 +69,11 @@ class GuestScheduler:
             self.guest.runtime.start_hosts()  # the workers are there: nothing more is forked from this process
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        """vLLM's. Where nothing runs, since all sit out, it rests: outside its core process vLLM would ask again at
-        once, beside hosts that need the processor."""
+        """vLLM's, and masks begin beside the forward pass. Where nothing runs, since all sit out, it rests: outside its
+        core process vLLM would ask again at once, beside hosts that need the processor."""
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        if self.guest is not None and not output.pending_structured_output_tokens:
+            self.guest.foresee(output.num_scheduled_tokens, output.scheduled_spec_decode_tokens)
         idle = not self.running and not output.total_num_scheduled_tokens
         if idle and self._may_rest and self.guest is not None and self.guest.only_waits():
             time.sleep(RESTS)

@@ -39,6 +39,7 @@ class Stepper:
         for work in sampled:
             work.sequence.in_step = True
         forward = self.steps.build(works)
+        self._runtime.foresee({work.sequence.slots[0]: work.drafts for work in sampled})
         launched = self._executor.submit("forward", forward)
         step = batch = None
         if sampled:  # beside the forward pass, where that runs elsewhere

@@ -1,0 +1,149 @@
+"""Hosts begin with a step's masks before they are asked for, beside the forward pass: tokens are the same, whatever was
+foreseen, and a step that was foreseen as it came costs no second command."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from guideway import Engine, EngineConfig
+from guideway.api import Choice, JsonSchema, Regex, SamplingParams
+from guideway.devices.numpy.device import NumpyDevice
+from guideway.plugins.limits import Limits
+from guideway.runtime.grammar_hosts.host import Host
+from guideway.runtime.grammar_hosts.hosts import GrammarHosts
+from guideway.runtime.grammar_hosts.lane import Lane
+from guideway.runtime.grammar_hosts.matchers import MatcherHost
+
+from tests.support.fake_host import FakeHost
+from tests.support.hostility import PROMPT, VOCABULARY
+from tests.support.hosts import Makes, inline, makes_hosts
+from tests.support.stages import everyday
+
+LIMITS = Limits(fill_seconds=3.0, late_seconds=0.03, late_fills=1000, memory_bytes=256 << 20)
+PATTERN = SamplingParams(
+    constraint=Regex("[a-z]{3,12}(x|y)", strategy="hostile"), temperature=1.0, seed=7, max_tokens=24
+)
+ARRAY = replace(PATTERN, constraint=JsonSchema({"type": "array", "items": {"type": "integer"}}, strategy="hostile"))
+WORDS = replace(PATTERN, constraint=Choice(["perhaps", "perhaps not"], strategy="hostile"))
+TARDY = replace(PATTERN, constraint=Regex("FT[a-z]{4,9}", strategy="hostile"), seed=5, close=False)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Makes]:
+    with makes_hosts(tmp_path_factory.mktemp("installed"), ["hostile"], LIMITS) as make:
+        yield make
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["waits", "sits out"])
+def hosts(made: Makes, request: pytest.FixtureRequest) -> GrammarHosts:
+    return made(sits_out=request.param)
+
+
+class Foreseeing(FakeHost):
+    """Says before a step what it is of: as it is, or, where it is not `exact`, less, nothing, something else, or twice;
+    and once that it is killed meanwhile."""
+
+    def __init__(self, hosts: GrammarHosts, *, seed: int, exact: bool = False, **options: Any) -> None:
+        super().__init__(VOCABULARY, NumpyDevice("cpu"), strategies=hosts.strategies, **options)
+        self.random = random.Random(seed)
+        self.exact = exact
+        self.dies_after: int | None = None
+        self.num_steps = 0
+
+    def step(self) -> None:
+        foreseen = {slot: self.drafts(self.tokens[slot]) for slot in self.tokens}
+        if not self.exact:
+            for slot in list(foreseen):
+                match self.random.randrange(5):
+                    case 0:
+                        del foreseen[slot]
+                    case 1:
+                        foreseen[slot] = foreseen[slot][1:]
+                    case 2:
+                        foreseen[slot] = [*foreseen[slot], self.random.randrange(len(VOCABULARY))]
+            if self.random.random() < 0.2:
+                self.runtime.foresee(foreseen)
+        self.runtime.foresee(foreseen)
+        self.num_steps += 1
+        if self.num_steps == self.dies_after:
+            os.kill(pid_of(self), signal.SIGKILL)
+        super().step()
+
+
+def home(host: FakeHost) -> MatcherHost:
+    (strategy,) = host.runtime._mask.known._strategies.values()
+    matchers: MatcherHost = strategy._matchers  # type: ignore[attr-defined]
+    return matchers
+
+
+def pid_of(host: FakeHost) -> int:
+    process = home(host)._lanes[0].host
+    assert process is not None
+    return process.pid
+
+
+@pytest.mark.parametrize("num_drafts", everyday([0, 2], 2))
+@pytest.mark.parametrize("seed", everyday(range(8), 0, 1))
+def test_what_is_foreseen_wrongly_has_no_effect(hosts: GrammarHosts, num_drafts: int, seed: int) -> None:
+    host = Foreseeing(hosts, seed=seed, num_drafts=num_drafts)
+    wanted = [PATTERN, ARRAY, WORDS, *([TARDY] if home(host)._sits_out else [])]
+    prompts = [PROMPT] * len(wanted)
+    expected = inline("hostile", num_drafts=num_drafts).generate(prompts, wanted)
+    found = host.generate(prompts, wanted)
+    assert [result.error for result in found] == [None] * len(wanted)
+    assert [result.token_ids for result in found] == [result.token_ids for result in expected]
+
+
+def test_a_step_that_was_foreseen_costs_one_command(hosts: GrammarHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    send, sent = Host.send, list[str]()
+
+    def sending(host: Host, name: str, *arguments: Any, **options: Any) -> None:
+        sent.append(name)
+        send(host, name, *arguments, **options)
+
+    monkeypatch.setattr(Host, "send", sending)
+    host = Foreseeing(hosts, seed=0, exact=True)
+    (found, _) = host.generate([PROMPT] * 2, [PATTERN, PATTERN])
+    assert found.error is None
+    assert sent.count("step") <= host.num_steps
+    assert sent.count("ask") == 0
+
+
+def test_a_host_that_is_killed_at_work_ahead_costs_nobody(hosts: GrammarHosts) -> None:
+    expected = inline("hostile").generate([PROMPT] * 2, [PATTERN, ARRAY])
+    host = Foreseeing(hosts, seed=0, exact=True)
+    host.dies_after = 4
+    found = host.generate([PROMPT] * 2, [PATTERN, ARRAY])
+    assert [result.error for result in found] == [None] * 2
+    assert [result.token_ids for result in found] == [result.token_ids for result in expected]
+
+
+def test_a_sequence_that_crashes_ahead_ends_alone(hosts: GrammarHosts) -> None:
+    crashing = replace(PATTERN, constraint=Regex("FC[a-z]{4,9}", strategy="hostile"), close=False)
+    host = Foreseeing(hosts, seed=0, exact=True)
+    good, bad, other = host.generate([PROMPT] * 3, [PATTERN, crashing, ARRAY])
+    assert (good.error, other.error) == (None, None)
+    assert "SIGSEGV" in str(bad.error)
+
+
+def test_the_engine_says_ahead_what_its_steps_are_of_where_no_forced_tokens_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin, ahead = Lane.begin, list[bool]()
+
+    def beginning(lane: Lane, *arguments: Any, is_ahead: bool = False) -> None:
+        ahead.append(is_ahead)
+        begin(lane, *arguments, is_ahead=is_ahead)
+
+    monkeypatch.setattr(Lane, "begin", beginning)
+    with Engine(EngineConfig(model="demo", grammar=("llguidance",), max_num_seqs=2, forced_tokens="off")) as engine:
+        (result,) = engine.generate(["a"], [SamplingParams(constraint=Regex("[a-z]{20}"), temperature=0.0)])
+    assert result.error is None
+    assert len(ahead) > 6
+    assert sum(ahead) >= len(ahead) - 1
