@@ -38,7 +38,7 @@ class JaxOps(ArrayOps):
         return x.at[rows, columns].add(values.astype(x.dtype))
 
     def scale_rows(self, x: Array, rows: Array, factors: Array) -> Array:
-        return x.at[rows].multiply(factors[:, None].astype(x.dtype))
+        return x.at[rows].set((x[rows] * factors[:, None]).astype(x.dtype))
 
     def where_rows(self, x: Array, rows: Array, condition: Array | bool, values: Array) -> Array:
         return x.at[rows].set(jnp.where(condition, jnp.asarray(values).astype(x.dtype), x[rows]))

@@ -231,3 +231,11 @@ def test_integers_of_64_bits_keep_their_bits() -> None:
     changed[1, 1] = host[0, 0]
     got = ops.scatter(host, rows, columns, host[:1, :1])
     assert np.asarray(got).tolist() == changed.tolist()
+
+
+def test_nan_is_found_in_wide_rows() -> None:
+    device, logits = XlaDevice(), np.zeros((3, 9001), dtype=np.float32)
+    logits[[0, 1], [0, 9000]] = np.nan
+    everything, rows = np.full((1, 282), -1, dtype=np.int32), np.array([1], dtype=np.int32)
+    _, best = device.masked_argmax(device.from_logits(logits), everything, rows, 9001)
+    assert np.isnan(np.asarray(best)).tolist() == [True, True, False]

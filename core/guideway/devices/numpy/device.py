@@ -29,7 +29,9 @@ class NumpyOps(ArrayOps):
         return x
 
     def scale_rows(self, x: Array, rows: Array, factors: Array) -> Array:
-        x[rows] *= factors[:, None].astype(x.dtype)
+        # a factor that float16 does not hold would be 0 or infinite in it, and -inf times 0 is NaN
+        with np.errstate(over="ignore", under="ignore"):
+            x[rows] = (x[rows] * factors[:, None]).astype(x.dtype)
         return x
 
     def where_rows(self, x: Array, rows: Array, condition: Array | bool, values: Array) -> Array:

@@ -44,7 +44,7 @@ class TorchOps(ArrayOps):
 
     def scale_rows(self, x: Tensor, rows: Tensor, factors: Tensor) -> Tensor:
         rows = rows.long()
-        return x.index_copy_(0, rows, x[rows] * factors[:, None].to(x.dtype))
+        return x.index_copy_(0, rows, (x[rows] * factors[:, None]).to(x.dtype))  # float16 may not hold a factor
 
     def where_rows(self, x: Tensor, rows: Tensor, condition: Tensor | bool, values: Array) -> Tensor:
         rows = rows.long()

@@ -110,7 +110,8 @@ def _add_at(x: jax.Array, rows: jax.Array, columns: jax.Array, values: jax.Array
 
 @jax.jit
 def _scale_rows(x: jax.Array, rows: jax.Array, factors: jax.Array) -> jax.Array:
-    return x.at[_index(rows)].multiply(factors[:, None].astype(x.dtype))
+    rows = _index(rows)
+    return x.at[rows].set((x[rows] * factors[:, None]).astype(x.dtype))  # float16 may not hold a factor
 
 
 @jax.jit
