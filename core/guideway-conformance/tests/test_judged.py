@@ -34,6 +34,7 @@ CORRECT = (
     *("staged.Staged", "loops.Loops", "groups.Groups", "chunks.Chunks"),
     *("sampling_fence.SamplingFence", "replay_journal.ReplayJournal", "finite_watch.FiniteWatch"),
     *("fakequant.FakeQuant", "lexical.LexicalWorkflow", "prefer.PreferWorkflow", "spans.SpanWorkflow"),
+    *("tiles.Tiles", "lanes.Lanes", "pooled.Pooled", "blocked.Blocked", "rowwise.Rowwise"),
 )
 KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
@@ -43,6 +44,8 @@ KINDS = {
     **dict.fromkeys(("json_shapes", "near_words", "elements", "echoes"), "grammar"),
     **dict.fromkeys(("devices", "blocks", "torchlets", "plain"), "device"),
     **dict.fromkeys(("staged", "loops"), "device"),
+    **dict.fromkeys(("tiles", "lanes", "pooled"), "device"),
+    **dict.fromkeys(("blocked", "rowwise"), "attention"),
     **dict.fromkeys(("attentions", "online", "ragged", "groups", "chunks"), "attention"),
     **dict.fromkeys(("workers", "memguard", "adapter"), "worker"),
     **dict.fromkeys(("quotas", "ledger", "admission"), "hooks"),

@@ -71,7 +71,8 @@ class ArrayOps(ABC):
 
     @abstractmethod
     def scale_rows(self, x: Array, rows: Array, factors: Array) -> Array:
-        """``x[rows[i]] *= factors[i]``; factors must be positive, so that -inf stays -inf."""
+        """``x[rows[i]] *= factors[i]``, in float32 and rounded once; factors must be positive, so that -inf stays
+        -inf."""
 
     @abstractmethod
     def where_rows(self, x: Array, rows: Array, condition: Array | bool, values: Array) -> Array:
@@ -101,7 +102,8 @@ class ArrayOps(ABC):
 
     @abstractmethod
     def log(self, x: Array) -> Array:
-        """Elementwise natural logarithm, any shape; 0 gives -inf without a warning."""
+        """Elementwise natural logarithm, any shape; 0 gives -inf without a warning. A device may take numbers below
+        2**-126 for 0, but none of float16."""
 
     @abstractmethod
     def log_softmax(self, x: Array) -> Array:
@@ -165,9 +167,9 @@ class DeviceBackend(ABC):
     """The members of `FUSED_OPERATIONS` that it implements itself. A host prefers them to the sequence of mandatory
     operations they replace, and never calls one that is not declared."""
     donates: ClassVar[bool] = False
-    """True if an argument of its `ops` that the contract calls dead is lost once the operation returned, as buffers jax
-    was given are. Elsewhere its values are those of what is returned, or those it had. A host copies more then, to have
-    a way back."""
+    """True if an argument that the contract calls dead is lost once the operation returned, as buffers jax
+    was given are. A host copies more then, to have a way back. Elsewhere its values are those of what is returned, or
+    those it had; but the logits given to `warp_masked` may hold anything afterwards, also where it raises."""
     static_shapes: bool = False
     """True if it compiles for each shape of its arrays. A runner then pads its logits to few numbers of rows
     (`padded_size`), a host every list of rows, and dummy steps of each shape are run before the first request. May be
@@ -242,7 +244,8 @@ class DeviceBackend(ABC):
     def warp_masked(self, logits: Array, bitmask: Array, rows: Array, added: Triples | None, factors: Array) -> Array:
         """``float32[rows, width]``: `logits` under the mask, as `apply_bitmask` does it, then with ``added``, rows,
         columns and finite values ``[m]``, then each row times ``factors`` ``float32[rows]``, which are positive (one
-        over the temperature), all in float32. -inf stays -inf. (fused)"""
+        over the temperature), all in float32. -inf stays -inf. A host calls it in steps without bans (`Warp.added`) and
+        counts `logits` as lost. (fused)"""
         x = self.apply_bitmask(logits, bitmask, rows) + self.ops.asarray(np.zeros((1, 1), dtype=np.float32))
         if added is not None:
             x = self.ops.add_at(x, *added)

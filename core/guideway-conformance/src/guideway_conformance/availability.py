@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,13 +15,17 @@ from guideway_conformance.subjects import expect
 
 __all__ = ["expect_reasons"]
 
+LOOKING = ("find_spec", "import_module", "__import__")
+"""Functions that take the name of a module."""
+
 
 def expect_reasons(component: type[Any]) -> None:
     """Expect that ``component.available()`` gives None or a reason, and a reason rather than an error where a package
-    is missing that it imports itself."""
+    is missing that its code imports anywhere or looks for."""
     with _watched(_top(component.__module__)) as imported:
         _expect_reason(component.available, "available()")
-    for package in sorted(imported - _needed(_top(component.__module__))):
+    named = imported | _named(_top(component.__module__))
+    for package in sorted(named - _needed(_top(component.__module__))):
         with _missing(package):
             _expect_reason(component.available, f"where {package} is not installed, available()")
 
@@ -45,6 +51,26 @@ def _needed(package: str) -> set[str]:
             for value in list(vars(module).values()):
                 origin = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
                 found.add(_top(origin) if isinstance(origin, str) else package)
+    return found
+
+
+def _named(package: str) -> set[str]:
+    """Collect the packages that the code of `package` imports, be it within a function, or looks for by
+    `LOOKING`."""
+    found: set[str] = set()
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if _top(name) != package or not isinstance(file, str) or not file.endswith(".py"):
+            continue
+        for node in ast.walk(ast.parse(Path(file).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {_top(alias.name) for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                found.add(_top(node.module))
+            elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+                if called in LOOKING and isinstance(node.args[0].value, str):
+                    found.add(_top(node.args[0].value))
     return found
 
 

@@ -28,7 +28,10 @@ KIND_MODULES = {
         *("whitespace", "texts", "embedding", "apart"),
         *("lifetime", "hosting", "extras", "sizes", "collisions", "machines", "load", "growth", "keywords"),
     ),
-    "device": ("masks", "mask_shapes", "changes", "maths", "draws", "moves", "fused", "choices", "every", "stress"),
+    "device": (
+        *("masks", "mask_shapes", "changes", "maths", "draws", "moves", "fused", "choices"),
+        *("every", "extremes", "overlap", "stress"),
+    ),
     "modifier": (
         "declarations",
         "compiling",

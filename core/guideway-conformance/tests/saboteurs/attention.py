@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from itertools import accumulate
 from typing import Any
 
@@ -569,3 +570,24 @@ class OneScaleForAll(_Correct):
         if self.kept[0] is not query:
             self.kept = query, scale
         return super().attend(query, key, value, scale=self.kept[1], **options)
+
+
+@saboteur("attention.extreme_scores_stay_finite")
+class ScoresUpToTenThousand(_Correct):
+    """Cuts scores at 10,000, lest they overflow."""
+
+    def alone(
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool, window: int | None
+    ) -> Tensor:
+        scores = (query.float() @ self.shared(key, query).float().transpose(2, 3) * scale).clamp(-1e4, 1e4)
+        weights = self.softmax(scores.masked_fill(~self.seen(query.shape[2], causal, window), -torch.inf))
+        return weights @ self.shared(value, query).float()
+
+
+@saboteur("attention.says_whether_it_can_run")
+class LooksIntoAPackage(_Correct):
+    """Looks for a module of a package that need not be there."""
+
+    @classmethod
+    def available(cls) -> str | None:
+        return None if find_spec("jinja2.sandbox") else "jinja2 is not installed"

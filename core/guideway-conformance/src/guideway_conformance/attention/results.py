@@ -17,6 +17,7 @@ from guideway_conformance.attention.cases import (
     compare,
     laid_out,
     row_of,
+    sights,
 )
 from guideway_conformance.attention.subject import DTYPES, AttentionSubject
 from guideway_conformance.registry import check
@@ -171,10 +172,11 @@ def _large_scores(subject: AttentionSubject, dtype: str) -> None:
     compare(case, attended(backend, case, laid_out(backend, row, case.lengths)), row, "with scores near 300 its result")
 
 
-@check("attention")
+@check("attention", seconds=90)
 def extreme_scores_stay_finite(subject: AttentionSubject) -> None:
-    """Scores of any finite size give finite numbers, none larger than the largest value; and where all that is seen has
-    the same score, however small, the mean of what is seen."""
+    """Scores of any finite size give finite numbers, none larger than the largest value: where all that is seen has the
+    same score, however small, the mean of what is seen, and where one is larger than the others, however large they
+    are, its value."""
     for dtype in DTYPES:
         if dtype not in subject.declared(subject.component):
             continue
@@ -187,6 +189,28 @@ def extreme_scores_stay_finite(subject: AttentionSubject) -> None:
         expect(bool(torch.isfinite(found).all()), f"scores of some 10^5 gave numbers that are not finite ({case})")
         expect(float(found.abs().max()) <= 1.02 * largest, f"a mean of values is larger than all of them ({case})")
         _equal_scores(subject, dtype)
+        _different_scores(subject, dtype)
+
+
+def _different_scores(subject: AttentionSubject, dtype: str) -> None:
+    """Scores from 10^3 to 10^34 in size, positive and negative, of which one, early, in the middle or late in short and
+    long sequences, is a fifth larger than the others; and values as large and as small as the type holds."""
+    backend = subject.backend()
+    largest = {"float16": 2.0**13, "bfloat16": 2.0**100, "float32": 2.0**100}[dtype]
+    for number, size in enumerate((2.0**5, 2.0**7, 2.0**10, 2.0**14, 2.0**56)):
+        if size > torch.finfo(getattr(torch, dtype)).max:
+            continue
+        cases = sights(subject, Case(lengths=(9, 150), heads=2, key_heads=2, dim=8, dtype=dtype, scale=1.0))
+        case = cases[number % len(cases)]  # each with one, as some libraries compile for each
+        query, key, value = row_of(case, subject.device, number)
+        query[...], key[...] = 0, 0
+        sign = (1, -1)[number % 2]
+        query[..., 0], key[..., 0] = size, sign * size
+        for place in ((0, 9), (5, 9 + 75), (8, 9 + 149))[number % 3]:
+            key[:, :, place, 0] = size * (1.25 if sign > 0 else -0.75)
+        row = (query, key, value * (1.0, largest, 1 / largest)[number % 3])
+        found = attended(backend, case, laid_out(backend, row, case.lengths))
+        compare(case, found, row, f"with scores of some {sign * size * size:.0e}, one of them larger, its result")
 
 
 def _equal_scores(subject: AttentionSubject, dtype: str) -> None:

@@ -9,6 +9,7 @@ from guideway.api.steps import Array
 
 from guideway_conformance.device import oracles
 from guideway_conformance.device.bench import Bench, Host, expect_bits, expect_equal
+from guideway_conformance.device.calls import listed
 from guideway_conformance.device.subject import DeviceSubject
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
@@ -224,7 +225,7 @@ def forbid_from_forbids(subject: DeviceSubject) -> None:
 @check("device")
 def donates_or_keeps(subject: DeviceSubject) -> None:
     """Unless `donates` is True, the argument of an operation that may change it is afterwards what was returned, or as
-    it was: a host has that to go back to."""
+    it was: a host has that to go back to. Only the logits given to `warp_masked` may hold anything."""
     bench = subject.bench()
     ops, donates, x = bench.ops, bench.backend.donates, _x()
     expect(isinstance(donates, bool), f"its `donates` is {donates!r}")
@@ -233,13 +234,18 @@ def donates_or_keeps(subject: DeviceSubject) -> None:
     rows, columns = bench.ints(ROWS), bench.ints([[36, 0], [5, 7], [1, 30]])
     numbers, table = bench.array([2.0, 0.5, 4.0], np.float32), bench.array(oracles.logits(49, 3, 2))
     condition = bench.array(np.random.default_rng(39).random((3, 37)) < 0.5)
+    words = bench.ints(oracles.bitmask(36, 3, 2))
     calls: dict[str, Callable[[Array], Array]] = {
         "add_at": lambda y: ops.add_at(y, rows, bench.ints([36, 0, 5]), numbers),
         "scale_rows": lambda y: ops.scale_rows(y, rows, numbers),
         "where_rows": lambda y: ops.where_rows(y, rows, condition, bench.array(oracles.logits(38, 3, 37))),
         "scatter": lambda y: ops.scatter(y, rows, columns, table),
         "forbid_from": lambda y: ops.forbid_from(y, 20),
+        "apply_bitmask": lambda y: bench.backend.apply_bitmask(y, words, rows),
     }
+    if "apply_token_lists" in subject.declared(subject.component):
+        lists, chosen = listed(oracles.bitmask(36, 3, 2), 37), np.array(ROWS, dtype=np.int32)
+        calls["apply_token_lists"] = lambda y: bench.backend.apply_token_lists(y, lists, chosen)
     for dtype in ("float32", "float16"):
         for name, call in calls.items():
             given = bench.floats(x, dtype)
@@ -256,8 +262,8 @@ def donates_or_keeps(subject: DeviceSubject) -> None:
 
 @check("device")
 def what_raises_changes_nothing(subject: DeviceSubject) -> None:
-    """An operation that raises leaves its arguments as they were, as where there are fewer values than places; but for
-    an index outside, whose effect is undefined."""
+    """An operation of `ops` that raises leaves its arguments as they were, as where there are fewer values than places;
+    but for an index outside, whose effect is undefined."""
     bench, x = subject.bench(), _x()
     ops, rows, columns = bench.ops, bench.ints(ROWS), bench.ints([[36, 0], [5, 7], [1, 30]])
     two, table, wide = bench.array([2.0, 0.5], np.float32), bench.array([[1, 2], [3, 4]], np.float32), _x(2)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
+from threading import Thread
 from typing import Any
 
 import numpy as np
-from guideway.api import InvalidConfiguration, Payload
+from guideway.api import DeviceBackend, InvalidConfiguration, Payload
 from guideway.api.steps import Array
 from guideway.plugins.contract import check_built
 
@@ -21,6 +23,8 @@ from guideway_conformance.subjects import expect
 TOO_LARGE_FOR_INT32 = 2**62 + 1
 LARGE = 70_000
 """Numbers of a row of which a backend may think that a copy is dear."""
+PAIRS, PATIENCE = 12, 5.0
+"""So many pairs of backends are used in turn and closed, and so many seconds each call may take."""
 LIBRARIES = {"numpy": "numpy", "torch": "torch", "jax": "jax", "jaxlib": "jax"}
 """By the first name of the module in which the type of an array is defined: the library it is an array of."""
 ACCELERATORS = ("cuda", "cuda:99", "mps", "xpu", "tpu")
@@ -36,10 +40,17 @@ def says_whether_it_can_run(subject: DeviceSubject) -> None:
 
 @check("device", tier="smoke")
 def arrays_go_and_come(subject: DeviceSubject) -> None:
-    """`download` brings back what `asarray` puts on the device."""
+    """`download` brings back what `asarray` puts on the device, numbers without an axis among them, each array by its
+    name."""
     bench = subject.bench()
     for host in _hosts().values():
         expect_equal(bench.read(bench.ops.asarray(host.copy())), host, f"an array of {host.dtype}")
+    alone = bench.ops.asarray(np.array(2.5, dtype=np.float32))
+    expect_equal(bench.read(alone), 2.5, "a number without an axis, which `asarray` and `download` moved,")
+    hosts = {"one": np.ones((4,), dtype=np.float32), "two": np.zeros((2, 2), dtype=np.float32)}
+    back = bench.backend.download({name: bench.ops.asarray(host.copy()) for name, host in hosts.items()}).result()
+    for name, host in hosts.items():
+        expect_equal(np.array(back[name]), host, f"{name!r} of two arrays of one download")
 
 
 @check("device")
@@ -407,7 +418,9 @@ def _hosts() -> dict[str, Host]:
 
 @check("device")
 def closing_ends_one_backend(subject: DeviceSubject) -> None:
-    """A backend closes without an error, used or unused, and others of its class go on."""
+    """A backend closes without an error, used or unused, and others of its class go on, in whatever order they were
+    used."""
+    _expect_pairs_end(subject)
     subject.backend_outside().close()
     closing = subject.bench()
     source, words, rows = oracles.logits(41, 3, 200), oracles.bitmask(42, 2, 7), np.array([2, 0])
@@ -415,6 +428,43 @@ def closing_ends_one_backend(subject: DeviceSubject) -> None:
     for bench in (closing, other):
         bench.expect_masked(bench.floats(source), words, rows)
     subject.leave_scopes()
-    closing.backend.close()
+    _within(closing.backend.close, "`close` of one of two backends")
     for bench in (subject.bench(), Bench(subject.entered(other.backend))):
         bench.expect_masked(bench.floats(source), words, rows)
+
+
+def _expect_pairs_end(subject: DeviceSubject) -> None:
+    """Fail if one of two backends that were used in turn cannot be closed, or takes the other with it."""
+    rng = np.random.default_rng(43)
+    for _ in range(PAIRS):
+        pair = [subject.backend_outside() for _ in range(2)]
+        for number in [*rng.integers(0, 2, 6).tolist(), 0, 1]:
+            _within(partial(_expect_downloaded, pair[number]), "a download of one of two backends")
+        first = pair.pop(int(rng.integers(2)))
+        _within(first.close, "`close` of one of two backends that were used in turn")
+        _within(partial(_expect_downloaded, pair[0]), "a download after another backend was closed")
+        _within(pair[0].close, "`close` of the second of two backends")
+
+
+def _expect_downloaded(backend: DeviceBackend) -> None:
+    with backend.scope():
+        bench = Bench(backend)
+        expect_equal(bench.read(bench.array([1.5, 2.5], np.float32)), [1.5, 2.5], "a download of one of two backends")
+
+
+def _within(call: Callable[[], object], what: str) -> None:
+    """Do `call` in a thread of its own. Fails if it does not end."""
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            call()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    expect(not thread.is_alive(), f"{what} did not end within {PATIENCE:.0f} seconds")
+    if raised:
+        raise raised[0]

@@ -1,4 +1,4 @@
-"""The results that a device has to compute, as plain loops over plain numbers: nothing is shared with any backend."""
+"""The results that a device has to compute, as plainly as can be: nothing is shared with any backend."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def forbidden(bitmask: Sequence[Sequence[int]], rows: Sequence[int], shape: tupl
     for words, row in zip(bitmask, rows, strict=True):
         if row == -1:
             continue
-        found[row] = [
-            token // 32 >= len(words) or not words[token // 32] >> (token % 32) & 1 for token in range(shape[1])
-        ]
+        tokens = np.arange(min(shape[1], 32 * len(words)))
+        found[row] = True
+        found[row, : len(tokens)] = np.array(words, dtype=np.int64)[tokens // 32] >> (tokens % 32) & 1 == 0
     return found
 
 
@@ -54,8 +54,8 @@ def scores(x: NDArray[np.float64], temperatures: Sequence[float], uniforms: NDAr
     return found
 
 
-def philox(counter: Sequence[int], key: tuple[int, int]) -> tuple[int, int, int, int]:
-    """The four words of a block of Philox4x32-10."""
+def philox(counter: Sequence[Any], key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
+    """The four words of a block of Philox4x32-10, or of many, whose counters are arrays of uint64."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
@@ -72,10 +72,10 @@ def uniforms(
     lines = []
     for seed, sequence, position in zip(seeds, sequences, positions, strict=True):
         key = seed & WORD, seed >> 32 & WORD
-        blocks = [philox((block, position, sequence, purpose), key) for block in range(-(-width // 4))]
-        words = [word for block in blocks for word in block]
-        lines.append([((word >> 9) + 0.5) * 2.0**-23 for word in words[:width]])
-    return np.array(lines, dtype=np.float32)
+        blocks = np.arange(-(-width // 4), dtype=np.uint64)
+        words = np.stack(np.broadcast_arrays(*philox((blocks, position, sequence, purpose), key)), axis=1)
+        lines.append(((words.reshape(-1)[:width].astype(np.int64) >> 9) + 0.5) * 2.0**-23)
+    return np.array(lines, dtype=np.float32).reshape(len(seeds), width)
 
 
 def inverted(weights: Sequence[float], uniform: float) -> int:

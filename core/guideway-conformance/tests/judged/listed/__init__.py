@@ -4,6 +4,7 @@ from judged.listed import (
     adapter,
     admission,
     attentions,
+    blocked,
     blocks,
     brackets,
     chunks,
@@ -18,6 +19,7 @@ from judged.listed import (
     hidden,
     json_shapes,
     keywords,
+    lanes,
     lazyre,
     ledger,
     lexical,
@@ -29,6 +31,7 @@ from judged.listed import (
     ngramfade,
     online,
     plain,
+    pooled,
     prefer,
     quotas,
     ragged,
@@ -36,6 +39,7 @@ from judged.listed import (
     regexes,
     repetition,
     replay_journal,
+    rowwise,
     sampling_fence,
     scaffold,
     signatures,
@@ -45,6 +49,7 @@ from judged.listed import (
     steady,
     tailfree,
     thinking,
+    tiles,
     torchlets,
     tournament,
     tries,
@@ -67,6 +72,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         *(ledger, admission, memguard, adapter, similarity, keywords, signatures),
         *(contrast, echo, meter, steady),
         *(staged, loops, groups, chunks),
+        *(tiles, lanes, pooled, blocked, rowwise),
     )
     for mutant in module.MUTANTS
 )

@@ -1,5 +1,5 @@
 """Device backends with one bug each."""
 
-from saboteurs.device import changes, choices, draws, every, fused, masks, maths, moves
+from saboteurs.device import changes, choices, draws, every, extremes, fused, masks, maths, moves, overlap
 
-__all__ = ["changes", "choices", "draws", "every", "fused", "masks", "maths", "moves"]
+__all__ = ["changes", "choices", "draws", "every", "extremes", "fused", "masks", "maths", "moves", "overlap"]
