@@ -26,9 +26,9 @@ ULP = {"float32": 2.0**-22, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 WIDE, WIDEST = 9_001, 33_003
 
 Kind: TypeAlias = "tuple[float | None, float]"
-"""What a row has in all places but one (None: quarters between -3 and 3, and -inf), and what it has there."""
+"""The number that a row has in all places but one (None: quarters between -3 and 3, and -inf), and the one there."""
 Rows: TypeAlias = "list[tuple[Kind, int]]"
-"""Of each row its kind, and the place of the number that stands out."""
+"""The kind of each row, and the place of the number that stands out."""
 
 
 def _moved(dtype: str) -> list[Kind]:

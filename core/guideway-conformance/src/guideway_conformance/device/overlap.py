@@ -1,4 +1,4 @@
-"""What goes on at once: downloads under way while arrays change, and operations in the midst of others."""
+"""Checks of things that go on at once: downloads while arrays change, and operations in the midst of others."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def _expect_brought(bench: Bench, arrays: dict[str, Any], wanted: dict[str, Host
 
 @check("device", tier="stress", seconds=60)
 def downloads_under_way(subject: DeviceSubject) -> None:
-    """What is downloaded stays as it was when the download began, whatever operation changes it while a large array
-    before it is on its way, and whatever is made of memory that nobody needs any more."""
+    """An array that is downloaded stays as it was when the download began, whatever operation changes it while a large
+    array before it is on its way, and whatever is made of memory that nobody needs any more."""
     bench = subject.bench()
     large = bench.floats(np.full(LARGE, 2.5))
     for number, (name, operation) in enumerate(operations_of(subject.declared(subject.component)).items()):

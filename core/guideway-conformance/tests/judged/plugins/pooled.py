@@ -39,7 +39,7 @@ class Pool:
 
 
 class Lease:
-    """What the arrays of a block have as their base."""
+    """The base of the arrays of a block."""
 
     def __init__(self, pool: Pool, size: int) -> None:
         self.free = pool.free[size]
