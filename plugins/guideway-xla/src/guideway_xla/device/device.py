@@ -66,7 +66,6 @@ class XlaDevice(DeviceBackend):
         return self.ops.asarray(np.asarray(logits))
 
     def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
-        """The logits are donated: the result takes their memory."""
         return _apply_bitmask(logits, self._on_device(bitmask), self._on_device(rows))
 
     def download(self, arrays: Mapping[str, Array]) -> _Copying:
@@ -112,7 +111,7 @@ def _masked(logits: jax.Array, bitmask: jax.Array, rows: jax.Array) -> jax.Array
     return jnp.where(allowed, logits, jnp.array(-jnp.inf, dtype=logits.dtype))
 
 
-_apply_bitmask = jax.jit(_masked, donate_argnums=0)
+_apply_bitmask = jax.jit(_masked)
 _copied = jax.jit(jnp.copy)
 
 
