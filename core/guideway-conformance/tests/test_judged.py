@@ -35,11 +35,13 @@ CORRECT = (
     *("sampling_fence.SamplingFence", "replay_journal.ReplayJournal", "finite_watch.FiniteWatch"),
     *("fakequant.FakeQuant", "lexical.LexicalWorkflow", "prefer.PreferWorkflow", "spans.SpanWorkflow"),
     *("tiles.Tiles", "lanes.Lanes", "pooled.Pooled", "blocked.Blocked", "rowwise.Rowwise"),
+    *("heat.Heat", "sections.Sections", "norepeat.NoRepeat", "steer.Steer", "seal.Seal"),
 )
 KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
     **dict.fromkeys(("tailfree", "ngramfade", "lexicon", "tournament", "scaffold"), "modifier"),
     **dict.fromkeys(("contrast", "echo", "meter", "steady"), "modifier"),
+    **dict.fromkeys(("heat", "sections", "norepeat", "steer", "seal"), "modifier"),
     **dict.fromkeys(("regexes", "forms", "trie_choice", "ranges", "brackets", "lazyre"), "grammar"),
     **dict.fromkeys(("json_shapes", "near_words", "elements", "echoes"), "grammar"),
     **dict.fromkeys(("devices", "blocks", "torchlets", "plain"), "device"),

@@ -42,7 +42,8 @@ class WorkerContext:
     device: DeviceBackend
     vocabulary_size: int
     logits_width: int
-    """Columns of the logits: `vocabulary_size` or more. Those past it are forbidden at `Stage.MASK`."""
+    """Columns of the logits: `vocabulary_size` or more. Those past it hold whatever the model gives, until they are
+    forbidden at `Stage.MASK`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class Example:
 class Step(Protocol):
     """The data that a transform may look at while it is applied. Everything but `ops` and `positions` is there exactly
     if the modifier declares it in `needs`; reading anything else raises `UnsupportedCapability`. `rows` is
-    ``int32[m]``, usually ``payload.rows``."""
+    ``int32[m]``, usually ``payload.rows``. Every call of a method makes an array of the caller's own; `positions` and
+    `companion_rows` are shared, and only to be read."""
 
     @property
     def ops(self) -> ArrayOps:
@@ -151,8 +153,9 @@ class Sampler(LogitTransform):
     @abstractmethod
     def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
         """``int[len(payload)]``: the token drawn for each entry. `logprobs` is ``float[rows, width]``, after every
-        other stage; a token whose log-probability is -inf must not be drawn. With draft tokens every row is drawn
-        and the longest prefix in which draft equals draw is kept, so drafts never change the distribution."""
+        other stage, normalized, in at least float32; a token whose log-probability is -inf must not be drawn. With
+        draft tokens every row is drawn and the longest prefix in which draft equals draw is kept, so drafts never
+        change the distribution."""
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         """Return the logits as they are: a sampler leaves them alone."""

@@ -63,7 +63,7 @@ class Stage(Enum):
     MASK = "mask"
     """The stage at which the grammar forbids tokens; other modifiers that only forbid may act here too."""
     POST_WARP = "post_warp"
-    """Sees log-probabilities of the distribution that is about to be drawn from."""
+    """Sees log-probabilities of the distribution that is about to be drawn from, in at least float32."""
     SAMPLE = "sample"
     """Owns the draw; the transform is a `Sampler`."""
 

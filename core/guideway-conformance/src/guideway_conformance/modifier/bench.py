@@ -28,6 +28,7 @@ from guideway.api import (
     Sampler,
     SamplingParams,
     SequenceInfo,
+    Stage,
     StepBatch,
     Vocabulary,
     WorkerContext,
@@ -288,6 +289,18 @@ class Bench:
             yield applied.of(0)
             order = np.argsort(applied.rows)
             yield from (applied.emitted[name][order] for name in sorted(applied.emitted))
+
+    def other_logits(self, work: Work) -> Iterator[NDArray[Any]]:
+        """The logits of `work`, and others that a modifier of the stage may find: flat ones, and some with a peak, of
+        which one leaves a doubt."""
+        yield work.logits
+        likely = np.nanargmax(work.logits, axis=1)
+        for peak in (0.0, 6.0, 40.0):
+            logits = np.where(np.isneginf(work.logits), -np.inf, np.float32(0))
+            logits[np.arange(len(logits)), likely] = peak
+            if self.cls.stage in (Stage.POST_WARP, Stage.SAMPLE):
+                logits = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+            yield logits.astype(np.float32)
 
     def work(self, sequences: Sequence[Running], drafts: Sequence[Sequence[int]] | None = None) -> Work:
         """A step of `sequences` with `drafts`, as many of them as the modifier would let pass."""

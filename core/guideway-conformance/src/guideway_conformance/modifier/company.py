@@ -8,7 +8,7 @@ from guideway_conformance.modifier.bench import Bench
 from guideway_conformance.modifier.comparison import expect_alike
 from guideway_conformance.modifier.records import Applied, Running
 from guideway_conformance.modifier.subject import ModifierSubject
-from guideway_conformance.modifier.verbs import Answers, expect_same_answers
+from guideway_conformance.modifier.verbs import Answers, expect_same_answers, read_said
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
@@ -139,7 +139,8 @@ def _repeated_drafts_change_nothing(subject: ModifierSubject, number: int, perio
 
 @check("modifier", tier="extended", trait="forecasts", acts=("hears",))
 def steps_of_any_size(subject: ModifierSubject) -> None:
-    """Tokens accepted in one step, as after drafts, lead where they lead one by one."""
+    """Tokens accepted in one step, as after drafts, lead where they lead one by one: to the end too, which may be amid
+    them."""
     single, several = Bench(subject), Bench(subject)
     for number in range(max(2, len(single.examples))):
         slow, fast = single.start(number), several.start(number)
@@ -148,6 +149,7 @@ def steps_of_any_size(subject: ModifierSubject) -> None:
             rows.append(single.step([slow]))
         if slow.outcome != "continue":
             _expect_the_same_end(several, slow, fast)
+            _ends_amid_a_step(subject, slow)
             continue
         heard: list[int] = []
         while fast.outcome == "continue" and len(fast.tokens) < len(slow.tokens):
@@ -163,6 +165,23 @@ def steps_of_any_size(subject: ModifierSubject) -> None:
             expect_alike(found.of(0), wanted.of(0), what)
             answers = [Answers.of(of, sequence, report=True) for of, sequence in ((several, fast), (single, slow))]
             expect_same_answers(answers[0], answers[1], what)
+
+
+def _ends_amid_a_step(subject: ModifierSubject, ended: Running) -> None:
+    """A sequence that ends with a token ends as well if others come after it, in the same step."""
+    for after in ([97], [98, 97, 98], ended.tokens[-3:], [300] * 8):
+        for before in (1, 2, len(ended.tokens)):
+            bench = Bench(subject)
+            other = bench.again(ended, hears=False)
+            other.tokens = []
+            place = max(0, len(ended.tokens) - before)
+            for token_id in ended.tokens[:place]:
+                bench.accept(other, [token_id], None)
+            bench.accept(other, [*ended.tokens[place:], *after], None)
+            said = f"of {before + len(after)} tokens in a step number {before} ends the sequence, as it does alone"
+            expect(other.outcome == ended.outcome, f"{said}, but accept says {other.outcome!r}, not {ended.outcome!r}")
+            read_said(bench.modifier, other.state)
+            bench.release(other)
 
 
 def _expect_the_same_end(bench: Bench, ended: Running, other: Running) -> None:

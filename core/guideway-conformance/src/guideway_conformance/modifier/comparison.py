@@ -28,7 +28,8 @@ def expect_alike(found: NDArray[Any], wanted: NDArray[Any], what: str) -> None:
         place = np.unravel_index(
             int(np.argmax(~np.isclose(found, wanted, TOLERANCE, TOLERANCE, equal_nan=True))), found.shape
         )
-        difference = f"{found[place]:.5g} instead of {wanted[place]:.5g} for token {place[-1]}"
+        where = f" for token {place[-1]}" if found.ndim > 1 else ""  # else it is what was emitted
+        difference = f"{found[place]:.5g} instead of {wanted[place]:.5g}{where}"
     raise AssertionError(f"{what}: {difference}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,7 +60,7 @@ def compile_is_a_function_of_the_request(subject: ModifierSubject) -> None:
 
 @check("modifier", trait="compiles", seconds=60, acts=("rows",))
 def compile_serves_several_threads(subject: ModifierSubject) -> None:
-    """`compile` may be called from several threads at once."""
+    """`compile` and `compile_key` may be called from several threads at once."""
     bench = Bench(subject)
     requests = _requests(bench) * ROUNDS
     with interleaved(subject.cls), ThreadPoolExecutor(NUM_THREADS) as threads:
@@ -68,11 +69,20 @@ def compile_serves_several_threads(subject: ModifierSubject) -> None:
         _expect_same(subject, request, value, "compiled beside others,")
     asked = [*_asked(bench)[::2], *_variants(bench)[:: max(1, MOST_VARIANTS // 2)]]
     for (request, example), (other, _) in zip(asked, [*asked[1:], asked[0]], strict=True):
+        key = bench.modifier.compile_key(request)
+        for found_key in amid(subject.cls, partial(bench.modifier.compile_key, request), partial(_keyed, bench, other)):
+            said = f"while another thread asks as well, compile_key gives {found_key!r} instead of {key!r}"
+            expect(found_key == key, said)
         wanted = _seen(subject, request, example, _compiled(bench, request))
         for value in amid(subject.cls, partial(_compiled, bench, request), partial(_compiled, bench, other)):
             found = _seen(subject, request, example, value)
             for one, own in zip(found, wanted, strict=True):
                 expect_alike(one, own, "compiled while another thread compiles as well, a sequence gets something else")
+
+
+def _keyed(bench: Bench, request: Request) -> None:
+    with contextlib.suppress(*REFUSALS):
+        bench.modifier.compile_key(request)
 
 
 def _seen(subject: ModifierSubject, request: Request, example: Example, value: Any) -> list[Any]:

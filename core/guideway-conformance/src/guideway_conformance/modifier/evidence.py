@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from guideway.api import LogitModifier
+from guideway.api import Feedback, LogitModifier
 from numpy.typing import NDArray
 
 from guideway_conformance.modifier.records import Applied, Running
@@ -100,7 +100,8 @@ def _require_hearing(evidence: Evidence, what: str) -> None:
     for sequence in heard:
         of_each.setdefault((id(sequence.example), len(sequence.tokens)), sequence)
     for sequence in sorted(of_each.values(), key=lambda sequence: -len(sequence.tokens))[:MOST]:
-        if _mattered(evidence.new_bench(), evidence.new_bench(), sequence, told_tokens=what == "feedback"):
+        told = _told(heard, sequence) if what == "feedback" else None
+        if _mattered(evidence.new_bench(), evidence.new_bench(), sequence, told):
             return
     raise NotPerformed(
         f"your examples never made it act on what it heard: of {len(heard)} sequences each got what a state gives that "
@@ -108,9 +109,28 @@ def _require_hearing(evidence: Evidence, what: str) -> None:
     )
 
 
-def _mattered(hearing: Any, deaf: Any, sequence: Running, *, told_tokens: bool) -> bool:
-    """Return whether `sequence`, heard again, gets at any step what it would not get if nothing had been heard, or with
-    `told_tokens` the tokens with other feedback. What it teaches the modifier may matter to the next one only."""
+def _told(heard: Sequence[Running], sequence: Running) -> list[Feedback]:
+    """All that the transform emitted for one token or several of sequences of the same example: no number but those
+    that it can emit."""
+    alike = [other for other in heard if other.example == sequence.example]
+    return [feedback for other in alike for _, feedback in other.journal[:FIRST] if feedback]
+
+
+def _another(told: Sequence[Feedback], feedback: Feedback | None) -> Feedback | None:
+    """Feedback for as many tokens as `feedback` is of, whose numbers were emitted for others; None if all are alike."""
+    for other in told if feedback else ():
+        assert feedback is not None
+        places = {name: np.arange(len(array)) % len(other[name]) for name, array in feedback.items()}
+        made = {name: other[name][place] for name, place in places.items()}
+        if any(not np.array_equal(made[name], array, equal_nan=True) for name, array in feedback.items()):
+            return made
+    return None
+
+
+def _mattered(hearing: Any, deaf: Any, sequence: Running, told: Sequence[Feedback] | None) -> bool:
+    """Return whether `sequence`, heard again, gets at any step what it would not get if nothing had been heard, or if
+    the tokens had come with other feedback of what was `told`. What it teaches the modifier may matter to the next one
+    only."""
 
     def differ() -> bool:
         found, wanted = hearing.peek([pair[0]]).of(0), deaf.peek([pair[1]]).of(0)
@@ -120,11 +140,13 @@ def _mattered(hearing: Any, deaf: Any, sequence: Running, *, told_tokens: bool) 
     pair = _at_start(hearing, sequence), _at_start(deaf, sequence)
     for token_ids, feedback in sequence.journal[:FIRST]:
         hearing.accept(pair[0], token_ids, feedback)
-        if told_tokens:
-            other = {name: (array + 1).astype(array.dtype) for name, array in (feedback or {}).items()}
-            deaf.accept(pair[1], token_ids, other or None)
-        else:
+        if told is None:
             pair[1].tokens += token_ids
+        else:
+            try:
+                deaf.accept(pair[1], token_ids, _another(told, feedback))
+            except Exception:  # to this state nobody would have told it: so it is looked at
+                return True
         if differ():
             return True
     if Answers.of(hearing, pair[0], report=True) != Answers.of(deaf, pair[1], report=True):

@@ -11,7 +11,7 @@ from guideway.api import LogitModifier
 from guideway_conformance.growth import Kept, Meter, Open, Work, alive, expect_same_work
 from guideway_conformance.modifier.bench import Bench
 from guideway_conformance.modifier.records import Running
-from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.modifier.subject import MAX_NUM_SEQUENCES, ModifierSubject
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
@@ -65,23 +65,26 @@ def released_states_are_freed(subject: ModifierSubject) -> None:
 @check("modifier", tier="stress", seconds=60)
 def closing_ends_threads_and_files_of_a_modifier(subject: ModifierSubject) -> None:
     """When a modifier and its transform are closed, their threads end and their files are closed, though somebody still
-    holds them."""
+    holds them, be it after the work of one sequence or of as many as may run at once."""
     closed: list[Any] = []
 
-    def live() -> None:
+    def live(size: int) -> None:
         bench = Bench(subject)
-        sequence = bench.start(0)
-        bench.step([sequence])
-        bench.release(sequence)
+        sequences = [bench.start(number, slot=number) for number in range(size)]
+        bench.step(sequences, bench.drafts(sequences) if size > 1 else None)
+        for sequence in sequences:
+            bench.release(sequence)
         bench.transform.close()
         bench.modifier.close()
         closed.append(bench)
 
-    live()
+    for size in (1, MAX_NUM_SEQUENCES):  # an array library has threads of its own, which it starts once
+        live(size)
     before = Open.now()
-    for _ in range(3):
-        live()
-    Open.soon(before).expect_no_more_than(before, "three modifiers that were closed")
+    for size in (1, 1, 1, MAX_NUM_SEQUENCES):
+        live(size)
+        what = f"a modifier that was closed, after work for {size} sequence{'s' * (size > 1)},"
+        Open.soon(before).expect_no_more_than(before, what)
 
 
 @check("modifier", tier="stress", seconds=120)

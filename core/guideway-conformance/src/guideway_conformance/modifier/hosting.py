@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from guideway.api import DeviceBackend, Payload, Stage
+from guideway.api import DeviceBackend, Example, Payload, Stage
 from numpy.typing import NDArray
 
-from guideway_conformance.clock import HOURS, clock_moved
+from guideway_conformance.clock import HOURS, clock_moved, clock_running
 from guideway_conformance.modifier.bench import REFUSALS, Bench
 from guideway_conformance.modifier.comparison import alike, expect_alike
-from guideway_conformance.modifier.options import with_texts
+from guideway_conformance.modifier.options import texts, with_texts
 from guideway_conformance.modifier.records import Running, Work
+from guideway_conformance.modifier.sequences import forked
 from guideway_conformance.modifier.step import OracleStep
 from guideway_conformance.modifier.subject import ModifierSubject, device_classes
-from guideway_conformance.modifier.verbs import Answers, expect_same_answers
+from guideway_conformance.modifier.verbs import Answers, expect_same_answers, read_said
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
@@ -102,23 +104,53 @@ def payloads_go_to_workers(subject: ModifierSubject) -> None:
 
 @check("modifier", tier="extended", acts=("rows",))
 def the_clock_is_nothing(subject: ModifierSubject) -> None:
-    """The work of a modifier is a function of request and tokens: hours may pass between two steps, and the same
-    steps at another time of day give the same."""
+    """The work of a modifier is a function of request and tokens: hours may pass between two steps, or within a call,
+    and the same steps at another time of day give the same rows, end and answers of every verb."""
+    for example in Bench(subject).examples:
+        for what, clock in CLOCKS.items():
+            _at_another_time(subject, example, what, clock)
+
+
+CLOCKS: Mapping[str, Callable[[Any, int], AbstractContextManager[None]]] = {
+    "with hours between its steps": lambda cls, turn: clock_moved(cls, HOURS * turn),
+    "with a minute between any two looks at the clock": lambda cls, _: clock_running(cls, 60.0),
+}
+"""By what is special about them, clocks at the turns of a sequence."""
+
+
+def _at_another_time(
+    subject: ModifierSubject, example: Example, what: str, clock: Callable[[Any, int], AbstractContextManager[None]]
+) -> None:
     plain, late = Bench(subject), Bench(subject)
-    learns = bool(plain.transform.emits)
-    for number in range(len(plain.examples)):
-        sequence, other = plain.start(number), late.start(number)
-        for turn in range(6):
-            if sequence.outcome != "continue" or other.outcome != "continue":
-                break
-            wanted = plain.step([sequence])
-            with clock_moved(subject.cls, HOURS * turn):
-                found = late.step([other])
-            expect_alike(found.of(0), wanted.of(0), "with hours between its steps a sequence gets something else")
-        with clock_moved(subject.cls, 7 * HOURS):
-            answers = Answers.of(late, other, report=True)
-        if not learns:
-            expect_same_answers(answers, Answers.of(plain, sequence, report=True), "hours later it")
+    request = plain.request(example, 1)
+    sequence = plain.begin(request)
+    with clock(subject.cls, 1):
+        other = late.begin(request)
+    expect(sequence.companions == other.companions, f"{what} it has the companions {other.companions}")
+    sequence.example = other.example = example
+    for turn in range(8):
+        wanted_answers, wanted = Answers.of(plain, sequence), plain.step([sequence])
+        with clock(subject.cls, turn + 2):
+            answers, found = Answers.of(late, other), late.step([other])
+        expect_alike(found.of(0), wanted.of(0), f"{what} a sequence gets something else")
+        expect_same_answers(answers, wanted_answers, f"{what} a sequence says something else")
+        said = f"{what} accept says {other.outcome!r} after {turn + 1} tokens instead of {sequence.outcome!r}"
+        expect(sequence.outcome == other.outcome, said)
+        if sequence.outcome != "continue":
+            break
+    if sequence.outcome == "continue" and "fork" in subject.declared(subject.component):
+        wanted_fork = forked(plain, sequence)
+        with clock(subject.cls, 10):
+            fork = forked(late, other)
+            rows = None if fork is None else late.peek([fork]).of(0)
+        if rows is not None and wanted_fork is not None:
+            expect_alike(rows, plain.peek([wanted_fork]).of(0), f"{what} a fork gets something else")
+    with clock(subject.cls, 11):
+        names, answers = list(late.modifier.unenforced(other.state)), Answers.of(late, other, report=True)
+    wanted_names = list(plain.modifier.unenforced(sequence.state))
+    expect(names == wanted_names, f"{what} unenforced gives {names} instead of {wanted_names}")
+    wanted_answers = Answers.of(plain, sequence, report=True)
+    expect_same_answers(answers, wanted_answers, f"{what} a sequence says something else")
 
 
 @check("modifier", tier="extended", trait="need:hidden_states", acts=("rows",))
@@ -270,23 +302,79 @@ def _expect_no_edge(rows: Sequence[NDArray[Any]], edge: str) -> None:
         expect(alike(rows[1], rows[2]), f"at {edge} something changes, and neither before nor after")
 
 
-@check("modifier", tier="extended")
+@check("modifier", tier="extended", seconds=60)
 def what_start_takes_is_served(subject: ModifierSubject) -> None:
-    """A request that `start` takes is served: whatever signs the texts in its options have, no later call raises."""
+    """A request that `start` takes is served: whatever signs the texts in its options have, and however long texts and
+    lists are, no later call raises, and its report is small."""
     bench = Bench(subject)
     for number, example in enumerate(bench.examples):
-        options = with_texts(example.options, lambda _: SIGNS)
-        if options == dict(example.options):
-            continue
-        strange = replace(example, options=options, generated=tuple(SIGNS.encode()))
-        try:
-            sequence = bench.begin(bench.request(strange, number))
-        except Exception:  # options that nobody promised to understand
-            continue
-        sequence.example = strange
-        while sequence.outcome == "continue" and len(sequence.tokens) < len(SIGNS.encode()):
+        for options, generated in _strange(example):
+            strange = replace(example, options=options, generated=generated)
             try:
-                bench.step([sequence], bench.drafts([sequence], turn=3))
-            except Exception as error:
-                raise AssertionError(f"it took the options {options}, and then failed over them") from error
+                sequence = bench.begin(bench.request(strange, number))
+            except Exception:  # options that nobody promised to understand
+                continue
+            if sequence.state is None:
+                continue
+            sequence.example = strange
+            shown = repr(options)
+            said = f"it took the options {shown[:200]}{'...' if len(shown) > 200 else ''}, and then failed over them"
+            _serve(bench, sequence, min(len(generated), MOST_STEPS), said)
+        for key, value in example.options.items():
+            if value and isinstance(value, str | list | tuple):
+                _serve_longer(bench, example, key, number)
+
+
+def _serve_longer(bench: Bench, example: Example, key: str, number: int) -> None:
+    """Serve requests whose option `key` is longer each time, as long as that is no matter of seconds."""
+    value = example.options[key]
+    taken, before = 0.0, len(value)
+    for length in (len(value), *LENGTHS):
+        if taken * (length / before) ** 2 > PATIENCE:
+            return
+        long = replace(example, options={**example.options, key: (value * (length // len(value) + 1))[:length]})
+        began = time.process_time()
+        try:
+            sequence = bench.begin(bench.request(long, number))
+        except Exception:  # a length that nobody promised to serve
+            return
+        if sequence.state is None:
+            return
+        sequence.example = long
+        _serve(bench, sequence, 2, f"it took {length} entries of the option {key!r}, and then failed over them")
+        taken, before = time.process_time() - began, length
+
+
+def _serve(bench: Bench, sequence: Running, most: int, said: str) -> None:
+    """Run `sequence` for `most` tokens, and read what it says in the end; fail with `said` if anything raises."""
+    try:
+        while sequence.outcome == "continue" and len(sequence.tokens) < most:
+            bench.step([sequence], bench.drafts([sequence], turn=3))
+        read_said(bench.modifier, sequence.state)
         bench.release(sequence)
+    except Exception as error:
+        raise AssertionError(said) from error
+
+
+MOST_STEPS = 12
+LENGTHS = (80, 600, 4_500)
+"""The signs of long texts, and the entries of long lists."""
+PATIENCE = 3.0
+"""The seconds that long options may take, if it takes four times as long over what is twice as long."""
+
+
+def _strange(example: Example) -> Iterator[tuple[dict[str, Any], tuple[int, ...]]]:
+    """Options of texts that are special in one way, each with the tokens of such a text: signs of all sorts, and each
+    of them alone or in place of the last one."""
+    options = dict(example.options)
+    spelled = b"".join(texts(options))[:MOST_STEPS]
+    changes: list[tuple[Callable[[str], str], bytes]] = [(lambda _: SIGNS, SIGNS.encode())]
+    for sign in SIGNS:
+        changes += [
+            (lambda _, sign=sign: sign, sign.encode() * 4),  # type: ignore[misc]
+            (lambda text, sign=sign: text[:-1] + sign, spelled[:-1] + sign.encode()),  # type: ignore[misc]
+        ]
+    for change, written in changes:
+        changed = with_texts(options, change)
+        if changed != options:
+            yield changed, tuple(written)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 import numpy as np
 from guideway.api import Companion, Feedback, Need, Sampler, UnsupportedCapability
 
 from guideway_conformance.modifier.bench import REFUSALS, Bench
 from guideway_conformance.modifier.comparison import expect_alike
+from guideway_conformance.modifier.records import Running
 from guideway_conformance.modifier.subject import ModifierSubject
 from guideway_conformance.modifier.verbs import Answers, expect_same_answers
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
+from guideway_conformance.threads import amid
 
 MOST = 40
 """The tokens after which a sequence is not expected to end."""
-MOST_TOLD = 6
-"""The tokens of each sequence whose feedback comes after the end of others."""
 
 
 @check("modifier", acts=("rows",))
@@ -116,21 +119,35 @@ def _ends_amid_a_step(subject: ModifierSubject) -> None:
         while sequence.outcome == "continue" and len(sequence.tokens) < MOST:
             single.step([sequence])
         lives.append((number, sequence))
-    told = [entry for _, sequence in lives for entry in sequence.journal[:MOST_TOLD] if entry[1] is not None]
     for number, slow in lives:
         if slow.outcome == "continue":
             continue
-        for i, after in enumerate(told):
+        for i, after in enumerate(_told(subject, slow)):
             fast_bench = Bench(subject)
             fast = fast_bench.start(number)
             first = max(0, len(slow.journal) - 1 - i % 3)
             for token_ids, feedback in slow.journal[:first]:
                 fast_bench.accept(fast, token_ids, feedback)
-            step = [*slow.journal[first:], after]
+            step = [*slow.journal[first:], ([97], after)]
             token_ids = [token_id for ids, _ in step for token_id in ids]
             fast_bench.accept(fast, token_ids, _joined([given for _, given in step]))
             said = f"of {len(token_ids)} tokens in a step the one before the last ends the sequence, as it does alone"
             expect(fast.outcome == slow.outcome, f"{said}, but accept says {fast.outcome!r}, not {slow.outcome!r}")
+
+
+def _told(subject: ModifierSubject, ended: Running) -> Iterator[Feedback]:
+    """The feedback of a token of a sequence that ended, as its transform emits it of different logits: none but what
+    that sequence may be told."""
+    bench = Bench(subject)
+    sequence = bench.again(ended, hears=False)
+    sequence.tokens = []
+    for token_ids, feedback in ended.journal[:-1]:
+        bench.accept(sequence, token_ids, feedback)
+    work = bench.work([sequence])
+    payload = bench.prepare(work)
+    for logits in bench.other_logits(work):
+        if (feedback := bench.feedback(bench.apply(work, payload, logits=logits), 0, 1)) is not None:
+            yield feedback
 
 
 def _several_at_once(subject: ModifierSubject, number: int, *, told: bool, offers: bool) -> None:
@@ -182,6 +199,23 @@ def companions_are_prompts(subject: ModifierSubject) -> None:
             expect(len(ids) > 0, "a companion has an empty prompt")
             wrong = [i for i in ids if not isinstance(i, int | np.integer) or not 0 <= i < len(bench.vocabulary)]
             expect(not wrong, f"a companion's prompt has {wrong[:1]}; token ids are 0..{len(bench.vocabulary) - 1}")
+
+
+@check("modifier", trait="need:companions", seconds=60)
+def companions_serve_several_threads(subject: ModifierSubject) -> None:
+    """`companions` may be called from several threads at once, and gives the same for the same request: whatever was
+    asked before, and at the same time."""
+    asked, fresh = Bench(subject), Bench(subject)
+    requests = [asked.request(example, number) for number, example in enumerate([*asked.examples, *asked.examples])]
+    others = [*requests[1:], asked.request(None, len(requests))]
+    for request, other in zip(requests, others, strict=True):
+        wanted = tuple(fresh.modifier.companions(request))
+        ask, beside = (partial(asked.modifier.companions, each) for each in (request, other))
+        for found in (ask(), *amid(subject.cls, ask, beside)):
+            expect(
+                tuple(found) == wanted,
+                f"beside another request one has the companions {list(found)} instead of {list(wanted)}",
+            )
 
 
 @check("modifier", trait="need:companions")

@@ -15,7 +15,7 @@ from guideway.api import Array, ArrayOps, DeviceBackend
 from guideway.devices.numpy.device import Downloaded, NumpyOps
 from numpy.typing import NDArray
 
-from guideway_conformance.modifier.strict import expect_inside
+from guideway_conformance.modifier.strict import expect_promised
 
 __all__ = ["OpaqueArray", "OpaqueDevice"]
 
@@ -136,7 +136,7 @@ def _operation(name: str) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         values = [_copied(name, arg) for arg in args]
         named = {key: _copied(name, arg) for key, arg in kwargs.items()}
-        expect_inside(name, tuple(values), named)
+        expect_promised(name, tuple(values), named)
         result = getattr(self._numpy, name)(*values, **named)
         if isinstance(result, tuple):
             return tuple(map(self._device.made, result))

@@ -12,7 +12,10 @@ from guideway.api import Example
 
 from guideway_conformance.hints import Hints
 
-__all__ = ["nearly", "texts", "typed", "with_texts"]
+__all__ = ["BORDERS", "nearly", "texts", "typed", "with_texts"]
+
+BORDERS = (0, 31, 32, 63, 64)
+"""Token ids where a word of a bitmask begins or ends."""
 
 
 def typed(options: Mapping[str, Any], hints: Hints, size: int) -> Iterator[dict[str, Any]]:
@@ -48,7 +51,8 @@ def _others(hint: Any, value: Any, size: int) -> Iterator[Any]:
     elif origin in (tuple, list):
         entries = list(value) if isinstance(value, list | tuple) else []
         others = list(_others(args[0], entries[0] if entries else None, size)) if args else []
-        yield from ([*entries, *others[:1]], [], [*entries, *entries], entries[:1], entries[::-1])
+        borders = BORDERS if args and args[0] is int else ()
+        yield from ([*entries, *others[:1]], [], [*entries, *borders], [*entries, *entries], entries[:1], entries[::-1])
         yield from ([*entries, other] for other in others[1:])
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from guideway.api import UnsupportedCapability
 
 from guideway_conformance.modifier.bench import Bench
 from guideway_conformance.modifier.records import Running
 
-__all__ = ["forked", "under_way"]
+__all__ = ["forked", "lives", "under_way"]
+
+LIFE = 16
+"""The tokens of a life."""
 
 
 def under_way(bench: Bench, steps: Sequence[int] = range(1, 3)) -> list[Running]:
@@ -25,6 +28,16 @@ def under_way(bench: Bench, steps: Sequence[int] = range(1, 3)) -> list[Running]
             if sequence.outcome == "continue":
                 found.append(sequence)
     return found
+
+
+def lives(bench: Bench) -> Iterator[Running]:
+    """A sequence of each example at each place of its life, one after the other, until it ends or is of some tokens."""
+    for number in range(max(3, len(bench.examples))):
+        sequence = bench.start(number)
+        while sequence.outcome == "continue" and len(sequence.tokens) < LIFE:
+            yield sequence
+            bench.step([sequence])
+        bench.release(sequence)
 
 
 def forked(bench: Bench, sequence: Running) -> Running | None:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 from guideway.api import Example, LogitModifier
-from guideway.runtime.answers import read_names, read_report
+from guideway.runtime.answers import read_names
 
 from guideway_conformance.modifier.bench import REFUSALS, Bench, read_only
 from guideway_conformance.modifier.comparison import expect_alike
+from guideway_conformance.modifier.options import BORDERS
 from guideway_conformance.modifier.records import Running
-from guideway_conformance.modifier.sequences import forked, under_way
+from guideway_conformance.modifier.sequences import forked, lives, under_way
 from guideway_conformance.modifier.subject import ModifierSubject
-from guideway_conformance.modifier.verbs import Answers, expect_same_answers
+from guideway_conformance.modifier.verbs import LIMIT, Answers, expect_same_answers, read_said
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
 NUM_STEPS = 4
+PROMPT = (97, 98, 99, 97, 98)
+"""The prompt of sequences that change places."""
 
 
 @check("modifier")
@@ -156,14 +159,18 @@ def accept_gives_an_outcome(subject: ModifierSubject) -> None:
 
 @check("modifier")
 def forced_keeps_its_limit(subject: ModifierSubject) -> None:
-    """`forced` gives at most `limit` tokens, all of the vocabulary."""
+    """`forced` gives at most `limit` tokens, all of the vocabulary, and the same ones whatever the limit is."""
     bench = Bench(subject)
-    for sequence in under_way(bench, steps=range(3)):
-        for limit in (0, 1, 2, 3, 16):
+    for sequence in lives(bench):
+        most = list(bench.modifier.forced(sequence.state, LIMIT))
+        for limit in sorted({0, 1, 2, 3, LIMIT, *(max(0, len(most) + beside) for beside in (-2, -1, 0, 1))}):
             ids = list(bench.modifier.forced(sequence.state, limit))
-            expect(len(ids) <= limit, f"forced gave {len(ids)} tokens; the limit was {limit}")
+            said = f"{len(sequence.tokens)} tokens into a sequence forced"
+            expect(len(ids) <= limit, f"{said} gave {len(ids)} tokens; the limit was {limit}")
             wrong = [i for i in ids if not _is_token(bench, i)]
-            expect(not wrong, f"forced gave {wrong[:1]}, which is no token id of 0..{len(bench.vocabulary) - 1}")
+            expect(not wrong, f"{said} gave {wrong[:1]}, which is no token id of 0..{len(bench.vocabulary) - 1}")
+            both = min(len(ids), len(most))
+            expect(ids[:both] == most[:both], f"{said} gave {ids} of at most {limit}, and {most} of at most {LIMIT}")
 
 
 @check("modifier")
@@ -181,8 +188,12 @@ def forced_moves_nothing(subject: ModifierSubject) -> None:
 def validate_counts(subject: ModifierSubject) -> None:
     """`validate` gives how many of the drafts may pass, from 0 to all of them."""
     bench = Bench(subject)
-    for sequence in under_way(bench, steps=range(3)):
-        for drafts in ([], [97], [98, 99, 300], [300] * 12, bench.final(bench.peek([sequence]), 0)):
+    for sequence in lives(bench):
+        likely = bench.model.ahead([*sequence.info.prompt_token_ids, *sequence.tokens], LIMIT)
+        forced = list(bench.modifier.forced(sequence.state, LIMIT))
+        edges = [*BORDERS, len(bench.vocabulary) - 1]
+        offers = [[], [97], [98, 99, 300], [300] * 12, likely, forced, [*forced, 97], edges]
+        for drafts in (*offers, *([edge] for edge in edges), bench.final(bench.peek([sequence]), 0)):
             count = bench.modifier.validate(sequence.state, tuple(drafts))
             expect(
                 isinstance(count, int | np.integer) and 0 <= count <= len(drafts),
@@ -228,10 +239,8 @@ def keeps_copies(subject: ModifierSubject) -> None:
 def reports_are_small_json(subject: ModifierSubject) -> None:
     """`report` gives None or a mapping of JSON, of at most 4 KiB, wherever its sequence has ended."""
     bench = Bench(subject)
-    for sequence in under_way(bench, steps=range(4)):
-        report = bench.modifier.report(sequence.state)
-        if report is not None:
-            read_report(report)
+    for sequence in under_way(bench, steps=(*range(4), 12)):
+        read_said(bench.modifier, sequence.state)
         bench.release(sequence)
 
 
@@ -302,6 +311,73 @@ def release_ends_one_sequence(subject: ModifierSubject) -> None:
             )
         for of, sequence in ((bench, kept), (bench, heir), (other, same), (other, alone)):
             of.release(sequence)
+    _heirs_at_the_same_place(subject)
+
+
+def _heirs_at_the_same_place(subject: ModifierSubject) -> None:
+    """Sequences whose slots are those that others had, at the positions where these were, with no step between."""
+    for number in range(max(2, len(Bench(subject).examples))):
+        for num_steps in (0, 1, 3):
+            bench, other = Bench(subject), Bench(subject)  # what one learns for all, the other learns too
+            gone, elsewhere = bench.start(number, slot=9), other.start(number, slot=20)
+            while gone.outcome == elsewhere.outcome == "continue" and len(gone.tokens) < num_steps:
+                bench.step([gone])
+                other.step([elsewhere])
+            for of, sequence in ((bench, gone), (other, elsewhere)):
+                of.peek([sequence])
+                of.release(sequence)
+            place = len(gone.info.prompt_token_ids) + len(gone.tokens)
+            for heir, alone in zip(
+                _heirs(bench, number, place, apart=False), _heirs(other, number, place, apart=True), strict=True
+            ):
+                what = "a sequence in the slot of one that was released, at the position where that was,"
+                expect_alike(bench.peek([heir]).of(0), other.peek([alone]).of(0), f"{what} gets something of it")
+                bench.release(heir)
+                other.release(alone)
+    _places_exchanged(subject)
+
+
+def _heirs(bench: Bench, number: int, place: int, *, apart: bool) -> Iterator[Running]:
+    """A sequence of each example, and one without the modifier, that is at the position `place` when it starts: all in
+    one slot, or `apart`."""
+    examples = bench.examples
+    for turn, example in enumerate([*examples[number + 1 :], None, *examples[: number + 1]]):
+        request = bench.request(example, 70 + turn)
+        prompt = (bench.model.prompt(number + turn) * place)[:place]
+        try:
+            heir = bench.begin(replace(request, prompt_token_ids=prompt), slot=30 + turn if apart else 9)
+        except REFUSALS:
+            continue
+        heir.example = example
+        yield heir
+
+
+def _places_exchanged(subject: ModifierSubject) -> None:
+    """Compare batches of the same slots and positions, one after the other, in which each sequence stands in turn where
+    another one stood, one that the modifier leaves alone among them."""
+    bench = Bench(subject)
+    requests = [replace(bench.request(example, i), prompt_token_ids=PROMPT) for i, example in enumerate(bench.examples)]
+    examples: list[Example | None] = [*bench.examples, None]
+    requests.append(replace(bench.request(None, len(requests)), prompt_token_ids=PROMPT))
+    for turn in range(len(requests)):
+        order = [*range(turn, len(requests)), *range(turn)]
+        try:
+            sequences = [bench.begin(requests[i], slot) for slot, i in enumerate(order)]
+        except REFUSALS:
+            return
+        for sequence, i in zip(sequences, order, strict=True):
+            sequence.example = examples[i]
+        found = bench.peek(sequences)
+        fresh = Bench(subject)
+        for place, i in enumerate(order):
+            alone = fresh.begin(requests[i], slot=40 + place)
+            alone.example = examples[i]
+            wanted = fresh.peek([alone])
+            what = "a sequence in a slot where, at the same position, another one was the step before"
+            expect_alike(found.of(place), wanted.of(0), f"{what} gets something of it")
+            expect(alone.state is not None or place not in found.rows, f"{what} has no state, and a row in the payload")
+        for sequence in sequences:
+            bench.release(sequence)
 
 
 @check("modifier")

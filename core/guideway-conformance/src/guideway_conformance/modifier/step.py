@@ -46,6 +46,7 @@ class OracleStep:
         self._transform = transform
         self._num_entries = num_entries
         self._positions = ops.asarray(arrays.positions.copy())
+        self._companion_rows = ops.asarray(arrays.companion_rows.copy())
         self.emitted: dict[str, Array] = {}
 
     @property
@@ -59,7 +60,7 @@ class OracleStep:
     @property
     def companion_rows(self) -> Array:
         self._check(Need.COMPANIONS)
-        return self._ops.asarray(self._arrays.companion_rows.copy())
+        return self._companion_rows
 
     def hidden_states(self, rows: Array) -> Array:
         self._check(Need.HIDDEN_STATES)

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from guideway.api.bitmask import num_words
+
 from guideway_conformance.isolation import HOST_VARIABLE
 from guideway_conformance.modifier.bench import Bench
 from guideway_conformance.modifier.comparison import expect_alike
 from guideway_conformance.modifier.subject import MAX_NUM_SEQUENCES, ModifierSubject
 from guideway_conformance.modifier.verbs import Answers
-from guideway_conformance.modifier.vocabulary import permuted, synthetic
+from guideway_conformance.modifier.vocabulary import bordered, permuted, synthetic
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 from guideway_conformance.target import Target
@@ -28,11 +30,21 @@ WIDE = 131_072
 
 @check("modifier", tier="extended")
 def any_width(subject: ModifierSubject) -> None:
-    """The logits have as many columns as the vocabulary has tokens, or more."""
-    for num_tokens, padding in ((1000, 0), (1001, 1), (977, 300)):
-        bench = Bench(subject, vocabulary=synthetic(num_tokens, padding))
-        crowd = bench.crowd()
-        bench.peek(crowd, [[97, 300][: i % 3] for i in range(len(crowd))])
+    """The logits have as many columns as the vocabulary has tokens, or more, and a token may have any place in it, be
+    it at the border of a word of a bitmask."""
+    vocabularies = [synthetic(*sizes) for sizes in ((1000, 0), (1001, 1), (977, 300), (992, 32), (991, 33))]
+    for vocabulary in (*vocabularies, bordered()):
+        bench = Bench(subject, vocabulary=vocabulary)
+        for num_steps in (0, 3):
+            crowd = bench.crowd(num_steps=num_steps)
+            work = bench.work(crowd, [[97, 300][: i % 3] for i in range(len(crowd))])
+            payload = bench.prepare(work)
+            bench.apply(work, payload)
+            if payload is None:
+                continue
+            if (name := bench.transform.bitmask) is not None:
+                shape, wanted = payload.arrays[name].shape, (len(payload), num_words(vocabulary.logits_width))
+                expect(shape == wanted, f"with {vocabulary.logits_width} columns {name!r} is of {shape}, not {wanted}")
 
 
 @check("modifier", tier="stress", seconds=60)

@@ -1,4 +1,5 @@
-"""The reference device with eyes: an index that an array has not is refused, where other devices do what they like."""
+"""The reference device with eyes: what the operations do not promise is refused, where other devices do what they
+like."""
 
 from __future__ import annotations
 
@@ -9,14 +10,54 @@ from guideway.api import Array
 from guideway.devices.numpy.device import NumpyDevice, NumpyOps
 from numpy.typing import NDArray
 
-__all__ = ["StrictDevice", "expect_inside"]
+__all__ = ["StrictDevice", "expect_promised"]
 
 INDEXED = {"add_at": (1, 2), "scale_rows": (1,), "where_rows": (1,), "gather": (1, 2), "scatter": (1, 2)}
 """By operation the places of its arguments that are rows and columns of the first one."""
 
 
-def expect_inside(name: str, args: tuple[Any, ...], named: dict[str, Any] | None = None) -> None:
-    """Fail if the operation `name` of `ArrayOps` is asked for a row or column that the array has not."""
+def expect_promised(name: str, args: tuple[Any, ...], named: dict[str, Any] | None = None) -> None:
+    """Fail if the operation `name` of `ArrayOps` is asked for what it does not promise: a row or column that the array
+    has not, a place that is written twice, a factor or a number that makes -inf finite or NaN."""
+    _expect_inside(name, args, named)
+    _expect_values(name, {**dict(zip(ARGUMENTS.get(name, ()), args, strict=False)), **(named or {})})
+
+
+ARGUMENTS = {
+    "add_at": ("x", "rows", "columns", "values"),
+    "scale_rows": ("x", "rows", "factors"),
+    "scatter": ("x", "rows", "columns", "values"),
+    "topk": ("x", "k"),
+}
+"""By operation the names of its arguments."""
+
+
+def _expect_values(name: str, given: dict[str, Any]) -> None:
+    """Fail if arguments of an operation are of values that it does not take."""
+    what = f"`Step.ops.{name}`"
+    if name == "scatter":
+        rows, columns = np.asarray(given["rows"]), np.asarray(given["columns"])
+        pairs = np.stack([np.broadcast_to(rows[:, None], columns.shape), columns], axis=-1).reshape(-1, 2)
+        found, counts = np.unique(pairs, axis=0, return_counts=True)
+        if (counts > 1).any():
+            row, column = found[counts > 1][0].tolist()
+            raise ValueError(
+                f"it asks {what} to write twice to row {row}, column {column}: which write stays is undefined"
+            )
+    elif name == "scale_rows":
+        factors = np.asarray(given["factors"])
+        if wrong := factors[~(factors > 0)].tolist():
+            raise ValueError(f"it gives {what} the factor {wrong[0]}; factors are positive")
+    elif name == "add_at":
+        values = np.asarray(given["values"])
+        if wrong := values[np.isnan(values) | np.isposinf(values)].tolist():
+            raise ValueError(f"it gives {what} the value {wrong[0]}; values are finite or -inf")
+    elif name == "topk" and not 0 < given["k"] <= given["x"].shape[1]:
+        raise ValueError(f"it asks {what} for the {given['k']} largest of {given['x'].shape[1]} columns")
+
+
+def _expect_inside(name: str, args: tuple[Any, ...], named: dict[str, Any] | None = None) -> None:
+    """Fail if an operation is asked for a row or column that the array has not."""
     places = INDEXED.get(name, ())
     given = (*args, *(None for _ in range(len(args), 3)))
     for axis, place in enumerate(places):
@@ -34,13 +75,13 @@ def expect_inside(name: str, args: tuple[Any, ...], named: dict[str, Any] | None
 
 def _checked(name: str) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> Array:
-        expect_inside(name, args, kwargs)
+        expect_promised(name, args, kwargs)
         return getattr(NumpyOps, name)(self, *args, **kwargs)
 
     return method
 
 
-_StrictOps: Any = type("_StrictOps", (NumpyOps,), {name: _checked(name) for name in INDEXED})
+_StrictOps: Any = type("_StrictOps", (NumpyOps,), {name: _checked(name) for name in {*INDEXED, *ARGUMENTS}})
 
 
 class StrictDevice(NumpyDevice):

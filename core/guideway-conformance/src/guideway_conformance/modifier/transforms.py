@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from guideway.api import Payload, Stage
+from guideway.api import Need, Payload, Stage
 from guideway.api.bitmask import num_words
 from guideway.devices.numpy.device import NumpyDevice
 from numpy.typing import NDArray
@@ -127,7 +127,8 @@ def transforms_are_pure(subject: ModifierSubject) -> None:
 
 @check("modifier", acts=("rows",))
 def arguments_stay(subject: ModifierSubject) -> None:
-    """A transform changes nothing of the payload or the step."""
+    """A transform changes nothing of the payload, nor of the step's `positions` and `companion_rows`, which other
+    modifiers read: what the step's methods return is its own."""
     for bench, work, payload in Bench.stages(subject):
         uploaded = bench.device.upload(payload)
         step = bench.step_of(work, bench.transform, len(payload))
@@ -143,6 +144,8 @@ def arguments_stay(subject: ModifierSubject) -> None:
 
 def _content(bench: Bench, payload: Payload, step: OracleStep) -> dict[str, bytes]:
     arrays = {"rows": payload.rows, "positions": step.positions, **payload.arrays}
+    if Need.COMPANIONS in bench.cls.needs:
+        arrays["companion_rows"] = step.companion_rows
     arrays |= {f"shared {name}": array for name, array in payload.shared.items()}
     return {name: bits(bench.host(array)) for name, array in arrays.items()}
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from guideway.api import LogitModifier
+from guideway.runtime.answers import read_report
 
 from guideway_conformance.modifier.records import Running
 from guideway_conformance.subjects import expect
 
-__all__ = ["Answers", "expect_same_answers"]
+__all__ = ["Answers", "expect_same_answers", "read_said"]
 
 LIMIT = 16
 
@@ -36,8 +40,29 @@ class Answers:
         offers = [(), (300, 301), tuple(bench.model.ahead(context, 4)), forced, (*forced[:-1], 302)]
         offers += [tuple(sequence.example.generated or ()) if sequence.example else ()]
         counts = tuple((offer, int(modifier.validate(state, offer))) for offer in dict.fromkeys(offers))
-        told = modifier.report(state) if report else None
-        return Answers(forced, counts, None if told is None else json.loads(json.dumps(dict(told))))
+        return Answers(forced, counts, read_said(modifier, state) if report else None)
+
+
+def read_said(modifier: LogitModifier[Any], state: Any) -> Any:
+    """Plain values of what `report` gives of `state`, read as a host reads them; None if it gives None."""
+    told = modifier.report(state)
+    if told is None:
+        return None
+    try:
+        return json.loads(json.dumps(read_report(told)))
+    except Exception as error:
+        raise AssertionError(f"report gives {_wrong_in(told)}") from error
+
+
+def _wrong_in(told: Any) -> str:
+    """The part of a report that is no JSON, or the report."""
+    for key, value in told.items() if isinstance(told, Mapping) else ():
+        try:
+            json.dumps({key: value}, allow_nan=False)
+        except (TypeError, ValueError):
+            return f"{value!r}, a {type(value).__name__}, for {key!r}, which is no JSON"
+    text = repr(told)
+    return f"{text[:200]}{'...' if len(text) > 200 else ''}, which no host takes"
 
 
 def expect_same_answers(found: Answers, wanted: Answers, what: str) -> None:

@@ -6,10 +6,10 @@ from functools import cache
 
 from guideway.api import Vocabulary
 
-__all__ = ["PADDING", "permuted", "synthetic"]
+__all__ = ["PADDING", "bordered", "permuted", "synthetic"]
 
-PADDING = 24
-"""Columns of the logits past the vocabulary."""
+PADDING = 72
+"""Columns of the logits past the vocabulary: more than two words of a bitmask."""
 NUM_SPECIAL = 2
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -64,6 +64,41 @@ def permuted() -> Vocabulary:
         logits_width=same.logits_width,
         encoder=_PermutedEncoder(),
     )
+
+
+class _BorderedEncoder:
+    """Spells text with the bytes of `bordered`."""
+
+    identity = b"bytes at the borders of words"
+
+    def encode(self, text: bytes) -> list[int] | None:
+        return [_at_border(byte) for byte in text]
+
+
+@cache
+def bordered() -> Vocabulary:
+    """The tokens of the synthetic one, with each letter and some signs where a word of a bitmask begins or ends."""
+    same = synthetic()
+    tokens = list(same.tokens)
+    for byte in BORDERS:
+        tokens[BORDERS[byte]] = bytes([byte])
+        tokens[byte] = same.tokens[BORDERS[byte]]
+    return Vocabulary(
+        tokens=tokens,
+        stop_token_ids=same.stop_token_ids,
+        special_tokens=same.special_tokens,
+        logits_width=same.logits_width,
+        encoder=_BorderedEncoder(),
+    )
+
+
+BORDERS = {byte: 287 + 32 * (i // 2) + i % 2 for i, byte in enumerate(b"abcdefghijklmnopqrstuvwxyz \n.,?_0123")}
+"""By byte the token id that it has in the bordered vocabulary: the last of a word, or the first of the next one."""
+
+
+def _at_border(byte: int) -> int:
+    """The token id of a byte in the bordered vocabulary."""
+    return BORDERS.get(byte, byte)
 
 
 def _moved(byte: int) -> int:

@@ -16,6 +16,7 @@ from judged.listed import (
     fakequant,
     finite_watch,
     groups,
+    heat,
     hidden,
     json_shapes,
     keywords,
@@ -29,6 +30,7 @@ from judged.listed import (
     meter,
     near_words,
     ngramfade,
+    norepeat,
     online,
     plain,
     pooled,
@@ -42,11 +44,14 @@ from judged.listed import (
     rowwise,
     sampling_fence,
     scaffold,
+    seal,
+    sections,
     signatures,
     similarity,
     spans,
     staged,
     steady,
+    steer,
     tailfree,
     thinking,
     tiles,
@@ -73,6 +78,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         *(contrast, echo, meter, steady),
         *(staged, loops, groups, chunks),
         *(tiles, lanes, pooled, blocked, rowwise),
+        *(heat, sections, norepeat, steer, seal),
     )
     for mutant in module.MUTANTS
 )

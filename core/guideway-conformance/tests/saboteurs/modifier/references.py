@@ -28,6 +28,8 @@ from guideway.api import (
 from guideway.api.bitmask import pack
 
 __all__ = [
+    "Allow",
+    "AllowTransform",
     "Ban",
     "BanTransform",
     "Draw",
