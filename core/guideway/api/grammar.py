@@ -101,7 +101,8 @@ class Matcher(ABC):
 
     def validate(self, token_ids: Sequence[int]) -> int:
         """Return how many of `token_ids` `accept` would take. The state does not move. By default accepts and rolls
-        back."""
+        back, which needs as much of `GrammarStrategy.max_rollback`; one that is overridden takes any number of tokens,
+        and needs nothing of it."""
         count = self.accept(token_ids)
         self.rollback(count)
         return count
@@ -162,6 +163,8 @@ class FillJob:
     """
 
     matcher: Matcher
+    """For a `fill` that a strategy overrides, one of its own: what `CompiledGrammar.matcher` or `Matcher.fork` returned.
+    The default may get one of the host's, which replays."""
     draft_token_ids: Sequence[int] = ()
     first_row: int = 0
     error: BaseException | None = None
@@ -235,7 +238,8 @@ class GrammarStrategy(ABC):
         strategy that writes to one has failed, and nobody else's rows are touched. A job's first row is the mask of its
         state, the row after draft i the mask once drafts up to i were accepted. Rows after the first refused draft,
         after a draft that terminates and after one that leads to a dead end (it counts as refused) stay untouched. All
-        matchers end in the state they started in. Override where the library fills batches in parallel.
+        matchers end in the state they started in. Override where the library fills batches in parallel: a job then has
+        at most `max_rollback` drafts, and the host fills those with more by the default.
         """
         accepted = np.zeros(len(jobs), dtype=np.int32)
         for i, job in enumerate(jobs):

@@ -20,7 +20,7 @@ from guideway.runtime.grammar_hosts.strategy import HostedMatcher, HostedStrateg
 from guideway.runtime.grammar_state import GrammarState
 from guideway.runtime.mask_block import GUARD, Late, fill_between_guards
 from guideway.runtime.metrics import FILL_SECONDS
-from guideway.runtime.replay import new_matcher
+from guideway.runtime.replay import fill_jobs, new_matcher
 from guideway.runtime.stopwatch import Stopwatch
 
 __all__ = ["MaskRows"]
@@ -144,7 +144,7 @@ class MaskRows:
         strategy, jobs = block.states[0].candidate.strategy, tuple([state.job for state in block.states])
         began = time.monotonic()
         try:
-            accepted = fill_between_guards(strategy.fill, jobs, buffer[block.start : block.end + 2])
+            accepted = fill_between_guards(partial(fill_jobs, strategy), jobs, buffer[block.start : block.end + 2])
         except BaseException as error:
             contain(error)
             log.warning("grammar.%s failed in fill; filling row by row", strategy.name, exc_info=True)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from guideway.api.bitmask import Bitmask
-from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Matcher
+from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher
 from guideway.errors import ConformanceError
 from guideway.plugins.contract import check_returned
 
-__all__ = ["ReplayingMatcher", "new_matcher", "recycle"]
+__all__ = ["ReplayingMatcher", "fill_jobs", "new_matcher", "recycle"]
 
 
 def new_matcher(strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_ids: frozenset[int]) -> Matcher:
@@ -17,14 +20,52 @@ def new_matcher(strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_
     `ConformanceError` for one that cannot be called as the contract's."""
     matcher = grammar.matcher(stop_token_ids)
     check_returned(matcher, Matcher)
-    if strategy.max_rollback is None and "fork" in strategy.capabilities:
+    if _needs_no_replay(strategy):
         return matcher
     return ReplayingMatcher(strategy, grammar, stop_token_ids, matcher, [])
+
+
+def _needs_no_replay(strategy: GrammarStrategy) -> bool:
+    """Return whether its matchers can roll back and fork without limit."""
+    return strategy.max_rollback is None and "fork" in strategy.capabilities
 
 
 def recycle(grammar: CompiledGrammar, matcher: Matcher) -> None:
     """Give a matcher back that `new_matcher` made for `grammar`, or a fork of one, which nobody uses any more."""
     grammar.recycle(matcher.inner if isinstance(matcher, ReplayingMatcher) else matcher)
+
+
+def fill_jobs(strategy: GrammarStrategy, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
+    """`GrammarStrategy.fill` of jobs whose matchers `new_matcher` made. A `fill` of the strategy's own gets its own
+    matchers; a job with more drafts than those can roll back is filled by the default, which replays."""
+    if type(strategy).fill is GrammarStrategy.fill or _needs_no_replay(strategy):
+        return strategy.fill(jobs, bitmask)
+    own, others, lent = list[int](), list[int](), list[tuple[FillJob, ReplayingMatcher]]()
+    for i, job in enumerate(jobs):
+        matcher, num_drafts = job.matcher, len(job.draft_token_ids)
+        if not isinstance(matcher, ReplayingMatcher):
+            own.append(i)
+        elif matcher.can_undo(num_drafts):
+            own.append(i)
+            lent.append((job, matcher))
+        else:
+            others.append(i)
+    for job, wrapper in lent:
+        job.matcher = wrapper.lend(len(job.draft_token_ids))
+    try:
+        some = tuple([jobs[i] for i in own]) if others else jobs
+        accepted = strategy.fill(some, bitmask) if some else np.zeros(0, dtype=np.int32)
+    finally:
+        for job, wrapper in lent:
+            job.matcher = wrapper
+    if not others:
+        return accepted
+    if accepted.shape != (len(own),):
+        raise ConformanceError(f"fill must return int32[{len(own)}], not shape {accepted.shape}")
+    counts = np.empty(len(jobs), dtype=np.int32)
+    counts[own] = accepted
+    counts[others] = GrammarStrategy.fill(strategy, tuple([jobs[i] for i in others]), bitmask)
+    return counts
 
 
 class ReplayingMatcher(Matcher):
@@ -73,6 +114,17 @@ class ReplayingMatcher(Matcher):
             self.inner = self._replayed(kept)
             self._undoable = self._kept(len(kept))
         self._accepted = kept
+
+    def can_undo(self, num_tokens: int) -> bool:
+        """Return whether the matcher inside can accept so many tokens and roll them back."""
+        return self._kept(num_tokens) == num_tokens
+
+    def lend(self, num_tokens: int) -> Matcher:
+        """Return the matcher inside, to somebody who may accept so many tokens and rolls them back: it has that much
+        less of those before."""
+        if self._strategy.max_rollback is not None:
+            self._undoable = min(self._undoable, self._strategy.max_rollback - num_tokens)
+        return self.inner
 
     def _kept(self, num_tokens: int) -> int:
         limit = self._strategy.max_rollback

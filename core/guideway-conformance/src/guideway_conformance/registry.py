@@ -19,8 +19,9 @@ TIERS: tuple[Tier, ...] = get_args(Tier)
 
 Mode: TypeAlias = Literal["positive", "refusal"]
 
-Act: TypeAlias = Literal["rows", "drafts", "hears", "feedback", "forks"]
-"""A thing that a plugin does. `guideway_conformance.modifier.evidence` says when a modifier did it."""
+Act: TypeAlias = Literal["rows", "drafts", "hears", "feedback", "forks", "fills"]
+"""A thing that a plugin does. `guideway_conformance.modifier.evidence` says when a modifier did it. A strategy
+``fills`` if the `fill` that it overrides, where it does, filled a job with a matcher of its own."""
 
 KIND_MODULES = {
     "grammar": (

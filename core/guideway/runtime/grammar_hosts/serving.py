@@ -35,7 +35,7 @@ from guideway.runtime.forced import Forcing
 from guideway.runtime.grammar_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Frames, Job, SharedMasks, words_of
 from guideway.runtime.grammar_hosts.upkeep import Heap, die_with_parent, limit_memory, show_as
 from guideway.runtime.mask_block import GUARD, fill_between_guards
-from guideway.runtime.replay import new_matcher, recycle
+from guideway.runtime.replay import fill_jobs, new_matcher, recycle
 from guideway.runtime.threads import STACK_BYTES
 
 __all__ = ["Answers", "Built", "Spec", "StrategySpec", "main"]
@@ -383,7 +383,7 @@ class _Host:
             clock = time.thread_time if len(indices) == 1 else time.process_time
             began = clock()
             try:
-                filled = fill_between_guards(strategy.fill, some, block)
+                filled = fill_between_guards(partial(fill_jobs, strategy), some, block)
             except BaseException as error:  # matchers and rows may be anywhere now
                 errors |= dict.fromkeys(indices, words_of(error))
                 continue

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
 from guideway.api import DeadEnd, FillJob, GrammarStrategy, Matcher
 from guideway.api.bitmask import Bitmask
+from guideway.api.options import short_repr
 from numpy.typing import NDArray
 
 from guideway_conformance.grammar.dead_ends import dead_ends
 from guideway_conformance.grammar.masks import POISON
 from guideway_conformance.grammar.session import Session, expect_same, legal, new_rows, observe, row_of, walk
-from guideway_conformance.grammar.subject import Case, GrammarSubject
+from guideway_conformance.grammar.subject import Case, GrammarSubject, note_filled
 from guideway_conformance.grammar.vocabularies import show
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
@@ -22,9 +24,41 @@ from guideway_conformance.subjects import expect
 
 def filled(strategy: GrammarStrategy, jobs: Sequence[FillJob], bitmask: Bitmask, name: str) -> NDArray[np.int32]:
     """Fill, as all checks do, and fail unless it returns a count for each job in the form the contract has, and leaves
-    the list of jobs and what is in them as they were."""
+    the list of jobs and what is in them as they were. As in a host, a `fill` of the strategy's own gets its own
+    matchers, and jobs with more drafts than those can roll back are filled by the default."""
+    if type(strategy).fill is GrammarStrategy.fill:
+        return _filled(strategy.fill, jobs, bitmask, name)
+    own, others, lent = list[int](), list[int](), list[tuple[FillJob, Session]]()
+    for i, job in enumerate(jobs):
+        session, num_drafts = job.matcher, len(job.draft_token_ids)
+        if isinstance(session, Session) and session.can_lend(num_drafts):
+            lent.append((job, session))
+        (others if isinstance(session, Session) and not session.can_lend(num_drafts) else own).append(i)
+    for job, session in lent:
+        job.matcher = session.lend(len(job.draft_token_ids))
+    some = [jobs[i] for i in own] if others else jobs
+    try:
+        result = np.zeros(0, dtype=np.int32) if others and not some else _filled(strategy.fill, some, bitmask, name)
+    finally:
+        for job, session in lent:
+            job.matcher = session
+    note_filled(int((result >= 0).sum()))
+    if not others:
+        return result
+    counts = np.empty(len(jobs), dtype=np.int32)
+    counts[own] = result
+    counts[others] = GrammarStrategy.fill(strategy, [jobs[i] for i in others], bitmask)
+    return counts
+
+
+def _filled(
+    fill: Callable[[Sequence[FillJob], Bitmask], NDArray[np.int32]],
+    jobs: Sequence[FillJob],
+    bitmask: Bitmask,
+    name: str,
+) -> NDArray[np.int32]:
     given = [(job, job.matcher, tuple(job.draft_token_ids), job.first_row) for job in jobs]
-    result = strategy.fill(jobs, bitmask)
+    result = fill(jobs, bitmask)
     expect(isinstance(result, np.ndarray), f"{name}: fill returned a {type(result).__name__}, no array")
     expect(result.dtype == np.int32, f"{name}: fill of {len(jobs)} jobs returned {result.dtype}, not int32")
     expect(result.shape == (len(given),), f"{name}: fill of {len(given)} jobs returned shape {result.shape}")
@@ -34,6 +68,11 @@ def filled(strategy: GrammarStrategy, jobs: Sequence[FillJob], bitmask: Bitmask,
     )
     expect(same, f"{name}: fill changed its list of jobs, or a matcher, drafts or first row of one")
     return result
+
+
+def why(job: FillJob) -> str:
+    """The error of a job that failed, for messages."""
+    return "" if job.error is None else f" (the job's error is {short_repr(job.error)})"
 
 
 @dataclass
@@ -83,7 +122,8 @@ def expect_filled(parts: Sequence[Part], name: str, num_rows: int) -> None:
     untouched = set(range(num_rows))
     for part, count in zip(parts, result.tolist(), strict=True):
         accepted, rows = part.wanted()
-        expect(count == accepted, f"{name}: {part.what}: fill returned {count}, one at a time {accepted} are accepted")
+        said = f"{name}: {part.what}: fill returned {count}{why(part.job) if count < 0 else ''}"
+        expect(count == accepted, f"{said}, one at a time {accepted} are accepted")
         for i, row in enumerate(rows):
             same = (bitmask[part.first_row + i] == row).all()
             expect(same, f"{name}: {part.what}: row {i} of its rows is not the mask there")
@@ -110,7 +150,7 @@ def _legal_drafts(case: Case, seed: int, steps: int) -> list[int]:
     return walk(case.session(), seed, steps)
 
 
-@check("grammar")
+@check("grammar", acts=("fills",))
 def fill_is_one_mask_after_another(subject: GrammarSubject) -> None:
     """A job's first row is the mask of its state, the row after draft i the mask once drafts up to i were accepted."""
     for case in subject.few():
@@ -158,7 +198,7 @@ def fill_stops_at_a_draft_that_terminates(subject: GrammarSubject) -> None:
             expect(not session.is_terminated(), f"{case.name}: {part.what} left its matcher terminated")
 
 
-@check("grammar")
+@check("grammar", acts=("fills",))
 def fill_leaves_every_state(subject: GrammarSubject) -> None:
     """All matchers end a fill in the state they started in."""
     for case in subject.few():
@@ -174,7 +214,7 @@ def fill_leaves_every_state(subject: GrammarSubject) -> None:
                 expect_same(part.session, twin, case.vocabulary, f"{case.name}: {part.what}: after a fill")
 
 
-@check("grammar")
+@check("grammar", acts=("fills",))
 def fill_takes_jobs_in_any_order(subject: GrammarSubject) -> None:
     """Each job's rows are where its `first_row` says, in whichever order the jobs come."""
     parts = []
@@ -188,7 +228,7 @@ def fill_takes_jobs_in_any_order(subject: GrammarSubject) -> None:
     expect_filled(order, "jobs out of order", row + 2)
 
 
-@check("grammar")
+@check("grammar", acts=("fills",))
 def jobs_are_updated_from_step_to_step(subject: GrammarSubject) -> None:
     """A job that is used again, with other drafts and another row, gives what a new one gives."""
     for case in subject.few(most=1):
@@ -216,14 +256,19 @@ def fill_of_no_jobs_is_nothing(subject: GrammarSubject) -> None:
 def a_failed_job_fails_alone(subject: GrammarSubject) -> None:
     """The result of a job whose matcher failed, at a dead end or otherwise, is -1, its `error` says why, and all other
     jobs are filled right."""
+    rows = (5, 3, 1)  # later jobs have earlier rows
     for dead in dead_ends(subject):
-        for failing in range(3):
-            # later jobs have earlier rows
-            rows = (5, 3, 1)
-            drafts = dead.token_ids[:1]
+        for failing, drafts in product(range(3), (dead.token_ids[:1], [])):
             parts = [Part(dead.twin() if i == failing else dead.fresh(), drafts, rows[i]) for i in range(3)]
             _expect_failed_alone(parts, failing, f"{dead.name}: three jobs", "where no token is legal")
     for case in subject.few(most=1):
+        for failing, error in product((0, 2, NUM_MANY - 1), ERRORS):
+            parts = []
+            for i in range(NUM_MANY if failing > 2 else 3):
+                parts.append(Part(case.session(), walk(case.session(), i, i % 2), 2 * i))
+            if not break_matcher(parts[failing].session, error):
+                break
+            _expect_failed_alone(parts, failing, f"{case.name}: {len(parts)} jobs", "whose matcher is broken", error)
         for failing in range(3):
             parts = [Part(case.session(), walk(case.session(), i, min(1, i)), (5, 3, 1)[i]) for i in range(3)]
             parts[failing].job.matcher = Broken()
@@ -235,6 +280,32 @@ def a_failed_job_fails_alone(subject: GrammarSubject) -> None:
                 raise
             except Exception:
                 return  # it takes no matcher but its own
+
+
+NUM_MANY = 12
+"""Jobs of a batch that is worth more than one thread."""
+ERRORS = (RuntimeError, MemoryError, KeyError, OSError)
+
+
+def break_matcher(session: Session, kind: type[Exception]) -> bool:
+    """Make every method of the strategy's own matcher fail with an error of this kind, as one of a library with a bug
+    does; False if that cannot be done to an object of its class."""
+    matcher = session.matcher
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise kind("a matcher that is broken")
+
+    methods = {
+        name: fail
+        for cls in type(matcher).__mro__[:-1]
+        for name, value in vars(cls).items()
+        if callable(value) and not name.startswith("__") and not isinstance(value, type | staticmethod)
+    }
+    try:
+        matcher.__class__ = type(type(matcher).__name__, (type(matcher),), {**methods, "__slots__": ()})
+    except TypeError:
+        return False
+    return True
 
 
 class Bug(RuntimeError):
@@ -250,10 +321,24 @@ class Broken(Matcher):
     accept = fill_bitmask = is_terminated = is_accepting = validate = rollback = fork = _fail
 
 
-def _expect_failed_alone(parts: Sequence[Part], failing: int, name: str, why: str) -> None:
-    result, bitmask = fill(parts, name, num_rows=8)
+def _expect_failed_alone(
+    parts: Sequence[Part], failing: int, name: str, how: str, broken: type[Exception] | None = None
+) -> None:
+    """`broken`: the error that all methods of the matcher fail with; a fill that calls none has nothing to report."""
+    num_rows = 2 + max(part.first_row + part.num_rows for part in parts)
     failed = parts[failing]
-    expect(result[failing] == -1, f"{name}, {failed.what}, {why}: fill returned {result[failing]}, not -1")
+    try:
+        result, bitmask = fill(parts, name, num_rows=num_rows)
+    except AssertionError:
+        raise
+    except Exception as error:
+        if broken is None:
+            raise
+        said = f"{name}, {failed.what}, {how}: fill raised {error!r} instead of returning -1 for this job"
+        raise AssertionError(said) from error
+    if broken is not None and result[failing] >= 0:
+        return
+    expect(result[failing] == -1, f"{name}, {failed.what}, {how}: fill returned {result[failing]}, not -1")
     has_error = isinstance(failed.job.error, BaseException)
     expect(has_error, f"{name}, {failed.what}: its result is -1, but its error is {failed.job.error!r}")
     for part, count in zip(parts, result.tolist(), strict=True):
@@ -261,10 +346,12 @@ def _expect_failed_alone(parts: Sequence[Part], failing: int, name: str, why: st
             continue
         said = f"{name}, {part.what}, beside one that failed"
         accepted, rows = part.wanted()
-        expect(count == accepted, f"{said}: fill returned {count}, not {accepted}")
+        failed_too = why(part.job) if count < 0 else ""
+        expect(count == accepted, f"{said}: fill returned {count}{failed_too}, not {accepted}")
         for i, row in enumerate(rows):
             expect((bitmask[part.first_row + i] == row).all(), f"{said}: row {i} of its rows is wrong")
-    changed = [row for row in (0, 7) if (bitmask[row] != POISON).any()]
+    theirs = {row for part in parts for row in range(part.first_row, part.first_row + part.num_rows)}
+    changed = [row for row in range(num_rows) if row not in theirs and (bitmask[row] != POISON).any()]
     expect(not changed, f"{name}, one of which failed: fill changed rows {changed}, which are none of theirs")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from guideway.api import Choice, Constraint, FillJob, InvalidGrammar, JsonSchema, Regex, UnsupportedGrammar
 
+from guideway_conformance.grammar.batches import filled
 from guideway_conformance.grammar.lifetime import MANY
 from guideway_conformance.grammar.samples import Sample
 from guideway_conformance.grammar.session import Session, legal, new_rows, walk
@@ -235,7 +236,8 @@ def closing_ends_threads_and_files(subject: GrammarSubject) -> None:
             walk(case.session(), 0, 4)
             sessions = [case.session() for _ in range(MANY)]
             bitmask = new_rows(MANY, case.vocabulary, 0)
-            case.strategy.fill([FillJob(session.hosted(), (), i) for i, session in enumerate(sessions)], bitmask)
+            jobs = [FillJob(session.hosted(), (), i) for i, session in enumerate(sessions)]
+            filled(case.strategy, jobs, bitmask, case.name)
         cases[0].strategy.close()
         closed.append(cases)
 

@@ -165,7 +165,7 @@ def _answers(subject: GrammarSubject, case: Case) -> dict[str, object]:
         if not session.is_terminated():
             note("forced_tokens, validate or is_accepting", _ask(session))
             bitmask = new_rows(1, case.vocabulary, POISON)
-            note("fill", strategy.fill([FillJob(session.hosted())], bitmask).tolist())
+            note("fill", filled(strategy, [FillJob(session.hosted())], bitmask, case.name).tolist())
             note("fill", bitmask.tobytes())
         note("a fork", observe(session.fork()))
         if token_id is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from guideway.api import CompiledGrammar, FillJob, Matcher
 
-from guideway_conformance.grammar.batches import filled
+from guideway_conformance.grammar.batches import filled, why
 from guideway_conformance.grammar.session import Seen, Session, expect_same, new_rows, observe, walk
 from guideway_conformance.grammar.subject import Case, GrammarSubject
 from guideway_conformance.registry import check
@@ -125,10 +125,11 @@ def _fill_many(case: Case) -> None:
         walk(session, i, i % 2)
     bitmask = new_rows(MANY, case.vocabulary, 0)
     living = [(i, session) for i, session in enumerate(sessions) if not session.is_terminated()]
-    result = filled(case.strategy, [FillJob(session.hosted(), (), i) for i, session in living], bitmask, case.name)
-    for count, (i, session) in zip(result, living, strict=True):
+    jobs = [FillJob(session.hosted(), (), i) for i, session in living]
+    result = filled(case.strategy, jobs, bitmask, case.name)
+    for job, count, (i, session) in zip(jobs, result, living, strict=True):
         said = f"{case.name}: in a fill of {MANY} jobs, beside another strategy that may be closed, job {i}"
-        expect(count == 0, f"{said}: the result is {count}")
+        expect(count == 0, f"{said}: the result is {count}{why(job)}")
         expect(bitmask[i].tobytes() == observe(session)[2], f"{said} has not the mask it gets alone")
 
 

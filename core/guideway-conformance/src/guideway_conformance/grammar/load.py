@@ -11,7 +11,7 @@ from typing import Any
 
 from guideway.api import FillJob
 
-from guideway_conformance.grammar.batches import filled
+from guideway_conformance.grammar.batches import filled, why
 from guideway_conformance.grammar.extras import serializing_is_refused
 from guideway_conformance.grammar.languages import oracle
 from guideway_conformance.grammar.samples import LOOPS, loop
@@ -243,7 +243,7 @@ def batches_of_many_jobs_work(subject: GrammarSubject) -> None:
         result = filled(case.strategy, jobs, bitmask, name)
         for i, session in enumerate(sessions):
             what = f"{name}, job {i} {session.place} with drafts {show(case.vocabulary, drafts[i])}"
-            expect(result[i] == len(drafts[i]), f"{what}, all legal: the result is {result[i]}")
+            expect(result[i] == len(drafts[i]), f"{what}, all legal: the result is {result[i]}{why(jobs[i])}")
             for row, ahead in enumerate((session, session.twin().take(drafts[i]))[: 1 + len(drafts[i])]):
                 same = bitmask[3 * i + row].tobytes() == observe(ahead)[2]
                 expect(same, f"{what}: row {row} of its rows is not the mask it gets alone")

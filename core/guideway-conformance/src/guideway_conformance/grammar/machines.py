@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from guideway_conformance.grammar.batches import filled
+from guideway_conformance.grammar.batches import filled, why
 from guideway_conformance.grammar.languages import oracle
 from guideway_conformance.grammar.masks import POISON
 from guideway_conformance.grammar.session import Session, allowed, expect_same, new_rows, observe
@@ -117,7 +117,8 @@ class _Machine(RuleBasedStateMachine):
         bitmask = new_rows(len(token_ids) + 2, self.session.vocabulary, POISON)
         jobs = [FillJob(self.session.hosted(), token_ids, 1)]
         result = filled(self.session.strategy, jobs, bitmask, self.case.name)
-        expect(result[0] == wanted, f"{self.said('fill with drafts', token_ids)} returned {result[0]}, not {wanted}")
+        said = f"{self.said('fill with drafts', token_ids)} returned {result[0]}{why(jobs[0])}"
+        expect(result[0] == wanted, f"{said}, not {wanted}")
         for i in range(wanted + 1):
             ahead = self.model([*self.session.token_ids, *token_ids[:i]])
             _, _, row = observe(ahead)

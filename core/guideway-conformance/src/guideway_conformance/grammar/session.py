@@ -36,7 +36,7 @@ Seen: TypeAlias = tuple[bool, bool | None, bytes | None]
 
 class Session(Matcher):
     """Remembers what its matcher accepted. What the strategy does not declare it can undo or copy is done by replay, so
-    every matcher can be tested, and `fill` gets what a host would give it."""
+    every matcher can be tested. A host has such a wrapper too, and the default `fill` gets it."""
 
     def __init__(
         self,
@@ -66,6 +66,17 @@ class Session(Matcher):
         """Return what a host would work with: the bare matcher, if it can roll back and fork without limit."""
         can = self.strategy.max_rollback is None and "fork" in self.strategy.capabilities
         return self.matcher if can else self
+
+    def can_lend(self, num_drafts: int) -> bool:
+        """Return whether its matcher can accept so many drafts and roll them back."""
+        limit = self.strategy.max_rollback
+        return limit is None or num_drafts <= limit
+
+    def lend(self, num_drafts: int) -> Matcher:
+        """The bare matcher, which may accept so many drafts and rolls them back: it has that much less to undo."""
+        if self.strategy.max_rollback is not None:
+            self._undoable = min(self._undoable, self.strategy.max_rollback - num_drafts)
+        return self.matcher
 
     def accept(self, token_ids: Sequence[int]) -> int:
         count = self.matcher.accept(tuple(token_ids))

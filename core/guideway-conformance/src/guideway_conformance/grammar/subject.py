@@ -19,9 +19,19 @@ from guideway.api import (
 from guideway_conformance.grammar.samples import SAMPLES, Sample, of_example
 from guideway_conformance.grammar.session import Session, walk
 from guideway_conformance.grammar.vocabularies import ids_of, longest_tokens, standard
-from guideway_conformance.subjects import CannotRunHere, Subject
+from guideway_conformance.registry import Act
+from guideway_conformance.subjects import CannotRunHere, NotPerformed, Settings, Subject
 
-__all__ = ["Case", "GrammarSubject", "compiled_case"]
+__all__ = ["Case", "GrammarSubject", "compiled_case", "note_filled"]
+
+_FILLED = [0]
+"""Jobs in this process that a `fill` of a strategy's own filled, with matchers of its own."""
+
+
+def note_filled(num_jobs: int) -> None:
+    """Count jobs that were filled by a `fill` of the strategy's own."""
+    _FILLED[0] += num_jobs
+
 
 MOST_EXAMPLES = 4
 FEW = 2
@@ -76,6 +86,16 @@ class GrammarSubject(Subject):
     """Builds the strategy and compiles what there is to test it with."""
 
     kind = "grammar"
+
+    def __init__(self, component: Any, settings: Settings) -> None:
+        super().__init__(component, settings)
+        self._filled_before = _FILLED[0]
+
+    def require(self, acts: tuple[Act, ...]) -> None:
+        cls: Any = self.component
+        fills_itself = cls.fill is not GrammarStrategy.fill
+        if "fills" in acts and fills_itself and _FILLED[0] == self._filled_before:
+            raise NotPerformed("its own fill filled no job with a matcher of its own, so nothing is known of it")
 
     @classmethod
     def declared(cls, component: Any) -> frozenset[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from guideway.api import FillJob, UnsupportedCapability
 
+from guideway_conformance.grammar.batches import filled
 from guideway_conformance.grammar.samples import LOOPS, loop
 from guideway_conformance.grammar.session import Seen, Session, expect_same, legal, new_rows, observe, walk
 from guideway_conformance.grammar.subject import Case, GrammarSubject, compiled_case
@@ -187,7 +188,7 @@ def all_that_is_declared_can_be_rolled_back(subject: GrammarSubject) -> None:
             session = case.session().take(token_ids)
             if not session.is_terminated():
                 jobs = (FillJob(session.hosted(), tuple(drafts), 0),)
-                case.strategy.fill(jobs, new_rows(3, case.vocabulary, 0))
+                filled(case.strategy, jobs, new_rows(3, case.vocabulary, 0), case.name)
             for mover in (session.fork(), session):
                 undone = mover.undoable
                 for part in range(num_parts):

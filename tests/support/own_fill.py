@@ -1,0 +1,73 @@
+"""A strategy with a `fill` of its own, which takes its own matchers alone, and a limited rollback."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from guideway.api import CompiledGrammar, Constraint, FillJob, GrammarStrategy, Matcher, hookimpl
+from guideway.api.bitmask import Bitmask
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+from numpy.typing import NDArray
+
+MOST = 2
+
+
+class Own(Matcher):
+    """Rolls back two tokens at most, of the last ones alone."""
+
+    def __init__(self, inner: Matcher) -> None:
+        self.inner, self.undoable = inner, 0
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        count = self.inner.accept(token_ids)
+        self.undoable = min(MOST, self.undoable + count)
+        return count
+
+    def rollback(self, num_tokens: int) -> None:
+        if num_tokens > self.undoable:
+            raise ValueError(f"cannot roll back {num_tokens} tokens")
+        self.undoable -= num_tokens
+        self.inner.rollback(num_tokens)
+
+    def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
+        self.inner.fill_bitmask(bitmask, row)
+
+    def is_terminated(self) -> bool:
+        return self.inner.is_terminated()
+
+    def is_accepting(self) -> bool:
+        return self.inner.is_accepting()
+
+
+class Compiled(CompiledGrammar):
+    def __init__(self, inner: CompiledGrammar) -> None:
+        self.inner = inner
+
+    def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
+        return Own(self.inner.matcher(stop_token_ids))
+
+    @property
+    def nbytes(self) -> int:
+        return self.inner.nbytes
+
+
+class Strategy(ReferenceStrategy):
+    name: ClassVar[str] = "own-fill"
+    capabilities: ClassVar[frozenset[str]] = frozenset()
+    max_rollback: ClassVar[int | None] = MOST
+
+    def compile(self, constraint: Constraint) -> Any:
+        return Compiled(super().compile(constraint))
+
+    def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
+        for job in jobs:
+            if type(job.matcher) is not Own or len(job.draft_token_ids) > MOST:
+                raise TypeError(f"no job for a library: {job}")
+        return super().fill(jobs, bitmask)
+
+
+@hookimpl
+def guideway_grammar_strategy() -> type[GrammarStrategy]:
+    return Strategy
