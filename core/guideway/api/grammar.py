@@ -163,7 +163,7 @@ class FillJob:
     """
 
     matcher: Matcher
-    """For a `fill` that a strategy overrides, one of its own: what `CompiledGrammar.matcher` or `Matcher.fork` returned.
+    """For a `fill` that a strategy overrides, one of its own, as `CompiledGrammar.matcher` or `Matcher.fork` returned.
     The default may get one of the host's, which replays."""
     draft_token_ids: Sequence[int] = ()
     first_row: int = 0

@@ -26,7 +26,7 @@ Act: TypeAlias = Literal["rows", "drafts", "hears", "feedback", "forks", "fills"
 KIND_MODULES = {
     "grammar": (
         *("alive", "accepting", "masks", "stopping", "undoing", "batches", "languages", "compiling", "supporting"),
-        *("whitespace", "texts", "embedding", "apart"),
+        *("whitespace", "texts", "embedding", "apart", "options"),
         *("lifetime", "hosting", "extras", "sizes", "collisions", "machines", "load", "growth", "keywords"),
     ),
     "device": (

@@ -58,6 +58,8 @@ def regex_language(pattern: str) -> Language:
     if not _has_alternatives(pattern):
         pattern = pattern.removeprefix("^")
         pattern = pattern if pattern.endswith("\\$") else pattern.removesuffix("$")
+    if re.search(r"(?<!\\)(?:\\\\)*\[\^?\]", pattern):  # it would take the bracket for the end of the set
+        raise UnsupportedGrammar("lm-format-enforcer has no sets that begin with ]", feature="regex:set")
     parser = regex_parser(pattern)
     automaton = parser.context.pattern
     named = {c for c in automaton.alphabet if isinstance(c, str) and ord(c) > 127}

@@ -75,6 +75,8 @@ JSON_KINDS = frozenset({"json_schema", "json_object"})
 _CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")
 
 # Messages of xgrammar about text that is well formed.
+_OTHERWISE = re.compile(r"(?<!\\)(?:\\\\)*(?:\\[AZ]|\[\^?\])")
+"""Syntax that xgrammar reads in another way than Python: ``\\A`` as a letter, the bracket of ``[^]a]`` as an end."""
 _PLACE = re.compile(r" at (?:position (?P<position>\d+)|line (?P<line>\d+), column (?P<column>\d+))")
 _UNSUPPORTED = re.compile("support|not implemented|exceed|limit", re.IGNORECASE)
 # and what it says of its own reading of a schema
@@ -203,6 +205,8 @@ class Strategy(GrammarStrategy):
                     **(_SPACED if constraint.spacing == "spaced" else {}),
                 )
             case "regex":
+                if _OTHERWISE.search(source):
+                    raise UnsupportedGrammar(r"xgrammar has no \A, \Z and sets that begin with ]", feature="regex")
                 return compiler.compile_regex(source)
             case "choice":
                 return compiler.compile_grammar("root ::= " + " | ".join(map(_ebnf_literal, json.loads(source))))

@@ -8,6 +8,7 @@ from guideway.api import Matcher, UnsupportedCapability
 
 from guideway_conformance.grammar.session import Session, expect_same, legal, observe, walk
 from guideway_conformance.grammar.subject import GrammarSubject, compiled_case
+from guideway_conformance.grammar.undoing import FURTHEST, far_ways
 from guideway_conformance.grammar.vocabularies import show
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
@@ -215,3 +216,32 @@ def _refuses_to_validate(session: Session) -> None:
     except UnsupportedCapability:
         return
     expect(False, f"validate of {first} returned {count}, although it neither can roll back nor overrides validate")
+
+
+@check("grammar", seconds=60)
+def validate_takes_any_number_of_tokens(subject: GrammarSubject) -> None:
+    """A validate that a matcher overrides judges more tokens than can be rolled back, and takes nothing of what can be:
+    rollback afterwards goes as far as before."""
+    limit = subject.component.max_rollback
+    if limit is None:
+        return
+    for case, token_ids in far_ways(subject, min(2 * limit + 3, FURTHEST)):
+        for start in {0, len(token_ids) // 2, max(0, len(token_ids) - limit - 1)}:
+            session, ahead = case.session().take(token_ids[:start]), token_ids[start:]
+            if _can_validate(session) is not None:
+                return
+            before = observe(session)
+            said = (
+                f"{case.name}: after {start} tokens, validate of {len(ahead)} more, where {limit} can be rolled back,"
+            )
+            try:
+                count = session.matcher.validate(tuple(ahead))
+            except Exception as error:
+                raise AssertionError(f"{said} raised {error!r}") from error
+            expect(count == len(ahead), f"{said} returned {count}, and accept takes all")
+            expect_same(session, before, case.vocabulary, f"{said} moved the matcher")
+            undone = session.undoable
+            if undone:
+                session.rollback(undone)
+                wanted = case.session().take(token_ids[: start - undone])
+                expect_same(session, wanted, case.vocabulary, f"{said} and {undone} tokens rolled back")

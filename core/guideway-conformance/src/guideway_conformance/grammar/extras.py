@@ -215,8 +215,10 @@ def a_completion_completes(subject: GrammarSubject) -> None:
 
 @check("grammar", capability="shortest_completion", refusal=completing_is_refused, seconds=240)
 def a_completion_is_found_if_there_is_one(subject: GrammarSubject) -> None:
-    """Shortest_completion returns None only if no completion is as short as `limit`."""
+    """Shortest_completion returns None only if no completion is as short as `limit`: not where that of a larger limit
+    is, nor where the rest of an output is."""
     for case in subject.few(most=3):
+        _expect_completed_within(case)
         for session in _places(case, 1):
             shortest = _shortest(case, session)
             if shortest is None:
@@ -227,6 +229,28 @@ def a_completion_is_found_if_there_is_one(subject: GrammarSubject) -> None:
             for limit in range(max(0, shortest - 2), shortest):
                 found = session.matcher.shortest_completion(limit)
                 expect(found is None, f"{said}({limit}) returned {found}")
+
+
+def _expect_completed_within(case: Case) -> None:
+    """Fail if a completion is not found with the limit that it, or the rest of an output that is known, needs."""
+    way = case.whole()
+    session = case.session()
+    for i, token_id in enumerate(way):
+        left = len(way) - i
+        said = f"{case.name}: {session.place}, where {left} tokens complete the output, shortest_completion"
+        found = session.matcher.shortest_completion(left)
+        expect(found is not None, f"{said}({left}) returned None")
+        needed = len(list(found or ()))
+        if needed < left:
+            again = session.matcher.shortest_completion(needed)
+            expect(again is not None, f"{said}({left}) returned {needed} tokens, and ({needed}) None")
+        session.take([token_id])
+    for session in _places(case, 1):
+        known = session.matcher.shortest_completion(LIMIT)
+        if known is not None:
+            again = session.matcher.shortest_completion(len(known))
+            said = f"{case.name}: {session.place}, shortest_completion({LIMIT}) returned {len(known)} tokens"
+            expect(again is not None, f"{said}, and ({len(known)}) None")
 
 
 def _shortest(case: Case, session: Session, most: int = 4) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from guideway.api import Matcher, Vocabulary
 
-from guideway_conformance.grammar.samples import RARE_REGEX, Spellings
+from guideway_conformance.grammar.samples import MEANT, RARE_REGEX, Spellings
 from guideway_conformance.grammar.session import Session, expect_same, legal, walk
 from guideway_conformance.grammar.subject import Case, GrammarSubject, compiled_case
 from guideway_conformance.grammar.vocabularies import ids_of, standard
@@ -53,6 +53,23 @@ def a_regex_allows_exactly_its_matches(subject: GrammarSubject) -> None:
             for text in texts:
                 accepted = is_output(case.session().matcher, ids_of(standard(), text), stop)
                 expect(accepted == allowed, f"{case.name}: {text!r} is {'accepted' if accepted else 'refused'}")
+
+
+@check("grammar", trait="kind:regex", seconds=60)
+def a_pattern_means_what_python_says(subject: GrammarSubject) -> None:
+    """The language of a regex is all texts that Python's `re.fullmatch` takes, but that a strategy is free to have `.`
+    take a line end, and classes such as `\\w` letters past ASCII: an anchor, a boundary, a flag or other syntax that it
+    reads in another way it refuses or calls unenforced."""
+    strategy, stop = subject.build(), max(standard().stop_token_ids)
+    for sample in MEANT:
+        case = compiled_case(strategy, standard(), sample)
+        if case is None or case.support.unenforced:
+            continue
+        for texts, allowed in (([ways[0] for ways in sample.accepted], True), (sample.rejected, False)):
+            for text in texts:
+                accepted = is_output(case.session().matcher, ids_of(standard(), text), stop)
+                said = f"{case.name}: {text!r} is {'accepted' if accepted else 'refused'}, and supports says nothing"
+                expect(accepted == allowed, said)
 
 
 @check("grammar", trait="kind:choice", seconds=60)

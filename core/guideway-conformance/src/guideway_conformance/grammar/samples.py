@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -14,7 +16,7 @@ from guideway.json_schema.cases import is_valid
 
 from guideway_conformance.grammar.vocabularies import standard
 
-__all__ = ["LOOPS", "RARE_REGEX", "SAMPLES", "Sample", "loop", "of_example", "spellings"]
+__all__ = ["LOOPS", "MEANT", "RARE_REGEX", "SAMPLES", "Sample", "loop", "of_example", "spellings"]
 
 Spellings: TypeAlias = tuple[bytes, ...]
 """Ways to write one output: a strategy may take any of them, and need not take more than one."""
@@ -99,8 +101,25 @@ def _no_constant(text: str) -> None:
     raise ValueError(f"{text} is Python's, not JSON's")
 
 
+def is_match(pattern: str, text: str) -> bool:
+    """Return whether `text` as a whole matches `pattern` as Python reads it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return re.fullmatch(pattern, text) is not None
+
+
 _HARD = frozenset({"anyOf", "$ref", "pattern", "minItems", "maxItems", "minimum", "maximum"})
-_NO_STRINGS = (b'"a\nb"', b'"\x00"', b'"\x1f"', b'"\\x"', b'"\\u12"', b'"a', b"'a'", b'"a" "b"')
+_NO_CHARACTERS = (
+    *(b"\xc0\x80", b"\xc1\xbf", b"\xe0\x80\x80", b"\xf0\x80\x80\x80", b"\xed\xa0\x80", b"\xed\xbf\xbf"),
+    *(b"\xf4\x90\x80\x80", b"\xf8\x88\x80\x80\x80", b"\x80", b"\xe9", b"\xc3", b"\xe4\xb8", b"\xff", b"\xff\xfe"),
+)
+"""Forms that are too long, surrogates, numbers past the last character, and characters that are cut."""
+_NO_UTF8 = tuple(no for no in _NO_CHARACTERS if no[0] != 0xED)
+_NO_STRINGS = (
+    *(b'"a\nb"', b'"\x00"', b'"\x1f"', b'"\\x"', b'"\\u12"', b'"a', b"'a'", b'"a" "b"'),
+    *(b'"%s"' % no for no in _NO_CHARACTERS),
+)
+_NO_NAMES = tuple(b'{"%s":1}' % no for no in _NO_CHARACTERS)
 _NULL = {"type": "null"}
 _INTEGER = {"type": "integer"}
 _PERSON = {
@@ -117,8 +136,6 @@ _OPTIONAL = {
 }
 _TREE = {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/tree"}, _NULL]}}
 _FLAG = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
-
-_NO_CHARACTERS = (b"\xc0\x80", b"\xe0\x80\x80", b"\xf4\x90\x80\x80", b"\x80", b"\xe9", b"\xc3", b"\xff")
 
 _REGEX = (
     _regex("abc[0-9]", ["abc0", "abc7"], ["abc", "abd1", "abc12", ""]),
@@ -140,9 +157,9 @@ RARE_REGEX = (
     _regex("[é]", ["é"], ["e", "è"], [b"\xe9", b"\xc3"]),
     _regex("[äöü]+", ["ä", "öü"], ["a", "äa"], [b"\xe4", b"\xf6\xfc"]),
     _regex("[ж-я]", ["щ"], ["a", "Я"], [b"\xd0"]),
-    _regex("[^é]", ["e", "è", "中"], ["é", "ee"], _NO_CHARACTERS),
-    _regex("[^a]", ["b", "é", "中"], ["a", "bb"], _NO_CHARACTERS),
-    _regex(".", ["a", "é", "中", "\U0001f600"], ["", "aa"], _NO_CHARACTERS),
+    _regex("[^é]", ["e", "è", "中"], ["é", "ee"], _NO_UTF8),
+    _regex("[^a]", ["b", "é", "中"], ["a", "bb"], _NO_UTF8),
+    _regex(".", ["a", "é", "中", "\U0001f600"], ["", "aa"], _NO_UTF8),
     _regex("xa{0,0}", ["x"], ["xa", "xaaa"]),
     _regex("xa{0}", ["x"], ["xa", "xaaa"]),
     _regex("x(ab){0,0}y", ["xy"], ["xaby", "xababy"]),
@@ -150,6 +167,32 @@ RARE_REGEX = (
     _regex("xa{1,1}", ["xa"], ["x", "xaa"]),
 )
 """For rules of expressions alone: letters past ASCII, bytes that are no character, and repetitions of nothing."""
+
+_MEANT: tuple[tuple[str, tuple[str, ...]], ...] = (
+    *((pattern, ("ab", "a b", "a", "b", "a$b", "a^b", "$", "^")) for pattern in ("a$b", "a^b", "(a$|b)b", "a(^b|c)")),
+    *((pattern, ("ab", "a b", "a", "abb")) for pattern in (r"a\bb", r"a\Bb", r"a\b b", r"\Bab", r"\bab\b", r"ab\B")),
+    *((pattern, ("ab", "ab\n", "aab", "abb", "AabZ", "Aab", "abZ")) for pattern in ("^ab$", "^ab", "ab$", r"\Aab\Z")),
+    *((pattern, ("a", "ac", "bc", "b", "c")) for pattern in ("(^a|b)c", "a|^b", "(a$|b)c", "^a|b$")),
+    *((pattern, ("yes", "YES", "Yes", "i:yes")) for pattern in ("(?i:yes)", "(?i)yes", "(?-i:yes)", "y(?i:e)s")),
+    *((pattern, ("a\nb", "ab", "a b", "axb", "a.b")) for pattern in ("(?s:a.b)", "(?s)a.b", "(?x:a b)", "(?x) a b")),
+    *((pattern, ("a", "a\na", "aa", "\na")) for pattern in ("(?m:^a$)", "(?m)^a$\n^a$")),
+    *((pattern, ("aab", "b", "ab", "a*?b", "a+b")) for pattern in ("a*?b", "a+?b", "a??b", "a*+b", "a++b")),
+    *((pattern, ("abc", "ac", "abbc", "a:c")) for pattern in ("(?:a|ab)c", "(?>a|ab)c", "(?P<x>a|ab)c")),
+    *((pattern, ("ab", "aa", "a1", "a\\1")) for pattern in (r"(a)\1", r"(?P<x>a)(?P=x)", r"(a)(?(1)b|c)")),
+    *((pattern, ("ab", "a", "b")) for pattern in ("a(?=b)b", "a(?!b)b", "(?<=a)b", "a(?<!a)b")),
+    *(
+        (pattern, ("a", "&", "-", "b", "]", "^", "[", "a&&b"))
+        for pattern in ("[a&&b]", "[]a]", "[^]a]", "[a^]", "[a-]")
+    ),
+    *((pattern, ("a", "aa", "a{,2}", "", "aaa")) for pattern in ("a{,2}", "a{0,2}")),
+    *((pattern, ("A", "x41", r"\x41", "é", "u00e9")) for pattern in (r"\x41", r"\u00e9", r"\t|\n")),
+    *((pattern, ("a/b", "a-b", "$", r"\$", "a.b", "axb")) for pattern in (r"a\/b", r"a\-b", r"\$", r"a\.b")),
+)
+MEANT = tuple(
+    _regex(pattern, [t for t in texts if is_match(pattern, t)], [t for t in texts if not is_match(pattern, t)])
+    for pattern, texts in _MEANT
+)
+"""Expressions that few engines have all of, and texts that match each as a whole or not, in the words of Python."""
 
 _CHOICE = (
     _choice("yes", "no", rejected=["ye", "yesno", "maybe", ""]),
@@ -177,7 +220,7 @@ _JSON_SCHEMA = (
     ),
     _schema({"enum": ["red", "green", 1]}, ["red", "green", 1], ["blue", "re", 2, None]),
     _schema(_INTEGER, [0, 12, -3], [1.5, "1", None, [1]]),
-    _schema({"type": "string"}, ["", "abc", "é中", 'a"b'], [1, None, ["a"]], _NO_STRINGS),
+    _schema({"type": "string"}, ["", "abc", "é中", 'a"b', "\U0001f600"], [1, None, ["a"]], _NO_STRINGS),
     _schema({"type": "number"}, [0, 1.5, -2], ["1", True], [b"01", b"1.", b"+1", b".5", b"1e", b"NaN"]),
     _schema(
         {"type": "array", "items": _INTEGER}, [[], [1], [1, 2, 3]], [["a"], {}, [1, None]], [b"[1,]", b"[,1]", b"[1 2]"]
@@ -202,7 +245,7 @@ _JSON_OBJECT = (
     Sample(
         JsonObject(),
         tuple(map(spellings, [{}, {"a": 1}, {"a": {"b": [1, None, "x", True]}}])),
-        tuple(text for value in ([1], 1, "x", None) for text in spellings(value)),
+        (*(text for value in ([1], 1, "x", None) for text in spellings(value)), *_NO_NAMES),
         lambda text: _json_flaw({"type": "object"}, text),
     ),
 )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from guideway.api import JsonSchema
+from guideway.json_schema.cases import is_valid
 
 from guideway_conformance.grammar.languages import is_output
 from guideway_conformance.grammar.samples import Sample
@@ -57,6 +58,64 @@ _WRONG: tuple[tuple[dict[str, Any] | bool, tuple[bytes, ...]], ...] = (
     *_equal_in_python(),
 )
 """Schemas, and texts that are invalid under each, by what they mean."""
+
+
+_SIZED: dict[str, tuple[str, str, Callable[[int], Any]]] = {
+    "array": ("minItems", "maxItems", lambda n: [None] * n),
+    "string": ("minLength", "maxLength", lambda n: n * "a"),
+    "object": ("minProperties", "maxProperties", lambda n: dict.fromkeys("abcdef"[:n])),
+    "integer": ("minimum", "maximum", lambda n: n),
+    "number": ("exclusiveMinimum", "exclusiveMaximum", lambda n: n),
+}
+"""By type: keywords that bound it from below and above, and an instance of each size."""
+_BOUNDS = ((3, 1), (1, 0), (2, 1), (5, 4), (4, 0), (0, 0), (1, 1), (2, 2), (1, 2), (0, 3))
+"""Bounds that leave nothing between them, or little."""
+_AROUND: tuple[tuple[Callable[[Any], Any], Callable[[Any], Any]], ...] = (
+    (lambda schema: schema, lambda value: value),
+    (lambda schema: {"type": "array", "items": schema}, lambda value: [value]),
+    (lambda schema: {"type": "object", "properties": {"z": schema}, "required": ["z"]}, lambda value: {"z": value}),
+    (lambda schema: {"anyOf": [schema, {"type": "boolean"}]}, lambda value: value),
+)
+
+
+def _bounded() -> Iterator[dict[str, Any]]:
+    """Schemas with a pair of bounds each."""
+    items: dict[str, Any] = {"items": {"type": "null"}}
+    for name, (least, most, _) in _SIZED.items():
+        pairs = (
+            [(least, most)]
+            if name not in ("integer", "number")
+            else [(low, high) for low in ("minimum", "exclusiveMinimum") for high in ("maximum", "exclusiveMaximum")]
+        )
+        for low, high in pairs:
+            for bounds in _BOUNDS:
+                schema = {"type": name, low: bounds[0], high: bounds[1]}
+                yield {**schema, **items} if name == "array" else schema
+    yield {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a", "b"], "maxProperties": 1}
+    yield {"type": "object", "properties": {"a": {}}, "additionalProperties": False, "minProperties": 2}
+    yield {"type": "array", "prefixItems": [{"type": "null"}], "items": False, "minItems": 2}
+    yield {"type": "string", "minLength": 3, "pattern": "^a{0,2}$"}
+
+
+@check("grammar", trait="kind:json_schema", seconds=120)
+def bounds_that_cross_leave_nothing(subject: GrammarSubject) -> None:
+    """Two keywords that bound an instance from below and above both hold, though they leave little between them or
+    nothing, wherever the schema stands: where supports leaves nothing unenforced, no text outside is accepted."""
+    strategy, stop = subject.build(), max(standard().stop_token_ids)
+    for number, schema in enumerate(_bounded()):
+        for around, instance in (_AROUND[0], _AROUND[1 + number % (len(_AROUND) - 1)]):
+            whole = around(schema)
+            case = compiled_case(strategy, standard(), Sample(JsonSchema(whole)))
+            if case is None or case.support.unenforced:
+                continue
+            for size in range(6):
+                value = instance(_SIZED[schema["type"]][2](size))
+                text = json.dumps(value, separators=(",", ":")).encode()
+                if is_valid(whole, value, whole):
+                    continue
+                accepted = is_output(case.session().matcher, ids_of(standard(), text), stop)
+                said = f"with the schema {json.dumps(whole)}, {text.decode()} is accepted, and supports says nothing"
+                expect(not accepted, said)
 
 
 @check("grammar", trait="kind:json_schema", seconds=60)

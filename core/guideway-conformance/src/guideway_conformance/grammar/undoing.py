@@ -183,7 +183,7 @@ def all_that_is_declared_can_be_rolled_back(subject: GrammarSubject) -> None:
     """A matcher rolls back as many tokens as `max_rollback` says, at once or in parts, however many it accepted before,
     whether or not a fill with drafts came last, and so do its forks."""
     limit = subject.component.max_rollback
-    for case, token_ids in _far(subject, FAR if limit is None else min(2 * limit + 3, FURTHEST)):
+    for case, token_ids in far_ways(subject, FAR if limit is None else min(2 * limit + 3, FURTHEST)):
         for num_parts, drafts in ((1, ()), (2, ()), (1, token_ids[:2])):
             session = case.session().take(token_ids)
             if not session.is_terminated():
@@ -198,7 +198,7 @@ def all_that_is_declared_can_be_rolled_back(subject: GrammarSubject) -> None:
                 expect_same(mover, wanted, case.vocabulary, when)
 
 
-def _far(subject: GrammarSubject, most: int) -> Iterator[tuple[Case, Sequence[int]]]:
+def far_ways(subject: GrammarSubject, most: int) -> Iterator[tuple[Case, Sequence[int]]]:
     """Grammars with a way of `most` tokens into each, or of as many as were found."""
     for sample, first, pieces in LOOPS:
         if sample.constraint.kind in subject.component.kinds:

@@ -26,13 +26,28 @@ _CLOSED = {
     "required": ["a", "b"],
     "additionalProperties": False,
 }
-_SCHEMAS = (
+_EMPTIES = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "object", "properties": {"c": {"type": "null"}}, "additionalProperties": False},
+        "b": {"type": "array", "items": {"type": "null"}},
+    },
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+_SCHEMAS: tuple[tuple[Any, Any], ...] = (
     (_CLOSED, _VALUE),
     (_ANY, [1, [True, {"k": [2, None]}], {}]),
     ({"enum": [_VALUE, "z"]}, _VALUE),
     ({"type": "array", "items": {"type": "integer"}}, [1, 2, 3]),
     ({"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 2}, [True, False]),
+    ({"type": "object"}, {}),
+    ({"type": "object", "properties": {"a": {"type": "null"}}, "additionalProperties": False}, {}),
+    ({"type": "array", "items": {"type": "boolean"}}, []),
+    (_EMPTIES, {"a": {}, "b": []}),
 )
+"""Schemas and a value of each: full and empty objects and arrays, alone and in others."""
+_BLANKS = (" ", "\n", "\t", "\r", " \n")
 
 
 @check("grammar", trait="kind:json_schema", seconds=120)
@@ -51,7 +66,7 @@ def white_space_is_what_was_asked_for(subject: GrammarSubject) -> None:
             for text, allowed in _texts(value, whitespace):
                 whole = before + text.encode() + after
                 accepted = is_output(case.session().matcher, ids_of(standard(), whole), stop)
-                what = f"{constraint.kind} with whitespace={whitespace!r}"
+                what = f"{constraint.kind} {constraint.source():.60} with whitespace={whitespace!r}"
                 expect(
                     allowed is not False or not accepted,
                     f"{what}: {text!r:.200} is accepted, and supports says nothing",
@@ -66,7 +81,8 @@ def _constraints(whitespace: Whitespace) -> Iterator[tuple[Constraint, Any, byte
         content = {"type": "json_schema", "json_schema": schema}
         modern = {"type": "structural_tag", "format": {"type": "tag", "begin": "<", "content": content, "end": ">"}}
         yield StructuralTag(modern, whitespace=whitespace), value, b"<", b">"
-    yield JsonObject(whitespace=whitespace), _VALUE, b"", b""
+    for value in (_VALUE, {}):
+        yield JsonObject(whitespace=whitespace), value, b"", b""
 
 
 def _texts(value: Any, whitespace: Whitespace) -> Iterator[tuple[str, bool | None]]:
@@ -74,13 +90,14 @@ def _texts(value: Any, whitespace: Whitespace) -> Iterator[tuple[str, bool | Non
     tokens = list(_tokens(value))
     compact = "".join(tokens)
     spaced = json.dumps(value)
-    yield spaced, True if whitespace == "spaced" else False if whitespace == "compact" else None
-    yield compact, whitespace != "spaced"
+    yield spaced, True if whitespace == "spaced" else False if whitespace == "compact" and spaced != compact else None
+    yield compact, whitespace != "spaced" or spaced == compact
     yield f" {compact}", False
     yield f"{compact}\n", False
     for i in range(1, len(tokens)):
-        for most in (1, MAX_WHITESPACE, MAX_WHITESPACE + 1):
-            text = "".join(tokens[:i]) + " " * most + "".join(tokens[i:])
+        for most in (1, MAX_WHITESPACE, MAX_WHITESPACE + 1, 2 * MAX_WHITESPACE):
+            blanks = " " if most == 1 else _BLANKS[(i + most) % len(_BLANKS)]
+            text = "".join(tokens[:i]) + (blanks * most)[:most] + "".join(tokens[i:])
             is_bounded = whitespace == "any" or (whitespace == "bounded" and most <= MAX_WHITESPACE)
             yield text, None if is_bounded else whitespace == "spaced" and text == spaced
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import warnings
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ def utf8(low, high):
 
 
 class Part:
-    """What is left of one character of a set: its possible bytes."""
+    """The rest of one character of a set: its possible bytes."""
 
     def __init__(self, sequences) -> None:
         self.sequences, self.steps = sequences, {}
@@ -366,7 +366,7 @@ class RegexMatcher(Matcher):
         del self.states[len(self.states) - num_tokens :]
 
     def fork(self) -> Matcher:
-        return RegexMatcher(self.compiled, self.stop_token_ids, self.states.copy())
+        return type(self)(self.compiled, self.stop_token_ids, self.states.copy())
 
     def write(self, state: frozenset, bitmask: Bitmask, row: int) -> None:
         words = self.compiled.mask(state)
@@ -387,6 +387,34 @@ class RegexMatcher(Matcher):
 
     def is_accepting(self) -> bool:
         return self.compiled.final in self.states[-1]
+
+
+BACK = 128
+
+
+class Bounded(Regexes):
+    """Rolls back 128 tokens, and fills by itself as `Regexes` does."""
+
+    name = "bounded"
+    max_rollback = BACK
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if constraint.kind not in self.kinds:
+            raise UnsupportedGrammar(f"{self.name} cannot compile {constraint.kind}", feature=constraint.kind)
+        return BoundedAutomaton(parse(constraint.source()), self.root, self.texts, self.options.masks)
+
+
+class BoundedAutomaton(Automaton):
+    def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
+        return BoundedMatcher(self, stop_token_ids, deque([self.start], BACK + 1))
+
+
+class BoundedMatcher(RegexMatcher):
+    def rollback(self, num_tokens: int) -> None:
+        if not 0 <= num_tokens < len(self.states):
+            raise ValueError(f"cannot roll back {num_tokens} tokens")
+        for _ in range(num_tokens):
+            self.states.pop()
 
 
 @hookimpl

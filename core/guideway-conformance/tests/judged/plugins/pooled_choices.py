@@ -117,7 +117,7 @@ class CompiledChoices(CompiledGrammar):
         return json.dumps(self.choices, ensure_ascii=False).encode()
 
     def moves(self, node: int) -> dict[int, int]:
-        """Where each token leads that may come at `node`."""
+        """The nodes to which the tokens lead that may come at `node`."""
         with self.lock:
             found = self.learnt.get(node)
         if found is None:

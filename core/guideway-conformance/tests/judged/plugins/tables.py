@@ -49,7 +49,7 @@ class Column(NamedTuple):
     unique: bool
 
     def next_bytes(self, cell: bytes) -> bytes:
-        """What may come after the first bytes of a cell, were it not a key."""
+        """Return what may come after the first bytes of a cell, were it not a key."""
         if self.type == "flag":
             return bytes(flag[len(cell)] for flag in FLAGS if flag.startswith(cell) and flag != cell)
         if len(cell) == LONGEST[self.type] or cell == b"0":
@@ -60,7 +60,7 @@ class Column(NamedTuple):
         return cell in FLAGS if self.type == "flag" else cell != b""
 
     def alive(self, cell: bytes, seen: frozenset[bytes]) -> bool:
-        """Whether `cell` is the beginning of one that is not in `seen`."""
+        """Return whether `cell` is the beginning of one that is not in `seen`."""
         if self.whole(cell) and cell not in seen:
             return True
         return any(self.alive(cell + bytes((byte,)), seen) for byte in self.next_bytes(cell))
@@ -71,7 +71,7 @@ class State(NamedTuple):
     column: int
     cell: bytes
     seen: tuple[frozenset[bytes], ...]
-    """Of each column the cells of earlier rows, of those that are no keys none."""
+    """The cells of earlier rows, by column; none of those that are no keys."""
 
 
 class Tables(GrammarStrategy):

@@ -326,3 +326,21 @@ class SpecialTokensAreTheirNames(Sane):
             for byte in name.encode():
                 state = inner.derive(state, byte)
             return state
+
+
+@saboteur("grammar.validate_takes_any_number_of_tokens")
+class ValidatesByAccepting(Sane):
+    """Validate accepts and rolls back, which a matcher with a short memory cannot."""
+
+    max_rollback: ClassVar[int | None] = 8
+
+    class State(Place):
+        def validate(self, token_ids: Sequence[int]) -> int:
+            count = self.accept(token_ids)
+            self.rollback(count)
+            return count
+
+        def rollback(self, num_tokens: int) -> None:
+            if num_tokens > 8:
+                raise ValueError(f"cannot roll back {num_tokens} tokens")
+            super().rollback(num_tokens)

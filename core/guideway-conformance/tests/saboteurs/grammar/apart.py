@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -18,6 +18,7 @@ from guideway.api import (
     Matcher,
     Regex,
     Support,
+    parse_options,
 )
 
 from saboteurs import saboteur
@@ -248,3 +249,79 @@ class TrueIsOne(Sane):
             if isinstance(value, bool):
                 return super().compile(JsonSchema({"enum": [value, int(value)]}, whitespace=constraint.whitespace))
         return super().compile(constraint)
+
+
+@saboteur("grammar.cases_of_a_letter_are_told_apart")
+class LowersNames(_Texts):
+    """Reads a constraint in small letters."""
+
+    def text_of(self, constraint: Constraint) -> str:
+        return constraint.source().lower()
+
+
+class _Counts(_Texts):
+    """A dialect in which a grammar is a letter, and how many of it there may be."""
+
+    kinds: ClassVar[frozenset[str]] = frozenset({"grammar:count"})
+    examples: ClassVar[Sequence[GrammarExample]] = (GrammarExample(Grammar("a 4", "count"), (b"aaaa",), (b"b",)),)
+
+    def text_of(self, constraint: Constraint) -> str:
+        letter, _, number = constraint.source().partition(" ")
+        return letter * self.number(letter, number)
+
+    def number(self, letter: str, number: str) -> int:
+        if len(number) > 3 or not number.isascii() or not number.isdecimal():
+            raise InvalidGrammar("no number")
+        return int(number)
+
+
+@saboteur("grammar.constraints_that_live_together_are_told_apart")
+class NumbersOfTheFirst(_Counts):
+    """Keeps a number by its letter."""
+
+    def number(self, letter: str, number: str) -> int:
+        known: dict[str, int] = vars(self).setdefault("known", {})
+        return known.setdefault(letter, super().number(letter, number))
+
+
+@saboteur("grammar.near_constraints_of_a_dialect_have_ends")
+class EndsInNothing(_Counts):
+    """Past four of a letter it has nothing to go on with."""
+
+    class State(Place):
+        def is_legal(self, token_id: int) -> bool:
+            text = sum(len(self.vocabulary.tokens[t]) for t in self.taken)
+            return (text < 4 and super().is_legal(token_id)) or (
+                text == 4 and self.is_accepting() and token_id in self.stop_token_ids
+            )
+
+        @property
+        def taken(self) -> list[int]:
+            return vars(self).setdefault("tokens_taken", [])
+
+        def push(self, token_id: int) -> None:
+            super().push(token_id)
+            self.taken.append(token_id)
+
+        def rollback(self, num_tokens: int) -> None:
+            super().rollback(num_tokens)
+            del self.taken[len(self.taken) - num_tokens :]
+
+
+@dataclass(frozen=True)
+class _Most:
+    letters: int = 4
+
+
+@saboteur("grammar.other_values_of_its_options_are_served")
+class CallsTheLongInvalid(_Texts):
+    """Calls what is longer than the operator allows wrong for everyone."""
+
+    def __init__(self, vocabulary: Any, options: Any) -> None:
+        super().__init__(vocabulary, {})
+        self.most = parse_options(_Most, options, where="grammar.sane").letters
+
+    def text_of(self, constraint: Constraint) -> str:
+        if len(constraint.source()) > self.most:
+            raise InvalidGrammar(f"more than {self.most} letters")
+        return constraint.source()

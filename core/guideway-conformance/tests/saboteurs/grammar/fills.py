@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from guideway.api import DeadEnd, FillJob
@@ -11,7 +11,7 @@ from guideway.api.bitmask import Bitmask
 from numpy.typing import NDArray
 
 from saboteurs import saboteur
-from saboteurs.grammar.base import Sane
+from saboteurs.grammar.base import Place, Sane
 
 Result = NDArray[np.int32]
 
@@ -241,4 +241,21 @@ class FailuresClearTheNextRow(Sane):
         for job, count in zip(jobs, result.tolist(), strict=True):
             if count < 0:
                 bitmask[job.first_row : job.first_row + len(job.draft_token_ids) + 2] = 0
+        return result
+
+
+@saboteur("grammar.a_failed_job_fails_alone")
+class ForgivesSomeErrors(Sane):
+    """An error that it did not think of in a matcher of its own ends the whole batch."""
+
+    max_rollback: ClassVar[int | None] = 8
+
+    def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> Result:
+        result = np.zeros(len(jobs), dtype=np.int32)
+        for i, job in enumerate(jobs):
+            assert isinstance(job.matcher, Place)
+            try:
+                result[i] = drafts_accepted(job, bitmask)
+            except (DeadEnd, ValueError, RuntimeError) as error:
+                job.error, result[i] = error, -1
         return result

@@ -483,3 +483,48 @@ class ForgetsAWideLimit(Sane):
                 del kept["maxLength"]
                 constraint = JsonSchema(kept, whitespace=constraint.whitespace)
         return super().compile(constraint)
+
+
+@saboteur("grammar.a_pattern_means_what_python_says")
+class FlagsAreNothing(Sane):
+    """A flag is left out, and what it is for stays as it is."""
+
+    def supports(self, constraint: Constraint) -> Support:
+        return super().supports(_without_flags(constraint))
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        return super().compile(_without_flags(constraint))
+
+
+def _without_flags(constraint: Constraint) -> Constraint:
+    return Regex(constraint.pattern.replace("(?i:", "(")) if isinstance(constraint, Regex) else constraint
+
+
+@saboteur("grammar.bounds_that_cross_leave_nothing")
+class TheUpperBoundWins(Sane):
+    """Drops the lower one of two bounds that cross."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        schema = constraint.parsed if isinstance(constraint, JsonSchema) else None
+        if isinstance(schema, dict) and schema.get("minItems", 0) > schema.get("maxItems", 99):
+            kept = {name: value for name, value in schema.items() if name != "minItems"}
+            return super().compile(JsonSchema(kept, whitespace=constraint.whitespace))  # type: ignore[attr-defined]
+        return super().compile(constraint)
+
+
+@saboteur("grammar.white_space_is_what_was_asked_for")
+class BlanksInEmptyArrays(Sane):
+    """Compact JSON has a blank in an empty array."""
+
+    class State(Place):
+        def is_legal(self, token_id: int) -> bool:
+            token = self.vocabulary.tokens[token_id]
+            is_compact = getattr(self.compiled.constraint, "spacing", None) == "compact"
+            if is_compact and token == b" " and len(self.states) == 2 and not self.is_accepting():
+                return super().is_legal(self.vocabulary.tokens.index(b"]"))
+            return super().is_legal(token_id)
+
+        def push(self, token_id: int) -> None:
+            token = self.vocabulary.tokens[token_id]
+            is_blank = token == b" " and self.after(token_id) is self.compiled.inner.NOTHING
+            self.states.append(self.state) if is_blank else super().push(token_id)
