@@ -65,7 +65,7 @@ WRITES = [before_its_rows, after_its_rows, past_the_array, everywhere]
 class Trespasser(ReferenceStrategy):
     """Writes outside its rows, when it fills a batch or whenever it fills one row."""
 
-    name, capabilities, max_rollback = "trespasser", frozenset[str](), 0
+    name, capabilities, max_rollback = "trespasser", frozenset({"rollback"}), 8
     write: ClassVar[Callable[[Sequence[FillJob], Any], None]]
     in_each_row: ClassVar[bool]
 

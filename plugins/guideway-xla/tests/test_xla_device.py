@@ -171,16 +171,20 @@ def test_logits_of_torch_that_cannot_be_shared_are_copied() -> None:
         np.testing.assert_array_equal(np.asarray(device.from_logits(tensor)), tensor.detach().numpy())
 
 
-def test_a_mask_takes_the_memory_of_the_logits() -> None:
+def test_a_mask_leaves_the_logits_and_a_warp_takes_their_memory() -> None:
     device = XlaDevice("cpu")
     logits = device.ops.exp(device.ops.asarray(np.zeros((4, 4096), dtype=np.float32)))  # no memory of the host
+    mask, rows = np.zeros((1, 128), dtype=np.int32), np.array([2])
     memory = logits.unsafe_buffer_pointer()
-    downloading = device.download({"before": logits})
-    masked = device.apply_bitmask(logits, np.zeros((1, 128), dtype=np.int32), np.array([2]))
-    assert logits.is_deleted()
-    assert masked.unsafe_buffer_pointer() == memory
-    assert (downloading.result()["before"] == 1).all()
+    masked = device.apply_bitmask(logits, mask, rows)
     assert (np.asarray(masked)[2] == -np.inf).all()
+    assert (np.asarray(logits) == 1).all()
+    downloading = device.download({"before": logits})
+    warped = device.warp_masked(logits, mask, rows, None, device.ops.asarray(np.full(4, 2, dtype=np.float32)))
+    assert logits.is_deleted()
+    assert warped.unsafe_buffer_pointer() == memory
+    assert (downloading.result()["before"] == 1).all()
+    assert (np.asarray(warped)[2] == -np.inf).all()
 
 
 def test_a_transform_that_fails_halfway_leaves_the_logits() -> None:
