@@ -478,3 +478,98 @@ class SharesThePeak(_Looks):
 
     def count(self) -> Any:
         return dict(self.peaks)
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Two of them."""
+
+    early: bool = False
+    often: bool = False
+
+
+@saboteur("worker.takes_or_refuses_its_options")
+class TakesEitherAlone(_Correct):
+    """Takes two options, each of which it can work with, and fails over both when the model is loaded."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._steps = 0
+        self._switches = parse_options(Switches, options, where="worker.counter")
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        if self._switches.early and self._switches.often:
+            raise ValueError("one of the two")
+
+
+@saboteur("worker.takes_or_refuses_its_options")
+class AnswersAboutNothing(_Correct):
+    """Takes a number of steps that its report divides by."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._steps = 0
+        self._every = parse_options(Every, options, where="worker.counter").every
+
+    def rounds(self) -> Any:
+        return self._steps // self._every
+
+
+@saboteur("worker.takes_its_hooks_with_it")
+class LeavesTheEarlyHook(_Correct):
+    """Takes one hook with it, and not that which an option asks for."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._steps = 0
+        self._switches = parse_options(Switches, options, where="worker.counter")
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        if self._switches.early:
+            worker.model.get_input_embeddings().register_forward_pre_hook(lambda *_: None)
+
+
+@saboteur("worker.leaves_the_model_usable")
+class RestoresInFullPrecision(_Correct):
+    """Gives a layer weights of one type, when it is asked to."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        self._head: Any = None
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        self._head = worker.model.get_output_embeddings()
+
+    def refresh(self) -> None:
+        if self._head is not None:
+            self._head.weight = torch.nn.Parameter(self._head.weight.detach().float(), requires_grad=False)
+
+
+@saboteur("worker.survives_a_failed_step")
+class KeepsWhatTheHeadWasGiven(_Correct):
+    """Keeps what came to the head until the step has an end, also where the head failed."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        self._finite = True
+        self._hook: Any = None
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        self._hook = worker.model.get_output_embeddings().register_forward_pre_hook(self._look)
+
+    def _look(self, module: Any, arguments: Any) -> None:
+        self._finite = self._finite and bool(arguments[0].isfinite().all())
+
+    def after_step(self, step: WorkerStep) -> None:
+        finite, self._finite = self._finite, True
+        if not finite:
+            raise SequencesFailed("not finite", sequence_ids=step.sequence_ids)
+
+    def close(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+
+
+@saboteur("worker.works_in_one_object_with_others")
+class NamesAsEverybodyDoes(_Correct):
+    """Makes an attribute of any mixin's name amid a step."""
+
+    def before_step(self, step: WorkerStep) -> None:
+        self._ids = set(step.sequence_ids)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +11,8 @@ from guideway.api import UnsupportedCapability, WorkerMixin
 
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
-from guideway_conformance.worker.subject import OneStep, OneWorker, WorkerSubject, blaming, public_methods
+from guideway_conformance.worker.subject import OneStep, OneWorker, WorkerSubject, blaming, without_arguments
+from guideway_conformance.worker.ways import under_other_options
 
 __all__: list[str] = []
 
@@ -142,6 +142,7 @@ def _expect_silence(mixin: WorkerMixin, step: OneStep) -> None:
 
 
 @check("worker", tier="extended")
+@under_other_options
 def results_pickle(subject: WorkerSubject) -> None:
     """Results of its public methods pickle, because they go to another process, and hold no tensors, whose device that
     one may not have."""
@@ -168,11 +169,6 @@ def _has_tensor(value: Any) -> bool:
 
 def _answers(mixin: WorkerMixin) -> Iterator[tuple[str, Any]]:
     """Yield what the public methods return that need no arguments: others need what only their author knows."""
-    for name in public_methods(mixin):
-        method = getattr(mixin, name)
-        try:
-            inspect.signature(method).bind()
-        except (TypeError, ValueError):
-            continue
+    for name in without_arguments(mixin):
         with contextlib.suppress(UnsupportedCapability):
-            yield name, method()
+            yield name, getattr(mixin, name)()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -12,8 +13,12 @@ from guideway.api import SequencesFailed, Worker, WorkerMixin, WorkerStep
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 from guideway_conformance.worker.subject import Failed, OneStep, WorkerSubject, blaming, public_methods, try_method
+from guideway_conformance.worker.ways import under_other_options
 
 __all__: list[str] = []
+
+PLACES = ("<lm_head", "lm_head", ">lm_head", ">", "", ">model.embed_tokens", "model.layers.0.mlp", ">model.layers.1")
+"""The places where a forward pass fails, as `WorkerSubject.forward` names them."""
 
 
 class _Neighbor(WorkerMixin):
@@ -52,6 +57,7 @@ def lives_through_a_run(subject: WorkerSubject) -> None:
 
 
 @check("worker")
+@under_other_options
 def knows_only_what_the_contract_offers(subject: WorkerSubject) -> None:
     """A mixin uses model, device, rank and num_workers of its worker, the three counts and the sequence ids of a step,
     and nothing else."""
@@ -73,6 +79,7 @@ def knows_only_what_the_contract_offers(subject: WorkerSubject) -> None:
 
 
 @check("worker")
+@under_other_options
 def survives_steps_of_any_size(subject: WorkerSubject) -> None:
     """A step may have any number of sequences and tokens, may have no rows, and has the name of a sequence more than
     once if there are companions beside it."""
@@ -86,6 +93,7 @@ def survives_steps_of_any_size(subject: WorkerSubject) -> None:
 
 
 @check("worker")
+@under_other_options
 def blames_sequences_of_its_step(subject: WorkerSubject) -> None:
     """A mixin that raises SequencesFailed names sequences of the step it was given, at least one, and goes on, whatever
     numbers the model computes."""
@@ -103,6 +111,7 @@ def blames_sequences_of_its_step(subject: WorkerSubject) -> None:
 
 
 @check("worker")
+@under_other_options
 def survives_a_failed_step(subject: WorkerSubject) -> None:
     """After a step that failed in its forward pass, which has no after_step, before_step is called again, and what came
     of that one is not held against the sequences of the next."""
@@ -115,16 +124,25 @@ def survives_a_failed_step(subject: WorkerSubject) -> None:
     subject.step(mixin, worker)
     mixin.close()
     usual = [_blamed(subject, None) for _ in range(2)]
-    for factor in (math.nan, math.inf):
-        after = _blamed(subject, factor)
-        expect(
-            any(usual) or not after,
-            f"after a step whose numbers were {factor}, and which failed, it ends sequences of the next, {after}",
-        )
+    for place in PLACES:
+        for factor in (math.nan, math.inf) if place == PLACES[0] else (math.nan,):
+            after = _blamed(subject, factor, place)
+            expect(
+                any(usual) or not after,
+                f"after a step whose numbers were {factor}, and which failed {_where(place)}, it ends sequences of the "
+                f"next, {after}",
+            )
 
 
-def _blamed(subject: WorkerSubject, factor: float | None) -> str:
-    """Return what it says of the sequences of two steps, after a failed one with numbers of `factor` if given."""
+def _where(place: str) -> str:
+    """Say in words where a pass failed."""
+    name = place.lstrip("<>") or "the model"
+    return {"<": f"before {name}", ">": f"behind {name}"}.get(place[:1], f"in {name}")
+
+
+def _blamed(subject: WorkerSubject, factor: float | None, place: str = "") -> str:
+    """Return what it says of the sequences of two steps, after a failed one with numbers of `factor` if given, which
+    failed at `place`."""
     mixin, worker = subject.mixin(), subject.worker()
     mixin.on_model_loaded(worker)
     if factor is not None:
@@ -132,7 +150,7 @@ def _blamed(subject: WorkerSubject, factor: float | None) -> str:
         with contextlib.suppress(SequencesFailed):
             mixin.before_step(failing)
             with contextlib.suppress(Failed):
-                subject.forward(worker, failing, factor=factor, fails=True)
+                subject.forward(worker, failing, factor=factor, fails=place)
     try:
         for _ in range(2):
             mixin.before_step(OneStep())
@@ -146,6 +164,7 @@ def _blamed(subject: WorkerSubject, factor: float | None) -> str:
 
 
 @check("worker")
+@under_other_options
 def closes_without_a_step(subject: WorkerSubject) -> None:
     """A worker that shuts down before its first step closes its mixins as well, also one that failed to load its model,
     and they raise nothing."""
@@ -163,6 +182,7 @@ def closes_without_a_step(subject: WorkerSubject) -> None:
 
 
 @check("worker")
+@under_other_options
 def leaves_the_model_usable(subject: WorkerSubject) -> None:
     """While a mixin is at work and after it closed, the model still runs, and gives logits of the same shape, whatever
     the type of its weights is, and whether it has biases or its head the weights of the embedding."""
@@ -171,19 +191,25 @@ def leaves_the_model_usable(subject: WorkerSubject) -> None:
         inputs = worker.model.dummy_inputs
         shape = worker.model(**inputs).logits.shape
         mixin.on_model_loaded(worker)
-        try:
-            subject.step(mixin, worker)
-            during = worker.model(**inputs).logits.shape
-            mixin.close()
-            after = worker.model(**inputs).logits.shape
-        except AssertionError:
-            raise
-        except Exception as error:
-            raise AssertionError(f"beside it a model in {dtype} raised {error!r}") from error
-        expect(during == shape == after, f"logits {tuple(shape)} became {tuple(during)}, {tuple(after)} after close")
+        for name in ("", *public_methods(mixin), "close"):
+            if name == "":
+                subject.step(mixin, worker)
+            elif name == "close":
+                mixin.close()
+            else:
+                try_method(mixin, name)
+            when = {"": "while it is at work", "close": "when it has closed"}.get(name, f"after {name}")
+            try:
+                found = worker.model(**inputs).logits.shape
+            except AssertionError:
+                raise
+            except Exception as error:
+                raise AssertionError(f"{when} a model in {dtype} raised {error!r}") from error
+            expect(found == shape, f"{when} logits of the shape {tuple(shape)} have {tuple(found)}")
 
 
 @check("worker")
+@under_other_options
 def weights_change_in_the_open(subject: WorkerSubject) -> None:
     """Once the model is loaded, weights are changed by assignment or in place under `torch.no_grad`, and not through
     ``.data``, which an engine that keeps a copy of them does not see."""
@@ -204,6 +230,7 @@ def weights_change_in_the_open(subject: WorkerSubject) -> None:
 
 
 @check("worker")
+@under_other_options
 def takes_its_hooks_with_it(subject: WorkerSubject) -> None:
     """When a mixin has closed, the modules of the model have the hooks that they had before it, and no others, whatever
     its public methods were asked for, before that or after it."""
@@ -234,6 +261,7 @@ def _hooks(module: Any) -> frozenset[int]:
 
 
 @check("worker")
+@under_other_options
 def speaks_for_itself_alone(subject: WorkerSubject) -> None:
     """The host calls every mixin's own methods, so a mixin's __init__ and life-cycle methods do not call another's."""
     composed = _composed(subject)
@@ -255,8 +283,11 @@ def speaks_for_itself_alone(subject: WorkerSubject) -> None:
 
 
 @check("worker")
+@under_other_options
 def works_in_one_object_with_others(subject: WorkerSubject) -> None:
-    """Several mixins are one object, so a mixin works beside the attributes and in front of the methods of another."""
+    """Several mixins are one object, so a mixin works beside the attributes and in front of the methods of another; an
+    attribute that it makes after its `__init__`, where no host sees a clash, has the mixin's name in it."""
+    _expect_names_of_its_own(subject)
     for first in (True, False):
         composed = _composed(subject, first=first)
         instance = composed.__new__(composed)
@@ -279,6 +310,39 @@ def works_in_one_object_with_others(subject: WorkerSubject) -> None:
         expect(
             vars(instance).get("conformance_calls", [])[-1:] == ["close"], "it removed or replaced another's attributes"
         )
+
+
+def _expect_names_of_its_own(subject: WorkerSubject) -> None:
+    """That what it sets on its object later than in `__init__` can have no other mixin's name."""
+    mixin, worker = subject.mixin(), subject.worker()
+    known = set(vars(mixin))
+    stem = re.sub(r"\W", "_", subject.component.name).lower()
+    private = tuple(f"_{cls.__name__.lstrip('_')}__" for cls in type(mixin).__mro__)
+
+    def look(when: str) -> None:
+        for name in sorted(set(vars(mixin)) - known):
+            known.add(name)
+            expect(
+                stem in name.lower() or name.startswith(private),
+                f"{when} makes the attribute {name!r}, which any other mixin may have: name it _{stem}{name}, "
+                "or make it in __init__",
+            )
+
+    mixin.on_model_loaded(worker)
+    look("on_model_loaded")
+    with blaming(OneStep()):
+        mixin.before_step(OneStep())
+    look("before_step")
+    subject.forward(worker, OneStep())
+    look("the forward pass")
+    with blaming(OneStep()):
+        mixin.after_step(OneStep())
+    look("after_step")
+    for name in public_methods(mixin):
+        try_method(mixin, name)
+        look(name)
+    mixin.close()
+    look("close")
 
 
 def _composed(subject: WorkerSubject, *, first: bool = True) -> type[WorkerMixin]:

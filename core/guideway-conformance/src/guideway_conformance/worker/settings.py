@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
-from guideway.api import InvalidConfiguration
-from guideway.api.options import fits, short_repr
+from guideway.api import GuidewayError, InvalidConfiguration
+from guideway.api.options import short_repr
 
-from guideway_conformance.hints import hints_read
 from guideway_conformance.recorded import Lent, recorded
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
-from guideway_conformance.worker.subject import WorkerSubject
+from guideway_conformance.worker.subject import WorkerSubject, without_arguments
+from guideway_conformance.worker.ways import Options, combined, one_at_a_time, said
 
 __all__: list[str] = []
 
-VALUES: tuple[Any, ...] = (
-    *(None, True, False, 0, 1, 2, 3, 8, 64, -1, 0.5, 1.0, 2.5, 1e9, math.inf, math.nan),
-    *("", "a", "Linear", "lm_head"),
-    *([], ["lm_head"], ["a", "b"], [1, 2], {}, {"a": 1}, {"a": "b"}, b"a", object),
-)
-MOST = 12
-"""The values of an option with which a mixin is put to work."""
+TOGETHER = 24
+"""The combinations of options that are tried."""
 
 
 @check("worker", seconds=60)
 def options_are_left_alone(subject: WorkerSubject) -> None:
     """The operator's options are the same mapping for every worker, so a mixin does not change them, nor takes out what
     may be in them, be they right or wrong."""
-    for options in (subject.settings.options, *_others(subject)):
+    for options in (subject.settings.options, *one_at_a_time(subject)):
         written: list[str] = []
         lent = _Options(recorded(dict(options), written))
         before = repr(lent)
@@ -60,8 +53,9 @@ class _Options(dict[str, Any]):
 
 @check("worker", seconds=60)
 def takes_or_refuses_its_options(subject: WorkerSubject) -> None:
-    """An option that a mixin does not know, or whose value is none that it can work with, is refused with
-    InvalidConfiguration when it is built; options are any mapping."""
+    """An option that a mixin does not know, or whose value is none that it can work with, alone or beside others, is
+    refused with InvalidConfiguration when it is built, or when the model is loaded if only that shows it; options are
+    any mapping."""
     usual = subject.settings.options
     subject.mixin(Lent(dict(usual)))
     for value in (1, None):
@@ -70,41 +64,68 @@ def takes_or_refuses_its_options(subject: WorkerSubject) -> None:
         except InvalidConfiguration:
             continue
         raise AssertionError("it took the option 'no_such_option', which it does not know")
-    for options in _others(subject):
-        what = ", ".join(f"{name} = {short_repr(value)}" for name, value in options.items() if name not in usual)
+    answering = _answering(subject, usual)
+    for options in (*one_at_a_time(subject), *combined(subject, TOGETHER)):
+        what = said(subject, options) or short_repr(options)
         try:
-            mixin = subject.mixin(options)
+            subject.mixin(options)
         except InvalidConfiguration:
             continue
         except Exception as error:
-            raise AssertionError(f"with {what or short_repr(options)} it raised {error!r}") from error
-        worker = subject.worker()
-        try:
-            mixin.on_model_loaded(worker)
-        except Exception:  # a path, a layer that this model does not have: that stops the start
-            with contextlib.suppress(Exception):
-                mixin.close()
-            continue
-        try:
-            for _ in range(2):
-                subject.step(mixin, worker)
+            raise AssertionError(f"with {what} it raised {error!r}") from error
+        _work(subject, options, what, answering if _plain(options, usual) else None)
+
+
+def _work(subject: WorkerSubject, options: Options, what: str, answering: dict[str, bool] | None) -> None:
+    """Put a mixin to work with options that it took. `answering`: the methods that are to answer; None if the options
+    may name what is not there."""
+    mixin, worker = subject.mixin(options), subject.worker()
+    try:
+        mixin.on_model_loaded(worker)
+    except Exception as error:  # a path, a layer that this model does not have: that stops the start
+        with contextlib.suppress(Exception):
             mixin.close()
-        except AssertionError:
-            raise
+        if answering is None or isinstance(error, GuidewayError):
+            return
+        raise AssertionError(f"with {what}, which it took, it raised {error!r} when the model was loaded") from error
+    try:
+        for _ in range(2):
+            subject.step(mixin, worker)
+    except AssertionError:
+        raise
+    except Exception as error:
+        raise AssertionError(f"with {what}, which it took, a step raised {error!r}") from error
+    for name, answers in (answering or {}).items():
+        try:
+            getattr(mixin, name)()
+        except GuidewayError:
+            continue
         except Exception as error:
-            raise AssertionError(
-                f"with {what or short_repr(options)}, which it took, a step raised {error!r}"
-            ) from error
+            if answers:
+                raise AssertionError(f"with {what}, which it took, {name}() raised {error!r}") from error
+    try:
+        mixin.close()
+    except Exception as error:
+        raise AssertionError(f"with {what}, which it took, it raised {error!r} when it was closed") from error
 
 
-def _others(subject: WorkerSubject) -> Iterator[Mapping[str, Any]]:
-    """The options with other values, right and wrong, of each that the mixin has."""
-    with hints_read() as hints:
-        subject.mixin()
-    for name, hint in hints.items():
-        args = get_args(hint) if get_origin(hint) is Literal else ()
-        taken = 0
-        for value in (*args, *VALUES):
-            taken += fits(value, hint)
-            if taken <= MOST or not fits(value, hint):
-                yield {**subject.settings.options, name: value}
+def _answering(subject: WorkerSubject, options: Options) -> dict[str, bool]:
+    """The public methods that need no arguments, and whether each answers with the usual options."""
+    mixin, worker = subject.mixin(options), subject.worker()
+    mixin.on_model_loaded(worker)
+    subject.step(mixin, worker)
+    found: dict[str, bool] = {}
+    for name in without_arguments(mixin):
+        try:
+            getattr(mixin, name)()
+        except Exception:
+            found[name] = False
+        else:
+            found[name] = True
+    mixin.close()
+    return found
+
+
+def _plain(options: Options, usual: Options) -> bool:
+    """Return whether all that is other than usual is a number, or true or false: no name of what may not be there."""
+    return all(isinstance(value, int | float) for name, value in options.items() if name not in usual)

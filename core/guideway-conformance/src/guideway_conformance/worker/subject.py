@@ -14,7 +14,16 @@ from guideway.api import SequencesFailed, WorkerMixin
 
 from guideway_conformance.subjects import CannotRunHere, Subject, expect
 
-__all__ = ["Failed", "OneStep", "OneWorker", "WorkerSubject", "blaming", "public_methods", "try_method"]
+__all__ = [
+    "Failed",
+    "OneStep",
+    "OneWorker",
+    "WorkerSubject",
+    "blaming",
+    "public_methods",
+    "try_method",
+    "without_arguments",
+]
 
 PLAIN: dict[str, tuple[Any, ...]] = {
     "bool": (True, True, False, True),
@@ -113,26 +122,51 @@ class WorkerSubject(Subject):
         with blaming(step):
             mixin.after_step(step)
 
-    def forward(self, worker: OneWorker, step: OneStep, *, factor: float = 1.0, fails: bool = False) -> None:
-        """The forward pass of a step. `factor`: what enters the first layer is multiplied by it. `fails`: it raises
-        `Failed` where the head would begin."""
+    def forward(self, worker: OneWorker, step: OneStep, *, factor: float = 1.0, fails: str | None = None) -> None:
+        """The forward pass of a step. `factor`: what enters the first layer is multiplied by it. `fails`: the name of a
+        module, ``""`` is the model itself, that raises `Failed` in the place of what it computes; ``>`` before that: it
+        raises it when it has computed, and ``<``: when it would begin."""
 
         def spoil(_module: Any, _arguments: Any, output: Any) -> Any:
             return output * factor
 
-        def fail(_module: Any, _arguments: Any) -> None:
+        def fail(*_: Any) -> None:
             raise Failed("it failed for a test")
 
-        hooks = []
+        hooks, stack = [], contextlib.ExitStack()
         if factor != 1.0:
             hooks.append(worker.model.get_input_embeddings().register_forward_hook(spoil))
-        if fails:
-            hooks.append(worker.model.get_output_embeddings().register_forward_pre_hook(fail, prepend=True))
-        try:
-            worker.model(**worker.model.dummy_inputs, **({} if step.num_rows else _no_rows()))
-        finally:
-            for hook in hooks:
-                hook.remove()
+        module = worker.model.get_submodule(fails.lstrip("<>")) if fails is not None else None
+        if module is not None and fails.startswith("<"):
+            hooks.append(module.register_forward_pre_hook(fail, prepend=True))
+        elif module is not None and fails.startswith(">"):
+            hooks.append(module.register_forward_hook(fail))
+        elif module is not None:
+            stack.enter_context(_failing(module))
+        with stack:
+            try:
+                worker.model(**worker.model.dummy_inputs, **({} if step.num_rows else _no_rows()))
+            finally:
+                for hook in hooks:
+                    hook.remove()
+
+
+@contextlib.contextmanager
+def _failing(module: Any) -> Iterator[None]:
+    """A module that raises `Failed` in the place of what it computes: what stands before it on the module is called."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise Failed("it failed for a test")
+
+    known = vars(module).get("forward")
+    module.forward = fail
+    try:
+        yield
+    finally:
+        if known is None:
+            del module.forward
+        else:
+            module.forward = known
 
 
 def _no_rows() -> dict[str, Any]:
@@ -160,6 +194,16 @@ def public_methods(mixin: WorkerMixin) -> list[str]:
         for name in dir(type(mixin))
         if not name.startswith("_") and name not in LIFE_CYCLE and callable(getattr(type(mixin), name))
     )
+
+
+def without_arguments(mixin: WorkerMixin) -> Iterator[str]:
+    """Yield the public methods that need no arguments: others need what only their author knows."""
+    for name in public_methods(mixin):
+        try:
+            inspect.signature(getattr(mixin, name)).bind()
+        except (TypeError, ValueError):
+            continue
+        yield name
 
 
 def try_method(mixin: WorkerMixin, name: str) -> None:

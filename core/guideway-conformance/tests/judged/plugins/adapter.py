@@ -21,7 +21,7 @@ class Options:
     """A NumPy archive with the arrays ``down`` and ``up``; none: random ones, to try it out."""
     dimension: Annotated[int, Range(1)] = 4
     scale: float = 0.5
-    seed: int = 0
+    seed: Annotated[int, Range(0)] = 0
     enabled: bool = True
 
 
