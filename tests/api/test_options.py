@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 from guideway import EngineConfig, PluginSettings, SamplingParams
-from guideway.api.options import Range, check_fields, parse_options
+from guideway.api.options import Range, check_fields, fits, parse_options
 from guideway.errors import InvalidConfiguration
 
 
@@ -120,6 +121,12 @@ def test_anything_fits_any_and_a_value_that_cannot_be_shown_is_not() -> None:
     assert parse_options(Bounded, {"anything": 1j}, where="toy").anything == 1j
     with pytest.raises(InvalidConfiguration, match=r"not \(int, too large to show\)"):
         parse_options(Bounded, {"count": -(10**5000)}, where="toy")
+
+
+def test_what_cannot_be_compared_is_none_of_a_few() -> None:
+    assert fits("slow", Literal["fast", "slow"])
+    for value in (np.array(["fast", "slow"]), np.array(1), ["fast"], 1.5):
+        assert not fits(value, Literal["fast", "slow"] | None)
 
 
 def test_an_unknown_key_names_the_closest_one_and_all_others() -> None:

@@ -158,6 +158,42 @@ def test_a_class_in_a_file_is_tested_as_it_is(
     assert said in capsys.readouterr().err
 
 
+HOOKS = """from guideway.api import InvalidRequest, Request, hookimpl
+
+
+@hookimpl
+def guideway_validate_request(request: Request) -> None:
+    if request.tenant == "nobody":
+        raise InvalidRequest("nobody is served", field="tenant")
+
+
+class Listens:
+    @hookimpl
+    def guideway_request_started(self, request: Request) -> None:
+        pass
+
+
+PLUGIN = Listens()
+"""
+
+
+def test_hooks_in_a_file_are_its_functions_or_an_object(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = tmp_path / "house_rules.py"
+    file.write_text(HOOKS.replace("class Listens:", "class Listens(dict):"))
+    for address, name in ((f"{file}:PLUGIN", "hooks.PLUGIN"), (f"{file}:Listens", "hooks.Listens")):
+        assert main(["conform", address, "--up-to", "smoke"]) == 2
+        assert f"{name}, contract 1.0" in capsys.readouterr().out
+    assert main(["conform", f"{file}:Nothing"]) == 4
+    assert f"write {file}:Listens or {file}" in capsys.readouterr().err
+    file = tmp_path / "door.py"
+    file.write_text(HOOKS.partition("class")[0])
+    assert main(["conform", str(file), "--up-to", "core"]) == 0
+    assert "hooks.door: CERTIFIED" in capsys.readouterr().out
+
+
 def test_a_plugin_that_cannot_be_loaded(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     install(site, UNLOADABLE)
     assert main(["conform", "mine"]) == 4

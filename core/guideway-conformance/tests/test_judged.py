@@ -38,6 +38,8 @@ CORRECT = (
     *("fakequant.FakeQuant", "lexical.LexicalWorkflow", "prefer.PreferWorkflow", "spans.SpanWorkflow"),
     *("tiles.Tiles", "lanes.Lanes", "pooled.Pooled", "blocked.Blocked", "rowwise.Rowwise"),
     *("heat.Heat", "sections.Sections", "norepeat.NoRepeat", "steer.Steer", "seal.Seal"),
+    *("tenant_limits.PLUGIN", "audit_log.PLUGIN", "nan_watch.NanWatch", "few_bits.FakeQuant"),
+    *("cosines.Similar", "shelves.Shelves"),
 )
 KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
@@ -57,6 +59,9 @@ KINDS = {
     **dict.fromkeys(("sampling_fence", "replay_journal"), "hooks"),
     **dict.fromkeys(("finite_watch", "fakequant"), "worker"),
     **dict.fromkeys(("lexical", "prefer", "spans"), "workflow"),
+    **dict.fromkeys(("tenant_limits", "audit_log"), "hooks"),
+    **dict.fromkeys(("nan_watch", "few_bits"), "worker"),
+    **dict.fromkeys(("cosines", "shelves"), "workflow"),
     **dict.fromkeys(("workflows", "similarity", "keywords", "signatures"), "workflow"),
 }
 AT_LEAST = 0.95
@@ -118,6 +123,9 @@ def test_a_mistake_is_caught(mutant: Mutant, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("plugin", everyday(CORRECT, "quotas.Quotas"))
 def test_a_correct_plugin_is_certified(plugin: str) -> None:
-    module, _, qualname = plugin.partition(".")
-    report = run(Target.of_class(getattr(import_module(f"judged.plugins.{module}"), qualname)))
+    name, _, qualname = plugin.partition(".")
+    module = import_module(f"judged.plugins.{name}")
+    found = getattr(module, qualname)
+    target = Target(kind=KINDS[name], module=module.__name__, qualname=qualname, file=str(module.__file__))
+    report = run(Target.of_class(found) if isinstance(found, type) else target)
     assert report.verdict == "certified", [result for result in report.results if result.outcome != "pass"]

@@ -173,3 +173,21 @@ def test_too_much_text_counts_the_tools(engine: Engine) -> None:
     (result,) = engine.chat(CHAT, SHORT, tools=[long])
     assert isinstance(result.error, InvalidRequest)
     assert result.error.field == "prompt"
+
+
+@pytest.mark.parametrize("levels", [90, 110, 100_000])
+def test_what_is_nested_deeply_is_refused_before_a_validator_sees_it(engine: Engine, levels: int) -> None:
+    deep: Any = "hi"
+    for i in range(levels):
+        deep = [deep] if i % 2 else {"a": deep}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"a": deep}}}
+    message = {"role": "user", "content": "hi", "extra": deep}
+    (result,) = engine.chat([message], SHORT)
+    assert (result.error is None) == (levels == 90)
+    assert levels == 90 or "the prompt is nested deeper than 100 levels" in str(result.error)
+    if levels == 90:
+        (result,) = engine.chat(CHAT, SHORT, tools=[tool])
+        assert result.error is None
+    else:
+        with pytest.raises(InvalidRequest, match="a tool is nested deeper than 100 levels"):
+            engine.chat(CHAT, SHORT, tools=[tool])

@@ -188,7 +188,8 @@ def _test(hint: Any) -> Callable[[Any], bool]:
         item = _test(args[0])
         return lambda value: isinstance(value, list | tuple) and all(map(item, value))
     if origin is Literal:
-        return lambda value: value in args
+        kinds = tuple(map(type, args))
+        return lambda value: isinstance(value, kinds) and value in args  # an array cannot be asked whether it is equal
     if hint is int:
         return is_int
     if hint is float:

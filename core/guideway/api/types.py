@@ -444,7 +444,8 @@ class Submission:
     request_id: str
     prompt: str | tuple[int, ...] | tuple[str, str] | tuple[Mapping[str, Any], ...] | None
     """Text, token ids, a pair of texts or chat messages, as it came; None where the host knows its token ids alone. A
-    workflow of a stranger's may take more."""
+    workflow of a stranger's may take more. In a message, as in a tool, at most 100 lists and mappings are in one
+    another: hosts refuse what is nested deeper."""
     params: SamplingParams
     """Those of its task, if that is not ``generate``, are `priority` alone."""
     task: str = "generate"

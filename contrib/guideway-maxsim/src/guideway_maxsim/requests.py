@@ -37,7 +37,8 @@ class Pairs(InputProcessor):
                 ) from error
         if unknown := set(task.params) - {"truncate"}:
             raise InvalidRequest(f"there is no parameter {min(unknown)!r}; there is truncate", field=min(unknown))
-        if task.params.get("truncate") not in (None, "refuse", "right"):
+        side = task.params.get("truncate")
+        if side is not None and not (isinstance(side, str) and side in ("refuse", "right")):
             raise InvalidRequest("truncate is 'refuse', or 'right' for the end of a document", field="truncate")
 
 

@@ -60,7 +60,7 @@ def add_conform(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         "plugin",
         metavar="PLUGIN",
         nargs="*",
-        help="NAME, KIND.NAME, DISTRIBUTION/KIND.NAME, or FILE.py:CLASS of what is not installed",
+        help="NAME, KIND.NAME, DISTRIBUTION/KIND.NAME, or FILE.py[:NAME] of what is not installed",
     )
     parser.add_argument("--config", metavar="FILE", help="test all that this configuration of an engine selects")
     parser.add_argument("--contract", metavar="VERSION", default=CONTRACT, help="default: %(default)s")

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from guideway import api
@@ -21,6 +22,13 @@ from guideway_conformance.registry import KIND_MODULES
 from guideway_conformance.subjects import Settings
 
 __all__ = ["Target", "find", "is_file"]
+
+
+ADVICE = (
+    ": a plugin is a class that derives from one of guideway.api's; or its methods, or the functions of the file, are "
+    "hooks (with @hookimpl)"
+)
+"""The end of a message about a file without plugins."""
 
 
 def find(address: str) -> PluginRecord:
@@ -42,6 +50,7 @@ class Target:
     """``distribution/kind.name``; None for a bare class."""
     module: str = ""
     qualname: str = ""
+    """The name of a class, or of an object with hooks, in its module; empty if that is the plugin."""
     file: str = ""
     """The file of a bare class."""
     settings: Settings = field(default_factory=Settings)
@@ -49,7 +58,7 @@ class Target:
     @property
     def name(self) -> str:
         """The name that reports call it by."""
-        return self.plugin or f"{self.kind}.{self.qualname}"
+        return self.plugin or f"{self.kind}.{self.qualname or self.module}"
 
     @property
     def component(self) -> str:
@@ -101,8 +110,9 @@ class Target:
 
     @staticmethod
     def in_file(address: str) -> Target:
-        """The class that ``FILE.py:CLASS`` means, or ``FILE.py`` if it defines one. What the file imports is found as
-        by ``python FILE.py``. Raises `PluginNotFound`, also for a file that cannot be imported."""
+        """The class that ``FILE.py:CLASS`` means, or ``FILE.py`` if it defines one; of hooks also the object that
+        ``FILE.py:OBJECT`` means, and the file itself, if its functions are hooks. What the file imports is found as by
+        ``python FILE.py``. Raises `PluginNotFound`, also for a file that cannot be imported."""
         path, _, qualname = address.partition(".py")
         file = Path(f"{path}.py").resolve()
         if not file.is_file():
@@ -116,10 +126,14 @@ class Target:
             raise PluginNotFound(f"{file.name} cannot be imported: {text_of(error)}", plugin=address) from error
         classes = {name: value for name, value in vars(module).items() if _is_plugin(value, module.__name__)}
         name = qualname.removeprefix(":") or (next(iter(classes)) if len(classes) == 1 else "")
+        hooks = {each for each, value in vars(module).items() if _has_hooks(value)}
+        if name in hooks - {*classes} or (not name and not classes and _has_hooks(module)):
+            return Target(kind=HOOKS, module=file.stem, qualname=name, file=str(file))
         if name not in classes:
             said = f"no plugin of the name {name!r}" if name else f"{len(classes) or 'no'} plugins"
-            choices = " or ".join(f"{path}.py:{found}" for found in classes)
-            advice = f"; write {choices}" if choices else ""
+            choices = [f"{path}.py:{found}" for found in classes]
+            choices += [f"{path}.py"] if name and _has_hooks(module) else []
+            advice = f"; write {' or '.join(choices)}" if choices else ADVICE
             raise PluginNotFound(f"{file.name} defines {said}{advice}", plugin=address)
         found = Target.of_class(classes[name])
         return replace(found, module=file.stem, file=str(file))
@@ -139,7 +153,7 @@ class Target:
         if record is not None:
             return loading.load(record).component
         value: Any = _module(self.module, self.file)
-        for part in self.qualname.split("."):
+        for part in self.qualname.split(".") if self.qualname else ():
             value = getattr(value, part)
         return value
 
@@ -166,6 +180,14 @@ def _is_plugin(value: object, module: str) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _has_hooks(value: object) -> bool:
+    """Return whether it is a module or an object, and no class, with hooks among its functions."""
+    if isinstance(value, type):
+        return False
+    names = list(vars(value)) if isinstance(value, ModuleType) else dir(type(value))
+    return any(name.startswith("guideway_") and hasattr(getattr(value, name, None), "guideway_impl") for name in names)
 
 
 def _module(name: str, file: str) -> Any:

@@ -8,7 +8,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from guideway.api import GenerationResult, InvalidRequest, JsonSchema, Request, Submission, ValidationContext, hookimpl
+from guideway.api import (
+    GenerationResult,
+    InvalidRequest,
+    JsonSchema,
+    LimitExceeded,
+    Request,
+    Submission,
+    ValidationContext,
+    hookimpl,
+)
 
 from saboteurs import saboteur
 
@@ -361,3 +370,65 @@ class ServesANameOnce:
     @hookimpl
     def guideway_request_finished(self, request: Request) -> None:
         self.known.add(request.request_id)
+
+
+@saboteur("hooks.a_validator_decides_each_by_itself")
+class TakesOutWhatItLooksAt:
+    """Takes the modifiers out of the limits that it keeps, so that only the first request meets them."""
+
+    def __init__(self) -> None:
+        self.limits: dict[str, Any] = {"modifiers": ("watermark",)}
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        names = self.limits.pop("modifiers", None)
+        if names is not None and set(request.params.modifiers or ()) - set(names):
+            raise InvalidRequest("it is for others", field="modifiers")
+
+
+@saboteur("hooks.a_validator_decides_each_by_itself")
+class RemembersNames:
+    """Refuses what comes after a request that it refused, in words that do not speak of a limit."""
+
+    def __init__(self) -> None:
+        self.refused = False
+
+    @hookimpl
+    def guideway_validate_submission(self, submission: Submission) -> None:
+        if self.refused or submission.params.n > 100:
+            self.refused = True
+            raise InvalidRequest("not again", field="n")
+
+
+@saboteur("hooks.a_validator_serves_several_threads")
+class AddsUpWhatRuns:
+    """Goes through what runs while another thread adds to it."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, str] = {}
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        if sum(tenant == request.tenant for tenant in self.running.values()) > 10_000:
+            raise LimitExceeded("too many", field="tenant")
+
+    @hookimpl
+    def guideway_request_started(self, request: Request) -> None:
+        self.running[request.request_id] = request.tenant
+
+    @hookimpl
+    def guideway_request_finished(self, request: Request) -> None:
+        self.running.pop(request.request_id, None)
+
+
+@saboteur("hooks.passes_or_refuses")
+class LooksNoDeeper:
+    """Takes it that nothing is nested deeper than ten levels."""
+
+    @hookimpl
+    def guideway_validate_submission(self, submission: Submission) -> None:
+        level: Any = submission.tools
+        for _ in range(10):
+            level = [part for each in level if isinstance(each, dict) for part in each.values()]
+        if level:
+            raise ValueError("that is too deep")

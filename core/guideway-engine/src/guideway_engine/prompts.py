@@ -34,6 +34,9 @@ Tool: TypeAlias = Mapping[str, Any] | Callable[..., Any]
 """``{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}`` as in OpenAI's API, or a
 function with type hints and a docstring that says what it does and has an ``Args:`` for its parameters."""
 
+MOST_LEVELS = 100
+"""The levels of lists and mappings in a chat message, or in a tool."""
+
 BYTES = bytes | bytearray | memoryview
 """Sequences of whole numbers, but not of token ids."""
 
@@ -161,12 +164,24 @@ def _read_tool(tool: Any) -> Mapping[str, Any]:
             f"function with type hints and a docstring, not {short_repr(tool)}",
             field="tools",
         )
+    _expect_shallow(tool, "a tool", "tools")
     try:
         copied: Mapping[str, Any] = json.loads(json.dumps(tool))  # hooks see it, and it is the caller's
     except (TypeError, ValueError, RecursionError) as error:
         name = short_repr(function["name"])
         raise InvalidRequest(f"the tool {name} cannot be written as JSON: {text_of(error)}", field="tools") from error
     return copied
+
+
+def _expect_shallow(value: Any, what: str, field: str) -> None:
+    """Raise `InvalidRequest` if lists and mappings in it are nested deeper than validators have to look."""
+    level = [value]
+    for _ in range(MOST_LEVELS + 1):
+        parts = (part for each in level for part in (each.values() if isinstance(each, Mapping) else each))
+        level = list({id(part): part for part in parts if isinstance(part, Mapping | list | tuple)}.values())
+        if not level:
+            return
+    raise InvalidRequest(f"{what} is nested deeper than {MOST_LEVELS} levels", field=field)
 
 
 def _are(items: object, cls: type) -> bool:
@@ -188,6 +203,7 @@ def _read(prompt: Any) -> Read:
             field="prompt",
         )
     if prompt and all(isinstance(item, Mapping) for item in prompt):
+        _expect_shallow(prompt, "the prompt", "prompt")
         return tuple(copy.deepcopy(prompt))  # hooks see them, and they are the caller's
     for item in prompt:
         if not isinstance(item, Integral) or isinstance(item, bool):  # NumPy's integers are Integral

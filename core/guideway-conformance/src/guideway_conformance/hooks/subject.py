@@ -40,6 +40,7 @@ __all__ = [
     "as_bytes",
     "environment",
     "extremes",
+    "modest",
     "requests",
     "results",
     "submissions",
@@ -123,6 +124,22 @@ class HooksSubject(Subject):
                 yield Asked.recording("validate_submission", submission=submission, context=self.context)
         if "validate_request" in heard:
             for request in [*requests(), *(extremes() if extreme else ())]:
+                yield Asked.recording("validate_request", request=request, context=self.context)
+
+    def modest(self) -> Iterator[Asked]:
+        """The calls of its validators for requests that ask for little."""
+        heard = self.traits(self.component)
+        for request in modest():
+            if "validate_submission" in heard:
+                submission = Submission(
+                    request_id=request.request_id,
+                    prompt=request.prompt or "w",
+                    params=request.params,
+                    task=request.task,
+                    tenant=request.tenant,
+                )
+                yield Asked.recording("validate_submission", submission=submission, context=self.context)
+            if "validate_request" in heard:
                 yield Asked.recording("validate_request", request=request, context=self.context)
 
     def call(self, hook: str, **arguments: Any) -> list[Any]:
@@ -223,10 +240,13 @@ EXTREMES: tuple[dict[str, Any], ...] = (
 )
 """Parameters of well-formed requests that ask for much."""
 
+
 WRONG: tuple[Any, ...] = (None, True, -1, 2.5, math.nan, 10**400, "5", "\ud800", [], ["x"], {}, {"x": None}, object)
 """Values of parameters of which nothing has been looked at."""
 
 LONG_TEXT = 1_300_000
+LEVELS = 100
+"""The levels of a message, and of a tool, that hosts let pass."""
 
 
 def extremes() -> list[Request]:
@@ -241,7 +261,27 @@ def extremes() -> list[Request]:
     made.append(replace(text, request_id="of many tokens", prompt_token_ids=(7,) * 50_000, prompt=None))
     made.append(replace(text, request_id="of a long text", prompt="ab" * (LONG_TEXT // 2)))
     made.append(replace(text, request_id="of large tokens", prompt_token_ids=(10**9, 1 << 62), seed=1 << 62))
-    return made
+    return [*made, *modest()]
+
+
+def modest() -> list[Request]:
+    """Requests that ask for one thing each, and otherwise for as little as can be: they meet no other limit."""
+    little: dict[str, Any] = {"max_tokens": 1, "n": 1, "priority": 0}
+    params = [SamplingParams(**{**little, **each}) for each in ({}, *EXTREMES)]
+    of_a_form = (each.params for each in requests() if each.params.constraint or each.params.modifiers)
+    params += [replace(each, **little) for each in of_a_form]
+    return [
+        Request(request_id=f"modest {i}", prompt_token_ids=(1,), params=each, prompt="w")
+        for i, each in enumerate(params)
+    ]
+
+
+def _nested(levels: int) -> list[Any]:
+    """What is nested as deep as a host lets pass: lists in lists, and mappings in mappings."""
+    found: list[Any] = ["hi", "hi"]
+    for _ in range(levels):
+        found = [[found[0]], {"content": found[1]}]
+    return found
 
 
 def _odd_submissions() -> list[Submission]:
@@ -275,10 +315,14 @@ def _odd_submissions() -> list[Submission]:
         *("\ud800", "a \udfff b", " ", "\0", "w" * LONG_TEXT, ({**user, "content": "w" * LONG_TEXT},)),
         *(("", ""), ("\ud800", "w1"), ("w1", "\ud800"), ("a query", "w" * LONG_TEXT), (0,), (10**9, 1 << 62)),
         *((7,) * 50_000, {"prompt": "\ud800"}, {"prompt_token_ids": [1, 2]}, {}),
+        *(({**user, "content": content},) for content in _nested(LEVELS - 1)),
     ]
     made += [replace(plain, prompt=prompt) for prompt in prompts]
     made += [replace(plain, prompt=None), replace(plain, prompt=None, prompt_token_ids=())]
     tools: list[Any] = [*TOOLS, {"function": None}, {"function": {"parameters": None}}, Lent({"type": "function"})]
+    tools += [
+        {"type": "function", "function": {"name": "f", "parameters": {"a": each}}} for each in _nested(LEVELS - 3)
+    ]
     made += [replace(plain, tools=(tool,)) for tool in tools]
     made += [replace(plain, tools=tuple(copy.deepcopy(tools)) * 20), replace(plain, task="embed", prompt=("a", "b"))]
     for each in fields(SamplingParams):

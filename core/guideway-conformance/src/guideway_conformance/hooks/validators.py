@@ -6,6 +6,7 @@ import contextlib
 import random
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from guideway.api import InvalidRequest
+from guideway.api import InvalidRequest, LimitExceeded
 
 from guideway_conformance.apart import apart
 from guideway_conformance.clock import HOURS, clock_moved
@@ -27,7 +28,11 @@ __all__: list[str] = []
 
 NUM_THREADS = 8
 ROUNDS = 20
-MEANWHILE = 300
+MEANWHILE = 150
+PAUSES = 2000
+"""The pauses of threads in the midst of a plugin's code, while it hears and is asked at once."""
+COUNTED = "LimitExceeded"
+"""The kind of refusal that may depend on what came before."""
 WHOLE = "request"
 """The field of a refusal that names no part."""
 CONTENTS = ("{}", "", "[]", "a line\n")
@@ -53,7 +58,7 @@ def passes_or_refuses(subject: HooksSubject) -> None:
         _pass_or_refuse(subject, asked)
 
 
-@check("hooks", trait="validates")
+@check("hooks", trait="validates", seconds=60)
 def a_validator_serves_several_threads(subject: HooksSubject) -> None:
     """A validator may be called from several threads at once, while observers hear of other requests, and decides as it
     does alone."""
@@ -98,7 +103,7 @@ def _hear_meanwhile(subject: HooksSubject, every: list[Asked]) -> None:
             subject.call("request_finished", request=request, result=results(request)[0])
 
     def ask(first: int) -> None:
-        for i in range(first, first + 200):
+        for i in range(first, first + MEANWHILE // 3):
             _pass_or_refuse(subject, every[i % len(every)])
 
     def turn() -> None:
@@ -106,18 +111,63 @@ def _hear_meanwhile(subject: HooksSubject, every: list[Asked]) -> None:
             tell(f"a-{i}")
             end(f"a-{i}")
 
+    def go_on() -> None:
+        while not asked.is_set():
+            turn()
+
     for i in range(MEANWHILE):
         tell(f"held-{i}")
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(NUM_THREADS) as threads:
-            for done in [threads.submit(turn), *(threads.submit(ask, 3 * i) for i in range(NUM_THREADS - 1))]:
+    asked = threading.Event()
+    with interleaved(subject.plugin_class, PAUSES), ThreadPoolExecutor(NUM_THREADS) as threads:
+        telling = threads.submit(go_on)
+        try:
+            for done in [threads.submit(ask, 3 * i) for i in range(NUM_THREADS - 1)]:
                 done.result()
-    finally:
-        sys.setswitchinterval(interval)
+        finally:
+            asked.set()
+        telling.result()
     for i in range(MEANWHILE):
         end(f"held-{i}")
+
+
+@check("hooks", trait="validates", seconds=60)
+def a_validator_decides_each_by_itself(subject: HooksSubject) -> None:
+    """A validator decides of each request as if it were the first that it is asked of, whatever it was asked of before
+    and whichever others run; what it counts may refuse one with LimitExceeded, and lets none pass."""
+    every = list(subject.modest())
+    alone = [apart(partial(_decisions, subject, every, (i,)))[0] for i in range(len(every))]
+    forward = tuple(range(len(every)))
+    for places, observed in ((forward * 2, False), (forward[::-1], False), (forward, True)):
+        found = apart(partial(_decisions, subject, every, places, observed=observed))
+        for place, decision in zip(places, found, strict=True):
+            when = "beside others that run" if observed else "after others"
+            expect(
+                decision in (alone[place], COUNTED) or (decision and alone[place]),
+                f"{when} {every[place]} {'is refused' if decision else 'passes'}, and asked of it first it "
+                f"{'refuses it' if alone[place] else 'lets it pass'}",
+            )
+
+
+def _decisions(
+    subject: HooksSubject, every: list[Asked], places: tuple[int, ...], *, observed: bool = False
+) -> list[str]:
+    """The kinds of refusal that an object which is new gives of calls, one after the other; of one that passes none.
+    `observed`: it hears that requests run."""
+    again = HooksSubject(subject.component, subject.settings)
+    if observed and "request_started" in again.traits(again.component):
+        for request in requests():
+            again.call("request_started", request=request)
+    found = []
+    for place in places:
+        try:
+            again.call(every[place].hook, **every[place].arguments)
+        except LimitExceeded:
+            found.append(COUNTED)
+        except Exception as error:  # of what kind, `passes_or_refuses` asks
+            found.append(type(error).__name__)
+        else:
+            found.append("")
+    return found
 
 
 @check("hooks", trait="validates")

@@ -136,13 +136,14 @@ class WorkerSubject(Subject):
         hooks, stack = [], contextlib.ExitStack()
         if factor != 1.0:
             hooks.append(worker.model.get_input_embeddings().register_forward_hook(spoil))
-        module = worker.model.get_submodule(fails.lstrip("<>")) if fails is not None else None
-        if module is not None and fails.startswith("<"):
-            hooks.append(module.register_forward_pre_hook(fail, prepend=True))
-        elif module is not None and fails.startswith(">"):
-            hooks.append(module.register_forward_hook(fail))
-        elif module is not None:
-            stack.enter_context(_failing(module))
+        if fails is not None:
+            module = worker.model.get_submodule(fails.lstrip("<>"))
+            if fails.startswith("<"):
+                hooks.append(module.register_forward_pre_hook(fail, prepend=True))
+            elif fails.startswith(">"):
+                hooks.append(module.register_forward_hook(fail))
+            else:
+                stack.enter_context(_failing(module))
         with stack:
             try:
                 worker.model(**worker.model.dummy_inputs, **({} if step.num_rows else _no_rows()))

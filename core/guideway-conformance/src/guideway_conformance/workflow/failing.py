@@ -109,7 +109,8 @@ def what_cannot_be_prepared_ends_alone(subject: WorkflowSubject) -> None:
 @check("workflow", seconds=60)
 def too_long_is_cut_or_refused(subject: WorkflowSubject) -> None:
     """A request of more tokens than the context has is cut, which `truncated` says, or refused with `LimitExceeded`;
-    one that is not cut has the tokens that it has in a longer context, and `truncated` is False."""
+    one that is not cut has the tokens that it has in a longer context, and `truncated` is False; a parameter that is
+    `left` or `right` cuts at different ends."""
     host = subject.host()
     whole = host.prepared(subject.tasks(host, at_least=1))
     if max(each.num_tokens for each in whole) < 2:
@@ -122,6 +123,23 @@ def too_long_is_cut_or_refused(subject: WorkflowSubject) -> None:
             asked = [replace(each.task, params={**each.task.params, **params}) for each in whole]
             found = host.request_processor.prepare(asked) if params else whole
             _expect_cut(processor, [each for each in found if isinstance(each, Prepared)], most)
+    _expect_two_ends(subject, host, max(whole, key=lambda each: each.num_tokens))
+
+
+def _expect_two_ends(subject: WorkflowSubject, host: Host, whole: Prepared) -> None:
+    """That what is cut on the left and on the right has not the same tokens."""
+    most = whole.num_tokens // 2
+    processor = subject.part("request_processor", replace(subject.context, max_model_len=most))
+    for name in names(subject, host, whole.task):
+        passing = [value for value, passes in values(host, whole.task, name) if passes]
+        if {"left", "right"} <= {value for value in passing if isinstance(value, str)}:
+            tasks = [replace(whole.task, params={**whole.task.params, name: side}) for side in ("left", "right")]
+            left, right = (_outcomes(processor, [task])[0] for task in tasks)
+            expect(
+                isinstance(left, GuidewayError) or not _same(left, right),
+                f"in a context of {most}, of {short_repr(whole.task.value)}, which has {whole.num_tokens} tokens, "
+                f"came the same with {name} = 'left' and with 'right'",
+            )
 
 
 def _policies(subject: WorkflowSubject, host: Host, task: Task) -> Iterator[dict[str, Any]]:

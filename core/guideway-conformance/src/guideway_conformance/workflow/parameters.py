@@ -4,21 +4,54 @@ from __future__ import annotations
 
 import contextlib
 import math
+import pickle
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 from guideway.api import GuidewayError, InvalidRequest, Prepared, Task
 from guideway.api.options import short_repr
 
+from guideway_conformance.apart import apart
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 from guideway_conformance.workflow.subject import Host, WorkflowSubject, same
 
-__all__ = ["names", "values"]
+__all__ = ["Incomparable", "Undecided", "names", "values"]
+
+
+class Incomparable:
+    """A value that cannot be compared."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, _other: object) -> bool:
+        raise ValueError("it cannot be compared")
+
+
+class Undecided:
+    """A value of which it is neither true nor false that it is another, nor that it is one."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, _other: object) -> Any:
+        return self
+
+    def __bool__(self) -> bool:
+        raise ValueError("neither true nor false")
+
+
+def _nested(levels: int) -> Any:
+    found: Any = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
 
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, 2, -1, 2.5, math.nan, math.inf, 10**30, -(10**30), "", "right", "left", "5", "no such"),
@@ -38,6 +71,8 @@ VALUES: tuple[Any, ...] = (
         ["\ud800"],
         [10**400],
     ),
+    *(Incomparable(), Undecided(), np.array(["right", "left"]), np.array([1, 2]), np.array(1), np.bool_(True)),
+    *(np.int64(1), np.float32(0.5), _nested(100), {"right": _nested(100)}),
 )
 
 
@@ -133,13 +168,15 @@ def _words(processor: object) -> set[str]:
             elif isinstance(held, str) and WORD.fullmatch(held):
                 found.add(held)
             elif isinstance(held, tuple | list | set | frozenset | Mapping) and len(held) < MOST_WORDS:
-                left += [each for each in held if isinstance(each, str | CodeType | tuple | frozenset)]
+                parts = [*held, *(held.values() if isinstance(held, Mapping) else ())]
+                left += [each for each in parts if isinstance(each, str | CodeType | tuple | frozenset)]
     return found
 
 
 def values(host: Host, plain: Task, name: str) -> Iterator[tuple[Any, bool]]:
-    """Values of the parameter `name`, those that its refusals name among them, and whether the check lets each pass."""
-    named: dict[str, None] = {}
+    """Values of the parameter `name`, those that its refusals or its code name among them, and whether the check lets
+    each pass."""
+    named: dict[str, None] = dict.fromkeys(sorted(_words(host.input_processor) - {name}))
     for value in VALUES:
         try:
             host.input_processor.check(replace(plain, params={name: value}))
@@ -150,10 +187,13 @@ def values(host: Host, plain: Task, name: str) -> Iterator[tuple[Any, bool]]:
             raise AssertionError(f"with {name} = {short_repr(value)} its check raised {error!r}") from error
         else:
             yield value, True
+    tried = [value for value in VALUES if isinstance(value, str)]
     for value in named:
+        if value in tried:
+            continue
         try:
             host.input_processor.check(replace(plain, params={name: value}))
-        except InvalidRequest:
+        except Exception:  # of what kind, others ask
             continue
         yield value, True
 
@@ -212,8 +252,10 @@ def _offer(subject: WorkflowSubject, host: Host, task: Task) -> None:
 @check("workflow", seconds=60)
 def any_value_is_served_or_refused(subject: WorkflowSubject) -> None:
     """A value of a parameter, whatever it is, is refused with `InvalidRequest`, or each of the parts can deal with it;
-    and it is for its request alone."""
+    and it is for its request alone: what comes of one does not depend on the values that others had."""
+    first = apart(partial(_first, subject))
     host = subject.host()
+    _expect_as_first(subject, host, first)
     for plain in subject.tasks(host, at_least=1)[:4]:
         (before,) = _served(host, [plain])
         for name in names(subject, host, plain):
@@ -238,3 +280,58 @@ def any_value_is_served_or_refused(subject: WorkflowSubject) -> None:
                     f"{short_repr(plain.value)} gave {before}, and beside or after {what} {after}",
                 )
                 expect(not isinstance(alone, GuidewayError) or str(alone).strip(), f"the error of {what} says nothing")
+
+
+Asking: TypeAlias = tuple[str, str]
+"""A parameter, and in words the value of it with which the first request is asked."""
+MOST_FIRST = 3
+"""The values of a parameter of each of which the first request that a process serves is asked."""
+
+
+def _askings(subject: WorkflowSubject, host: Host) -> dict[Asking, Task]:
+    """The first request with several values of each of its parameters."""
+    plain = subject.tasks(host, at_least=1)[0]
+    found: dict[Asking, Task] = {}
+    for name in names(subject, host, plain):
+        passing = [value for value, passes in values(host, plain, name) if passes]
+        passing.sort(key=lambda value: not isinstance(value, str | bool))
+        for value in passing[:MOST_FIRST]:
+            found[name, short_repr(value)] = replace(plain, params={**plain.params, name: value})
+    return found
+
+
+def _first(subject: WorkflowSubject) -> dict[Asking, bytes]:
+    """Return what comes of each asking in a process that has served no other, as far as results pickle."""
+    asked = apart(lambda: list(_askings(subject, subject.host())))
+    return {each: apart(partial(_alone, subject, each)) for each in asked}
+
+
+def _alone(subject: WorkflowSubject, asking: Asking) -> bytes:
+    host = subject.host()
+    plain = subject.tasks(host, at_least=1)[0]
+    value = next(v for v, _ in values(host, plain, asking[0]) if short_repr(v) == asking[1])
+    try:
+        return pickle.dumps(_served(host, [replace(plain, params={**plain.params, asking[0]: value})]))
+    except Exception:  # which is said of what is served here
+        return b""
+
+
+def _expect_as_first(subject: WorkflowSubject, host: Host, first: Mapping[Asking, bytes]) -> None:
+    """That one process, which serves all askings one after the other, gives what each process of its own gave."""
+    asked = _askings(subject, host)
+    for each in (*asked, *reversed(asked)):
+        if not first.get(each):
+            continue
+        task = asked[each]
+        try:
+            found = _served(host, [task])
+        except AssertionError:
+            raise
+        except BaseException as error:
+            raise AssertionError(f"{each[0]} = {each[1]}, which passed the check, made it raise {error!r}") from error
+        expected = pickle.loads(first[each])
+        expect(
+            same(list(expected), list(found)),
+            f"{short_repr(task.value)} with {each[0]} = {each[1]} gave {found[0]}, after others, "
+            f"and {expected[0]} in a process of its own",
+        )

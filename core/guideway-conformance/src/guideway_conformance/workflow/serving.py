@@ -23,7 +23,7 @@ from guideway.api.options import short_repr
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 from guideway_conformance.threads import interleaved
-from guideway_conformance.workflow.parameters import names, values
+from guideway_conformance.workflow.parameters import Incomparable, Undecided, names, values
 from guideway_conformance.workflow.subject import FORMS, Host, WorkflowSubject, same
 
 __all__: list[str] = []
@@ -31,6 +31,8 @@ __all__: list[str] = []
 ODD_VALUES: tuple[Any, ...] = (
     *(None, 5, 2.5, True, b"w1", object(), "", "\ud800", [], (), {}, ["w1", 5], ("w1", "w2", "w3"), [-1], [10**12]),
     *([[1]], {"prompt": 5}, {"prompt": "w1", "prompt_token_ids": [1]}, np.zeros((2, 2)), {"w1"}),
+    *(np.array(["w1", "w2"]), np.array([2, 5, 3]), ("w1", Incomparable()), [Incomparable()], {"prompt": Undecided()}),
+    *(Incomparable(), Undecided(), {"prompt": [[[]]]}, ("w1", ["w2"])),
 )
 NEAR: tuple[tuple[Any, ...], ...] = (
     (("w1 w2", " w3"), ("w1", " w2 w3"), ("w1 w2 w3", ""), ("", "w1 w2 w3"), "w1 w2 w3", {"prompt": "w1 w2 w3"}),

@@ -9,15 +9,16 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 from guideway.api import (
     GuidewayError,
     InputProcessor,
+    InvalidConfiguration,
     InvalidRequest,
     ModelFolder,
     OutputProcessor,
@@ -30,12 +31,23 @@ from guideway.api import (
     WorkflowRunner,
     WorkScheduler,
 )
-from guideway.api.options import parse_options
+from guideway.api.options import parse_options, short_repr
 from guideway.api.workflow import PARTS
 
 from guideway_conformance.subjects import CannotRunHere, NotPerformed, Subject, expect
 
-__all__ = ["FORMS", "OTHER_WORDS", "OVERFLOWING", "SPECIAL", "UNKNOWN_WORD", "WORDS", "Host", "WorkflowSubject", "same"]
+__all__ = [
+    "FORMS",
+    "OTHER_WORDS",
+    "OVERFLOWING",
+    "SPECIAL",
+    "UNKNOWN_WORD",
+    "WORDS",
+    "Host",
+    "WorkflowSubject",
+    "same",
+    "with_other_options",
+]
 
 MODEL = "model"
 """The option of the suite that names the folder of a model; the others are the workflow's."""
@@ -179,6 +191,28 @@ class WorkflowSubject(Subject):
         (folder / tokenizer.name).write_text(json.dumps(stored), "utf-8")
         return replace(self.context, model=ModelFolder.read(folder))
 
+    def under_other_options(self) -> Iterator[WorkflowSubject]:
+        """The workflow with other options of an operator, which it takes: each number once larger and once as small as
+        can be, and each that is one of a few, or true or false, once another, all at the same time."""
+        usual = self.context.options
+        hints = get_type_hints(type(usual), include_extras=True)
+        for change in (_larger, _smaller):
+            others: dict[str, Any] = {}
+            for each in fields(usual):
+                for value in change(getattr(usual, each.name), hints[each.name]):
+                    with contextlib.suppress(InvalidConfiguration):
+                        parse_options(type(usual), {each.name: value}, where="workflow")
+                        others[each.name] = value
+                        break
+            if not others:
+                continue
+            options = {**self.settings.options, **others}
+            other = WorkflowSubject(self.component, replace(self.settings, options=options))
+            other.__dict__.update({name: vars(self)[name] for name in ("model", "_scratch") if name in vars(self)})
+            with contextlib.suppress(InvalidConfiguration, InvalidRequest):
+                other.host()
+                yield other
+
     def part(self, name: str, context: WorkflowContext | None = None) -> Any:
         """A new part, made from `context` if that is given."""
         address = self.settings.options.get(name, self.component.parts[name])
@@ -220,6 +254,47 @@ class WorkflowSubject(Subject):
             params=params or {},
             arrival=arrival,
         )
+
+
+def with_other_options(function: Callable[[WorkflowSubject], None]) -> Callable[[WorkflowSubject], None]:
+    """`function`, carried out again with other options of an operator."""
+
+    @wraps(function)
+    def each(subject: WorkflowSubject) -> None:
+        function(subject)
+        for other in subject.under_other_options():
+            options = {name: value for name, value in other.settings.options.items() if name != MODEL}
+            what = ", ".join(f"{name} = {short_repr(value)}" for name, value in options.items())
+            try:
+                function(other)
+            except (CannotRunHere, NotPerformed):
+                continue
+            except AssertionError as error:
+                raise AssertionError(f"with the options {what}, {error}") from error
+            except Exception as error:
+                raise AssertionError(f"with the options {what} it raised {error!r}") from error
+
+    return each
+
+
+def _larger(value: Any, hint: Any) -> Iterator[Any]:
+    """Values of an option in the place of `value`, the one to be taken first."""
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int | float):
+        yield from (16 * value, 4 * value, 2 * value, value + 1)
+    yield from (each for each in _few(hint) if each != value)
+
+
+def _smaller(value: Any, hint: Any) -> Iterator[Any]:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield from (each for each in (3, 2, 1) if each < value)
+    yield from (each for each in reversed(_few(hint)) if each != value)
+
+
+def _few(hint: Any) -> list[Any]:
+    """The values of an option that is one of a few."""
+    return [value for value in get_args(hint) if isinstance(value, str)] if get_origin(hint) is Literal else []
 
 
 def same(one: Any, other: Any) -> bool:

@@ -79,7 +79,11 @@ class Pairs(InputProcessor):
         for name, value in task.params.items():
             if name not in PARAMETERS:
                 raise InvalidRequest(f"similarity has no parameter {name!r}", field="params")
-            if value not in PARAMETERS[name]:
+            try:
+                known = value in PARAMETERS[name]
+            except ValueError as error:  # of an array, none of whose elements is meant
+                raise InvalidRequest(f"{name} is one of {PARAMETERS[name]}", field=name) from error
+            if not known:
                 raise InvalidRequest(f"{name} is one of {PARAMETERS[name]}", field=name)
 
 

@@ -61,7 +61,7 @@ class SpanInputs(InputProcessor):
                 if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
                     raise InvalidRequest("min_score must be a number from 0 to 1", field="min_score")
             elif name == "truncate":
-                if given not in ("refuse", "right"):
+                if not isinstance(given, str) or given not in ("refuse", "right"):
                     raise InvalidRequest("truncate must be 'refuse' or 'right'", field="truncate")
             else:
                 raise InvalidRequest(f"spans has no parameter {name!r}", field="params")

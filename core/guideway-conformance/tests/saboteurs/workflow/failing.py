@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -192,4 +193,30 @@ class ComparesWhatIsCut(Correct):
     parts: ClassVar[Mapping[str, str]] = {
         **with_part("request_processor", CutsQuietly),
         "input_processor": f"{__name__}:TakesCut",
+    }
+
+
+class TakesASide(Texts):
+    def check_params(self, task: Task) -> None:
+        for name, value in task.params.items():
+            if name != "side" or not isinstance(value, str) or value not in ("left", "right"):
+                raise InvalidRequest("side is 'left' or 'right'", field=str(name))
+
+
+class CutsOneEnd(Bytes):
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        most = self.context.max_model_len
+        if len(task.value) <= most or "side" not in task.params:
+            return super().one(task)
+        found = super().one(replace(task, value=task.value[:most]))
+        return replace(found, task=task, truncated=True) if isinstance(found, Prepared) else found
+
+
+@saboteur("workflow.too_long_is_cut_or_refused")
+class KnowsOneSide(Correct):
+    """Takes either end to cut at, and cuts at one."""
+
+    parts: ClassVar[Mapping[str, str]] = {
+        **with_part("input_processor", TakesASide),
+        "request_processor": f"{__name__}:CutsOneEnd",
     }

@@ -9,6 +9,7 @@ from guideway.api import (
     InvalidRequest,
     Prepared,
     Task,
+    WorkflowContext,
 )
 
 from saboteurs import saboteur
@@ -123,3 +124,36 @@ class TakesWhatNoFloatHolds(Correct):
         **with_part("input_processor", TakesAnyFactor),
         "output_processor": f"{__name__}:Dividing",
     }
+
+
+class ComparesAnything(Texts):
+    def check_params(self, task: Task) -> None:
+        for name, value in task.params.items():
+            if name != "double" or value not in (False, True):
+                raise InvalidRequest("it takes double, which is true or false", field=str(name))
+
+
+@saboteur("workflow.any_value_is_served_or_refused")
+class ComparesAnArray(Correct):
+    """Looks a value up in a tuple, which asks each of its own whether they are equal."""
+
+    parts = with_part("input_processor", ComparesAnything)
+
+
+class Remembering(Results):
+    def __init__(self, context: WorkflowContext) -> None:
+        super().__init__(context)
+        self.known: dict[bytes, Sum] = {}
+
+    def results(self, work: Sequence[Prepared], output: Any) -> list[Any]:
+        return [
+            self.known.setdefault(request.token_ids.tobytes(), found)
+            for request, found in zip(work, super().results(work, output), strict=True)
+        ]
+
+
+@saboteur("workflow.any_value_is_served_or_refused")
+class RemembersWithoutParameters(Correct):
+    """Keeps what came of a text, and not with which parameters."""
+
+    parts = with_part("output_processor", Remembering)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 from guideway.api import (
     Prepared,
     Task,
 )
+from guideway.api.options import Range
 
 from saboteurs import saboteur
 from saboteurs.workflow.base import Correct, InOrder, with_part
@@ -150,3 +153,51 @@ class GoesByTheClock(Correct):
     """Makes steps of a size that something else than the tasks decides."""
 
     parts = with_part("scheduler", Counting)
+
+
+class ByPriority(InOrder):
+    def next(self, *, more: bool) -> Sequence[Prepared] | None:
+        self.ready.sort(key=lambda request: request.task.priority)
+        return super().next(more=more)
+
+    def upcoming(self) -> list[Task]:
+        self.waiting.sort(key=lambda task: task.priority)
+        found, self.waiting = self.waiting[:14], self.waiting[14:]
+        self.preparing += found
+        return found
+
+
+@saboteur("workflow.the_urgent_are_not_overtaken")
+class TakesThemAsPrepared(Correct):
+    """Goes by priority, and among those of one priority by which was prepared first."""
+
+    parts = with_part("scheduler", ByPriority)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """The size of a step."""
+
+    max_step_requests: Annotated[int, Range(1)] = 7
+
+
+class Sized(InOrder):
+    def next(self, *, more: bool) -> Sequence[Prepared] | None:
+        most = self.context.options.max_step_requests
+        if more and len(self.ready) < most:
+            return None
+        work, self.ready = self.ready[:most], self.ready[most:]
+        return work or None
+
+    def upcoming(self) -> list[Task]:
+        found, self.waiting = self.waiting, []
+        self.preparing += found
+        return found
+
+
+@saboteur("workflow.its_window_holds_several_steps")
+class KnowsItsDefault(Correct):
+    """Has a window for steps of the size that they usually have."""
+
+    options = Sizes
+    parts = with_part("scheduler", Sized)
