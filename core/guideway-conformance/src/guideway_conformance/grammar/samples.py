@@ -220,7 +220,7 @@ _JSON_SCHEMA = (
     ),
     _schema({"enum": ["red", "green", 1]}, ["red", "green", 1], ["blue", "re", 2, None]),
     _schema(_INTEGER, [0, 12, -3], [1.5, "1", None, [1]]),
-    _schema({"type": "string"}, ["", "abc", "é中", 'a"b', "\U0001f600"], [1, None, ["a"]], _NO_STRINGS),
+    _schema({"type": "string"}, ["", "abc", "é中", 'a"b'], [1, None, ["a"]], _NO_STRINGS),
     _schema({"type": "number"}, [0, 1.5, -2], ["1", True], [b"01", b"1.", b"+1", b".5", b"1e", b"NaN"]),
     _schema(
         {"type": "array", "items": _INTEGER}, [[], [1], [1, 2, 3]], [["a"], {}, [1, None]], [b"[1,]", b"[,1]", b"[1 2]"]
