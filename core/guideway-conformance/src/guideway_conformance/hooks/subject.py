@@ -277,7 +277,7 @@ def modest() -> list[Request]:
 
 
 def _nested(levels: int) -> list[Any]:
-    """What is nested as deep as a host lets pass: lists in lists, and mappings in mappings."""
+    """Values nested as deep as a host lets pass: lists in lists, and mappings in mappings."""
     found: list[Any] = ["hi", "hi"]
     for _ in range(levels):
         found = [[found[0]], {"content": found[1]}]

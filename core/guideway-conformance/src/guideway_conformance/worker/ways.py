@@ -65,7 +65,7 @@ def combined(subject: WorkerSubject, most: int) -> list[Options]:
 
 
 def said(subject: WorkerSubject, options: Options) -> str:
-    """What is other in `options` than usual."""
+    """The differences of `options` from the usual ones."""
     usual = subject.settings.options
     return ", ".join(f"{name} = {short_repr(value)}" for name, value in options.items() if name not in usual)
 

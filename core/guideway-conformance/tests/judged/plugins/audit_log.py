@@ -29,7 +29,7 @@ SECRETS = (
 
 @dataclass
 class Entry:
-    """What is known of a request that runs."""
+    """The facts known of a request that runs."""
 
     began: float
     errors: list[str] = field(default_factory=list)

@@ -21,7 +21,7 @@ class Options:
     only: tuple[str, ...] = ()
     """Parts of names of layers, such as ``mlp``; none: all linear layers."""
     by: Literal["row", "tensor"] = "row"
-    """What shares a scale."""
+    """The weights that share a scale."""
 
 
 class FakeQuant(WorkerMixin):

@@ -188,7 +188,7 @@ class Shelf(WorkScheduler):
         return work
 
     def finished(self, work: Sequence[Prepared]) -> None:
-        """What is computed is out of sight already."""
+        """The steps that are computed are out of sight already."""
 
     def window(self) -> int:
         return 4 * int(self.context.options.max_step_requests)

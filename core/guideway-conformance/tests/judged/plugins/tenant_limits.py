@@ -51,7 +51,7 @@ _ENDED: Counter[tuple[str, str]] = Counter()
 
 @dataclass(frozen=True)
 class Limits:
-    """What one tenant may ask for; None: no limit."""
+    """The limits of one tenant; None: no limit."""
 
     max_tokens: int | None = None
     max_prompt_tokens: int | None = None
