@@ -248,8 +248,43 @@ def test_json_holds_no_raw_control_characters(make: Callable[..., GrammarStrateg
         assert [byte for byte in range(32) if matcher.accept([byte])] == []
 
 
+FIRST_BYTES = {0xC2: 0x80, 0xDF: 0xBF, 0xE0: 0xA0, 0xED: 0x9F, 0xEE: 0x80, 0xF0: 0x90, 0xF3: 0xBF, 0xF4: 0x8F}
+"""First bytes of characters, and a byte that may follow each."""
+ANYTHING = [
+    Regex("[^a]{1,40}"),
+    Regex("(.|b)+"),
+    Grammar("root ::= [^a]+", "ebnf"),
+    StructuralTag({"type": "structural_tag", "format": {"type": "any_text"}}),
+]
+
+
+@pytest.mark.parametrize("constraint", ANYTHING, ids=lambda constraint: constraint.kind)
+def test_texts_are_utf_8(make: Callable[..., GrammarStrategy], legal: Legal, constraint: Any) -> None:
+    pairs = [bytes((first, second)) for first in FIRST_BYTES for second in range(0x80, 0xC0)]
+    bytes_ = byte_vocabulary()
+    vocabulary = Vocabulary([*bytes_.tokens, *pairs], bytes_.stop_token_ids, {256: "</s>"})
+    compiled = make(vocabulary).compile(constraint)
+    for pair in pairs:
+        text = next((t for t in (pair, pair + b"\x80", pair + b"\x80\x80") if _is_text(t)), b"")
+        matcher = compiled.matcher(frozenset({256}))
+        assert (matcher.accept(text) == len(text)) is (text != b"") or text == b""
+        for done, token_id in ((b"", vocabulary.tokens.index(pair)), (pair[:1], pair[1])):
+            other = compiled.matcher(frozenset({256}))
+            assert other.accept(done) == len(done)
+            assert (token_id in legal(other, vocabulary)) is (text != b""), (pair, done)
+            assert other.accept([token_id]) == int(text != b""), (pair, done)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def test_serialized_grammars_are_the_same(strategy: GrammarStrategy, vocabulary: Vocabulary, legal: Legal) -> None:
-    for constraint in (Regex("[ab]{2}"), JsonObject(), JsonSchema({"enum": ["a", 1]})):
+    for constraint in (Regex("[ab]{2}"), Regex("[^z]{2}"), JsonObject(), JsonSchema({"enum": ["a", 1]})):
         compiled = strategy.compile(constraint)
         matchers = [c.matcher(STOP) for c in (compiled, strategy.from_bytes(compiled.to_bytes()))]
         for _ in range(2):

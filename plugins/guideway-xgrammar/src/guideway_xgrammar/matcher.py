@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xgrammar as xgr
 from guideway.api import CompiledGrammar, DeadEnd, Matcher
 from guideway.api.bitmask import num_words
+from guideway.json_schema import WritingRule
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
-    from guideway.json_schema import NamesAhead, WritingRule
+    from guideway.json_schema import NamesAhead
+
+    from guideway_xgrammar.characters import CharacterRule
 
 NO_TOKEN = "the grammar allows no token of this vocabulary here"
 
@@ -25,7 +28,7 @@ class XgrammarCompiled(CompiledGrammar):
         native: xgr.CompiledGrammar,
         tokens: Sequence[bytes],
         kind: str,
-        rule: WritingRule | None = None,
+        rule: WritingRule | CharacterRule,
         *,
         looks_ahead: bool = False,
     ) -> None:
@@ -33,9 +36,8 @@ class XgrammarCompiled(CompiledGrammar):
         self._tokens = tokens
         self._kind = kind
         self._rule = rule
-        if rule is not None:
-            rule.prepare()
-        self._ahead = rule.ahead() if rule is not None and looks_ahead else None
+        rule.prepare()
+        self._ahead = rule.ahead() if isinstance(rule, WritingRule) and looks_ahead else None
 
     def matcher(self, stop_token_ids: frozenset[int]) -> XgrammarMatcher:
         native = xgr.GrammarMatcher(self._native, override_stop_tokens=sorted(stop_token_ids))
@@ -47,9 +49,8 @@ class XgrammarCompiled(CompiledGrammar):
         return int(self._native.memory_size_bytes)
 
     def to_bytes(self) -> bytes:
-        whitespace = "" if self._rule is None else self._rule.whitespace
         ahead = "" if self._ahead is None else " ahead"
-        return f"{self._kind} {whitespace}{ahead}\n{self._native.serialize_json()}".encode()
+        return f"{self._kind} {self._rule.whitespace}{ahead}\n{self._native.serialize_json()}".encode()
 
 
 class XgrammarMatcher(Matcher):
@@ -60,7 +61,7 @@ class XgrammarMatcher(Matcher):
         native: xgr.GrammarMatcher,
         stop_token_ids: frozenset[int],
         tokens: Sequence[bytes],
-        rule: WritingRule | None,
+        rule: WritingRule | CharacterRule,
         ahead: NamesAhead | None,
         width: int,
     ) -> None:
@@ -71,8 +72,8 @@ class XgrammarMatcher(Matcher):
         self._ahead = ahead
         self._width = width
         """The tokens of a row, as xgrammar has it: those of the logits."""
-        self._places = [] if rule is None else [rule.start]
-        """The places in JSON where the output stood after each token, if there is a rule."""
+        self._places: list[Any] = [rule.start]
+        """The rule's states after each token: of JSON the places where the output stood."""
         self._num_accepted = 0
 
     def accept(self, token_ids: Sequence[int]) -> int:
@@ -84,17 +85,16 @@ class XgrammarMatcher(Matcher):
             is_stop = token_id in self._stop_token_ids
             if not (is_stop or self._tokens[token_id]):
                 return count
-            place = None
-            if rule is not None and not is_stop:
-                place = rule.after(places[-1], token_id)
+            place = places[-1]
+            if not is_stop:
+                place = rule.after(place, token_id)
                 if place is None:
                     return count
                 if ahead is not None and not ahead.leads_on(places[-1], token_id, self._mask_after):
                     return count
             if not native.accept_token(token_id):
                 return count
-            if rule is not None:
-                places.append(place or places[-1])
+            places.append(place)
             self._num_accepted += 1
             if is_stop and native.is_terminated():
                 return count + 1
@@ -111,8 +111,8 @@ class XgrammarMatcher(Matcher):
             raise DeadEnd(NO_TOKEN)
 
     def keep_rule(self, words: Bitmask) -> None:
-        """Take from a row that xgrammar filled the tokens by which JSON would be written as it may not be."""
-        if self._rule is not None and (allowed := self._rule.allowed(self._places[-1])) is not None:
+        """Take from a row that xgrammar filled the tokens by which the output would be written as it may not be."""
+        if (allowed := self._rule.allowed(self._places[-1])) is not None:
             words[: allowed.size] &= allowed
         if self._ahead is not None:
             self._ahead.keep(self._places[-1], words, self._mask_after)
@@ -139,8 +139,7 @@ class XgrammarMatcher(Matcher):
         if num_tokens:
             self.native.rollback(num_tokens)
             self._num_accepted -= num_tokens
-            if self._places:
-                del self._places[-num_tokens:]
+            del self._places[-num_tokens:]
 
     def fork(self) -> XgrammarMatcher:
         other = XgrammarMatcher(

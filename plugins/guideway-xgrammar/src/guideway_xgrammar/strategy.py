@@ -48,6 +48,7 @@ from guideway.json_schema import (
 )
 from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe
 
+from guideway_xgrammar.characters import CharacterRule
 from guideway_xgrammar.matcher import NO_TOKEN, XgrammarCompiled, XgrammarMatcher
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ class Strategy(GrammarStrategy):
         )
 
         self._rules = {word: WritingRule(self._json.tokens, word) for word in WHITESPACE}
+        self._characters = CharacterRule(self._plain.tokens)
 
     def supports(self, constraint: Constraint) -> Support:
         if isinstance(constraint, JsonSchema):
@@ -176,7 +178,7 @@ class Strategy(GrammarStrategy):
             if (reason := self._tag_support(constraint).reason) is not None:
                 raise UnsupportedGrammar(reason, feature=kind)
         compiler = self._json if kind in JSON_KINDS else self._plain
-        rule = self._rules[constraint.spacing or "any"] if kind in JSON_KINDS else None
+        rule = self._rules[constraint.spacing or "any"] if kind in JSON_KINDS else self._characters
         try:
             native = self._compile(compiler.native, constraint, source)
         except (InvalidGrammar, UnsupportedGrammar):
@@ -244,7 +246,7 @@ class Strategy(GrammarStrategy):
         kind, whitespace, *ahead = head.split(" ")
         compiler = self._json if kind in JSON_KINDS else self._plain
         native = xgr.CompiledGrammar.deserialize_json(text, compiler.tokenizer_info)
-        rule = self._rules.get(cast("Whitespace", whitespace))
+        rule = self._rules[cast("Whitespace", whitespace)] if kind in JSON_KINDS else self._characters
         return XgrammarCompiled(native, compiler.tokens, kind, rule, looks_ahead=bool(ahead))
 
 

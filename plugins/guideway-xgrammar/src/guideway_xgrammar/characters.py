@@ -1,0 +1,75 @@
+"""Texts kept to UTF-8, where xgrammar's classes of characters are not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from guideway.api.bitmask import num_words
+
+if TYPE_CHECKING:
+    from guideway.api.bitmask import Bitmask
+
+__all__ = ["CharacterRule"]
+
+_SECOND = {0xE0: rb"\xa0-\xbf", 0xED: rb"\x80-\x9f", 0xF0: rb"\x90-\xbf", 0xF4: rb"\x80-\x8f"}
+"""The bytes that may follow, after the first bytes of characters that not every later byte may follow (Unicode,
+table 3-7)."""
+_WRONG = re.compile(b"|".join(re.escape(bytes((first,))) + b"[^%s]" % second for first, second in _SECOND.items()))
+_WRONG_AFTER = {first: re.compile(b"[^%s]" % second) for first, second in _SECOND.items()}
+
+
+class CharacterRule:
+    """A rule for which of these tokens may follow, so that a text has no bytes that UTF-8 does not have: xgrammar takes
+    surrogates (``ED A0 80``) for characters. A matcher asks its library as well."""
+
+    start = 0
+    """The state before the first token. A state is the first byte of a character that not every byte may follow, if the
+    text ends with one, and else 0."""
+    whitespace: ClassVar[str] = "characters"
+    """Its name in the bytes of a grammar, where a rule for JSON has its word."""
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        self._tokens = tokens
+        self._allowed: dict[int, Bitmask | None] = {}
+        self._lock = Lock()
+
+    def prepare(self) -> None:
+        """Look at all tokens, once."""
+        with self._lock:
+            if not self._allowed:
+                beyond = [(i, token) for i, token in enumerate(self._tokens) if not token.isascii()]
+                wrong = [i for i, token in beyond if _WRONG.search(token)]
+                # others cannot follow the first byte of any character
+                later = [(i, token) for i, token in beyond if 0x80 <= token[0] < 0xC0]
+                after = {
+                    first: [i for i, token in later if pattern.match(token)] for first, pattern in _WRONG_AFTER.items()
+                }
+                self._allowed = {0: self._without(wrong)} | {
+                    first: self._without([*wrong, *refused]) for first, refused in after.items()
+                }
+
+    def allowed(self, state: int) -> Bitmask | None:
+        """The tokens that may follow, as a row of a bitmask; None: all may."""
+        return self._allowed[state]
+
+    def after(self, state: int, token_id: int) -> int | None:
+        """The state after a token; None if it may not follow."""
+        token = self._tokens[token_id]
+        if not token:
+            return state
+        if (state and _WRONG_AFTER[state].match(token)) or (not token.isascii() and _WRONG.search(token)):
+            return None
+        return token[-1] if token[-1] in _SECOND else 0
+
+    def _without(self, refused: Sequence[int]) -> Bitmask | None:
+        """All tokens but these; None if there are none."""
+        if not refused:
+            return None
+        row = np.full(num_words(len(self._tokens)) * 32, True)
+        row[refused] = False
+        packed: Bitmask = np.packbits(row, bitorder="little").view(np.int32)
+        return packed
