@@ -118,6 +118,8 @@ def test_few_survive() -> None:
 @pytest.mark.parametrize("mutant", everyday(MUTANTS, *(m for m in MUTANTS if m.name in OFTEN)), ids=lambda m: m.name)
 def test_a_mistake_is_caught(mutant: Mutant, tmp_path: Path) -> None:
     found = objection(mutant, tmp_path)
+    if found is None and not (mutant.survives or mutant.correct):  # a race does not show each time
+        found = objection(mutant, tmp_path)
     assert (found is None) == (mutant.survives or mutant.correct), found
 
 

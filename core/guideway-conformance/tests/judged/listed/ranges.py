@@ -29,6 +29,8 @@ MUTANTS = (
         ("            except DeadEnd:\n                return count + 1\n"),
         "after one that leads to a dead end (it counts as refused) stay untouched.",
         first="grammar.a_draft_into_a_dead_end_is_refused",
+        reason="A strategy without rollback gets no drafts in a fill of its own, since the contract says so.",
+        correct=True,
     ),
     Mutant(
         "ranges-counts-are-int64",
