@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CharacterRule"]
 
-_SECOND = {0xE0: rb"\xa0-\xbf", 0xED: rb"\x80-\x9f", 0xF0: rb"\x90-\xbf", 0xF4: rb"\x80-\x8f"}
-"""The bytes that may follow, after the first bytes of characters that not every later byte may follow (Unicode,
-table 3-7)."""
-_WRONG = re.compile(b"|".join(re.escape(bytes((first,))) + b"[^%s]" % second for first, second in _SECOND.items()))
-_WRONG_AFTER = {first: re.compile(b"[^%s]" % second) for first, second in _SECOND.items()}
+_SECOND = {0xE0: rb"\x80-\x9f", 0xED: rb"\xa0-\xbf", 0xF0: rb"\x80-\x8f", 0xF4: rb"\x90-\xbf"}
+"""By the first byte of a character the later bytes that may not follow it, where there are some (Unicode, table 3-7).
+Bytes that begin a character are the library's to refuse."""
+_WRONG = re.compile(b"|".join(re.escape(bytes((first,))) + b"[%s]" % second for first, second in _SECOND.items()))
+_WRONG_AFTER = {first: re.compile(b"[%s]" % second) for first, second in _SECOND.items()}
 
 
 class CharacterRule:
@@ -43,10 +43,8 @@ class CharacterRule:
             if not self._allowed:
                 beyond = [(i, token) for i, token in enumerate(self._tokens) if not token.isascii()]
                 wrong = [i for i, token in beyond if _WRONG.search(token)]
-                # others cannot follow the first byte of any character
-                later = [(i, token) for i, token in beyond if 0x80 <= token[0] < 0xC0]
                 after = {
-                    first: [i for i, token in later if pattern.match(token)] for first, pattern in _WRONG_AFTER.items()
+                    first: [i for i, token in beyond if pattern.match(token)] for first, pattern in _WRONG_AFTER.items()
                 }
                 self._allowed = {0: self._without(wrong)} | {
                     first: self._without([*wrong, *refused]) for first, refused in after.items()
