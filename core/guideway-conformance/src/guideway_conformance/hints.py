@@ -1,17 +1,23 @@
-"""The types of the options that a plugin reads, as the suite finds them out."""
+"""The types of the options that a plugin reads, as the suite finds them out, and other values of them."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import zip_longest
 from types import FrameType
-from typing import Any, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from guideway.api import parse_options
 
-__all__ = ["Hints", "hints_read"]
+__all__ = ["BORDERS", "Hints", "hints_read", "typed"]
+
+BORDERS = (0, 31, 32, 63, 64)
+"""Token ids where a word of a bitmask begins or ends."""
 
 Hints = dict[str, Any]
 """The type hints of options, by name."""
@@ -34,3 +40,41 @@ def hints_read() -> Iterator[Hints]:
         yield found
     finally:
         sys.setprofile(before)
+
+
+def typed(options: Mapping[str, Any], hints: Hints, size: int) -> Iterator[dict[str, Any]]:
+    """`options` with one of those that `hints` are known of as another value of its type: a number that is not finite,
+    a token id of a vocabulary of `size` tokens or the one past it, an empty list and a longer one."""
+    changed = [
+        [{**options, key: other} for other in _others(hint, options.get(key), size)] for key, hint in hints.items()
+    ]
+    yield from (found for some in zip_longest(*changed) for found in some if found is not None)
+
+
+def _others(hint: Any, value: Any, size: int) -> Iterator[Any]:
+    """Values of the type `hint`, some of them near `value`."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        yield from _others(args[0], value, size)
+    elif origin in (Union, types.UnionType):
+        for member in args:
+            yield from [None] if member is types.NoneType else _others(member, value, size)
+    elif origin is Literal:
+        yield from args
+    elif hint is bool:
+        yield from (True, False)
+    elif hint is int:
+        whole = value if isinstance(value, int) else 4
+        yield from (size, whole + 1, whole // 2, 0, 2 * whole, whole - 1, -1, size - 1, 1)
+    elif hint is float:
+        real = value if isinstance(value, int | float) else 0.5
+        yield from (math.nan, real / 2, math.inf, 0.0, 2 * real, -real, -math.inf, 1.0, real + 0.01)
+    elif hint is str:
+        text = value if isinstance(value, str) else ""
+        yield from ("ab", text + text, "", text[:-1], text.swapcase(), "b\u00e9 a")
+    elif origin in (tuple, list):
+        entries = list(value) if isinstance(value, list | tuple) else []
+        others = list(_others(args[0], entries[0] if entries else None, size)) if args else []
+        borders = BORDERS if args and args[0] is int else ()
+        yield from ([*entries, *others[:1]], [], [*entries, *borders], [*entries, *entries], entries[:1], entries[::-1])
+        yield from ([*entries, other] for other in others[1:])

@@ -11,8 +11,7 @@ from guideway.api.options import short_repr
 from guideway_conformance.grammar.session import Session, expect_same, legal, walk
 from guideway_conformance.grammar.subject import Case, GrammarSubject
 from guideway_conformance.grammar.vocabularies import standard
-from guideway_conformance.hints import hints_read
-from guideway_conformance.modifier.options import typed
+from guideway_conformance.hints import hints_read, typed
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 

@@ -10,9 +10,9 @@ import numpy as np
 from guideway.api import Example, LogitModifier
 from guideway.runtime.answers import read_names
 
+from guideway_conformance.hints import BORDERS
 from guideway_conformance.modifier.bench import REFUSALS, Bench, read_only
 from guideway_conformance.modifier.comparison import expect_alike
-from guideway_conformance.modifier.options import BORDERS
 from guideway_conformance.modifier.records import Running
 from guideway_conformance.modifier.sequences import forked, lives, under_way
 from guideway_conformance.modifier.subject import ModifierSubject

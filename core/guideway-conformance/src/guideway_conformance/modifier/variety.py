@@ -12,10 +12,10 @@ from guideway.api import Example, InvalidConfiguration
 from guideway.runtime.answers import read_names
 from numpy.typing import NDArray
 
-from guideway_conformance.hints import Hints, hints_read
+from guideway_conformance.hints import Hints, hints_read, typed
 from guideway_conformance.modifier.bench import REFUSALS, Bench
 from guideway_conformance.modifier.comparison import expect_alike
-from guideway_conformance.modifier.options import nearly, texts, typed
+from guideway_conformance.modifier.options import nearly, texts
 from guideway_conformance.modifier.records import Applied, Running
 from guideway_conformance.modifier.subject import ModifierSubject
 from guideway_conformance.modifier.verbs import Answers, expect_same_answers
