@@ -8,12 +8,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 from guideway.errors import PluginLoadError
 from guideway.plugins.index import PluginRecord
 from guideway.runtime.grammar_hosts.children import Child, answer_of
+from guideway.runtime.grammar_hosts.joining import Meeting
 from guideway.runtime.grammar_hosts.messages import Frames
+from guideway.runtime.grammar_hosts.upkeep import shown
 
 __all__ = ["Nursery", "module_path"]
 
@@ -30,7 +33,8 @@ def module_path() -> tuple[str, ...]:
 
 class Nursery:
     """Forks zygotes. There is one for all whose modules are found in the same places, as long as one of them is open;
-    started with the first zygote, and anew if it is lost, and all its descendants with it.
+    started with the first zygote, and anew if it is lost, and all its descendants with it. Where several processes
+    share what they import (`share_nursery`), it is forked from that of another one.
 
     It is no child of this process, and ends when this one closes its socket, also by being killed: what kills the
     descendants of a server one by one, as vLLM does, may rely on each of them being there until its turn.
@@ -72,7 +76,7 @@ class Nursery:
         OSError, EOFError and ValueError where the nursery is lost, `PluginLoadError` where there can be none."""
         with self._lock:
             if self._control is None or self._control.has_news():  # it says nothing unasked, but that it is gone
-                self._start()
+                self._start(records)
             self._reap()
             try:
                 answer = self._ask(("fork", tuple(records)), IMPORT_SECONDS, end)
@@ -117,8 +121,17 @@ class Nursery:
             self._end()
             raise
 
-    def _start(self) -> None:
+    def _start(self, records: Sequence[PluginRecord]) -> None:
         self._end()
+        meeting = Meeting.of(self._key[1])
+        if meeting is not None and (joined := meeting.join(records)) is not None:
+            self._process, self._control = joined
+            joined[1].socket.settimeout(ANSWER_SECONDS)
+            return
+        with meeting or nullcontext():
+            self._start_anew(None if meeting is None else meeting.listener)
+
+    def _start_anew(self, listener: socket.socket | None) -> None:
         if not sys.executable:
             raise PluginLoadError(
                 "hosts are started with sys.executable, which is empty here; set grammar_host and modifier_host to "
@@ -128,7 +141,15 @@ class Nursery:
         ours, theirs = socket.socketpair()
         descriptor = theirs.fileno()
         # modules are found where the serving process finds them, and not in the folder it was started in
-        command = [sys.executable, "-P", "-m", "guideway.runtime.host", str(descriptor), str(os.getpid())]
+        descriptors = [descriptor] if listener is None else [descriptor, listener.fileno()]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "guideway.runtime.host",
+            ",".join(map(str, descriptors)),
+            shown(os.getpid()),
+        ]
         path = os.pathsep.join(entry for entry in self._key[1] if entry)
         control = Frames(ours)
         ours.settimeout(ANSWER_SECONDS)  # one that was stopped takes no long command
@@ -137,7 +158,7 @@ class Nursery:
             # processors among sessions first. Its output never mixes with ours
             starter = subprocess.Popen(
                 command,
-                pass_fds=[descriptor],
+                pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 process_group=0,

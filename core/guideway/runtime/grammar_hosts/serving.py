@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import socket
 import sys
@@ -32,13 +33,20 @@ from guideway.plugins.index import PluginRecord
 from guideway.plugins.loading import load
 from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon, Reserve
 from guideway.runtime.forced import Forcing
+from guideway.runtime.grammar_hosts.joining import VARIABLE, peer_of
 from guideway.runtime.grammar_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Frames, Job, SharedMasks, words_of
-from guideway.runtime.grammar_hosts.upkeep import Heap, die_with_parent, limit_memory, show_as
+from guideway.runtime.grammar_hosts.upkeep import Heap, die_with_parent, limit_memory, show_as, show_owner
 from guideway.runtime.mask_block import GUARD, fill_between_guards
 from guideway.runtime.replay import fill_jobs, new_matcher, recycle
 from guideway.runtime.threads import STACK_BYTES
 
 __all__ = ["Answers", "Built", "Spec", "StrategySpec", "main"]
+
+MOST_WAITING = 64
+"""Processes that wait for a nursery at once."""
+
+SPEAKS_WITHIN = 5.0
+"""Seconds until a process that has come for one says what it imports."""
 
 APART = 8
 """For so many steps a batch that was slow is filled one by one."""
@@ -111,8 +119,9 @@ class _Strategies:
         close_each([(f"grammar.{name}", strategy.close) for name, strategy in self._strategies.items()])
 
 
-def main(descriptor: int) -> None:
-    """Serve as a nursery over a socket until its other end is closed, in a process that nobody has as a child."""
+def main(descriptor: int, listener: int | None = None) -> None:
+    """Serve as a nursery over a socket until its other end is closed, in a process that nobody has as a child; over
+    another one let processes have a nursery of their own, forked from this one."""
     if os.fork():
         os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the serving process, which closes the socket
@@ -121,11 +130,45 @@ def main(descriptor: int) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     gc.disable()  # what is imported stays: to look through it again and again takes time
+    if listener is None:
+        _nurse(socket.socket(fileno=descriptor))
+    else:
+        with socket.socket(fileno=listener) as others:
+            others.listen(MOST_WAITING)
+            _nurse(socket.socket(fileno=descriptor), others)
+
+
+def _nurse(end: socket.socket, others: socket.socket | None = None) -> None:
+    """Fork zygotes, until the other end is closed."""
     show_as("nursery")
-    control = Frames(socket.socket(fileno=descriptor), most=1 << 40)
+    control = Frames(end, most=1 << 40)
     with suppress(EOFError):
         control.answer({"pid": os.getpid()})
-        _fork_on_demand(control, {"fork": _zygote}, before=_import)
+        _fork_on_demand(control, {"fork": _zygote}, before=_import, others=others)
+
+
+def _let_join(control: Frames, others: socket.socket) -> None:
+    """Fork a nursery for another process, once it has imported what that needs, and as nobody's child."""
+    end, _ = others.accept()
+    with end:
+        end.settimeout(SPEAKS_WITHIN)
+        if peer_of(end) is None:
+            return
+        owner, records = Frames(end).receive()
+        end.settimeout(None)
+        _import(records)
+        if pid := os.fork():
+            os.waitpid(pid, 0)
+            return
+        try:
+            if os.fork() == 0:
+                control.close()
+                others.close()
+                os.setpgid(0, 0)
+                show_owner(owner)
+                _nurse(end)
+        finally:
+            os._exit(0)
 
 
 def _import(records: Sequence[PluginRecord]) -> None:
@@ -146,6 +189,7 @@ def _zygote(descriptors: Sequence[int], _: object) -> None:
         environ, spec = control.receive()
         os.environ.clear()
         os.environ.update(environ)  # it may be another one than when the nursery was started
+        os.environ.pop(VARIABLE, None)  # not for plugins
         sys.path[:] = spec.path
         built = spec.build()
     except EOFError:
@@ -184,11 +228,16 @@ def _fork_on_demand(
     control: Frames,
     children: dict[str, Callable[[Sequence[int], Any], None]],
     before: Callable[[Any], None] | None = None,
+    others: socket.socket | None = None,
 ) -> None:
     """Answer commands until the other end of the socket is closed, which raises EOFError. A child, by the command to
     fork it, has the descriptors and the argument of the command; `before` is given the argument before. Nobody is told
-    of a spare, which nobody waits for."""
+    of a spare, which nobody waits for. At the socket `others` come processes that are to have a nursery."""
     while True:
+        if others is not None and control.socket not in select.select([control.socket, others], [], [])[0]:
+            with suppress(Exception):  # whatever comes there must not end what is served here
+                _let_join(control, others)
+            continue
         command, argument = control.receive()
         if command == "reap":
             try:
@@ -210,6 +259,8 @@ def _fork_on_demand(
             status = 70
             try:
                 control.close()
+                if others is not None:  # else nobody could tell that the nursery has ended
+                    others.close()
                 die_with_parent()
                 children[command](descriptors, argument)
                 status = 0

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from guideway.runtime.threads import STACK_BYTES
 
-__all__ = ["Heap", "die_with_parent", "limit_memory", "show_as"]
+__all__ = ["Heap", "die_with_parent", "limit_memory", "show_as", "show_owner", "shown"]
 
 TRIMS_EVERY = 5.0
 """Seconds of work after which a host gives the system back what was freed."""
@@ -22,6 +22,12 @@ TRIMS_AT = 8 << 20
 
 LOOKS_EVERY = 0.02
 """Seconds between two looks at that, each of which takes as long as a short answer; to grow so much takes longer."""
+
+DIGITS = 10
+"""The most that a process's number has."""
+
+ARGUMENTS_END = 46
+"""The place in ``/proc/PID/stat``, after the name, of the address at which the command of a process ends."""
 
 PDEATHSIG = 1
 """The option of Linux's ``prctl`` for which signal a process has when its parent ends."""
@@ -59,6 +65,21 @@ def show_as(role: str) -> None:
     """Have lists of processes show what this one is for, where the system lets it: its first 15 characters."""
     with suppress(OSError), open("/proc/self/comm", "w") as file:  # noqa: PTH123 - as in `_pages`
         file.write(role)
+
+
+def shown(pid: int) -> str:
+    """The number of a process as the last argument of a command, where `show_owner` has room for any other."""
+    return str(pid).ljust(DIGITS)
+
+
+def show_owner(pid: int) -> None:
+    """Have the command of this process, in lists of processes, end with another process's number."""
+    with suppress(OSError):
+        with open("/proc/self/stat") as file:  # noqa: PTH123 - as in `_pages`
+            end = int(file.read().rpartition(")")[2].split()[ARGUMENTS_END])
+        address = end - DIGITS - 1
+        if end and ctypes.string_at(address, DIGITS + 1).rstrip(b" \0").isdigit():
+            ctypes.memmove(address, shown(pid).encode(), DIGITS)
 
 
 def limit_memory(num_bytes: int) -> None:

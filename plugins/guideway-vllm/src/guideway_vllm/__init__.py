@@ -12,6 +12,9 @@ __all__ = ["register"]
 def register() -> None:
     """The entry point of the group ``vllm.general_plugins``. Raises `PluginUnavailable`, naming vLLM's version and
     what is missing, if this vLLM has not got the seams this guest hangs on."""
+    from guideway.runtime import share_nursery
+
     from guideway_vllm.seams import install
 
+    share_nursery()
     install()

@@ -1,0 +1,204 @@
+"""One import for the hosts of several serving processes, which are processes here, too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from guideway.runtime.grammar_hosts.joining import VARIABLE
+
+from tests.support.distributions import install
+from tests.support.processes import hosts_of, is_alive, role_of, until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the place where they meet is Linux's")
+
+PLUGIN = """
+import os, sys, time
+if "guideway.runtime.host" in sys.orig_argv:
+    with open(os.environ["IMPORTS"], "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    time.sleep(float(os.environ.get("TAKES", "0")))
+from tests.support.hostile_strategy import *
+class Strategy(Strategy):
+    name = "noted"
+@hookimpl
+def guideway_grammar_strategy():
+    return Strategy
+"""
+
+SERVER = """
+import sys
+from guideway.api import Regex
+from guideway.plugins import Plugins
+from guideway.plugins.limits import Limits
+from guideway.runtime.grammar_hosts.hosts import GrammarHosts
+from tests.support.hostility import VOCABULARY
+plugins = Plugins()
+classes, records = [plugins.load("grammar", "noted")], [plugins.resolve("grammar", "noted")]
+hosts = GrammarHosts(classes, records, VOCABULARY, {}, num_compilers=1, path=sys.path, limits=Limits())
+print("starts", flush=True)
+for line in sys.stdin:
+    strategy = hosts.strategies["noted"]
+    strategy.supports(Regex(line.strip()))
+    print(hosts._zygote._nursery._process.pid, flush=True)
+hosts.close("noted")
+"""
+
+
+class Server:
+    """A serving process."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+        )
+        self.pid = self._process.pid
+
+    def ask(self, pattern: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{pattern}\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def nursery(self, pattern: str = "[a-z]") -> int:
+        """The number of its nursery, once it has said what it supports."""
+        self.ask(pattern)
+        return int(self.answer())
+
+    def end(self, how: signal.Signals | None = None) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        if how is not None:
+            self._process.send_signal(how)
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+class Servers:
+    """Those of one test, and what was imported for them."""
+
+    def __init__(self, folder: Path) -> None:
+        install(folder, "noted", {"grammar.noted": "noted_strategy"})
+        (folder / "noted_strategy.py").write_text(PLUGIN, "utf-8")
+        self._imports = folder / "imports"
+        path = os.pathsep.join([str(folder), *sys.path])
+        self._environment = {**os.environ, "PYTHONPATH": path, "IMPORTS": str(self._imports), VARIABLE: folder.name}
+        self.started: list[Server] = []
+
+    def start(self, **changes: str) -> Server:
+        server = Server({**self._environment, **changes})
+        self.started.append(server)
+        assert server.answer() == "starts"
+        return server
+
+    @property
+    def num_imports(self) -> int:
+        return len(self._imports.read_text("utf-8").splitlines())
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    servers = Servers(tmp_path)
+    try:
+        yield servers
+    finally:
+        for server in servers.started:
+            server.end()
+        until(lambda: not hosts_of(*(server.pid for server in servers.started)))
+
+
+def test_all_share_what_is_imported_once(servers: Servers) -> None:
+    """Also those that come while it is imported."""
+    started = [servers.start(TAKES="1") for _ in range(3)]
+    for server in started:
+        server.ask("[a-z]")
+    nurseries = {int(server.answer()) for server in started}
+    assert servers.num_imports == 1
+    assert len(nurseries) == 3
+    for server in started:  # lists of processes show whose each is
+        assert {"nursery", "zygote"} <= {role_of(pid) for pid in hosts_of(server.pid)}
+        assert len(hosts_of(server.pid) & nurseries) == 1
+
+
+@pytest.mark.parametrize("how", [None, signal.SIGKILL], ids=["ended", "killed"])
+def test_none_ends_with_another(servers: Servers, how: signal.Signals | None) -> None:
+    first, second = servers.start(), servers.start()
+    nurseries = first.nursery(), second.nursery()
+    first.end(how)
+    until(lambda: not is_alive(nurseries[0]) and not hosts_of(first.pid))
+    assert second.nursery("[b-z]") == nurseries[1]
+    # the place is free again: the next one is the first there, and others join it
+    third = servers.start()
+    third.nursery()
+    servers.start().nursery()
+    assert servers.num_imports == 2
+
+
+def test_a_nursery_that_is_lost_comes_from_the_others(servers: Servers) -> None:
+    first, second = servers.start(), servers.start()
+    first.nursery()
+    lost = second.nursery()
+    until(lambda: not any(map(killed, hosts_of(second.pid))))
+    assert second.nursery("[b-z]") != lost
+    assert servers.num_imports == 1
+
+
+def killed(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    return True
+
+
+def test_who_gets_no_answer_imports_itself(servers: Servers) -> None:
+    first, second = servers.start(), servers.start()
+    stopped = first.nursery()
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        assert second.nursery() != stopped
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    assert servers.num_imports == 2
+    assert first.nursery("[b-z]") == stopped
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("said", [b"", b"\0\0\0\0\0\0\0\4nono", b"\xff" * 64], ids=["nothing", "no pickle", "no frame"])
+def test_what_else_comes_there_harms_nobody(servers: Servers, said: bytes) -> None:
+    first = servers.start()
+    first.nursery()
+    done = subprocess.run(
+        [sys.executable, "-c", SPEAKS.format(pid=first.pid, said=said)], env=servers._environment, text=True
+    )
+    assert done.returncode == 0
+    assert servers.start().nursery() > 0
+    assert servers.num_imports == 1
+
+
+SPEAKS = """
+import socket
+from guideway.runtime.grammar_hosts.joining import Meeting
+lines = open("/proc/net/unix").read().splitlines()
+(address,) = {{line.split()[-1] for line in lines if "@guideway-" in line and line.split()[3] == "00010000"}}
+with socket.socket(socket.AF_UNIX) as end:
+    end.connect(b"\\0" + address[1:].encode())
+    end.sendall({said!r})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", [{VARIABLE: ""}, {VARIABLE: "another"}, {"PYTHONPATH": "also"}])
+def test_nobody_shares_with_strangers(servers: Servers, changed: dict[str, str]) -> None:
+    if path := changed.get("PYTHONPATH"):
+        changed = {"PYTHONPATH": os.pathsep.join([servers._environment["PYTHONPATH"], path])}
+    servers.start().nursery()
+    servers.start(**changed).nursery()
+    assert servers.num_imports == 2
