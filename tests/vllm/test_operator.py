@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from tests.vllm import faulty, operating
 from tests.vllm.serving import Server, serve
 from tests.vllm.test_server import ANSWER, SCHEMA, TEXT, TOOLS, Ask, modifiers, told
 
+JSON = {"Content-Type": "application/json"}
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -325,12 +327,27 @@ def test_requests_under_way_when_the_server_is_told_to_stop_end_with_an_error(se
         with httpx.stream("POST", url, json={"model": "demo", **body}, timeout=100) as answer:
             return answer.status_code, answer.read().decode()
 
-    with ThreadPoolExecutor(40) as threads:
+    told_to_stop = threading.Event()
+
+    def body() -> Iterator[bytes]:
+        """That of a request the server reads to its end when its engine is gone."""
+        yield b'{"model": "demo", '
+        assert told_to_stop.wait(60)
+        yield b'"prompt": "late"}'
+
+    def outcome_of_late() -> tuple[int, str]:
+        answer = httpx.post(f"{server.url}/v1/completions", content=body(), headers=JSON, timeout=100)
+        return answer.status_code, answer.text
+
+    with ThreadPoolExecutor(41) as threads:
+        late = threads.submit(outcome_of_late)
         answers = [(form, threads.submit(outcome, form)) for form in forms * 8]
         until(lambda: server.metric("vllm:num_requests_running") == 4)
         began = time.monotonic()
         os.kill(server.pid, signal.SIGTERM)
         ended = [(form, answer.result()) for form, answer in answers]
+        told_to_stop.set()
+        ended.append(({}, late.result()))
     assert time.monotonic() - began < 60
     stopped = 0
     for form, (status, text) in ended:

@@ -4,7 +4,7 @@
 ``InputProcessor``                     ``__init__``, ``_validate_params``, ``process_inputs``
 ``AsyncLLM``                           ``add_request``, so that a server tries requests beside its event loop;
                                        ``check_health``, which asks ``EngineCore`` by a method more; ``shutdown``, which
-                                       ends the requests under way
+                                       ends the requests under way; ``dead_error``, of those that come after it
 ``EngineCore._initialize_kv_caches``   its workers have started: their plans are compared with its own
 ``AsyncLLM``, ``LLMEngine``            ``generate``; ``add_request``, ``step``: finished texts that are to be checked,
                                        and observers; ``__init__``: once the cores have started, grammar hosts do
@@ -50,6 +50,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.async_llm:AsyncLLM.add_request": PROCESSED,
     "vllm.v1.engine.async_llm:AsyncLLM.generate": ("prompt", "sampling_params", "request_id"),
     "vllm.v1.engine.async_llm:AsyncLLM.check_health": (),
+    "vllm.v1.engine.async_llm:AsyncLLM.dead_error": (),
     "vllm.v1.engine.async_llm:AsyncLLM.shutdown": (),
     "vllm.v1.engine.output_processor:OutputProcessor.propagate_error": ("e",),
     "vllm.v1.engine.output_processor:RequestState.make_request_output": ("kv_transfer_params",),
@@ -102,6 +103,7 @@ def install() -> None:
     wrap("vllm.v1.engine.async_llm:AsyncLLM.add_request", _around_add_request)
     wrap("vllm.v1.engine.async_llm:AsyncLLM.generate", _around_generate)
     wrap("vllm.v1.engine.async_llm:AsyncLLM.check_health", _around_check_health)
+    wrap("vllm.v1.engine.async_llm:AsyncLLM.dead_error", _around_dead_error)
     wrap("vllm.v1.engine.async_llm:AsyncLLM.shutdown", _around_shutdown)
     wrap("vllm.v1.engine.llm_engine:LLMEngine.add_request", _around_offline_add_request)
     wrap("vllm.v1.engine.llm_engine:LLMEngine.step", _around_offline_step)
@@ -235,6 +237,14 @@ def _around_generate(generate: Callable[..., Any]) -> Callable[..., Any]:
         if (judge := guideway.judge(sampling_params)) is not None:
             outputs = judge.judged(outputs)
         return outputs if guideway.observers is None else guideway.observers.watched(request_id, outputs)
+
+    return wrapped
+
+
+def _around_dead_error(dead_error: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(self: Any) -> BaseException:
+        guideway = self.input_processor.guideway
+        return dead_error(self) if guideway is None or not guideway.ending else ended()  # type: ignore[no-any-return]
 
     return wrapped
 

@@ -21,7 +21,7 @@ def lacks(path: str, parameters: tuple[str, ...]) -> str | None:
     function = _known(path)
     if function is None:
         return f"it has no {path}"
-    has = inspect.signature(function).parameters
+    has = inspect.signature(_called(function)).parameters
     lacking = [name for name in parameters if name not in has]
     return f"{path} takes no {', '.join(lacking)}" if lacking else None
 
@@ -40,7 +40,7 @@ def _known(path: str) -> Callable[..., Any] | None:
 
 
 def found(path: str) -> tuple[Any, str, Callable[..., Any]]:
-    """Return the class, the name of its method, and the method; of a function, its module."""
+    """Return the class, the name of its method or property, and that; of a function, its module."""
     module, _, qualified = path.partition(":")
     class_name, _, name = qualified.rpartition(".")
     holder: Any = import_module(module)
@@ -50,9 +50,16 @@ def found(path: str) -> tuple[Any, str, Callable[..., Any]]:
 
 
 def wrap(path: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put what `around` makes of a method in its place, once."""
-    holder, name, function = found(path)
+    """Put what `around` makes of a method, or of what a property calls, in its place, once."""
+    holder, name, there = found(path)
+    function = _called(there)
     if not getattr(function, "guideway", False):
         wrapped = wraps(function)(around(function))
         wrapped.guideway = True  # type: ignore[attr-defined]
-        setattr(holder, name, wrapped)
+        setattr(holder, name, property(wrapped) if isinstance(there, property) else wrapped)
+
+
+def _called(there: Any) -> Callable[..., Any]:
+    """The function that is called, of a property, too."""
+    function: Callable[..., Any] = there.fget if isinstance(there, property) else there
+    return function
