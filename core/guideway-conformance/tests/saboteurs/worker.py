@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from guideway.api import SequencesFailed, Worker, WorkerMixin, WorkerStep, parse_options
+from guideway.api import InvalidConfiguration, SequencesFailed, Worker, WorkerMixin, WorkerStep, parse_options
 
 from saboteurs import saboteur
 
@@ -19,6 +19,20 @@ class Layers:
     """The layers."""
 
     layers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """The layers, by their numbers."""
+
+    layers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Grace:
+    """The bad steps that a sequence may have."""
+
+    grace: int = 0
 
 
 @dataclass(frozen=True)
@@ -573,3 +587,74 @@ class NamesAsEverybodyDoes(_Correct):
 
     def before_step(self, step: WorkerStep) -> None:
         self._ids = set(step.sequence_ids)
+
+
+@saboteur("worker.takes_or_refuses_its_options")
+class CountsLayersFromOne(_Correct):
+    """Takes the number of the layer behind the last one."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__({})
+        self._numbers = parse_options(Numbered, options, where="worker.counter").layers
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        layers = list(worker.model.model.layers)
+        if not all(0 <= number <= len(layers) for number in self._numbers):
+            raise InvalidConfiguration("there is no such layer", field="worker.counter.layers")
+        self._layers = [layers[number] for number in self._numbers]
+
+
+class _Strikes(_Correct):
+    """Ends a sequence that had more bad steps than it may have."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__({})
+        self._grace = parse_options(Grace, options, where="worker.counter").grace
+        self._finite = True
+        self._hook: Any = None
+        self._strikes: dict[str, int] = {}
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        self._hook = worker.model.get_output_embeddings().register_forward_hook(self._look)
+
+    def _look(self, module: Any, arguments: Any, output: Any) -> None:
+        self._finite = bool(output.isfinite().all())
+
+    def before_step(self, step: WorkerStep) -> None:
+        self._finite = True
+
+    def after_step(self, step: WorkerStep) -> None:
+        if self._finite:
+            return
+        for name in set(step.sequence_ids):
+            self._strikes[name] = self._strikes.get(name, 0) + 1
+        if failed := self.failed(step):
+            for name in failed:
+                self._strikes.pop(name, None)
+            raise SequencesFailed("not finite", sequence_ids=failed)
+
+    def failed(self, step: WorkerStep) -> list[str]:
+        return [name for name in dict.fromkeys(step.sequence_ids) if self._strikes[name] > self._grace]
+
+    def close(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+
+
+@saboteur("worker.blames_sequences_of_its_step")
+class BlamesWhoLeft(_Strikes):
+    """Ends every sequence that ever had a bad step, once one of this has had too many."""
+
+    def failed(self, step: WorkerStep) -> list[str]:
+        return list(self._strikes) if super().failed(step) else []
+
+
+@saboteur("worker.workers_do_not_share_what_they_see")
+class SharesStrikes(_Strikes):
+    """Keeps the bad steps of all workers' sequences on its class."""
+
+    strikes: dict[str, int] = {}  # noqa: RUF012 - the bug
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        self._strikes = self.strikes

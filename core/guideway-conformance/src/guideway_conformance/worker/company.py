@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import pickle
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from guideway.api import UnsupportedCapability, WorkerMixin
+from guideway.api import SequencesFailed, UnsupportedCapability, WorkerMixin
 
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 from guideway_conformance.worker.subject import OneStep, OneWorker, WorkerSubject, blaming, without_arguments
-from guideway_conformance.worker.ways import under_other_options
+from guideway_conformance.worker.ways import under_many_options, under_other_options
 
 __all__: list[str] = []
 
 STEPS_OF_EACH = (1, 2, 1, 3, 1)
 """The steps of worker after worker: a count of all grows by them."""
+GOOD_AND_BAD = (1.0, math.nan, 1.0, 1.0, math.nan, 1.0, math.nan, math.nan, 1.0, math.nan, math.nan, math.nan)
+"""What enters the first layer in several steps is multiplied by these."""
 OF_ONE_WORKER = 31_415
 """The number of the first sequence that one worker alone has."""
 
 
-@check("worker")
+@check("worker", seconds=60)
 def workers_do_not_share_what_they_see(subject: WorkerSubject) -> None:
     """Each worker has an object of its own: closing one leaves another, and its model, as they were, and what one has
     seen no other tells."""
@@ -47,6 +51,59 @@ def workers_do_not_share_what_they_see(subject: WorkerSubject) -> None:
     late.close()
     _expect_own_counts(subject)
     _expect_own_answers(subject)
+    _expect_own_verdicts(subject)
+
+
+@under_many_options
+def _expect_own_verdicts(subject: WorkerSubject) -> None:
+    """That what it says of sequences is not of those of the same names that another worker has, of which the numbers
+    are bad where its own are good, or all of them."""
+    usual = [_verdicts(subject, first) for first in (10_000, 10_100)]
+    if usual[0] != usual[1]:
+        return
+    for first, whose in ((10_200, GOOD_AND_BAD[::-1]), (10_300, (math.nan,) * len(GOOD_AND_BAD))):
+        beside = _verdicts(subject, first, whose)
+        for i, (alone, found) in enumerate(zip(usual[0], beside, strict=True)):
+            expect(
+                alone == found,
+                f"in step {i} it ended the sequences {[*alone]}, and beside another worker, whose sequences have the "
+                f"same names, {[*found]}",
+            )
+
+
+def _verdicts(subject: WorkerSubject, first: int, others: Sequence[float] = ()) -> list[tuple[int, ...]]:
+    """Return which sequences it names in each of several steps, counted from `first`. `others`: what enters the first
+    layer of another worker in the step before each is multiplied by these."""
+    mixin, worker = subject.mixin(), subject.worker(seed=1)
+    neighbor, other = subject.mixin(), subject.worker(seed=1)
+    mixin.on_model_loaded(worker)
+    if others:
+        neighbor.on_model_loaded(other)
+    found: list[tuple[int, ...]] = []
+    for i, factor in enumerate(GOOD_AND_BAD):
+        step = OneStep(1 + i % 2, first=first + i % 3 // 2)
+        if others:
+            _named(subject, neighbor, other, step, others[i])
+        found.append(
+            tuple(int(re.findall(r"\d+", name)[0]) - first for name in _named(subject, mixin, worker, step, factor))
+        )
+    mixin.close()
+    if others:
+        neighbor.close()
+    return found
+
+
+def _named(
+    subject: WorkerSubject, mixin: WorkerMixin, worker: OneWorker, step: OneStep, factor: float
+) -> tuple[str, ...]:
+    """The sequences that cannot go on, as it says in a step."""
+    try:
+        mixin.before_step(step)
+        subject.forward(worker, step, factor=factor)
+        mixin.after_step(step)
+    except SequencesFailed as failed:
+        return tuple(sorted(failed.sequence_ids))
+    return ()
 
 
 def _expect_own_counts(subject: WorkerSubject) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 import re
 from collections.abc import Mapping
 from typing import Any, cast
@@ -13,12 +14,16 @@ from guideway.api import SequencesFailed, Worker, WorkerMixin, WorkerStep
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 from guideway_conformance.worker.subject import Failed, OneStep, WorkerSubject, blaming, public_methods, try_method
-from guideway_conformance.worker.ways import under_other_options
+from guideway_conformance.worker.ways import under_many_options, under_other_options
 
 __all__: list[str] = []
 
 PLACES = ("<lm_head", "lm_head", ">lm_head", ">", "", ">model.embed_tokens", "model.layers.0.mlp", ">model.layers.1")
 """The places where a forward pass fails, as `WorkerSubject.forward` names them."""
+
+
+STEPS = 30
+"""The steps that few sequences have, one or the other of which is not in each."""
 
 
 class _Neighbor(WorkerMixin):
@@ -93,7 +98,7 @@ def survives_steps_of_any_size(subject: WorkerSubject) -> None:
 
 
 @check("worker")
-@under_other_options
+@under_many_options
 def blames_sequences_of_its_step(subject: WorkerSubject) -> None:
     """A mixin that raises SequencesFailed names sequences of the step it was given, at least one, and goes on, whatever
     numbers the model computes."""
@@ -107,6 +112,10 @@ def blames_sequences_of_its_step(subject: WorkerSubject) -> None:
     steps = ((0, 7), (0, 7), (2, 7), (9, 7), (1, 7), (0, 4096), (2, 2), (0, 2), (9, 16_384), (1, 3))
     for first, num_tokens in (*steps, (0, 10**7), (20, 7), (0, 10**7), (30, 10**7), (20, 10**7), (0, 7)):
         subject.step(mixin, worker, OneStep(first=first, num_tokens=num_tokens))
+    chance = random.Random(0)
+    for _ in range(STEPS):  # sequences leave steps, good and bad ones, and come back
+        step = OneStep(chance.randint(1, 3), 7, 3, first=60 + chance.randint(0, 3))
+        subject.step(mixin, worker, step, factor=chance.choice((1.0, 1.0, math.nan, math.nan, math.inf, 1e38)))
     mixin.close()
 
 

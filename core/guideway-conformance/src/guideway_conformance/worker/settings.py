@@ -12,7 +12,7 @@ from guideway_conformance.recorded import Lent, recorded
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 from guideway_conformance.worker.subject import WorkerSubject, without_arguments
-from guideway_conformance.worker.ways import Options, combined, one_at_a_time, said
+from guideway_conformance.worker.ways import Options, combined, numbers_of_modules, one_at_a_time, said
 
 __all__: list[str] = []
 
@@ -74,6 +74,29 @@ def takes_or_refuses_its_options(subject: WorkerSubject) -> None:
         except Exception as error:
             raise AssertionError(f"with {what} it raised {error!r}") from error
         _work(subject, options, what, answering if _plain(options, usual) else None)
+    for options in numbers_of_modules(subject):
+        _load(subject, options)
+
+
+def _load(subject: WorkerSubject, options: Options) -> None:
+    """Have a model loaded with options that name modules by numbers, some of which it does not have."""
+    what = said(subject, options) or short_repr(options)
+    with contextlib.suppress(InvalidConfiguration):
+        mixin = None
+        try:
+            mixin = subject.mixin(options)
+            mixin.on_model_loaded(subject.worker())
+        except InvalidConfiguration:
+            raise
+        except Exception as error:
+            raise AssertionError(
+                f"with {what} it raised {error!r} when {'the model was loaded' if mixin else 'it was built'}, which is "
+                "no InvalidConfiguration"
+            ) from error
+        finally:
+            if mixin is not None:
+                with contextlib.suppress(Exception):  # which `_work` is about
+                    mixin.close()
 
 
 def _work(subject: WorkerSubject, options: Options, what: str, answering: dict[str, bool] | None) -> None:

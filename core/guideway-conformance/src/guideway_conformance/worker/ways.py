@@ -15,7 +15,15 @@ from guideway_conformance.hints import hints_read
 from guideway_conformance.subjects import CannotRunHere, NotPerformed
 from guideway_conformance.worker.subject import WorkerSubject
 
-__all__ = ["Options", "combined", "one_at_a_time", "said", "under_other_options"]
+__all__ = [
+    "Options",
+    "combined",
+    "numbers_of_modules",
+    "one_at_a_time",
+    "said",
+    "under_many_options",
+    "under_other_options",
+]
 
 Options = Mapping[str, Any]
 
@@ -30,6 +38,10 @@ MOST_TOGETHER = 20_000
 """The combinations among which those are looked for that have every two values together."""
 WAYS = 3
 """The combinations of options with which a check is made again."""
+FEW = (1, 2, 3)
+"""Counts of a few: what happens only so many times is seen."""
+BEYOND = 2
+"""The numbers behind that of the last module of a model which are named, and those before the first."""
 
 
 def one_at_a_time(subject: WorkerSubject) -> Iterator[Options]:
@@ -64,6 +76,19 @@ def combined(subject: WorkerSubject, most: int) -> list[Options]:
     return found
 
 
+def numbers_of_modules(subject: WorkerSubject) -> Iterator[Options]:
+    """The options with each number that one of the model's modules may have, alone and in a list, in each option that
+    takes one, and with some that none has."""
+    last = sum(1 for _ in subject.worker().model.modules())
+    for name, hint in _hints(subject).items():
+        if fits("a", hint) or fits(["a"], hint):
+            continue  # it takes anything
+        for number in (*range(-BEYOND, last + BEYOND), 10**6):
+            for value in (number, [number], [0, number]):
+                if fits(value, hint):
+                    yield {**subject.settings.options, name: value}
+
+
 def said(subject: WorkerSubject, options: Options) -> str:
     """The differences of `options` from the usual ones."""
     usual = subject.settings.options
@@ -72,11 +97,19 @@ def said(subject: WorkerSubject, options: Options) -> str:
 
 def under_other_options(function: Callable[[WorkerSubject], None]) -> Callable[[WorkerSubject], None]:
     """`function`, carried out again with several options that the mixin takes together, and with which it starts."""
+    return _again(function, few=False)
 
+
+def under_many_options(function: Callable[[WorkerSubject], None]) -> Callable[[WorkerSubject], None]:
+    """The same, and once more with a few in each option that is a count."""
+    return _again(function, few=True)
+
+
+def _again(function: Callable[[WorkerSubject], None], *, few: bool) -> Callable[[WorkerSubject], None]:
     @wraps(function)
     def each(subject: WorkerSubject) -> None:
         function(subject)
-        for options in combined(subject, WAYS):
+        for options in (*combined(subject, WAYS), *(_of_a_few(subject) if few else ())):
             other = WorkerSubject(subject.component, replace(subject.settings, options=options))
             if not _starts(other):
                 continue
@@ -91,6 +124,14 @@ def under_other_options(function: Callable[[WorkerSubject], None]) -> Callable[[
                 raise AssertionError(f"{what} it raised {error!r}") from error
 
     return each
+
+
+def _of_a_few(subject: WorkerSubject) -> Iterator[Options]:
+    """The options with a few in each that takes whole numbers alone, one at a time."""
+    for name, hint in _hints(subject).items():
+        for value in FEW:
+            if fits(value, hint) and not fits(0.5, hint) and _takes(subject, name, value):
+                yield {**subject.settings.options, name: value}
 
 
 def _hints(subject: WorkerSubject) -> dict[str, Any]:

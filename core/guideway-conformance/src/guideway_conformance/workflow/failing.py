@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ from guideway.api.options import short_repr
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import NotPerformed, expect
 from guideway_conformance.workflow.parameters import names, values
-from guideway_conformance.workflow.subject import FORMS, SPECIAL, UNKNOWN_WORD, Host, WorkflowSubject
+from guideway_conformance.workflow.subject import FORMS, SPECIAL, UNKNOWN_WORD, Host, WorkflowSubject, expect_vocabulary
 
 __all__: list[str] = []
 
@@ -24,7 +25,19 @@ Outcome: TypeAlias = Prepared | GuidewayError
 HALF = "\ud800"
 """Half a character, which no encoding of texts has."""
 TEXTS = (HALF, UNKNOWN_WORD, f"w1 {HALF}", f"w1 {UNKNOWN_WORD} w2", "", " ", "\0", "é\u0301\u202e\U0010ffff")
-IDS: tuple[Any, ...] = ([], [-1], [2, 10**12], [1 << 70], [2.5], [None], ["w1", 5], [[1]])
+WRONG_IDS: tuple[Any, ...] = (
+    *(-1, -100, -(1 << 31), -(1 << 63), 1 << 31, 1 << 32, 10**12, (1 << 63) - 1, 1 << 63, 1 << 70),
+    *(2.5, 2.0, math.nan, math.inf, None, "w1", "5", [1], True, np.int64(-1), np.float64(2.5), object()),
+)
+"""What is no token of any vocabulary, or no whole number."""
+AROUND: tuple[tuple[list[int], list[int]], ...] = (([], []), ([2], []), ([], [2, 5]), ([2, 5], [6, 3]))
+"""The ids before and behind such a one."""
+IDS: tuple[Any, ...] = ([], *([*before, wrong, *behind] for wrong in WRONG_IDS for before, behind in AROUND))
+
+
+def _named(lists: Sequence[Any]) -> Iterator[Any]:
+    """The same lists of ids, in the other form that they come in."""
+    yield from ({"prompt_token_ids": ids} for ids in lists)
 
 
 def _passing(subject: WorkflowSubject, host: Host, values: Sequence[Any]) -> list[Task]:
@@ -53,6 +66,7 @@ def _outcomes(processor: RequestProcessor, tasks: Sequence[Task]) -> list[Outcom
             expect(str(outcome).strip(), f"the error of {short_repr(task.value)} says nothing")
             continue
         expect(isinstance(outcome, Prepared), f"of {short_repr(task.value)} came {short_repr(outcome)}")
+        expect_vocabulary(processor, outcome)
         expect(
             outcome.task is task,
             f"in the place of {short_repr(task.value)} came the request of {short_repr(outcome.task.value)}",
@@ -87,7 +101,7 @@ def what_cannot_be_prepared_ends_alone(subject: WorkflowSubject) -> None:
     processor = subject.part("request_processor", context)
     host = subject.host()
     good = subject.tasks(host, at_least=1)
-    wrong = _passing(subject, host, [*(form(text) for text in TEXTS for form in FORMS), *IDS])
+    wrong = _passing(subject, host, [*(form(text) for text in TEXTS for form in FORMS), *IDS, *_named(IDS)])
     alone = {task: _outcomes(processor, [task])[0] for task in (*good, *wrong)}
     for task in wrong:
         _expect_alike(processor, alone, [good[0], task, *good[1:]], f"beside {short_repr(task.value)}")

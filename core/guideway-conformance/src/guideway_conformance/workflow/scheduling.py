@@ -17,6 +17,10 @@ from guideway_conformance.workflow.subject import Host, WorkflowSubject, with_ot
 __all__: list[str] = []
 
 ROUNDS = 10_000
+BUSY = 36
+"""So often a host that is busy is played."""
+BACKLOGS = (3, 12, 40, 72, 96)
+"""The tasks that it has."""
 BUDGET = "max_step_tokens"
 """The option of the engine's schedulers, and of those that follow them, with the most tokens of a step."""
 
@@ -79,6 +83,139 @@ def _take(scheduler: WorkScheduler, steps: list[list[Prepared]]) -> bool:
     steps.append(list(work))
     scheduler.finished(work)
     return True
+
+
+class _Busy:
+    """A host whose callers come and give up at any time, and which prepares requests in any order; the moves are drawn
+    by `seed`. `alike`: its tasks are of one value and tenant, and have priorities."""
+
+    def __init__(self, subject: WorkflowSubject, host: Host, seed: int, *, alike: bool = False) -> None:
+        self.chance = random.Random(seed)
+        self.scheduler: WorkScheduler = subject.part("scheduler")
+        number = self.chance.choice(BACKLOGS)
+        priorities = [self.chance.randint(-2, 2) for _ in range(number)]
+        many = _alike(subject, host, number) if alike else _many(subject, host, number)
+        self.tasks = [replace(task, priority=priority) for task, priority in zip(many, priorities, strict=True)]
+        of_values = host.prepared(self.tasks[:1] if alike else subject.tasks(host, at_least=1))
+        self.requests = {task: replace(of_values[i % len(of_values)], task=task) for i, task in enumerate(self.tasks)}
+        self.coming = self.tasks[:]
+        self.under_way: list[Task] = []
+        self.handed: list[Task] = []
+        self.ready: list[Task] = []
+        self.gone: set[Task] = set()
+        self.computed: list[Task] = []
+        self.computing: list[list[Prepared]] = []
+        self.overtaken = ""
+        """The first request that was overtaken by one which came later and was no more urgent, in words."""
+
+    def serve(self) -> None:
+        """Serve until all are gone or computed."""
+        if self.chance.random() < 0.5:  # a backlog: all are there and prepared before anything is computed
+            self.come(len(self.coming))
+            while self.hand_out():
+                self.prepare(len(self.handed))
+            self.give_up(self.chance.choice((1, 1, 2, 5)))
+        while self.coming:
+            self.come(self.chance.choice((1, 1, 3, 20)))
+            for _ in range(self.chance.randint(0, 3)):
+                self.move()
+        for _ in range(ROUNDS):
+            came = self.hand_out()
+            self.prepare(len(self.handed))
+            if not self.compute(more=False) and not came:
+                break
+            if self.chance.random() < 0.1:
+                self.give_up(1)
+        left = [task.arrival for task in self.tasks if task not in self.gone and task not in self.computed]
+        expect(
+            not left, f"tasks {left} of {len(self.tasks)}, which were not aborted as {self.said} were, are in no step"
+        )
+
+    @property
+    def said(self) -> str:
+        return f"{sorted(task.arrival for task in self.gone)}"
+
+    def move(self) -> None:
+        which = self.chance.random()
+        if which < 0.3:
+            self.hand_out()
+        elif which < 0.6:
+            self.prepare(self.chance.randint(0, len(self.handed)))
+        elif which < 0.9:
+            self.compute(more=self.chance.random() < 0.5)
+        elif which < 0.92:
+            self.begin_again()
+        else:
+            self.give_up(self.chance.choice((1, 1, 2, 5)))
+
+    def come(self, number: int) -> None:
+        for task in self.coming[:number]:
+            self.scheduler.add(task)
+            self.under_way.append(task)
+        self.coming = self.coming[number:]
+
+    def hand_out(self) -> bool:
+        upcoming = list(self.scheduler.upcoming())
+        for task in upcoming:
+            expect(task in self.under_way, f"task {task.arrival} was handed out, and it is aborted or was before")
+            self.under_way.remove(task)
+        self.handed += upcoming
+        return bool(upcoming)
+
+    def prepare(self, number: int) -> None:
+        self.chance.shuffle(self.handed)
+        for task in self.handed[:number]:
+            self.scheduler.prepared(self.requests[task])
+            if task not in self.gone:
+                self.ready.append(task)
+        self.handed = self.handed[number:]
+
+    def give_up(self, number: int) -> None:
+        """Abort tasks, wherever they stand, also such as are computed or have been."""
+        for task in self.chance.sample(self.tasks, min(number, len(self.tasks))):
+            if task in self.coming:
+                continue
+            self.scheduler.abort(task)
+            self.gone |= {task} - set(self.computed)
+            for of_them in (self.under_way, self.ready):
+                if task in of_them:
+                    of_them.remove(task)
+
+    def begin_again(self) -> None:
+        """Abort all that is under way and add it once more, as a host does that was interrupted."""
+        for work in self.computing:
+            self.scheduler.finished(work)
+        again = [task for task in self.tasks if task in self.under_way or task in self.handed or task in self.ready]
+        again = [task for task in again if task not in self.gone]
+        for task in again:
+            self.scheduler.abort(task)
+            self.scheduler.add(task)
+        self.under_way, self.handed, self.ready, self.computing = again, [], [], []
+
+    def compute(self, *, more: bool) -> bool:
+        """Take a step; the one before it is over now, or was."""
+        work = self.scheduler.next(more=more)
+        if self.computing and (work is None or self.chance.random() < 0.7):
+            self.scheduler.finished(self.computing.pop(0))
+        if work is None:
+            return False
+        expect(len(work), "it returned a step of nothing, which is None")
+        for request in work:
+            task = request.task
+            expect(task not in self.gone, f"task {task.arrival}, which was aborted, was in a later step")
+            expect(task not in self.computed, f"task {task.arrival} was in two steps, after {self.said} were aborted")
+            expect(task in self.ready, f"task {task.arrival} was in a step, and was not prepared")
+            self.ready.remove(task)
+            self.computed.append(task)
+        for request in work:
+            for left in self.ready:
+                if left.arrival < request.task.arrival and left.priority <= request.task.priority:
+                    self.overtaken = self.overtaken or (
+                        f"after {self.said} were aborted, {left.arrival} of priority {left.priority} was in a later "
+                        f"step than {request.task.arrival} of priority {request.task.priority}"
+                    )
+        self.computing.append(list(work))
+        return True
 
 
 @check("workflow", seconds=60)
@@ -170,6 +307,10 @@ def the_urgent_are_not_overtaken(subject: WorkflowSubject) -> None:
     )  # else it does not go by priority
     for seed in range(3 if ahead else 0):
         _expect_order_of_arrival(subject, host, priorities, seed)
+    for seed in range(BUSY // 2 if ahead else 0):
+        busy = _Busy(subject, host, seed, alike=True)
+        busy.serve()
+        expect(not busy.overtaken, busy.overtaken)
 
 
 def _expect_order_of_arrival(subject: WorkflowSubject, host: Host, priorities: Sequence[int], seed: int) -> None:
@@ -219,8 +360,8 @@ def its_window_holds_several_steps(subject: WorkflowSubject) -> None:
 @check("workflow", seconds=60)
 @with_other_options
 def aborted_tasks_are_gone(subject: WorkflowSubject) -> None:
-    """A task that is aborted is in no later step, wherever it stood; the others are, and aborting another one is no
-    error."""
+    """A task that is aborted is in no later step, wherever it stood, and however many are prepared; the others are in
+    one, as is one that is added again, and aborting another one is no error."""
     host = subject.host()
     tasks = _many(subject, host, 40)
     scheduler = host.scheduler
@@ -243,6 +384,8 @@ def aborted_tasks_are_gone(subject: WorkflowSubject) -> None:
     for task in tasks:
         scheduler.abort(task)
     expect(scheduler.next(more=False) is None, "after all were aborted there was a step")
+    for seed in range(BUSY):
+        _Busy(subject, host, seed).serve()
 
 
 @check("workflow", seconds=60)

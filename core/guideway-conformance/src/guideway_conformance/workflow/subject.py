@@ -45,6 +45,7 @@ __all__ = [
     "WORDS",
     "Host",
     "WorkflowSubject",
+    "expect_vocabulary",
     "same",
     "with_other_options",
 ]
@@ -109,7 +110,20 @@ class Host:
             expect(isinstance(request, Prepared), f"of {task.value!r}, which passed the check, came {request!r}")
             assert isinstance(request, Prepared)
             expect(request.task is task, f"in the place of {task.value!r} came {request.task.value!r}")
+            expect_vocabulary(self.request_processor, request)
         return found  # type: ignore[return-value]
+
+
+def expect_vocabulary(processor: RequestProcessor, request: Prepared) -> None:
+    """That the tokens of a request are of the vocabulary of the processor's model."""
+    size = int(processor.context.model.config.get("vocab_size") or 1 << 62)
+    ids = np.asarray(request.token_ids)
+    wrong = [token_id for token_id in ids.reshape(-1).tolist() if not 0 <= token_id < size]
+    expect(
+        not wrong,
+        f"of {short_repr(request.task.value)}, which passed the check, came the token {wrong[:1]}, and the model has "
+        f"those from 0 to {size - 1}",
+    )
 
 
 class WorkflowSubject(Subject):

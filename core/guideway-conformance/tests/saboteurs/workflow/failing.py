@@ -220,3 +220,36 @@ class KnowsOneSide(Correct):
         **with_part("input_processor", TakesASide),
         "request_processor": f"{__name__}:CutsOneEnd",
     }
+
+
+class Numbers(Texts):
+    def check(self, task: Task) -> None:
+        ids = task.value
+        if isinstance(ids, list) and ids and all(type(each) is int for each in ids):
+            if max(ids) >= 64:
+                raise InvalidRequest("it has 64 tokens", field="input")
+            self.check_params(task)
+        else:
+            super().check(task)
+
+
+class Given(Bytes):
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        if isinstance(task.value, str):
+            return super().one(task)
+        if len(task.value) > self.context.max_model_len:
+            return LimitExceeded("too long", field="input")
+        try:
+            return Prepared(task=task, token_ids=np.array(task.value, dtype=np.int64))
+        except OverflowError as error:
+            return InvalidRequest(f"that is no token: {error}", field="input")
+
+
+@saboteur("workflow.what_cannot_be_prepared_ends_alone")
+class LooksAtTheLargest(Correct):
+    """Looks whether the largest token is behind the vocabulary, and at none before it."""
+
+    parts: ClassVar[Mapping[str, str]] = {
+        **with_part("input_processor", Numbers),
+        "request_processor": f"{__name__}:Given",
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Annotated
 from guideway.api import (
     Prepared,
     Task,
+    WorkflowContext,
 )
 from guideway.api.options import Range
 
@@ -201,3 +203,72 @@ class KnowsItsDefault(Correct):
 
     options = Sizes
     parts = with_part("scheduler", Sized)
+
+
+class Heaped(InOrder):
+    """By priority, and of each the first first."""
+
+    heap: list[tuple[int, int, Prepared]]
+
+    def __init__(self, context: WorkflowContext) -> None:
+        super().__init__(context)
+        self.heap = []
+
+    def prepared(self, request: Prepared) -> None:
+        if request.task in self.preparing:
+            self.preparing.remove(request.task)
+            heapq.heappush(self.heap, (request.task.priority, request.task.arrival, request))
+
+    def abort(self, task: Task) -> None:
+        super().abort(task)
+        self.heap = [each for each in self.heap if each[-1].task is not task]
+
+    def next(self, *, more: bool) -> Sequence[Prepared] | None:
+        if more and len(self.heap) < 7:
+            return None
+        return [heapq.heappop(self.heap)[-1] for _ in range(min(7, len(self.heap)))] or None
+
+
+@saboteur("workflow.the_urgent_are_not_overtaken")
+class LeavesNoHeap(Correct):
+    """Takes one that is aborted out of its heap, which is none afterwards."""
+
+    parts = with_part("scheduler", Heaped)
+
+
+class Twofold(Heaped):
+    def next(self, *, more: bool) -> Sequence[Prepared] | None:
+        if more and len(self.heap) < 7:
+            return None
+        work = [each[-1] for each in sorted(self.heap, key=lambda each: each[:2])[:7]]
+        for _ in work:
+            heapq.heappop(self.heap)
+        return work or None
+
+
+@saboteur("workflow.aborted_tasks_are_gone")
+class TakesOutOthers(Correct):
+    """Takes the first out of what is a heap until one was aborted."""
+
+    parts = with_part("scheduler", Twofold)
+
+
+class Unforgiving(InOrder):
+    def __init__(self, context: WorkflowContext) -> None:
+        super().__init__(context)
+        self.gone: set[Task] = set()
+
+    def abort(self, task: Task) -> None:
+        super().abort(task)
+        self.gone.add(task)
+
+    def prepared(self, request: Prepared) -> None:
+        if request.task not in self.gone:
+            super().prepared(request)
+
+
+@saboteur("workflow.aborted_tasks_are_gone")
+class NeverTakesItBack(Correct):
+    """Keeps in mind for good what was aborted, also if it comes again."""
+
+    parts = with_part("scheduler", Unforgiving)
