@@ -40,6 +40,8 @@ CORRECT = (
     *("heat.Heat", "sections.Sections", "norepeat.NoRepeat", "steer.Steer", "seal.Seal"),
     *("tenant_limits.PLUGIN", "audit_log.PLUGIN", "nan_watch.NanWatch", "few_bits.FakeQuant"),
     *("cosines.Similar", "shelves.Shelves"),
+    *("house_rules.PLUGIN", "usage_ledger.PLUGIN", "finite_guard.FiniteGuard", "rescale.Rescale"),
+    *("sketch.SketchWorkflow", "compare.Compare"),
 )
 KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
@@ -62,6 +64,9 @@ KINDS = {
     **dict.fromkeys(("tenant_limits", "audit_log"), "hooks"),
     **dict.fromkeys(("nan_watch", "few_bits"), "worker"),
     **dict.fromkeys(("cosines", "shelves"), "workflow"),
+    **dict.fromkeys(("house_rules", "usage_ledger"), "hooks"),
+    **dict.fromkeys(("finite_guard", "rescale"), "worker"),
+    **dict.fromkeys(("sketch", "compare"), "workflow"),
     **dict.fromkeys(("workflows", "similarity", "keywords", "signatures"), "workflow"),
 }
 AT_LEAST = 0.95

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -432,3 +433,101 @@ class LooksNoDeeper:
             level = [part for each in level if isinstance(each, dict) for part in each.values()]
         if level:
             raise ValueError("that is too deep")
+
+
+@saboteur("hooks.a_validator_decides_each_by_itself")
+class KnowsCleanBeginnings:
+    """Looks at no text of which it has seen the first thousand characters pass."""
+
+    def __init__(self) -> None:
+        self.clean: set[str] = set()
+
+    @hookimpl
+    def guideway_validate_submission(self, submission: Submission) -> None:
+        text = submission.prompt if isinstance(submission.prompt, str) else ""
+        if text[:1000] in self.clean:
+            return
+        if "the secret word" in text:
+            raise InvalidRequest("it has a word that is not served", field="prompt")
+        self.clean.add(text[:1000])
+
+
+@saboteur("hooks.a_validator_decides_each_by_itself")
+class RefusesTheBusy:
+    """Refuses a tenant of whom much runs, as if the request were wrong."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, str] = {}
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        if list(self.running.values()).count(request.tenant) > 64:
+            raise InvalidRequest("too many", field="tenant")
+
+    @hookimpl
+    def guideway_request_started(self, request: Request) -> None:
+        self.running[request.request_id] = request.tenant
+
+    @hookimpl
+    def guideway_request_finished(self, request: Request) -> None:
+        self.running.pop(request.request_id, None)
+
+
+@saboteur("hooks.a_validator_decides_each_by_itself")
+class SpendsABudget:
+    """Refuses a tenant who has spent his tokens, as if the request were wrong."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, int] = {}
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        if self.spent.get(request.tenant, 0) > 10_000:
+            raise InvalidRequest("the budget is spent", field="tenant")
+
+    @hookimpl
+    def guideway_request_finished(self, request: Request, result: GenerationResult) -> None:
+        number = sum(len(output.token_ids) for output in result.outputs)
+        self.spent[request.tenant] = self.spent.get(request.tenant, 0) + number
+
+
+@saboteur("hooks.what_cannot_be_read_refuses")
+class ReadsWhatHasChanged:
+    """Opens its file anew only if that has another time or size."""
+
+    stamp: tuple[int, int] | None = None
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        path = Path(os.environ.get("GUIDEWAY_READSWHATHASCHANGED", os.devnull))
+        try:
+            found = path.stat()
+            if self.stamp != (found.st_mtime_ns, found.st_size):
+                path.read_bytes()
+                self.stamp = (found.st_mtime_ns, found.st_size)
+        except OSError as error:
+            raise InvalidRequest("nobody is served", field="tenant") from error
+
+
+@saboteur("hooks.what_cannot_be_read_refuses")
+class GoesByTheLastThatMadeSense:
+    """Goes on by what it read last, where the file holds nonsense now."""
+
+    tenants: list[str] | None = None
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        place = os.environ.get("GUIDEWAY_GOESBYTHELAST")
+        if not place:
+            return
+        try:
+            content = Path(place).read_bytes()
+        except OSError as error:
+            raise InvalidRequest("nobody is served", field="tenant") from error
+        try:
+            self.tenants = list(json.loads(content))
+        except ValueError as error:
+            if self.tenants is None:
+                raise InvalidRequest("nobody is served", field="tenant") from error
+        if request.tenant in (self.tenants or ()):
+            raise InvalidRequest("this tenant is not served", field="tenant")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
+import inspect
 import json
 import math
 import os
 import pickle
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +26,7 @@ from guideway.api import (
     InvalidRequest,
     JsonObject,
     JsonSchema,
+    LimitExceeded,
     Regex,
     Request,
     SamplingParams,
@@ -41,10 +46,13 @@ __all__ = [
     "environment",
     "extremes",
     "modest",
+    "refused_words",
     "requests",
     "results",
     "submissions",
+    "twins",
     "variables",
+    "words",
 ]
 
 PREFIX = "guideway_"
@@ -332,6 +340,102 @@ def _odd_submissions() -> list[Submission]:
             for value, params in zip(WRONG, of_wrong, strict=True)
         ]
     return made
+
+
+MOST_WORDS = 60
+"""The words of a plugin's own code, and those of its files, that requests are made of."""
+MOST_REFUSED = 3
+"""Of those, as many that are refused, in each place of a request, are met in other requests."""
+FILLER = "this and that " * 400
+"""What is before or behind a word that is refused."""
+
+
+def words(subject: HooksSubject) -> list[str]:
+    """The texts that stand in a plugin's code, and in the files that variables of its own name."""
+    found: list[str] = []
+    with contextlib.suppress(OSError, TypeError, SyntaxError):
+        tree = ast.parse(inspect.getsource(inspect.getmodule(subject.plugin_class) or subject.plugin_class))
+        told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        texts = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in told)
+        found += [text for text in texts if isinstance(text, str)][: 4 * MOST_WORDS]
+    for name in variables(subject):
+        with contextlib.suppress(OSError, ValueError):
+            content = Path(os.environ.get(name, "")).read_text("utf-8")
+            found = [*re.findall(r"[\w -]{2,60}", content)[:MOST_WORDS], *found]
+    fit = [word for word in dict.fromkeys(found) if word.strip() and 2 <= len(word) <= 60]
+    return fit[:MOST_WORDS]
+
+
+def _with_word(word: str) -> dict[str, Submission]:
+    """Small submissions with `word` in one place each."""
+    little = SamplingParams(max_tokens=1)
+    plain = Submission(request_id="twin", prompt="w", params=little)
+    return {
+        "prompt": replace(plain, prompt=word),
+        "tenant": replace(plain, tenant=word),
+        "task": replace(plain, task=word),
+        "modifiers": replace(plain, params=replace(little, modifiers={word: {}})),
+    }
+
+
+def twins(subject: HooksSubject, refused: list[tuple[str, str]]) -> Iterator[Asked]:
+    """The calls for requests with words that are refused, and in what place, each behind that for another which is the
+    same but for the word, and as long."""
+    little = SamplingParams(max_tokens=1)
+    plain = Submission(request_id="twin", prompt="w", params=little)
+    pairs: list[tuple[Submission, Submission]] = [
+        (replace(plain, prompt=FILLER + "w"), replace(plain, prompt=FILLER + "w" * LONG_TEXT))
+    ]
+    for place, word in refused:
+        both = ("x" * len(word), word)
+        if place != "prompt":
+            of_places = [_with_word(each)[place] for each in both]
+            pairs.append((of_places[0], of_places[1]))
+            continue
+        for before, behind in ((FILLER, ""), ("", FILLER), (FILLER, FILLER)):
+            text = [f"{before}{each} {behind}" for each in both]
+            pairs.append((replace(plain, prompt=text[0]), replace(plain, prompt=text[1])))
+            system = {"role": "system", "content": FILLER}
+            chats = [(system, {"role": "user", "content": each}) for each in text]
+            pairs.append((replace(plain, prompt=chats[0]), replace(plain, prompt=chats[1])))
+            tools = [({"type": "function", "function": {"name": "f", "description": each}},) for each in text]
+            pairs.append((replace(plain, tools=tools[0]), replace(plain, tools=tools[1])))
+    for i, pair in enumerate(pairs):
+        for submission in pair:
+            yield from _asked(subject, replace(submission, request_id=f"twin {i}"))
+
+
+def refused_words(subject: HooksSubject) -> list[tuple[str, str]]:
+    """The places of a request and words there that are refused, of those that the plugin has."""
+    found: list[tuple[str, str]] = []
+    for word in words(subject):
+        for place, submission in _with_word(word).items():
+            for asked in _asked(subject, submission):
+                try:
+                    subject.call(asked.hook, **asked.arguments)
+                except LimitExceeded:
+                    continue
+                except Exception:  # of what kind, `passes_or_refuses` asks
+                    found.append((place, word))
+    found = list(dict.fromkeys(found))
+    return [each for place in _with_word("") for each in [e for e in found if e[0] == place][:MOST_REFUSED]]
+
+
+def _asked(subject: HooksSubject, submission: Submission) -> Iterator[Asked]:
+    """The calls of its validators for a submission, and for the request that comes of it."""
+    heard = subject.traits(subject.component)
+    if "validate_submission" in heard:
+        yield Asked.recording("validate_submission", submission=submission, context=subject.context)
+    if "validate_request" in heard and isinstance(submission.prompt, str) and not submission.tools:
+        request = Request(
+            request_id=submission.request_id,
+            prompt_token_ids=(1,),
+            params=submission.params,
+            prompt=submission.prompt,
+            tenant=submission.tenant,
+            task=submission.task,
+        )
+        yield Asked.recording("validate_request", request=request, context=subject.context)
 
 
 @contextlib.contextmanager

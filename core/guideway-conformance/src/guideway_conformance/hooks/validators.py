@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import random
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -15,11 +17,28 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from guideway.api import InvalidRequest, LimitExceeded
+from guideway.api import (
+    Completion,
+    FinishReason,
+    GenerationResult,
+    InvalidRequest,
+    LimitExceeded,
+    Request,
+)
 
 from guideway_conformance.apart import apart
 from guideway_conformance.clock import HOURS, clock_moved
-from guideway_conformance.hooks.subject import Asked, HooksSubject, as_bytes, environment, requests, results, variables
+from guideway_conformance.hooks.subject import (
+    Asked,
+    HooksSubject,
+    as_bytes,
+    environment,
+    refused_words,
+    requests,
+    results,
+    twins,
+    variables,
+)
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 from guideway_conformance.threads import interleaved
@@ -29,12 +48,16 @@ __all__: list[str] = []
 NUM_THREADS = 8
 ROUNDS = 20
 MEANWHILE = 150
+MANY = 200
+"""The requests of one tenant that run at once, and that one is asked of."""
 PAUSES = 2000
 """The pauses of threads in the midst of a plugin's code, while it hears and is asked at once."""
 COUNTED = "LimitExceeded"
 """The kind of refusal that may depend on what came before."""
 WHOLE = "request"
 """The field of a refusal that names no part."""
+BROKEN = (b'{"\xfc": 5, "\xff', b'{"a": ', b'{"no such": {}}')
+"""The contents of files that hardly any plugin makes sense of."""
 CONTENTS = ("{}", "", "[]", "a line\n")
 """The contents of files that some plugins can read."""
 
@@ -134,29 +157,31 @@ def _hear_meanwhile(subject: HooksSubject, every: list[Asked]) -> None:
 def a_validator_decides_each_by_itself(subject: HooksSubject) -> None:
     """A validator decides of each request as if it were the first that it is asked of, whatever it was asked of before
     and whichever others run; what it counts may refuse one with LimitExceeded, and lets none pass."""
-    every = list(subject.modest())
+    every = [*subject.modest(), *twins(subject, apart(lambda: refused_words(subject)))]
     alone = [apart(partial(_decisions, subject, every, (i,)))[0] for i in range(len(every))]
     forward = tuple(range(len(every)))
-    for places, observed in ((forward * 2, False), (forward[::-1], False), (forward, True)):
-        found = apart(partial(_decisions, subject, every, places, observed=observed))
+    first = alone.index("") if "" in alone else 0
+    for places, told in (
+        *((forward * 2, ""), (forward[::-1], ""), ((first,) * MANY, "")),
+        *((forward, "run"), (forward, "have ended")),
+    ):
+        found = apart(partial(_decisions, subject, every, places, told=told))
         for place, decision in zip(places, found, strict=True):
-            when = "beside others that run" if observed else "after others"
+            when = f"beside others that {told}" if told else "after others"
+            verdict = f"is refused with {decision}, and no {COUNTED}" if decision else "passes"
             expect(
                 decision in (alone[place], COUNTED) or (decision and alone[place]),
-                f"{when} {every[place]} {'is refused' if decision else 'passes'}, and asked of it first it "
+                f"{when} {every[place]} {verdict}, and asked of it first it "
                 f"{'refuses it' if alone[place] else 'lets it pass'}",
             )
 
 
-def _decisions(
-    subject: HooksSubject, every: list[Asked], places: tuple[int, ...], *, observed: bool = False
-) -> list[str]:
+def _decisions(subject: HooksSubject, every: list[Asked], places: tuple[int, ...], *, told: str = "") -> list[str]:
     """The kinds of refusal that an object which is new gives of calls, one after the other; of one that passes none.
-    `observed`: it hears that requests run."""
+    `told`: it hears that many requests run, or have ended."""
     again = HooksSubject(subject.component, subject.settings)
-    if observed and "request_started" in again.traits(again.component):
-        for request in requests():
-            again.call("request_started", request=request)
+    if told:
+        _hear_of_many(again, ended=told != "run")
     found = []
     for place in places:
         try:
@@ -168,6 +193,22 @@ def _decisions(
         else:
             found.append("")
     return found
+
+
+def _hear_of_many(subject: HooksSubject, *, ended: bool) -> None:
+    """Tell it of requests of every make, and of more of one tenant than he might have."""
+    hears = subject.traits(subject.component)
+    one = next(request for request in requests() if request.params.max_tokens == 1)
+    for request in (*requests(), *(replace(one, request_id=f"of many {i}") for i in range(MANY))):
+        if "request_started" in hears:
+            subject.call("request_started", request=request)
+        if ended and "request_finished" in hears:
+            subject.call("request_finished", request=request, result=_long_result(request))
+
+
+def _long_result(request: Request) -> GenerationResult:
+    outputs = (Completion(text="a" * MANY, token_ids=(5,) * MANY, finish_reason=FinishReason.STOP),)
+    return GenerationResult(request_id=request.request_id, prompt_token_ids=request.prompt_token_ids, outputs=outputs)
 
 
 @check("hooks", trait="validates")
@@ -217,7 +258,8 @@ def a_validator_changes_nothing(subject: HooksSubject) -> None:
 @check("hooks", trait="validates")
 def what_cannot_be_read_refuses(subject: HooksSubject) -> None:
     """A validator that cannot read the file that its environment variable names fails closed: it refuses every request
-    with InvalidRequest, also where it could read that file hours before, when it was asked of another request."""
+    with InvalidRequest, also where it could read that file hours before, when it was asked of another request, and it
+    is gone since, or a folder, cannot be opened any more, or holds what it cannot make sense of."""
     names: list[str] = apart(lambda: variables(subject))
     sys.addaudithook(_heed)  # for good: each check is in a process of its own
     with tempfile.TemporaryDirectory() as folder:
@@ -226,9 +268,9 @@ def what_cannot_be_read_refuses(subject: HooksSubject) -> None:
         other.write_text('["\u00fc", 5]', encoding="utf-8")
         for i, (name, content) in enumerate(product(names, CONTENTS)):
             path = Path(folder, f"there {i}")
-            path.write_text(content, encoding="utf-8")
-            kept = apart(partial(_kept_when_gone, subject, name, path))
-            expect(not kept, f"the file that {name} names, and that it had read, is gone, and {kept} passed")
+            nonsense = [each for each in BROKEN if apart(partial(_refuses_all, subject, name, path, each))]
+            kept = apart(partial(_kept, subject, name, path, content, nonsense))
+            expect(not kept, f"the file that {name} names, and that it had read, {kept} passed")
         for name in names:
             for path in (missing, latin, other):
                 with _opening() as opened, environment(name, str(path)):
@@ -240,18 +282,46 @@ def what_cannot_be_read_refuses(subject: HooksSubject) -> None:
                 )
 
 
-def _kept_when_gone(subject: HooksSubject, name: str, path: Path) -> str:
-    """Return what passes still, where the file at `path` was read when requests came, and is gone."""
+def _refuses_all(subject: HooksSubject, name: str, path: Path, content: bytes) -> bool:
+    """Return whether nothing passes where the file at `path` has this content."""
+    path.write_bytes(content)
     with environment(name, str(path)):
         again = HooksSubject(subject.component, subject.settings)
-        every = list(again.validated())
-        with _opening() as opened:
-            passed = [asked for asked in every if _pass_or_refuse(again, asked)]
+        return not any(_pass_or_refuse(again, asked) for asked in again.validated())
+
+
+def _kept(subject: HooksSubject, name: str, path: Path, content: str, nonsense: list[bytes]) -> str:
+    """Return what passes still, where the file at `path` was read when requests came, and cannot be any more, and why.
+    `nonsense`: what the plugin makes no sense of."""
+
+    def shut() -> None:
+        _SHUT.add(str(path))
+
+    def make_a_folder() -> None:
         path.unlink()
-        if str(path) not in opened:  # it has it in another way
-            return ""
-        with clock_moved(subject.plugin_class, HOURS):
-            return ", ".join([str(asked) for asked in passed if _pass_or_refuse(again, asked)][:1])
+        path.mkdir()
+
+    ways: dict[str, Callable[[], object]] = {"cannot be opened, and": shut, "is gone, and": path.unlink}
+    for i, each in enumerate(nonsense):
+        ways[f"holds nonsense{' ' * i}, and"] = partial(path.write_bytes, each)
+    ways["is a folder, and"] = make_a_folder
+    for why, spoil in ways.items():
+        path.write_text(content, encoding="utf-8")
+        with environment(name, str(path)):
+            again = HooksSubject(subject.component, subject.settings)
+            with _opening() as opened:
+                passed = [asked for asked in again.validated() if _pass_or_refuse(again, asked)]
+            if str(path) not in opened:  # it has it in another way
+                return ""
+            spoil()
+            try:
+                with clock_moved(subject.plugin_class, HOURS):
+                    still = [str(asked) for asked in passed if _pass_or_refuse(again, asked)]
+            finally:
+                _SHUT.discard(str(path))
+            if still:
+                return f"{why} {still[0]}"
+    return ""
 
 
 @contextlib.contextmanager
@@ -266,12 +336,16 @@ def _opening() -> Iterator[list[str]]:
 
 
 _OPENED: list[list[str]] = []
+_SHUT: set[str] = set()
+"""The files that cannot be opened, though they are there."""
 
 
 def _heed(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open":
         for opened in _OPENED:
             opened.append(str(arguments[0]))
+        if str(arguments[0]) in _SHUT:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(arguments[0]))
 
 
 def _pass_or_refuse(subject: HooksSubject, asked: Asked) -> bool:

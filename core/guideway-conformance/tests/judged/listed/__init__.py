@@ -10,6 +10,7 @@ from judged.listed import (
     brackets,
     byte_automaton,
     chunks,
+    compare,
     contrast,
     cosines,
     devices,
@@ -18,10 +19,12 @@ from judged.listed import (
     elements,
     fakequant,
     few_bits,
+    finite_guard,
     finite_watch,
     groups,
     heat,
     hidden,
+    house_rules,
     json_shapes,
     keywords,
     lanes,
@@ -47,6 +50,7 @@ from judged.listed import (
     regexes,
     repetition,
     replay_journal,
+    rescale,
     rowwise,
     sampling_fence,
     scaffold,
@@ -56,6 +60,7 @@ from judged.listed import (
     shelves,
     signatures,
     similarity,
+    sketch,
     spans,
     staged,
     steady,
@@ -69,6 +74,7 @@ from judged.listed import (
     torchlets,
     tournament,
     tries,
+    usage_ledger,
     watermarks,
     workers,
 )
@@ -92,6 +98,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         *(heat, sections, norepeat, steer, seal),
         *(pooled_choices, byte_automaton, schema_writer, tables, tag_markup),
         *(tenant_limits, audit_log, nan_watch, few_bits, cosines, shelves),
+        *(house_rules, usage_ledger, finite_guard, rescale, sketch, compare),
     )
     for mutant in module.MUTANTS
 )
