@@ -345,9 +345,9 @@ def _odd_submissions() -> list[Submission]:
 MOST_WORDS = 60
 """The words of a plugin's own code, and those of its files, that requests are made of."""
 MOST_REFUSED = 3
-"""Of those, as many that are refused, in each place of a request, are met in other requests."""
+"""As many of those that are refused, in each place of a request, are in other requests too."""
 FILLER = "this and that " * 400
-"""What is before or behind a word that is refused."""
+"""The text before or behind a word that is refused."""
 
 
 def words(subject: HooksSubject) -> list[str]:

@@ -21,7 +21,7 @@ __all__: list[str] = []
 STEPS_OF_EACH = (1, 2, 1, 3, 1)
 """The steps of worker after worker: a count of all grows by them."""
 GOOD_AND_BAD = (1.0, math.nan, 1.0, 1.0, math.nan, 1.0, math.nan, math.nan, 1.0, math.nan, math.nan, math.nan)
-"""What enters the first layer in several steps is multiplied by these."""
+"""The factors of what enters the first layer, in several steps."""
 OF_ONE_WORKER = 31_415
 """The number of the first sequence that one worker alone has."""
 

@@ -38,7 +38,7 @@ MOST_TOGETHER = 20_000
 """The combinations among which those are looked for that have every two values together."""
 WAYS = 3
 """The combinations of options with which a check is made again."""
-FEW = (1, 2, 3)
+FEW = (1, 2)
 """Counts of a few: what happens only so many times is seen."""
 BEYOND = 2
 """The numbers behind that of the last module of a model which are named, and those before the first."""

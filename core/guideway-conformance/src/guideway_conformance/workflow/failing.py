@@ -29,7 +29,7 @@ WRONG_IDS: tuple[Any, ...] = (
     *(-1, -100, -(1 << 31), -(1 << 63), 1 << 31, 1 << 32, 10**12, (1 << 63) - 1, 1 << 63, 1 << 70),
     *(2.5, 2.0, math.nan, math.inf, None, "w1", "5", [1], True, np.int64(-1), np.float64(2.5), object()),
 )
-"""What is no token of any vocabulary, or no whole number."""
+"""Values that are no token of any vocabulary, or no whole number."""
 AROUND: tuple[tuple[list[int], list[int]], ...] = (([], []), ([2], []), ([], [2, 5]), ([2, 5], [6, 3]))
 """The ids before and behind such a one."""
 IDS: tuple[Any, ...] = ([], *([*before, wrong, *behind] for wrong in WRONG_IDS for before, behind in AROUND))

@@ -53,7 +53,7 @@ MUTANTS = (
         ),
         reason=(
             "Of an option of whole numbers the smallest and the largest value were tried, and no count of a "
-            "few; 1, 2 and 3 are now, in steps that sequences leave and come back to."
+            "few; 1 and 2 are now, in steps that sequences leave and come back to."
         ),
         now="worker.blames_sequences_of_its_step",
     ),

@@ -1,4 +1,4 @@
-"""How alike two texts are, by the vectors of an encoder. The workflow `compare`."""
+"""Likeness of two texts, by the vectors of an encoder. The workflow `compare`."""
 
 from __future__ import annotations
 

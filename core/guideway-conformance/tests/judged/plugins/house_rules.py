@@ -24,7 +24,7 @@ VARIABLE = "GUIDEWAY_HOUSE_RULES"
 
 @dataclass(frozen=True)
 class Rules:
-    """What one tenant may do."""
+    """Limits of one tenant."""
 
     tasks: tuple[str, ...] | None = None
     max_bytes: int = 8 << 20

@@ -17,7 +17,7 @@ class Options:
     """The settings of an operator."""
 
     layers: tuple[int, ...] = (0,)
-    """Which linear layers, counted from 0 in the model's own order; its head is none of them."""
+    """The linear layers, counted from 0 in the model's own order; its head is none of them."""
     factor: Annotated[float, Range(above=0, most=16)] = 1.0
     """At the start."""
     clamp: Annotated[float, Range(above=0, most=60_000)] = 30_000.0
@@ -91,7 +91,7 @@ class Rescale(WorkerMixin):
         return before
 
     def rescale_clamping(self, on: bool = True) -> bool:
-        """Whether outputs are clamped, from the next step on. Returns whether they are."""
+        """Clamp outputs or not, from the next step on. Returns whether they are."""
         if bool(on) and not self._rescale_closed and not self._rescale_handles:
             self._rescale_watch()
         if not on:
@@ -99,7 +99,7 @@ class Rescale(WorkerMixin):
         return bool(self._rescale_handles)
 
     def rescale_report(self) -> dict[str, Any]:
-        """What is in force here."""
+        """Report what is in force here."""
         norms = [float(module.weight.detach().float().norm()) for module in self._rescale_modules]
         return {"factor": self._rescale_factor, "steps": self._rescale_steps, "norms": norms}
 

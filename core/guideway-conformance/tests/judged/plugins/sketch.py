@@ -27,7 +27,7 @@ from guideway.api.options import Range, is_int
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the parts read, those of the engine among them."""
+    """The options that the parts read, those of the engine among them."""
 
     truncate: Literal["refuse", "left", "right"] = "refuse"
     max_step_tokens: Annotated[int, Range(1)] = 4096
