@@ -22,7 +22,7 @@ PLACES = ("<lm_head", "lm_head", ">lm_head", ">", "", ">model.embed_tokens", "mo
 """The places where a forward pass fails, as `WorkerSubject.forward` names them."""
 
 
-STEPS = 30
+STEPS = 20
 """The steps that few sequences have, one or the other of which is not in each."""
 
 
