@@ -42,6 +42,7 @@ CORRECT = (
     *("cosines.Similar", "shelves.Shelves"),
     *("house_rules.PLUGIN", "usage_ledger.PLUGIN", "finite_guard.FiniteGuard", "rescale.Rescale"),
     *("sketch.SketchWorkflow", "compare.Compare"),
+    *("fading.Fading", "greenlist.Greenlist", "allowance.Allowance", "leash.Leash", "away.Away"),
 )
 KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
@@ -67,6 +68,7 @@ KINDS = {
     **dict.fromkeys(("house_rules", "usage_ledger"), "hooks"),
     **dict.fromkeys(("finite_guard", "rescale"), "worker"),
     **dict.fromkeys(("sketch", "compare"), "workflow"),
+    **dict.fromkeys(("fading", "greenlist", "allowance", "leash", "away"), "modifier"),
     **dict.fromkeys(("workflows", "similarity", "keywords", "signatures"), "workflow"),
 }
 AT_LEAST = 0.95

@@ -75,6 +75,23 @@ def _others(hint: Any, value: Any, size: int) -> Iterator[Any]:
     elif origin in (tuple, list):
         entries = list(value) if isinstance(value, list | tuple) else []
         others = list(_others(args[0], entries[0] if entries else None, size)) if args else []
-        borders = BORDERS if args and args[0] is int else ()
+        borders = _at_borders(args[0], entries) if args else []
         yield from ([*entries, *others[:1]], [], [*entries, *borders], [*entries, *entries], entries[:1], entries[::-1])
         yield from ([*entries, other] for other in others[1:])
+    elif isinstance(origin, type) and issubclass(origin, Mapping) and args:
+        known = dict(value) if isinstance(value, Mapping) else {}
+        key, entry = next(iter(known.items()), (None, None))
+        entries = list(_others(args[1], entry, size))
+        yield from ({**known, other: found} for other, found in zip(_others(args[0], key, size), entries, strict=False))
+        yield {}
+        yield from ({**known, key: found} for found in entries if known)
+
+
+def _at_borders(hint: Any, entries: list[Any]) -> list[Any]:
+    """Entries of the type `hint` with the token ids of `BORDERS`: the last of each, where they are lists themselves."""
+    if hint is int:
+        return list(BORDERS)
+    if get_origin(hint) in (tuple, list) and get_args(hint):
+        start = list(entries[0])[:-1] if entries else []
+        return [[*begin, one] for one in _at_borders(get_args(hint)[0], start) for begin in ([], start)]
+    return []

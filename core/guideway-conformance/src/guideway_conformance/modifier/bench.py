@@ -56,6 +56,8 @@ NUM_DRAFTS = (0, 2, 0, 1, 3, 0, 16)
 UNLIKELY = 300
 """The first of the tokens that some drafts end with."""
 MAX_ROWS = 4096
+USUAL: Mapping[str, Any] = {"max_tokens": 4096, "temperature": 1.0}
+"""The parameters of a request."""
 NUM_VIEWS = 8
 """The logits of which a sampler is let draw, where one draw would not show enough."""
 
@@ -113,9 +115,9 @@ class Bench:
 
     # Sequences
 
-    def request(self, example: Example | None, number: int) -> Request:
+    def request(self, example: Example | None, number: int, params: Mapping[str, Any] | None = None) -> Request:
         """The `number`-th request, each with a seed of its own, and a prompt unless its example has one; `example`
-        None: without the modifier."""
+        None: without the modifier. `params` are others than the usual ones."""
         prompt = self.model.prompt(number)
         if example is not None and example.prompt_token_ids is not None:
             prompt = self._known(example.prompt_token_ids) or prompt
@@ -123,7 +125,7 @@ class Bench:
         return Request(
             request_id=f"request-{number}",
             prompt_token_ids=prompt,
-            params=SamplingParams(max_tokens=4096, temperature=1.0, seed=number, modifiers=modifiers),
+            params=SamplingParams(**{**USUAL, "seed": number, "modifiers": modifiers, **(params or {})}),
             seed=number,
         )
 

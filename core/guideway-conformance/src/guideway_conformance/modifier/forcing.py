@@ -6,6 +6,7 @@ import numpy as np
 from guideway.api import Need, Stage
 
 from guideway_conformance.modifier.bench import Bench
+from guideway_conformance.modifier.edges import under_examples
 from guideway_conformance.modifier.records import Applied, Running
 from guideway_conformance.modifier.subject import ModifierSubject
 from guideway_conformance.modifier.verbs import LIMIT
@@ -21,8 +22,7 @@ def forced_is_all_that_is_left(subject: ModifierSubject) -> None:
     drafts, every other one is at -inf; and `validate` lets them all pass."""
     found = 0
     bench = Bench(subject)
-    for number in range(max(3, len(bench.examples))):
-        sequence = bench.start(number)
+    for sequence in under_examples(bench):
         for _ in range(NUM_STEPS):
             if sequence.outcome != "continue":
                 break
@@ -58,8 +58,7 @@ def validate_knows_what_is_forbidden(subject: ModifierSubject) -> None:
     if subject.cls.stage is Stage.SAMPLE or not subject.cls.needs <= known:
         return  # what it forbids may be a matter of what is not known before the step
     bench = Bench(subject)
-    for number in range(max(3, len(bench.examples))):
-        sequence = bench.start(number)
+    for sequence in under_examples(bench):
         said: list[str] = []
         lets_all_pass = True
         for _ in range(NUM_STEPS):

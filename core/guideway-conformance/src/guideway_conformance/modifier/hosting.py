@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from guideway_conformance.clock import HOURS, clock_moved, clock_running
 from guideway_conformance.modifier.bench import REFUSALS, Bench
 from guideway_conformance.modifier.comparison import alike, expect_alike
-from guideway_conformance.modifier.options import texts, with_texts
+from guideway_conformance.modifier.options import of_all_sorts, repeated, texts, with_texts
 from guideway_conformance.modifier.records import Running, Work
 from guideway_conformance.modifier.sequences import forked
 from guideway_conformance.modifier.step import OracleStep
@@ -305,7 +305,7 @@ def _expect_no_edge(rows: Sequence[NDArray[Any]], edge: str) -> None:
 @check("modifier", tier="extended", seconds=60)
 def what_start_takes_is_served(subject: ModifierSubject) -> None:
     """A request that `start` takes is served: whatever signs the texts in its options have, and however long texts and
-    lists are, no later call raises, and its report is small."""
+    lists are, of the same entries or of others, no later call raises, and its report is small."""
     bench = Bench(subject)
     for number, example in enumerate(bench.examples):
         for options, generated in _strange(example):
@@ -322,10 +322,12 @@ def what_start_takes_is_served(subject: ModifierSubject) -> None:
             _serve(bench, sequence, min(len(generated), MOST_STEPS), said)
         for key, value in example.options.items():
             if value and isinstance(value, str | list | tuple):
-                _serve_longer(bench, example, key, number)
+                _serve_longer(bench, example, key, number, repeated)
+                if not isinstance(value, str):
+                    _serve_longer(bench, example, key, number, of_all_sorts)
 
 
-def _serve_longer(bench: Bench, example: Example, key: str, number: int) -> None:
+def _serve_longer(bench: Bench, example: Example, key: str, number: int, longer_by: Callable[[Any, int], Any]) -> None:
     """Serve requests whose option `key` is longer each time, as long as that is no matter of seconds."""
     value = example.options[key]
     taken, before = 0.0, len(value)
@@ -334,7 +336,7 @@ def _serve_longer(bench: Bench, example: Example, key: str, number: int) -> None
     for length in (own, own, *(length for length in longer if length > own)):
         if before < length and taken * (length / before) ** 2 > PATIENCE:
             return
-        long = replace(example, options={**example.options, key: (value * (length // len(value) + 1))[:length]})
+        long = replace(example, options={**example.options, key: longer_by(value, length)})
         began = time.process_time()
         try:
             sequence = bench.begin(bench.request(long, number))
@@ -359,7 +361,7 @@ def _serve(bench: Bench, sequence: Running, most: int, said: str) -> None:
 
 
 MOST_STEPS = 12
-LENGTHS = (8, 40, 200, 1_500)
+LENGTHS = (8, 40, 200, 900, 1_500)
 """The entries of long lists; long texts have three times as many signs."""
 PATIENCE = 3.0
 """The seconds that long options may take, if it takes four times as long over what is twice as long."""

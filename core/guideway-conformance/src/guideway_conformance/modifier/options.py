@@ -8,7 +8,10 @@ from typing import Any
 
 from guideway.api import Example
 
-__all__ = ["nearly", "texts", "with_texts"]
+__all__ = ["nearly", "of_all_sorts", "repeated", "texts", "with_texts"]
+
+LAST = 997
+"""A token id near the end of the vocabulary, of neither a special token nor a stop token."""
 
 
 def nearly(options: Mapping[str, Any], examples: Sequence[Example]) -> Iterator[dict[str, Any]]:
@@ -40,6 +43,29 @@ def texts(value: Any) -> Iterator[bytes]:
     elif isinstance(value, Mapping | list | tuple):
         for entry in value.values() if isinstance(value, Mapping) else value:
             yield from texts(entry)
+
+
+def repeated(value: Any, length: int) -> Any:
+    """A text or list of `length` entries, which are those of `value` again and again."""
+    return (value * (length // len(value) + 1))[:length]
+
+
+def of_all_sorts(value: Any, length: int) -> list[Any]:
+    """A list of `length` entries, which are those of `value`, and then others like the last one."""
+    return [*value, *(_another(value[-1], i) for i in range(length - len(value)))]
+
+
+def _another(value: Any, number: int) -> Any:
+    """The `number`-th value like `value`: another number, which may be a token id, or with that in it."""
+    if isinstance(value, str):
+        return f"{value} {number}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return LAST - number % LAST
+    if isinstance(value, float):
+        return value * (1 + number / 1000)
+    if isinstance(value, Mapping):
+        return {key: _another(entry, number) for key, entry in value.items()}
+    return [*value[:-1], _another(value[-1], number)] if isinstance(value, list | tuple) and value else value
 
 
 def _changed(value: Any) -> Iterator[Any]:

@@ -47,6 +47,9 @@ class OracleStep:
         self._num_entries = num_entries
         self._positions = ops.asarray(arrays.positions.copy())
         self._companion_rows = ops.asarray(arrays.companion_rows.copy())
+        for shared in (self._positions, self._companion_rows):
+            if isinstance(shared, np.ndarray):
+                shared.setflags(write=False)
         self.emitted: dict[str, Array] = {}
 
     @property

@@ -7,10 +7,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from guideway.api import Vocabulary
 from guideway.api.bitmask import num_words
 
 from guideway_conformance.isolation import HOST_VARIABLE
@@ -18,7 +19,7 @@ from guideway_conformance.modifier.bench import Bench
 from guideway_conformance.modifier.comparison import expect_alike
 from guideway_conformance.modifier.subject import MAX_NUM_SEQUENCES, ModifierSubject
 from guideway_conformance.modifier.verbs import Answers
-from guideway_conformance.modifier.vocabulary import bordered, permuted, synthetic
+from guideway_conformance.modifier.vocabulary import PADDING, bordered, permuted, synthetic
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 from guideway_conformance.target import Target
@@ -26,6 +27,13 @@ from guideway_conformance.target import Target
 LONG = 1000
 LONG_PROMPT = 10_000
 WIDE = 131_072
+FEWER = 23
+VOCABULARIES: dict[str, Callable[[], Vocabulary]] = {
+    "synthetic": synthetic,
+    "permuted": permuted,
+    "fewer": lambda: synthetic(len(synthetic()) - FEWER, PADDING + FEWER),
+}
+"""Vocabularies whose logits are of one width."""
 
 
 @check("modifier", tier="extended")
@@ -100,9 +108,10 @@ def any_process(subject: ModifierSubject) -> None:
 
 @check("modifier", tier="stress", seconds=120)
 def any_vocabulary_beside_another(subject: ModifierSubject) -> None:
-    """A process may have instances of several vocabularies: what one finds in its own is nothing to another."""
+    """A process may have instances of several vocabularies, of other tokens, of other sizes and padded to one width:
+    what one finds in its own is nothing to another."""
     alone = _elsewhere(subject, "1", ["permuted"])
-    beside = _elsewhere(subject, "1", ["synthetic", "permuted"])
+    beside = _elsewhere(subject, "1", ["fewer", "synthetic", "permuted"])
     expect(alone == beside, "an instance got other results where one of another vocabulary had been built before")
 
 
@@ -143,8 +152,7 @@ def report() -> None:
     target = Target.from_json(given)
     kept: list[Bench] = []
     for name in names:
-        vocabulary = permuted() if name == "permuted" else synthetic()
-        kept.append(Bench(ModifierSubject(target.load(), target.settings), vocabulary=vocabulary))
+        kept.append(Bench(ModifierSubject(target.load(), target.settings), vocabulary=VOCABULARIES[name]()))
         digest = hashlib.sha256()
         for part in _results(kept[-1]):
             digest.update(part)

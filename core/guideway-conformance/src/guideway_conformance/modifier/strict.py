@@ -3,10 +3,11 @@ like."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from guideway.api import Array
+from guideway.api import Array, Payload
 from guideway.devices.numpy.device import NumpyDevice, NumpyOps
 from numpy.typing import NDArray
 
@@ -16,9 +17,14 @@ INDEXED = {"add_at": (1, 2), "scale_rows": (1,), "where_rows": (1,), "gather": (
 """By operation the places of its arguments that are rows and columns of the first one."""
 
 
+WRITING = ("add_at", "forbid_from", "scale_rows", "scatter", "where_rows")
+"""The operations that may change their first argument."""
+
+
 def expect_promised(name: str, args: tuple[Any, ...], named: dict[str, Any] | None = None) -> None:
     """Fail if the operation `name` of `ArrayOps` is asked for what it does not promise: a row or column that the array
     has not, a place that is written twice, a factor or a number that makes -inf finite or NaN."""
+    _expect_own(name, args, named)
     _expect_inside(name, args, named)
     _expect_values(name, {**dict(zip(ARGUMENTS.get(name, ()), args, strict=False)), **(named or {})})
 
@@ -56,6 +62,16 @@ def _expect_values(name: str, given: dict[str, Any]) -> None:
         raise ValueError(f"it asks {what} for the {given['k']} largest of {given['x'].shape[1]} columns")
 
 
+def _expect_own(name: str, args: tuple[Any, ...], named: dict[str, Any] | None) -> None:
+    """Fail if an operation that may change its first argument is given one that is shared, and only to be read."""
+    x = args[0] if args else (named or {}).get("x")
+    if name in WRITING and isinstance(x, np.ndarray) and not x.flags.writeable:
+        raise ValueError(
+            f"it gives `Step.ops.{name}`, which may change it, an array that is shared and only to be read, such as "
+            "`Step.positions` or one of the payload; `gather` makes one of its own"
+        )
+
+
 def _expect_inside(name: str, args: tuple[Any, ...], named: dict[str, Any] | None = None) -> None:
     """Fail if an operation is asked for a row or column that the array has not."""
     places = INDEXED.get(name, ())
@@ -85,8 +101,24 @@ _StrictOps: Any = type("_StrictOps", (NumpyOps,), {name: _checked(name) for name
 
 
 class StrictDevice(NumpyDevice):
-    """NumPy, whose operations look at the indices they are given."""
+    """NumPy, whose operations look at the indices they are given, and where a payload can only be read."""
 
     def __init__(self, device: str = "cpu") -> None:
         super().__init__(device)
         self.ops = _StrictOps()
+
+    def upload(self, payload: Payload) -> Payload:
+        uploaded = super().upload(payload)
+        return replace(
+            uploaded,
+            rows=_to_be_read(uploaded.rows),
+            arrays={name: _to_be_read(array) for name, array in uploaded.arrays.items()},
+            shared={name: _to_be_read(array) for name, array in uploaded.shared.items()},
+        )
+
+
+def _to_be_read(array: Any) -> Any:
+    """The same memory, which cannot be written there."""
+    view = array.view()
+    view.setflags(write=False)
+    return view

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from guideway_conformance.modifier.bench import Bench
 from guideway_conformance.modifier.comparison import bits
+from guideway_conformance.modifier.harder import forbidding, without_some_columns
 from guideway_conformance.modifier.records import Applied, Work
 from guideway_conformance.modifier.step import OracleStep
 from guideway_conformance.modifier.subject import ModifierSubject
@@ -42,7 +43,7 @@ def other_rows_stay(subject: ModifierSubject) -> None:
     for bench, work, payload in Bench.stages(subject):
         pieces = [payload, payload.take(payload.rows[::2]), payload.take(payload.rows[:1])]
         for piece in pieces:
-            for logits in (work.logits, _forbidding(work)):
+            for logits in (work.logits, forbidding(work)):
                 applied = bench.apply(work, piece, logits=logits)
                 for row in sorted({*range(len(logits))} - {*piece.rows.tolist()}):
                     expect(
@@ -55,7 +56,7 @@ def other_rows_stay(subject: ModifierSubject) -> None:
 def forbidden_stays_forbidden(subject: ModifierSubject) -> None:
     """-inf stays -inf, also where the logits of a companion are: it is never made finite, nor NaN."""
     for bench, work, payload in Bench.stages(subject):
-        for logits in (_forbidding(work), _without_some_columns(work)):
+        for logits in (forbidding(work), without_some_columns(work)):
             after = bench.apply(work, payload, logits=logits).logits
             freed = after[np.isneginf(logits) & ~np.isneginf(after)]
             expect(len(freed) == 0, f"{len(freed)} tokens that were at -inf are at {freed[:1]} and the like after it")
@@ -67,7 +68,7 @@ def numbers_stay_numbers(subject: ModifierSubject) -> None:
     for bench, work, payload in Bench.stages(subject):
         may_be_forbidden = bench.cls.stage is not Stage.PRE_WARP
         given = [work.logits]
-        given += [_forbidding(work)] if may_be_forbidden else []
+        given += [forbidding(work)] if may_be_forbidden else []
         given += [_only_companions_forbidding(work)] if len(work.logits) > work.batch.num_rows else []
         for logits in given:
             after = bench.apply(work, payload, logits=logits).logits
@@ -148,21 +149,6 @@ def _content(bench: Bench, payload: Payload, step: OracleStep) -> dict[str, byte
         arrays["companion_rows"] = step.companion_rows
     arrays |= {f"shared {name}": array for name, array in payload.shared.items()}
     return {name: bits(bench.host(array)) for name, array in arrays.items()}
-
-
-def _forbidding(work: Work) -> NDArray[Any]:
-    """The logits with a third of the tokens of the sampled rows at -inf."""
-    logits = work.logits.copy()
-    rng = np.random.default_rng(0)
-    logits[: work.batch.num_rows][rng.random((work.batch.num_rows, logits.shape[1])) < 1 / 3] = -np.inf
-    return logits
-
-
-def _without_some_columns(work: Work) -> NDArray[Any]:
-    """The logits of a model that gives some tokens -inf everywhere, also in the rows of companions."""
-    logits = work.logits.copy()
-    logits[:, np.random.default_rng(1).random(logits.shape[1]) < 1 / 4] = -np.inf
-    return logits
 
 
 def _only_companions_forbidding(work: Work) -> NDArray[Any]:

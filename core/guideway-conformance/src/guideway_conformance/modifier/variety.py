@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, cycle, islice
 from typing import Any
 
 import numpy as np
-from guideway.api import Example, InvalidConfiguration
+from guideway.api import Example, InvalidConfiguration, Payload, Sampler
 from guideway.runtime.answers import read_names
 from numpy.typing import NDArray
 
-from guideway_conformance.hints import Hints, hints_read, typed
+from guideway_conformance.hints import hints_read, typed
 from guideway_conformance.modifier.bench import REFUSALS, Bench
 from guideway_conformance.modifier.comparison import expect_alike
+from guideway_conformance.modifier.edges import edges, hints_of, takes
+from guideway_conformance.modifier.harder import expect_allowed, forbidding, only_few, without_some_columns
 from guideway_conformance.modifier.options import nearly, texts
-from guideway_conformance.modifier.records import Applied, Running
-from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.modifier.records import Applied, Running, Work
+from guideway_conformance.modifier.subject import MAX_MODEL_LEN, ModifierSubject
 from guideway_conformance.modifier.verbs import Answers, expect_same_answers
+from guideway_conformance.modifier.vocabulary import synthetic
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
@@ -32,6 +36,8 @@ REQUESTS, TURNS = 24, 4
 SORTS = 60
 """The sequences of a batch of all sorts."""
 UNKNOWN = "no_such_option"
+MOST_NAMED = 32
+"""The tokens of its options that a sequence hears."""
 ANY = (32, 98, 97, 98, 10, 998, 400, 65, 0, 255, 97, 97)
 """Tokens of all sorts: letters, a space, a line break, a special token, bytes that are no text."""
 
@@ -41,53 +47,64 @@ def variants(bench: Bench, most: int = MOST) -> list[Example]:
     as, where it does so with `parse_options`."""
     found: list[Example] = []
     for i, example in enumerate(bench.examples):
-        hints = _hints(bench, example, i)
+        hints = hints_of(bench, example, i)
         size = len(bench.vocabulary)
         near = chain(typed(example.options, hints, size), nearly(example.options, bench.examples))
         for j, options in enumerate(islice(near, most)):
             variant = replace(example, options=options)
-            if _taken(bench, variant, 1000 * (i + 1) + j):
+            if takes(bench, variant, 1000 * (i + 1) + j):
                 found.append(variant)
     return found
-
-
-def _hints(bench: Bench, example: Example, number: int) -> Hints:
-    with hints_read() as hints:
-        bench.release(bench.begin(bench.request(example, number)))
-    return dict(hints)
-
-
-def _taken(bench: Bench, variant: Example, number: int) -> bool:
-    """Return whether `start` takes a request with the options of `variant`, and acts on it."""
-    try:
-        sequence = bench.begin(bench.request(variant, number))
-    except Exception:  # options that nobody promised to understand
-        return False
-    bench.release(sequence)
-    return sequence.state is not None
 
 
 def written(bench: Bench, example: Example) -> tuple[int, ...]:
     """Tokens that may matter to `example`, whether it allows them or not: its own, those of its options, and others."""
     spelled = b"".join(texts(dict(example.options)))
-    ids = (*(example.generated or ()), *spelled[:24], *_token_ids(dict(example.options)), *ANY)
+    named = islice(_token_ids(dict(example.options)), MOST_NAMED)
+    ids = (*(example.generated or ()), *spelled[:24], *named, *ANY)
     return tuple(i for i in ids if 0 <= i < len(bench.vocabulary) and i not in bench.vocabulary.stop_token_ids)
 
 
 def _token_ids(value: Any) -> Iterator[int]:
-    """The lists of whole numbers in a plain value, which may be of token ids."""
+    """The whole numbers in the lists of a plain value, which may be token ids."""
     if isinstance(value, dict):
         yield from chain.from_iterable(map(_token_ids, value.values()))
     elif isinstance(value, list | tuple):
-        yield from (entry for entry in value if isinstance(entry, int) and not isinstance(entry, bool))
+        for entry in value:
+            if isinstance(entry, int) and not isinstance(entry, bool):
+                yield entry
+            elif isinstance(entry, list | tuple | dict):
+                yield from _token_ids(entry)
+
+
+SMALL = 192
+"""The tokens of a small context."""
+BESIDE: tuple[tuple[Mapping[str, Any], int], ...] = (
+    ({"max_tokens": 1, "temperature": 0.0, "min_tokens": 1}, MAX_MODEL_LEN),
+    ({"max_tokens": 8, "repetition_penalty": 1.3, "logit_bias": {98: -math.inf, 97: 2.0}, "logprobs": 3}, SMALL),
+    ({"max_tokens": None, "top_k": 5, "top_p": 0.5, "stop_token_ids": (98,), "stop": ("ab",)}, SMALL),
+)
+"""The parameters of requests beside the options of a modifier, and how long a text may be."""
 
 
 @check("modifier", tier="extended", seconds=180)
 def options_near_its_examples_are_served(subject: ModifierSubject) -> None:
     """A request that `start` takes is served as the examples are, with other options than theirs: other numbers, NaN
-    and infinite ones too, token ids, texts and lists. Results are numbers or -inf, rows are the same alone and after
-    drafts, a state that heard the same says the same, and companions have prompts of the vocabulary."""
-    _serve(subject, variants(Bench(subject)))
+    and infinite ones too, the least and the greatest that it takes, token ids, texts and lists, or those of two
+    examples. Results are numbers or -inf, what was forbidden stays so and is not drawn, rows are the same alone and
+    after drafts, a state that heard the same says the same, and companions have prompts of the vocabulary."""
+    bench = Bench(subject)
+    _serve(subject, [*variants(bench), *edges(bench)])
+
+
+@check("modifier", tier="extended", seconds=120)
+def requests_ask_for_other_things_too(subject: ModifierSubject) -> None:
+    """A request may ask for anything beside a modifier: few tokens, or as many as a small context leaves room for, no
+    randomness, penalties, biases, tokens that end it. If the modifier takes it, it is served by the same rules."""
+    for params, max_model_len in BESIDE:
+        bench = Bench(subject, max_model_len=max_model_len)
+        examples = [e for i, e in enumerate(bench.examples) if _admits(bench, e, 100 + i, params)]
+        _serve(subject, examples, params=params, max_model_len=max_model_len)
 
 
 @check("modifier", tier="extended", trait="constructs", seconds=180)
@@ -101,7 +118,7 @@ def operators_options_are_served(subject: ModifierSubject) -> None:
     for options in islice(typed(given, dict(hints), size), MOST):
         other = ModifierSubject(subject.component, replace(subject.settings, options=options))
         try:
-            examples = [e for i, e in enumerate(other.examples()) if _taken(Bench(other), e, i)]
+            examples = [e for i, e in enumerate(other.examples()) if takes(Bench(other), e, i)]
         except Exception:  # it refuses them
             continue
         _serve(other, examples)
@@ -110,10 +127,11 @@ def operators_options_are_served(subject: ModifierSubject) -> None:
 @check("modifier", trait="constructs")
 def operators_options_are_known(subject: ModifierSubject) -> None:
     """A modifier with a constructor of its own refuses an operator's option that it does not know with
-    `InvalidConfiguration`, as `parse_options` does: where it takes none, any."""
+    `InvalidConfiguration`, as `parse_options` does: where it takes none, any. It does not leave that to its transform,
+    which may be built elsewhere."""
     options = {**subject.settings.options, UNKNOWN: 1}
     try:
-        Bench(ModifierSubject(subject.component, replace(subject.settings, options=options)))
+        ModifierSubject(subject.component, replace(subject.settings, options=options)).modifier(synthetic())
     except InvalidConfiguration:
         return
     raise AssertionError(
@@ -122,14 +140,31 @@ def operators_options_are_known(subject: ModifierSubject) -> None:
     )
 
 
-def _serve(subject: ModifierSubject, examples: Sequence[Example]) -> None:
+def _admits(bench: Bench, example: Example, number: int, params: Mapping[str, Any]) -> bool:
+    """Return whether the modifier acts on a request with `params`, and does not refuse it."""
+    try:
+        sequence = bench.begin(bench.request(example, number, params))
+    except REFUSALS:
+        return False
+    bench.release(sequence)
+    return sequence.state is not None
+
+
+def _serve(
+    subject: ModifierSubject,
+    examples: Sequence[Example],
+    *,
+    params: Mapping[str, Any] | None = None,
+    max_model_len: int = MAX_MODEL_LEN,
+) -> None:
     """Serve sequences of `examples`, some at a time, and each of them alone as well."""
     for first in range(0, len(examples), AT_ONCE):
-        bench = Bench(subject)
+        bench = Bench(subject, max_model_len=max_model_len)
         crowd = [
-            _begin(bench, example, first + i, slot=i) for i, example in enumerate(examples[first : first + AT_ONCE])
+            _begin(bench, example, first + i, slot=i, params=params)
+            for i, example in enumerate(examples[first : first + AT_ONCE])
         ]
-        alone = [Bench(subject) for _ in crowd]
+        alone = [Bench(subject, max_model_len=max_model_len) for _ in crowd]
         copies = [one.again(sequence, slot=40) for one, sequence in zip(alone, crowd, strict=True)]
         for turn in range(NUM_STEPS):
             there = [i for i, sequence in enumerate(crowd) if sequence.outcome == "continue"]
@@ -137,8 +172,11 @@ def _serve(subject: ModifierSubject, examples: Sequence[Example]) -> None:
                 break
             running = [crowd[i] for i in there]
             drafts = bench.drafts(running, turn)
-            found = bench.peek(running, drafts)
+            work = bench.work(running, drafts)
+            payload = bench.prepare(work)
+            found = bench.apply(work, payload)
             _expect_numbers(found)
+            _expect_forbidden_stays(bench, work, payload)
             for place, i in enumerate(there):
                 wanted = alone[i].peek([copies[i]], [drafts[place]])
                 what = f"with the options {_of(crowd[i])} a sequence gets among others not what it gets alone"
@@ -148,15 +186,17 @@ def _serve(subject: ModifierSubject, examples: Sequence[Example]) -> None:
                 alone[i].accept(copies[i], *_last(crowd[i]))
         for sequence, one, copy in zip(crowd, alone, copies, strict=True):
             what = f"with the options {_of(sequence)}"
-            _drafts_are_as_tokens(subject, sequence, written(bench, _example(sequence)), what)
+            _drafts_are_as_tokens(subject, sequence, written(bench, _example(sequence)), what, max_model_len)
             said = f"{what} a sequence says something else than one that heard the same alone"
             expect_same_answers(Answers.of(bench, sequence, report=True), Answers.of(one, copy, report=True), said)
             bench.release(sequence)
 
 
-def _begin(bench: Bench, example: Example, number: int, *, slot: int) -> Running:
+def _begin(
+    bench: Bench, example: Example, number: int, *, slot: int, params: Mapping[str, Any] | None = None
+) -> Running:
     """A sequence of `example`, asked what a host asks at its start."""
-    sequence = bench.begin(bench.request(example, number), slot)
+    sequence = bench.begin(bench.request(example, number, params), slot)
     sequence.example = example
     for companion in sequence.companions:
         ids = companion.prompt_token_ids
@@ -193,10 +233,36 @@ def _expect_numbers(applied: Applied) -> None:
         expect(not freed.any(), f"{what} {int(freed.sum())} tokens that were at -inf are not after it")
 
 
-def _drafts_are_as_tokens(subject: ModifierSubject, sequence: Running, token_ids: Sequence[int], what: str) -> None:
+def _expect_forbidden_stays(bench: Bench, work: Work, payload: Payload | None) -> None:
+    """Fail if tokens that others have forbidden are not at -inf after it, or are drawn."""
+    if payload is None or not len(payload):
+        return
+    if isinstance(bench.transform, Sampler):
+        for logits in (only_few(work, 40), only_few(work, 1)):
+            drawn = bench.apply(work, payload, logits=logits)
+            for i, sequence in enumerate(work.sequences):
+                rows = slice(*work.batch.row_start[i : i + 2])
+                expect_allowed(drawn.of(i), logits[rows], f"with the options {_of(sequence)}")
+        return
+    for logits in (forbidding(work), without_some_columns(work)):
+        after = bench.apply(work, payload, logits=logits).logits
+        for i, sequence in enumerate(work.sequences):
+            rows = slice(*work.batch.row_start[i : i + 2])
+            freed = after[rows][np.isneginf(logits[rows]) & ~np.isneginf(after[rows])]
+            what = f"with the options {_of(sequence)} {len(freed)} tokens that were at -inf are at {freed[:1]}"
+            expect(not len(freed), f"{what} and the like after it")
+
+
+def _drafts_are_as_tokens(
+    subject: ModifierSubject,
+    sequence: Running,
+    token_ids: Sequence[int],
+    what: str,
+    max_model_len: int = MAX_MODEL_LEN,
+) -> None:
     """Compare rows after drafts with those after the same tokens once they are final, also where they are forbidden: a
     row that is left without a token is drawn without the modifier."""
-    slow, fast = Bench(subject), Bench(subject)
+    slow, fast = (Bench(subject, max_model_len=max_model_len) for _ in range(2))
     pair = slow.again(sequence), fast.again(sequence)
     heard: list[int] = []
     place = 0

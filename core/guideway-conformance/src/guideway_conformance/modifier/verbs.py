@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guideway.api import LogitModifier
-from guideway.runtime.answers import read_report
+from guideway.runtime.answers import read_names, read_report
 
 from guideway_conformance.modifier.records import Running
 from guideway_conformance.subjects import expect
@@ -26,6 +26,7 @@ class Answers:
     forced: tuple[int, ...]
     validate: tuple[tuple[tuple[int, ...], int], ...]
     """Drafts, and how many of them pass."""
+    unenforced: tuple[str, ...] = ()
     report: Any = None
     """Plain values; None if it was not asked, which a host does once, when all is over."""
 
@@ -40,7 +41,10 @@ class Answers:
         offers = [(), (300, 301), tuple(bench.model.ahead(context, 4)), forced, (*forced[:-1], 302)]
         offers += [tuple(sequence.example.generated or ()) if sequence.example else ()]
         counts = tuple((offer, int(modifier.validate(state, offer))) for offer in dict.fromkeys(offers))
-        return Answers(forced, counts, read_said(modifier, state) if report else None)
+        names = read_names(modifier.unenforced(state))
+        again = read_names(modifier.unenforced(state))
+        expect(names == again, f"asked twice unenforced gives {names} and then {again}")
+        return Answers(forced, counts, tuple(names), read_said(modifier, state) if report else None)
 
 
 def read_said(modifier: LogitModifier[Any], state: Any) -> Any:
@@ -73,6 +77,8 @@ def expect_same_answers(found: Answers, wanted: Answers, what: str) -> None:
     )
     for (offer, count), (_, other) in zip(found.validate, wanted.validate, strict=True):
         expect(count == other, f"{what}: of the drafts {list(offer)} validate lets {count} pass instead of {other}")
+    names = list(found.unenforced), list(wanted.unenforced)
+    expect(names[0] == names[1], f"{what}: unenforced gives {names[0]} instead of {names[1]}")
     expect(_close(found.report, wanted.report), f"{what}: report gives {found.report} instead of {wanted.report}")
 
 

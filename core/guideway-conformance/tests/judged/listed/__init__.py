@@ -3,8 +3,10 @@
 from judged.listed import (
     adapter,
     admission,
+    allowance,
     attentions,
     audit_log,
+    away,
     blocked,
     blocks,
     brackets,
@@ -17,10 +19,12 @@ from judged.listed import (
     echo,
     echoes,
     elements,
+    fading,
     fakequant,
     few_bits,
     finite_guard,
     finite_watch,
+    greenlist,
     groups,
     heat,
     hidden,
@@ -29,6 +33,7 @@ from judged.listed import (
     keywords,
     lanes,
     lazyre,
+    leash,
     ledger,
     lexical,
     lexicon,
@@ -99,6 +104,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         *(pooled_choices, byte_automaton, schema_writer, tables, tag_markup),
         *(tenant_limits, audit_log, nan_watch, few_bits, cosines, shelves),
         *(house_rules, usage_ledger, finite_guard, rescale, sketch, compare),
+        *(fading, greenlist, allowance, leash, away),
     )
     for mutant in module.MUTANTS
 )

@@ -1,6 +1,7 @@
 """Logit modifiers, transforms and samplers that break one rule each."""
 
 from saboteurs.modifier import (
+    bounds,
     compiling,
     declarations,
     devices,
@@ -16,6 +17,7 @@ from saboteurs.modifier import (
 )
 
 __all__ = [
+    "bounds",
     "compiling",
     "declarations",
     "devices",
