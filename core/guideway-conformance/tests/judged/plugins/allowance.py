@@ -30,7 +30,7 @@ class State:
     heard: int = 0
     peak: float = 0.0
     peak_at: int = -1
-    """Which of the tokens with feedback was the most uncertain one."""
+    """The place of the most uncertain one among the tokens with feedback."""
 
 
 class AllowanceSampler(api.Sampler):

@@ -19,7 +19,7 @@ class Settings:
     """The operator's."""
 
     probe: Annotated[int, Range(0)] = 7
-    """Which probe: a seed here, a file where one was trained."""
+    """Names the probe: a seed here, a file where one was trained."""
     most: Annotated[float, Range(0, 20)] = 8.0
     """The most that a request may ask for."""
 
@@ -34,7 +34,7 @@ class Wish:
     fade: float = 0.0
     """By how much, per token, the guidance fades."""
     keep_prompt: bool = False
-    """Whether the prompt follows the negative one."""
+    """True if the prompt follows the negative one."""
 
 
 @dataclass(frozen=True)

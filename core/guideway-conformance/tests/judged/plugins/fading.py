@@ -17,13 +17,13 @@ WIDEST = 128
 @dataclass(frozen=True)
 class Wish:
     strength: float = 1.5
-    """What a token costs that has just been said."""
+    """Cost of a token that has just been said."""
     window: int = 48
-    """How many tokens back it looks."""
+    """The number of tokens back that it looks."""
     half_life: float = 16.0
     """After so many tokens the cost is half."""
     prompt: bool = False
-    """Whether the prompt counts as said."""
+    """True if the prompt counts as said."""
     exempt: tuple[int, ...] = ()
     """Tokens that cost nothing, such as spaces and commas."""
     give_up: int = 0

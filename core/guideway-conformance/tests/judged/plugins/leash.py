@@ -25,12 +25,12 @@ class Wish:
 
 @dataclass(frozen=True)
 class Rules:
-    """What was compiled: shared, and only read."""
+    """Tables that were compiled: shared, and only read."""
 
     last: dict[tuple[int, ...], frozenset[int]]
     """By all tokens of banned sequences but the last: the tokens that would complete one."""
     lengths: tuple[int, ...]
-    """How long these are."""
+    """The lengths of these."""
     closing: tuple[int, ...]
 
 
@@ -51,7 +51,7 @@ class State:
     rules: Rules
     budget: int
     short: bool
-    """Whether the request leaves no room for the closing."""
+    """True if the request leaves no room for the closing."""
     place: Place
 
     def closes(self, place: Place) -> bool:
