@@ -99,8 +99,8 @@ MUTANTS = (
             "device.py, ArrayOps: The effect of an index outside is undefined. ... so a modifier"
             " checks on the host what it looks up."
         ),
-        reason="A value that no example has: outside what docs/conformance.md promises (Other options).",
-        survives=True,
+        reason="A value that no example has. The greatest that is taken comes now.",
+        now="modifier.options_near_its_examples_are_served",
     ),
     Mutant(
         "tf-operator-options-unread",
