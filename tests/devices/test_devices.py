@@ -150,6 +150,16 @@ def test_add_at(library: Library, case: Any) -> None:
     expect(library, got, wanted, dtype)
 
 
+@pytest.mark.parametrize("value", [1e5, 3e38])
+def test_add_at_of_more_than_float16_holds_leaves_minus_infinity(library: Library, value: float) -> None:
+    x = np.array([[-np.inf, 1.0, 2.0]], dtype=np.float32)
+    index, values = library.index, np.array([value, 0.5], dtype=np.float32)
+    got = library.device.ops.add_at(
+        library.make(x, "float16"), index([0, 0]), index([0, 2]), library.make(values, "float32")
+    )
+    expect(library, got, np.array([[-np.inf, 1.0, 2.5]], dtype=np.float32), "float16")
+
+
 @given(case=cases())
 @settings(max_examples=25, deadline=None)
 def test_scale_rows(library: Library, case: Any) -> None:

@@ -35,6 +35,8 @@ class JaxOps(ArrayOps):
             return jnp.array(array)
 
     def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
+        most = float(jnp.finfo(x.dtype).max)
+        values = jnp.where(jnp.isinf(values), values, values.clip(-most, most))
         return x.at[rows, columns].add(values.astype(x.dtype))
 
     def scale_rows(self, x: Array, rows: Array, factors: Array) -> Array:

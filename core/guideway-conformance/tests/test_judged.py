@@ -43,6 +43,7 @@ CORRECT = (
     *("house_rules.PLUGIN", "usage_ledger.PLUGIN", "finite_guard.FiniteGuard", "rescale.Rescale"),
     *("sketch.SketchWorkflow", "compare.Compare"),
     *("fading.Fading", "greenlist.Greenlist", "allowance.Allowance", "leash.Leash", "away.Away"),
+    *("tiled.Tiled", "borrowed.Borrowed", "deferred.Late", "same_lengths.SameLengths"),
 )
 KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
@@ -69,6 +70,8 @@ KINDS = {
     **dict.fromkeys(("finite_guard", "rescale"), "worker"),
     **dict.fromkeys(("sketch", "compare"), "workflow"),
     **dict.fromkeys(("fading", "greenlist", "allowance", "leash", "away"), "modifier"),
+    **dict.fromkeys(("tiled", "borrowed", "deferred"), "device"),
+    "same_lengths": "attention",
     **dict.fromkeys(("workflows", "similarity", "keywords", "signatures"), "workflow"),
 }
 AT_LEAST = 0.95

@@ -67,7 +67,7 @@ class ArrayOps(ABC):
     @abstractmethod
     def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
         """``x[rows[i], columns[i]] += values[i]`` for each i; pairs may repeat. Values are finite or -inf, so that -inf
-        stays -inf."""
+        stays -inf, also where they are of float32 and larger than any number of x's type."""
 
     @abstractmethod
     def scale_rows(self, x: Array, rows: Array, factors: Array) -> Array:
@@ -126,8 +126,9 @@ class ArrayOps(ABC):
     def uniform(self, seeds: Array, sequences: Array, positions: Array, purpose: int, width: int) -> Array:
         """``float32[m, width]`` in (0, 1): Philox4x32-10 of key ``seeds[i]`` (64 bits, low word first) at counter
         ``(j // 4, positions[i], sequences[i], purpose)``, word ``j % 4`` of the block for column j, as
-        ``((word >> 9) + 0.5) * 2**-23``, which float32 holds exactly. `seeds` is int64[m], the others int32[m]. The
-        same bits on every device.
+        ``((word >> 9) + 0.5) * 2**-23``, which float32 holds exactly. `seeds` is int64[m], the others int32[m], of
+        which a negative number stands for the word of the same bits; `purpose` is from 0 to 2**32 - 1. The same bits
+        on every device.
         (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC'11.)"""
 
     @abstractmethod
@@ -210,7 +211,8 @@ class DeviceBackend(ABC):
                     if bit `token` of bitmask[i] is 0 or past its last word: logits[row, token] = -inf
 
         Other rows and allowed logits keep their bits. `logits` is float16, bfloat16 or float32 ``[rows, width]``, with
-        any strides. `bitmask` and `rows` are arrays of the device or both of the host (NumPy).
+        any strides. `bitmask` and `rows` are arrays of the device or both of the host (NumPy), which then stay as they
+        are until a later download is there, as those of `ArrayOps.asarray`.
         """
 
     @abstractmethod
@@ -237,7 +239,8 @@ class DeviceBackend(ABC):
 
     def apply_token_lists(self, logits: Array, lists: TokenLists, rows: NDArray[np.int32]) -> Array:
         """`apply_bitmask` of masks that are given as lists of the few tokens they allow, or refuse: fewer bytes to
-        move. `lists` and `rows` are on the host; a row may be -1. (fused)"""
+        move. `lists` and `rows` are on the host, and stay as they are until a later download is there; a row may be
+        -1. (fused)"""
         bitmask = lists.bitmask(logits.shape[1])
         return self.apply_bitmask(logits, self.ops.asarray(bitmask), self.ops.asarray(rows))
 

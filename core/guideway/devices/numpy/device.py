@@ -17,6 +17,9 @@ from guideway.devices.philox import WORD, multiply_64, philox4x32
 
 __all__ = ["Downloaded", "NumpyDevice", "NumpyOps"]
 
+LARGEST_HALF = np.float32(65504)
+"""The largest finite number of float16."""
+
 
 class NumpyOps(ArrayOps):
     """Every operation on NumPy arrays, in place where the contract allows it."""
@@ -25,7 +28,10 @@ class NumpyOps(ArrayOps):
         return array
 
     def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
-        np.add.at(x, (rows, columns), np.asarray(values).astype(x.dtype))
+        values = np.asarray(values)
+        if x.dtype == np.float16:  # what it does not hold would be infinite, and with -inf make NaN
+            values = np.where(np.isinf(values), values, np.clip(values, -LARGEST_HALF, LARGEST_HALF))
+        np.add.at(x, (rows, columns), values.astype(x.dtype))
         return x
 
     def scale_rows(self, x: Array, rows: Array, factors: Array) -> Array:

@@ -40,6 +40,9 @@ class TorchOps(ArrayOps):
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
     def add_at(self, x: Tensor, rows: Tensor, columns: Tensor, values: Tensor) -> Tensor:
+        if x.dtype.itemsize < values.dtype.itemsize:  # what x does not hold would be infinite, and with -inf make NaN
+            most = torch.finfo(x.dtype).max
+            values = torch.where(values.isinf(), values, values.clamp(-most, most))
         return x.index_put_((rows.long(), columns.long()), values.to(x.dtype), accumulate=True)
 
     def scale_rows(self, x: Tensor, rows: Tensor, factors: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from guideway.api.steps import Array
@@ -42,9 +43,18 @@ def add_at_repeated_pairs(subject: DeviceSubject) -> None:
 
 @check("device")
 def add_at_minus_infinity(subject: DeviceSubject) -> None:
-    """`add_at` leaves -inf at -inf, where it adds and elsewhere, and an added -inf forbids."""
+    """`add_at` leaves -inf at -inf, where it adds and elsewhere, whatever finite value of float32 it adds to x of
+    whatever type, and an added -inf forbids."""
     x = np.array([[-np.inf, 1, -np.inf], [2, -np.inf, 3]], dtype=np.float32)
     _expect_added(subject.bench(), x, [0, 1, 1, 0], [0, 1, 2, 0], [8.0, 0.5, -np.inf, -8.0])
+    bench = subject.bench()
+    x = np.array([[-np.inf, 1, 2, -np.inf]], dtype=np.float32)
+    for dtype in subject.floats:
+        for value in (1e5, 3e38, float(np.finfo(np.float32).max)):  # more than float16 holds, the last also bfloat16
+            values = bench.array([value, value / 2, 1.0], np.float32)
+            columns = bench.ints([0, 3, 1])
+            got = bench.ops.add_at(bench.floats(x, dtype), bench.ints([0, 0, 0]), columns, values)
+            expect_equal(bench.read(got), [[-np.inf, 2, 2, -np.inf]], f"add_at of {value:g} where {dtype} holds -inf")
 
 
 def _expect_added(bench: Bench, x: Host, rows: list[int], columns: list[int], values: list[float]) -> None:
@@ -186,6 +196,12 @@ def gather_copies(subject: DeviceSubject) -> None:
     taken = bench.ops.gather(source, bench.ints([1]))
     bench.read(bench.ops.where_rows(source, bench.ints(every), True, sevens))
     expect_equal(bench.read(taken), x[1:2], "the one row gathered before its source was overwritten")
+    takes: dict[str, Callable[[Any], Any]] = {"rows": lambda x: x[1:], "columns": lambda x: x[:, 1:3]}
+    for name, take in takes.items():
+        source = bench.floats(x)
+        taken = bench.ops.gather(take(source), bench.ints([0, 1]))
+        bench.read(bench.ops.where_rows(source, bench.ints(every), True, sevens))
+        expect_equal(bench.read(taken), take(x)[:2], f"the rows gathered from some {name}, overwritten since,")
 
 
 @check("device")

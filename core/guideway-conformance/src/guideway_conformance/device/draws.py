@@ -35,8 +35,9 @@ def uniform_words(subject: DeviceSubject) -> None:
     """`uniform` is Philox4x32-10 of seed, sequence, position and purpose, each in its place, with the same bits on
     every device."""
     bench = subject.bench()
-    seeds = [0, 1, 2**32, 2**32 + 1, 2**63 - 1, -1, 0x0123456789ABCDEF]
-    sequences, positions = [0, 1, 2, 2**31 - 1, 0, 7, 1000], [0, 2, 1, 0, 2**31 - 1, 7, 131_071]
+    seeds = [0, 1, 2**32, 2**32 + 1, 2**63 - 1, -1, 0x0123456789ABCDEF, 5, -(2**63), 6]
+    sequences = [0, 1, 2, 2**31 - 1, 0, 7, 1000, -1, -5, -(2**31)]
+    positions = [0, 2, 1, 0, 2**31 - 1, 7, 131_071, 3, -(2**31), -1]
     for purpose in (0, 1, 2**31, 2**32 - 1):
         got = _uniform(bench, seeds, sequences, positions, purpose, 9)
         wanted = oracles.uniforms(seeds, sequences, positions, purpose, 9)

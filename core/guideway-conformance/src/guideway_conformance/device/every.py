@@ -25,6 +25,8 @@ SIZES = (
     Size(rows=2, width=1025),
 )
 THREADS, TURNS, PAUSES, LONG = 2, 12, 20_000, 10.0
+GONE = 6
+"""So often an operation is called with an argument that is dropped before the next is made."""
 
 
 def _operations(subject: DeviceSubject) -> dict[str, Operation]:
@@ -72,6 +74,28 @@ def _expect_arguments(bench: Bench, operation: Operation, given: Given, hosts: G
             expect_equal(got, hosts[name], f"`{name}` after {what}")
 
 
+@check("device", seconds=120)
+def arguments_that_are_gone(subject: DeviceSubject) -> None:
+    """The result of every operation depends on what its arguments hold, also where an array is made when that of the
+    call before is gone, so that it has the same memory and the same `id`."""
+    bench, size = subject.bench(), Size(every=True)
+    for name, operation in _operations(subject).items():
+        base = operation.hosts(1, size)
+        for changed in operation.arguments:
+            kept = {
+                key: operation.moved(bench, key, host)
+                for key, host in base.items()
+                if key != changed and not (key == "x" and operation.changes)
+            }
+            for turn in range(GONE):
+                hosts = {**base, changed: operation.hosts(100 + turn, size)[changed]}
+                given = {key: kept[key] if key in kept else operation.moved(bench, key, hosts[key]) for key in hosts}
+                got = _read(bench, operation.call(bench, given))
+                del given
+                what = f"{name}, called with a new `{changed}` when the one before was gone,"
+                operation.expect(hosts, got, "float32", what)
+
+
 @check("device", tier="extended", seconds=240)
 def operations_of_every_size(subject: DeviceSubject) -> None:
     """Every operation takes a single row, a single column, as many rows as columns and more than a thousand columns,
@@ -101,6 +125,14 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
 """Views that the array library of a device takes of an array, by what they are called."""
 
 
+LYING: dict[str, Callable[[Host], Host]] = {
+    "transposed": lambda host: np.array(host, order="F"),
+    "with the last row first": lambda host: host[::-1].copy()[::-1],
+    "with the last column first": lambda host: host[:, ::-1].copy()[:, ::-1],
+}
+"""By how they lie in memory: logits of the host with the values of an array."""
+
+
 def _within(host: Host, take: Callable[[Any], Any]) -> Host:
     """An array of sevens of which `take` takes `host`."""
     rows, width = host.shape
@@ -115,7 +147,8 @@ def _within(host: Host, take: Callable[[Any], Any]) -> Host:
 @check("device", tier="extended", seconds=60)
 def operations_on_views(subject: DeviceSubject) -> None:
     """Every operation takes arrays that are part of another one, with gaps between rows or columns, or that lie
-    transposed in memory, and changes nothing of what lies in the gaps."""
+    transposed in memory, and changes nothing of what lies in the gaps. A result does not change when the whole array
+    does."""
     bench, size = subject.bench(), Size()
     for number, (name, operation) in enumerate(_operations(subject).items()):
         if "x" not in operation.arguments or "x" in operation.stays:
@@ -132,9 +165,13 @@ def operations_on_views(subject: DeviceSubject) -> None:
                 gaps = np.ones(host.shape, dtype=np.bool_)
                 take(gaps)[...] = False
                 expect_equal(bench.read(base)[gaps], host[gaps], f"what lies between the numbers after {what}")
-        lying = bench.backend.from_logits(np.array(hosts["x"], order="F"))
-        got = _read(bench, operation.call(bench, {**others, "x": lying}))
-        operation.expect(hosts, got, "float32", f"{name} of logits that lie transposed in memory")
+            if not operation.changes:
+                bench.read(bench.ops.forbid_from(base, 0))
+                operation.expect(hosts, _read(bench, results), "float32", f"{what} which was changed afterwards,")
+        for lies, put in LYING.items():
+            lying = bench.backend.from_logits(put(hosts["x"]))
+            got = _read(bench, operation.call(bench, {**others, "x": lying}))
+            operation.expect(hosts, got, "float32", f"{name} of logits that lie {lies} in memory")
 
 
 @check("device", tier="extended", seconds=60)

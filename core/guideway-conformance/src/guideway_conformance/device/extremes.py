@@ -1,5 +1,5 @@
-"""Numbers of every size at every place: each operation on wide rows of each type in which one number stands out, early,
-in the middle or late."""
+"""Numbers of every size at every place, and with all digits: each operation on wide rows of each type in which one
+number stands out, early, in the middle or late, and on numbers that need every bit of their type."""
 
 from __future__ import annotations
 
@@ -235,3 +235,70 @@ def extremes_of_large_vocabularies(subject: DeviceSubject) -> None:
     """Every operation takes the largest and smallest numbers of each type that it is for in rows of 33,003 columns."""
     for number, name in enumerate(_operations(subject)):  # each of one type, as many libraries compile for each
         _expect_extremes(subject, name, subject.floats[number % len(subject.floats)], WIDEST, number)
+
+
+def _irregular(dtype: str, size: Size, seed: int, *, positive: bool) -> Host:
+    """Numbers with all digits of a type, most of them between -30 and 30, a fifth of them -inf unless `positive`."""
+    rng = np.random.default_rng([seed, 3])
+    x = (rng.normal(size=(size.rows, size.width)) * 8).astype(np.float32)
+    if dtype == "float16":
+        x = x.astype(np.float16).astype(np.float32)
+    elif dtype == "bfloat16":
+        x = (x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    if positive:
+        x[x < 0] *= -1
+        x[x < 0.125] = 0.125
+        return x
+    x[rng.random(x.shape) < 0.2] = -np.inf
+    x[np.arange(size.rows), rng.integers(0, size.width, size.rows)] = 1.5
+    return x
+
+
+def _expect_added(given: Given, got: Sequence[Host], dtype: str, what: str) -> None:
+    wanted = given["x"].astype(np.float64)
+    np.add.at(wanted, (given["added_rows"], given["added_columns"]), given["values"])
+    expect_close(got[0], wanted, what, CLOSE[dtype])
+
+
+def _expect_sums(given: Given, got: Sequence[Host], _dtype: str, what: str) -> None:
+    expect_close(got[0], np.cumsum(given["x"], axis=1, dtype=np.float64), what, 2e-5)
+
+
+def _expect_warped(given: Given, got: Sequence[Host], _dtype: str, what: str) -> None:
+    x = oracles.considered(given["x"], given["bitmask"].tolist(), given["rows"].tolist(), given["x"].shape[1])
+    np.add.at(x, (given["added_rows"], given["added_columns"]), given["values"])
+    expect_close(got[0], x * given["factors"][:, None], what)
+
+
+IRREGULAR: Mapping[str, Callable[[Given, Sequence[Host], str, str], None]] = {
+    "log_softmax": _expect_normalized,
+    "add_at": _expect_added,
+    "cumsum": _expect_sums,
+    "warp_masked": _expect_warped,
+}
+"""By operation: what takes the place of its own `expect`, which is for numbers whose sums are exact."""
+
+
+@check("device", tier="extended", seconds=120)
+def operations_of_all_digits(subject: DeviceSubject) -> None:
+    """Every operation takes numbers that need all digits of their type: those that it moves or chooses from keep their
+    bits, and what it computes of them is as close as of round ones."""
+    size = Size(rows=5, width=300, every=True)
+    bench = subject.bench()
+    for number, name in enumerate(_operations(subject)):
+        operation = OPERATIONS[name]
+        if name == "categorical":  # whose borders would be no numbers that each device tells apart
+            continue
+        for dtype in subject.floats:
+            if "x" in operation.stays and dtype == "bfloat16":
+                continue
+            hosts = operation.hosts(number, size)
+            hosts["x"] = _irregular(dtype, size, number, positive=name in ("log", "cumsum"))
+            if name == "exp":
+                hosts["x"] = np.minimum(hosts["x"], 8)  # float16 holds no exponential of more than 11
+            if "x" in operation.stays:
+                hosts["x"] = hosts["x"].astype(dtype)
+            given = {key: operation.moved(bench, key, host, dtype) for key, host in hosts.items()}
+            got = [bench.read(array) for array in operation.call(bench, given)]
+            what = f"{name} of {dtype} numbers with all digits"
+            IRREGULAR.get(name, operation.expect)(hosts, got, dtype, what)

@@ -155,6 +155,11 @@ def log_softmax_precision(subject: DeviceSubject) -> None:
     """`log_softmax` computes in at least float32, also from numbers of float16."""
     bench = subject.bench()
     _expect_log_softmax(bench, oracles.logits(56, 2, 1000), "float16")
+    rng = np.random.default_rng(72)
+    for dtype in ("float16", "float32"):  # numbers whose differences need more digits or range than float16 has
+        for x in (rng.normal(size=(3, 1000)) * 8, [[10.0, 0.003, 0.1]], [[100.0, 1.01, 99.97]], [[6e4, -6e4, 0.0]]):
+            held = np.array(x, dtype=dtype).astype(np.float32)
+            _expect_log_softmax(bench, held, dtype)
     # more than float16 can sum
     _expect_log_softmax(bench, np.zeros((1, 70_000), dtype=np.float32), "float16")
 

@@ -163,6 +163,16 @@ TAKES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+BACKWARDS: dict[str, Callable[[Any], Any]] = {
+    "an array with its last row first": lambda base: base[::-1],
+    "an array with its last column first": lambda base: base[:, ::-1],
+    "every other row of an array, the last one first,": lambda base: base[::-2],
+    "columns 57 to 7 of an array": lambda base: base[:, 57:7:-1],
+    "a transposed array, both ways backwards,": lambda base: base[::-1, ::-1].T,
+}
+"""What only NumPy has: strides below 0."""
+
+
 def _in_all_rows(row: Host) -> Host:
     """`row` in each of 12 rows, all in the same memory, which nothing forbids to write to."""
     return np.lib.stride_tricks.as_strided(row, (12, len(row)), (0, row.itemsize))
@@ -184,7 +194,7 @@ def from_logits_of_numpy(subject: DeviceSubject) -> None:
     share all of it."""
     bench = subject.bench()
     for dtype in ("float32", "float16"):
-        for name, take in TAKES.items():
+        for name, take in {**TAKES, **BACKWARDS}.items():
             source = take(oracles.special(dtype, 12, 130))
             _expect_taken(bench, take(oracles.special(dtype, 12, 130)), source, f"{name} of NumPy in {dtype}")
         row = oracles.special(dtype, 1, 130)[0]
@@ -374,7 +384,8 @@ def download_names_and_types(subject: DeviceSubject) -> None:
 
 @check("device")
 def download_results_stay(subject: DeviceSubject) -> None:
-    """A download may be asked for its `result` twice, and its arrays stay as they were when it began."""
+    """A download may be asked for its `result` twice, and its arrays stay as they were when it began, also those that
+    are part of an array, or logits of a model."""
     bench = subject.bench()
     x, y = bench.floats(np.ones((2, 3))), bench.floats(np.full((2, 3), 4.0))
     first, second = bench.backend.download({"x": x}), bench.backend.download({"x": y})
@@ -387,6 +398,52 @@ def download_results_stay(subject: DeviceSubject) -> None:
     for _ in range(2):
         expect_equal(first.result()["x"], np.ones((2, 3)), "the result, asked for again")
         expect_equal(second.result()["x"], np.full((2, 3), 4.0), "what was on its way when the array was overwritten")
+    for source, make in _sources(subject, bench).items():
+        host = oracles.logits(89, 6, 40)
+        x = make(host)
+        parts = {name: take(x) for name, take in PARTS.items()}
+        download = bench.backend.download(parts)
+        bench.read(bench.ops.forbid_from(x, 0))
+        for name, take in PARTS.items():
+            expect_equal(
+                download.result()[name], take(host), f"{name} of {source}, overwritten since its download began"
+            )
+
+
+PARTS: dict[str, Callable[[Any], Any]] = {
+    "all": lambda x: x,
+    "some rows": lambda x: x[1:3],
+    "the first rows": lambda x: x[:2],
+    "a row": lambda x: x[2],
+    "the first row": lambda x: x[0],
+    "the last row, as an array of one": lambda x: x[-1:],
+    "some columns": lambda x: x[:, 3:9],
+    "every other row": lambda x: x[::2],
+    "a column": lambda x: x[:, 4],
+    "all, in another shape": lambda x: x.reshape(3, 80),
+    "some rows, in one line": lambda x: x[2:4].reshape(80),
+    "all, with another axis": lambda x: x[:, None],
+}
+"""Parts of an array that a host may download, by what they are called."""
+
+
+def _sources(subject: DeviceSubject, bench: Bench) -> dict[str, Callable[[Host], Array]]:
+    """Make an array of the device with the values of an array, in each way that there is."""
+
+    def computed(host: Host) -> Array:
+        return bench.ops.gather(bench.floats(host), bench.ints(np.arange(len(host))))
+
+    found: dict[str, Callable[[Host], Array]] = {
+        "an array that `asarray` moved": bench.array,
+        "logits of the device": bench.floats,
+        "logits of NumPy": lambda host: bench.backend.from_logits(host.copy()),
+        "an array that was computed": computed,
+    }
+    if subject.torch in subject.traits(subject.component):
+        import torch
+
+        found["logits of torch"] = lambda host: bench.backend.from_logits(torch.from_numpy(host.copy()))
+    return found
 
 
 @check("device")

@@ -147,7 +147,7 @@ def _log_weights(rng: np.random.Generator, size: Size) -> Host:
 
 
 def _integers(rng: np.random.Generator, size: Size) -> Host:
-    return rng.integers(0, 1 << 20, size.rows).astype(np.int32)
+    return rng.integers(-(1 << 20), 1 << 20, size.rows).astype(np.int32)
 
 
 def _seeds(rng: np.random.Generator, size: Size) -> Host:

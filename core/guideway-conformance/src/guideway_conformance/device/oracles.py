@@ -73,7 +73,8 @@ def uniforms(
     for seed, sequence, position in zip(seeds, sequences, positions, strict=True):
         key = seed & WORD, seed >> 32 & WORD
         blocks = np.arange(-(-width // 4), dtype=np.uint64)
-        words = np.stack(np.broadcast_arrays(*philox((blocks, position, sequence, purpose), key)), axis=1)
+        counter = blocks, position & WORD, sequence & WORD, purpose
+        words = np.stack(np.broadcast_arrays(*philox(counter, key)), axis=1)
         lines.append(((words.reshape(-1)[:width].astype(np.int64) >> 9) + 0.5) * 2.0**-23)
     return np.array(lines, dtype=np.float32).reshape(len(seeds), width)
 

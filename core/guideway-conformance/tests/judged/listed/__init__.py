@@ -9,12 +9,14 @@ from judged.listed import (
     away,
     blocked,
     blocks,
+    borrowed,
     brackets,
     byte_automaton,
     chunks,
     compare,
     contrast,
     cosines,
+    deferred,
     devices,
     echo,
     echoes,
@@ -57,6 +59,7 @@ from judged.listed import (
     replay_journal,
     rescale,
     rowwise,
+    same_lengths,
     sampling_fence,
     scaffold,
     schema_writer,
@@ -75,6 +78,7 @@ from judged.listed import (
     tailfree,
     tenant_limits,
     thinking,
+    tiled,
     tiles,
     torchlets,
     tournament,
@@ -105,6 +109,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         *(tenant_limits, audit_log, nan_watch, few_bits, cosines, shelves),
         *(house_rules, usage_ledger, finite_guard, rescale, sketch, compare),
         *(fading, greenlist, allowance, leash, away),
+        *(tiled, borrowed, deferred, same_lengths),
     )
     for mutant in module.MUTANTS
 )

@@ -52,6 +52,8 @@ class BlockOps(ArrayOps):
 
     def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
         with np.errstate(over="ignore"):
+            most = np.float32(np.finfo(x.dtype).max)
+            values = np.where(np.isinf(values), values, np.clip(values, -most, most))
             np.add.at(x, (rows, columns), values.astype(x.dtype))
         return x
 

@@ -37,7 +37,8 @@ class LaneOps(ArrayOps):
         return torch.from_numpy(np.array(array, order="C"))
 
     def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
-        return put(x, (rows, columns), values, add=True)
+        most = torch.finfo(x.dtype).max
+        return put(x, (rows, columns), torch.where(values.isinf(), values, values.clamp(-most, most)), add=True)
 
     def scale_rows(self, x: Array, rows: Array, factors: Array) -> Array:
         return put(x, (rows,), x[rows.long()] * factors[:, None])

@@ -120,6 +120,8 @@ class LoopOps(ArrayOps):
         return np.array(array, order="C")
 
     def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
+        most = np.float32(np.finfo(x.dtype).max)
+        values = np.where(np.isinf(values), values, np.clip(values, -most, most))
         np.add.at(x, (rows, columns), values.astype(x.dtype))
         return x
 

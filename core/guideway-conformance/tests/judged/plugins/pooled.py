@@ -63,8 +63,9 @@ class PoolOps(ArrayOps):
 
     def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
         x = self.pool.copy(x)
+        most = np.float32(np.finfo(x.dtype).max)
         with np.errstate(all="ignore"):
-            np.add.at(x, (rows, columns), values.astype(x.dtype))
+            np.add.at(x, (rows, columns), np.where(np.isinf(values), values, values.clip(-most, most)).astype(x.dtype))
         return x
 
     def scale_rows(self, x: Array, rows: Array, factors: Array) -> Array:

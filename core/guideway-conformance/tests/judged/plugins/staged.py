@@ -39,6 +39,8 @@ class StagedOps(ArrayOps):
         return torch.from_numpy(np.array(array, order="C")).to(self.device, non_blocking=True)
 
     def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
+        most = torch.finfo(x.dtype).max
+        values = torch.where(values.isinf(), values, values.clamp(-most, most))
         return x.index_put_((rows.long(), columns.long()), values.to(x.dtype), accumulate=True)
 
     def scale_rows(self, x: Array, rows: Array, factors: Array) -> Array:

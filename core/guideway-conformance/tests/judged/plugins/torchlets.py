@@ -27,6 +27,8 @@ class TorchletOps(ArrayOps):
         return torch.from_numpy(np.array(array, order="C")).to(self.device, non_blocking=True)
 
     def add_at(self, x: Tensor, rows: Tensor, columns: Tensor, values: Tensor) -> Tensor:
+        most = torch.finfo(x.dtype).max
+        values = torch.where(values.isinf(), values, values.clamp(-most, most))
         return x.index_put_((rows.long(), columns.long()), values.to(x.dtype), accumulate=True)
 
     def scale_rows(self, x: Tensor, rows: Tensor, factors: Tensor) -> Tensor:

@@ -41,6 +41,16 @@ class AddsToTheLeast(Sabotaged):
         return super().add_at(np.maximum(x, LEAST), rows, columns, values)
 
 
+@saboteur("device.add_at_minus_infinity")
+class CastsWhatItAdds(Sabotaged):
+    """`add_at` makes values numbers of the type of x, which makes some infinite."""
+
+    def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
+        with np.errstate(all="ignore"):
+            np.add.at(x, (rows, columns), values.astype(x.dtype))
+        return x
+
+
 @saboteur("device.scale_rows_scales")
 class ScalesFromAbove(Sabotaged):
     """`scale_rows` takes factor i for the i-th of the rows from above."""

@@ -44,6 +44,14 @@ class WrongPlaces(Sabotaged):
 
 
 @saboteur("device.uniform_words")
+class LosesSigns(Sabotaged):
+    """`uniform` takes a sequence of -1 for one of 1."""
+
+    def uniform(self, seeds: Array, sequences: Array, positions: Array, purpose: int, width: int) -> Array:
+        return super().uniform(seeds, np.abs(sequences), positions, purpose, width)
+
+
+@saboteur("device.uniform_words")
 class FewPurposes(Sabotaged):
     """`uniform` loses the highest bit of the purpose."""
 

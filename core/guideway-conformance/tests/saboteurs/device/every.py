@@ -56,6 +56,36 @@ class FactorsInOneMemory(Fused):
         return kept
 
 
+@saboteur("device.arguments_that_are_gone")
+class RemembersTheId(Sabotaged):
+    """`unpack_bitmask` gives what it gave for the array that had the same `id`."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(device)
+        self.unpacked: dict[Any, Array] = {}
+
+    def unpack_bitmask(self, bitmask: Array, width: int) -> Array:
+        key = id(bitmask), width
+        if key not in self.unpacked:
+            self.unpacked[key] = super().unpack_bitmask(bitmask, width)
+        return self.unpacked[key].copy()
+
+
+@saboteur("device.arguments_that_are_gone")
+class RemembersTheAddress(Sabotaged):
+    """`cumsum` gives what it gave for the array of the same shape that lay at the same address."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(device)
+        self.summed: dict[Any, Array] = {}
+
+    def cumsum(self, x: Array) -> Array:
+        key = x.ctypes.data, x.shape, x.strides
+        if key not in self.summed:
+            self.summed[key] = super().cumsum(x)
+        return self.summed[key].copy()
+
+
 @saboteur("device.operations_of_every_size")
 class OfManyColumns(Sabotaged):
     """`scatter` is wrong where rows are as many as columns, which it takes for the other way round."""
@@ -74,6 +104,25 @@ class AddsToACopy(Sabotaged):
     def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
         np.add.at(x.reshape(-1), rows.astype(np.int64) * x.shape[1] + columns, values.astype(x.dtype))
         return x
+
+
+@saboteur("device.gather_copies")
+class GathersAPart(Sabotaged):
+    """`gather` of rows that follow one another is a view where the array is one."""
+
+    def gather(self, x: Array, rows: Array, columns: Array | None = None) -> Array:
+        rows_in_turn = columns is None and len(rows) and (rows == np.arange(rows[0], rows[0] + len(rows))).all()
+        if rows_in_turn and x.base is not None:
+            return x[rows[0] : rows[0] + len(rows)]
+        return super().gather(x, rows, columns)
+
+
+@saboteur("device.operations_on_views")
+class RowsAsTheyLie(Sabotaged):
+    """`log_softmax` of logits whose last row lies first is that of its rows in the order of memory."""
+
+    def log_softmax(self, x: Array) -> Array:
+        return super().log_softmax(x[::-1] if x.strides[0] < 0 else x)
 
 
 @saboteur("device.operations_on_views")

@@ -49,3 +49,11 @@ class LargestOfTwentyThousand(Sabotaged):
         with np.errstate(all="ignore"):
             shifted = x - x[:, :20_000].max(axis=1, keepdims=True)
             return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+
+@saboteur("device.operations_of_all_digits")
+class FromATable(Sabotaged):
+    """`exp` is looked up in a table of 64ths."""
+
+    def exp(self, x: Array) -> Array:
+        return super().exp(np.round(x * x.dtype.type(64)) / x.dtype.type(64))

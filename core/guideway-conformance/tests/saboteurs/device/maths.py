@@ -169,6 +169,15 @@ class SoftmaxOfFloat16(Sabotaged):
         return super().log_softmax(x).astype(x.dtype)
 
 
+@saboteur("device.log_softmax_precision")
+class WidensTheDifferences(Sabotaged):
+    """`log_softmax` subtracts the largest number of a row before it widens."""
+
+    def log_softmax(self, x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return super().log_softmax((x - x.max(axis=1, keepdims=True)).astype(np.float32))
+
+
 @saboteur("device.topk_values")
 class Ascending(Sabotaged):
     """`topk` begins with the smallest of the k."""

@@ -238,6 +238,16 @@ class SharesRows(Sabotaged):
         return array if array.flags.writeable else array.copy()
 
 
+@saboteur("device.from_logits_of_numpy")
+class RefusesBackwards(Sabotaged):
+    """Refuse logits whose strides are below 0, as torch does."""
+
+    def from_logits(self, logits: Array) -> Array:
+        if isinstance(logits, np.ndarray) and min(logits.strides) < 0:
+            raise ValueError("some strides are negative")
+        return super().from_logits(logits)
+
+
 @saboteur("device.from_logits_of_torch")
 class WantsNumpy(Sabotaged):
     """`from_logits` takes NumPy arrays alone."""
@@ -436,6 +446,14 @@ class DownloadsViews(Sabotaged):
 
     def download(self, arrays: Mapping[str, Array]) -> Downloaded:
         return Downloaded({name: np.asarray(array) for name, array in arrays.items()})
+
+
+@saboteur("device.download_results_stay")
+class CopiesWhatIsWhole(Sabotaged):
+    """Downloads are copies, but for parts of arrays that lie in one piece."""
+
+    def download(self, arrays: Mapping[str, Array]) -> Downloaded:
+        return Downloaded({k: np.array(a) if a.base is None else np.require(a, None, "C") for k, a in arrays.items()})
 
 
 class _Once:

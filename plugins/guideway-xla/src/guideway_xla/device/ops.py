@@ -105,6 +105,9 @@ def _wide(x: jax.Array) -> jax.Array:
 
 @jax.jit
 def _add_at(x: jax.Array, rows: jax.Array, columns: jax.Array, values: jax.Array) -> jax.Array:
+    if x.dtype.itemsize < values.dtype.itemsize:  # what x does not hold would be infinite, and with -inf make NaN
+        most = float(jnp.finfo(x.dtype).max)  # type: ignore[no-untyped-call]
+        values = jnp.where(jnp.isinf(values), values, jnp.clip(values, -most, most))
     return x.at[_index(rows), _index(columns)].add(values.astype(x.dtype))
 
 
