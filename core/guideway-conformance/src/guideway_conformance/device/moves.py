@@ -170,7 +170,7 @@ BACKWARDS: dict[str, Callable[[Any], Any]] = {
     "columns 57 to 7 of an array": lambda base: base[:, 57:7:-1],
     "a transposed array, both ways backwards,": lambda base: base[::-1, ::-1].T,
 }
-"""What only NumPy has: strides below 0."""
+"""Ways to take an array that only NumPy has: with strides below 0."""
 
 
 def _in_all_rows(row: Host) -> Host:
