@@ -19,20 +19,28 @@ __all__ = ["BORDERS", "Hints", "hints_read", "typed"]
 BORDERS = (0, 31, 32, 63, 64)
 """Token ids where a word of a bitmask begins or ends."""
 
-Hints = dict[str, Any]
-"""The type hints of options, by name."""
+
+class Hints(dict[str, Any]):
+    """The type hints of options, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.defaults: dict[str, Any] = {}
+        """The values they have where an operator says nothing."""
 
 
 @contextmanager
 def hints_read() -> Iterator[Hints]:
     """The type hints of all options that this thread reads with `parse_options` meanwhile."""
-    found: Hints = {}
+    found = Hints()
 
     def called(frame: FrameType, event: str, _argument: Any) -> None:
         if event == "call" and frame.f_code is parse_options.__code__:
             cls = frame.f_locals["cls"]
             hints = get_type_hints(cls, include_extras=True)
-            found.update({field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init})
+            fields = [field for field in dataclasses.fields(cls) if field.init]
+            found.update({field.name: hints[field.name] for field in fields})
+            found.defaults.update({field.name: field.default for field in fields})
 
     before = sys.getprofile()
     sys.setprofile(called)
@@ -42,7 +50,7 @@ def hints_read() -> Iterator[Hints]:
         sys.setprofile(before)
 
 
-def typed(options: Mapping[str, Any], hints: Hints, size: int) -> Iterator[dict[str, Any]]:
+def typed(options: Mapping[str, Any], hints: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:
     """`options` with one of those that `hints` are known of as another value of its type: a number that is not finite,
     a token id of a vocabulary of `size` tokens or the one past it, an empty list and a longer one."""
     changed = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -13,10 +14,10 @@ from guideway.api import Choice, Constraint, FillJob, InvalidGrammar, JsonSchema
 
 from guideway_conformance.grammar.batches import filled
 from guideway_conformance.grammar.lifetime import MANY
-from guideway_conformance.grammar.samples import Sample
+from guideway_conformance.grammar.samples import SAMPLES, Sample
 from guideway_conformance.grammar.session import Session, legal, new_rows, walk
 from guideway_conformance.grammar.subject import Case, GrammarSubject, compiled_case
-from guideway_conformance.grammar.vocabularies import standard, wide
+from guideway_conformance.grammar.vocabularies import ids_of, standard, wide
 from guideway_conformance.growth import Kept, Meter, Open, Work, alive, expect_same_work, resident, traced
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
@@ -198,6 +199,78 @@ def nbytes_counts_what_is_learnt(subject: GrammarSubject) -> None:
         what = f"{sample.name}: walked {WALKS} times with {len(vocabulary)} tokens, it gave {freed} bytes back"
         is_near = freed < LEAST_JUDGED or said * NBYTES_FACTOR >= freed
         expect(is_near, f"{what} when it was let go, and its nbytes was {said}")
+
+
+SEEN, AGAIN = 1, 2
+"""The rounds in which a grammar learns what there is to learn of an output, and those after them."""
+LETTERS = (1100, 300)
+"""The lengths of an output that is walked again and again: longer than what most keep of its states, if it compiles."""
+MOST_SECONDS = 1.5
+"""Seconds of processor time after which a walk goes no further."""
+MOST_OF_A_ROUND = 32 << 10
+"""Bytes that may come in a round where memory says nothing."""
+
+
+@check("grammar", tier="stress", seconds=120)
+def nbytes_stops_growing(subject: GrammarSubject) -> None:
+    """The nbytes of a grammar that sees the same output again and again, longer than what it keeps of one, grows no
+    further than its memory does: what it has let go of is not counted."""
+    for case, token_ids in _again(subject):
+        said: list[int] = []
+        with traced() as held:
+            memory: list[int] = []
+            for _ in range(SEEN + AGAIN):
+                session = case.session()
+                bitmask = new_rows(1, case.vocabulary, 0)
+                began = time.process_time()
+                for token_id in token_ids:
+                    session.matcher.fill_bitmask(bitmask, 0)
+                    session.take([token_id])
+                    if not said and time.process_time() - began > MOST_SECONDS:
+                        break
+                token_ids = list(session.token_ids)
+                if "fork" in case.strategy.capabilities:
+                    case.compiled.recycle(session.matcher.fork())
+                case.compiled.recycle(session.matcher)
+                del session
+                memory.append(held())
+                said.append(int(case.compiled.nbytes))
+        more, taken = said[-1] - said[SEEN - 1], memory[-1] - memory[SEEN - 1]
+        expect(
+            more <= AGAIN * MOST_OF_A_ROUND + NBYTES_FACTOR * max(0, taken),
+            f"{case.name}: the same {len(token_ids)} tokens {AGAIN} times more added {more} bytes to nbytes, from "
+            f"{said[SEEN - 1]} to {said[-1]}, and {taken} to what is held",
+        )
+
+
+def _again(subject: GrammarSubject) -> Iterator[tuple[Case, list[int]]]:
+    """Grammars, each with an output: one text of many letters, and what the examples of a dialect have."""
+    strategy = subject.build()
+    for make in _MANY_LETTERS:
+        for length in LETTERS:
+            text = _text(length)
+            constraint = make(text)
+            if constraint.kind not in subject.component.kinds:
+                break
+            if case := compiled_case(strategy, standard(), Sample(constraint)):
+                quote = b'"' if isinstance(constraint, JsonSchema) else b""
+                yield case, ids_of(standard(), quote + text.encode() + quote)
+                break
+    for case in subject.few():
+        if case.sample.constraint.kind not in SAMPLES:
+            yield case, case.whole()
+
+
+def _text(length: int) -> str:
+    rng = random.Random(0)
+    return "".join(rng.choice("abcdefgh0123") for _ in range(length))
+
+
+_MANY_LETTERS: tuple[Callable[[str], Constraint], ...] = (
+    lambda text: JsonSchema({"type": "string", "const": text}),
+    Regex,
+    lambda text: Choice([text]),
+)
 
 
 @check("grammar", tier="stress", seconds=60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain, islice, takewhile, zip_longest
 from typing import Any
 
 from guideway.api import InvalidConfiguration, InvalidGrammar, UnsupportedGrammar
@@ -18,6 +19,10 @@ from guideway_conformance.subjects import expect
 SIZE = 8
 MOST_OTHERS = 16
 """The other values of its options that a strategy is built with."""
+MOST_HALVED = 20
+"""The values of an option between its default and nothing, each half of the one before."""
+MANY = 60
+"""The strategies in all that are built for a scale of values."""
 STEPS = 6
 
 
@@ -25,9 +30,9 @@ STEPS = 6
 def other_values_of_its_options_are_served(subject: GrammarSubject) -> None:
     """With another value of one of its options (a number, a flag, a word of a list) a strategy refuses the value with
     InvalidConfiguration, or keeps the rules: it refuses what it compiled before with UnsupportedGrammar, as it is still
-    valid, and its masks allow what accept takes."""
+    valid, and its masks allow what accept takes; with numbers of every size too, from the default down to nothing."""
     cases = subject.few()
-    for options in _others(subject):
+    for options in chain(_others(subject), _halved(subject)):
         said = f"with {', '.join(f'{name} = {short_repr(value)}' for name, value in options.items())}"
         try:
             strategy = subject.component(standard(), options)
@@ -70,3 +75,19 @@ def _others(subject: GrammarSubject) -> Iterator[Mapping[str, Any]]:
     plain = {name: hint for name, hint in hints.items() if "str" not in str(hint) and "Path" not in str(hint)}
     found = [options for options in typed(usual, plain, SIZE) if options != usual]
     yield from found[:MOST_OTHERS]
+
+
+def _halved(subject: GrammarSubject) -> Iterator[Mapping[str, Any]]:
+    """The options with a number that becomes half of what it was, again and again: somewhere on the way it is the one
+    that bounds what is compiled."""
+    with hints_read() as hints:
+        subject.build()
+    usual = dict(subject.settings.options)
+    scales = []
+    for name, default in hints.defaults.items():
+        value = usual.get(name, default)
+        if type(value) is int:
+            halves = takewhile(bool, (value >> i for i in range(1, MOST_HALVED + 1)))
+            scales.append([{**usual, name: half} for half in halves])
+    each = (options for some in zip_longest(*scales) for options in some if options is not None)
+    yield from islice(each, MANY)

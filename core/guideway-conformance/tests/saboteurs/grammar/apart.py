@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 from weakref import WeakValueDictionary
 
 from guideway.api import (
@@ -20,6 +20,7 @@ from guideway.api import (
     Support,
     parse_options,
 )
+from guideway.api.options import Range
 
 from saboteurs import saboteur
 from saboteurs.grammar.base import Compiled, Full, Place, Sane
@@ -324,4 +325,23 @@ class CallsTheLongInvalid(_Texts):
     def text_of(self, constraint: Constraint) -> str:
         if len(constraint.source()) > self.most:
             raise InvalidGrammar(f"more than {self.most} letters")
+        return constraint.source()
+
+
+@dataclass(frozen=True)
+class _Room:
+    states: Annotated[int, Range(9, 100_000)] = 10_000
+
+
+@saboteur("grammar.other_values_of_its_options_are_served")
+class CallsTheLargeInvalid(_Texts):
+    """Calls what takes more room than the operator gives wrong for everyone; what it has by default is much more."""
+
+    def __init__(self, vocabulary: Any, options: Any) -> None:
+        super().__init__(vocabulary, {})
+        self.most = parse_options(_Room, options, where="grammar.sane").states
+
+    def text_of(self, constraint: Constraint) -> str:
+        if 10 * len(constraint.source()) > self.most:
+            raise InvalidGrammar(f"more than {self.most} states")
         return constraint.source()

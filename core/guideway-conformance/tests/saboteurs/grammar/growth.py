@@ -69,6 +69,31 @@ class LeavesAThread(Sane):
         threading.Thread(target=threading.Event().wait, daemon=True).start()
 
 
+class _CompiledThatCounts(Compiled):
+    """Adds the size of each mask that it makes, and keeps none."""
+
+    made = 0
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + 128 * self.made
+
+
+class _PlaceThatCounts(Place):
+    def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
+        super().fill_bitmask(bitmask, row)
+        assert isinstance(self.compiled, _CompiledThatCounts)
+        self.compiled.made += 1
+
+
+@saboteur("grammar.nbytes_stops_growing")
+class CountsWhatItLetGo(Sane):
+    """Forgets to subtract the masks that it throws out."""
+
+    Grammar = _CompiledThatCounts
+    State = _PlaceThatCounts
+
+
 @saboteur("grammar.closing_ends_threads_and_files")
 class LeavesAFileOpen(Sane):
     """Opens a file that nobody closes."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 from guideway.api import (
     WHITESPACE,
@@ -22,6 +23,7 @@ from guideway.api import (
     Vocabulary,
 )
 from guideway.json_schema import subschemas
+from guideway_conformance.reference import regex as reference_regex
 from guideway_conformance.reference.expressions import Language
 from guideway_conformance.reference.strategy import ReferenceCompiled, Rest
 
@@ -51,6 +53,25 @@ class WholeCharactersOnly(Sane):
         def is_legal(self, token_id: int) -> bool:
             token = self.vocabulary.tokens[token_id]
             return super().is_legal(token_id) and token == token.decode(errors="ignore").encode()
+
+
+@saboteur("grammar.a_set_has_its_characters")
+class ComplementsOfTheLastPart(Sane):
+    """What stands between the end of the last part and those before it is in the complement of a set, though a part
+    that begins earlier has it."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        with patch.object(reference_regex, "without", self.without):
+            return super().compile(constraint)
+
+    @staticmethod
+    def without(removed: reference_regex.Ranges) -> reference_regex.Ranges:
+        kept, start = [], 0
+        for low, high in sorted(removed):
+            if low > start:
+                kept.append((start, low - 1))
+            start = high + 1
+        return (*kept, (start, 0x10FFFF))
 
 
 @saboteur("grammar.a_choice_allows_exactly_its_strings")
