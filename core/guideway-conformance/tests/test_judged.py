@@ -44,6 +44,7 @@ CORRECT = (
     *("sketch.SketchWorkflow", "compare.Compare"),
     *("fading.Fading", "greenlist.Greenlist", "allowance.Allowance", "leash.Leash", "away.Away"),
     *("tiled.Tiled", "borrowed.Borrowed", "deferred.Late", "same_lengths.SameLengths"),
+    *("choice_trie.ChoiceTrie", "byte_regex.ByteRegex", "schema_lite.SchemaLite", "template.Template"),
 )
 KINDS = {
     **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
@@ -53,6 +54,7 @@ KINDS = {
     **dict.fromkeys(("regexes", "forms", "trie_choice", "ranges", "brackets", "lazyre"), "grammar"),
     **dict.fromkeys(("json_shapes", "near_words", "elements", "echoes"), "grammar"),
     **dict.fromkeys(("pooled_choices", "byte_automaton", "schema_writer", "tables", "tag_markup"), "grammar"),
+    **dict.fromkeys(("choice_trie", "byte_regex", "schema_lite", "template"), "grammar"),
     **dict.fromkeys(("devices", "blocks", "torchlets", "plain"), "device"),
     **dict.fromkeys(("staged", "loops"), "device"),
     **dict.fromkeys(("tiles", "lanes", "pooled"), "device"),

@@ -188,8 +188,8 @@ class GrammarStrategy(ABC):
     capabilities: ClassVar[frozenset[str]] = frozenset()
     """Optional features: ``fork``, ``forced_tokens``, ``shortest_completion``, ``serialize``."""
     max_rollback: ClassVar[int | None] = 0
-    """The number of tokens that its matchers can roll back; None: all of them. Beyond it the host replays, as it does
-    where earlier rollbacks, those of drafts among them, used them up."""
+    """The number of tokens that its matchers can roll back; None: all of them. A rollback uses them up, that of a
+    fill's drafts too, until as many are accepted anew. Beyond it the host replays."""
 
     inline: ClassVar[bool] = False
     """True if it needs objects of the serving process, and so cannot live in a grammar host."""
@@ -213,7 +213,8 @@ class GrammarStrategy(ABC):
     @abstractmethod
     def supports(self, constraint: Constraint) -> Support:
         """Tell which keywords of `constraint` would be enforced. Cheap; rests on a table probed from the installed
-        library. `constraint.kind` is in `kinds` and its source well formed. Never raises for a constraint."""
+        library. `constraint.kind` is in `kinds` and its source well formed, as JSON where it is JSON: whether it is a
+        schema nobody has looked. Never raises for a constraint."""
 
     @abstractmethod
     def compile(self, constraint: Constraint) -> CompiledGrammar:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import random
 import re
+import time
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 from guideway.api import (
@@ -255,13 +257,38 @@ def near_constraints_of_a_dialect_have_ends(subject: GrammarSubject) -> None:
                 _expect_an_end(case, example.accepted, seed)
 
 
+TIMES, ROUNDS = (3, 16), 3
+"""The times that an example's text stands in a longer one, and that it is compiled."""
+MOST_SECONDS = 2.0
+"""Seconds for one of them after which no longer one is tried."""
+
+
+@check("grammar", tier="extended", trait="dialect", seconds=120)
+def long_constraints_of_a_dialect_are_right(subject: GrammarSubject) -> None:
+    """A constraint that is an example's text several times over, and compiles, keeps the rules that examples keep,
+    however often it is compiled: the masks allow what accept takes, and a token is always legal."""
+    strategy = subject.build()
+    for example in subject.component.examples:
+        given = example.constraint
+        for between, times in product(("", " ", "\n") if isinstance(given, Grammar) else (), TIMES):
+            began = time.monotonic()
+            text = between.join([given.text] * times)
+            for turn in range(ROUNDS):
+                case = compiled_case(strategy, standard(), Sample(replace(given, text=text)))
+                if case is None:
+                    break
+                _expect_an_end(case, example.accepted, turn, 10 * times)
+            if time.monotonic() - began > MOST_SECONDS:
+                break
+
+
 WALKS, LONGEST_WALK = 6, 80
 
 
-def _expect_an_end(case: Case, like: Sequence[bytes], seed: int) -> None:
+def _expect_an_end(case: Case, like: Sequence[bytes], seed: int, most: int = LONGEST_WALK) -> None:
     """Walk as outputs of an example go, over all ends."""
     session, rng, tokens = case.session(), random.Random(seed), case.vocabulary.tokens
-    for _ in range(LONGEST_WALK):
+    for _ in range(most):
         ways = [t for t in legal(session) if t not in session.stop_token_ids]
         if not ways:
             break

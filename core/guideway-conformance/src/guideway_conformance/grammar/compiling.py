@@ -141,7 +141,8 @@ def every_declared_kind_compiles(subject: GrammarSubject) -> None:
 
 @check("grammar")
 def a_valid_constraint_is_not_called_invalid(subject: GrammarSubject) -> None:
-    """InvalidGrammar is for what no strategy could serve; what one lacks is UnsupportedGrammar, with a feature."""
+    """InvalidGrammar is for what no strategy could serve; what one lacks is UnsupportedGrammar, with a feature: so are
+    escapes of a regex that other engines know and Python lacks, such as `\\p{L}`."""
     strategy = subject.build()
     for sample in subject.samples():
         if strategy.supports(sample.constraint).refused:

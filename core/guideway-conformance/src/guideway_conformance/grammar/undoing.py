@@ -181,7 +181,7 @@ def rollback_works_at_every_position(subject: GrammarSubject) -> None:
 @check("grammar", capability="rollback", refusal=rollback_is_refused, seconds=60)
 def all_that_is_declared_can_be_rolled_back(subject: GrammarSubject) -> None:
     """A matcher rolls back as many tokens as `max_rollback` says, at once or in parts, however many it accepted before,
-    whether or not a fill with drafts came last, and so do its forks."""
+    less those that rollbacks since then used up, as of a fill's drafts; and so do its forks."""
     limit = subject.component.max_rollback
     for case, token_ids in far_ways(subject, FAR if limit is None else min(2 * limit + 3, FURTHEST)):
         for num_parts, drafts in ((1, ()), (2, ()), (1, token_ids[:2])):

@@ -20,6 +20,7 @@ from guideway.api import (
     Support,
     parse_options,
 )
+from guideway.api.bitmask import allow_only
 from guideway.api.options import Range
 
 from saboteurs import saboteur
@@ -345,3 +346,17 @@ class CallsTheLargeInvalid(_Texts):
         if 10 * len(constraint.source()) > self.most:
             raise InvalidGrammar(f"more than {self.most} states")
         return constraint.source()
+
+
+class _PlaceInALongText(Place):
+    def fill_bitmask(self, bitmask: Any, row: int) -> None:
+        super().fill_bitmask(bitmask, row)
+        if len(self.compiled.constraint.source()) > 5:
+            allow_only(bitmask, row, range(3, 259))
+
+
+@saboteur("grammar.long_constraints_of_a_dialect_are_right")
+class ForgetsTheMasksOfLongOnes(_Texts):
+    """Allows every byte where a text is longer than those it was tried with."""
+
+    State = _PlaceInALongText

@@ -57,7 +57,7 @@ class WholeCharactersOnly(Sane):
 
 @saboteur("grammar.a_set_has_its_characters")
 class ComplementsOfTheLastPart(Sane):
-    """What stands between the end of the last part and those before it is in the complement of a set, though a part
+    """Puts what stands after the end of a part into the complement of a set, though another part
     that begins earlier has it."""
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
