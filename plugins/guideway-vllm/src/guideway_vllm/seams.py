@@ -244,7 +244,7 @@ def _around_generate(generate: Callable[..., Any]) -> Callable[..., Any]:
 def _around_dead_error(dead_error: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: Any) -> BaseException:
         guideway = self.input_processor.guideway
-        return dead_error(self) if guideway is None or not guideway.ending else ended()  # type: ignore[no-any-return]
+        return dead_error(self) if guideway is None or not guideway.ending else ended()
 
     return wrapped
 
