@@ -105,7 +105,7 @@ class AbacusOps(ArrayOps):
         blocks = np.arange(-(-width // 4), dtype=np.uint64)
         lines = []
         for seed, sequence, position in zip(seeds.tolist(), sequences.tolist(), positions.tolist(), strict=True):
-            a, b, c, d = blocks, *(np.full_like(blocks, word) for word in (position, sequence, purpose))
+            a, b, c, d = blocks, *(np.full_like(blocks, word % 2**32) for word in (position, sequence, purpose))
             low, high = seed % 2**32, (seed >> 32) % 2**32
             for _ in range(10):
                 left, right = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
@@ -174,6 +174,9 @@ class Sheet:
 
     def sum(self, axis: int) -> Sheet:
         return Sheet(self.memory.sum(axis=axis))
+
+    def reshape(self, *shape: int) -> Sheet:
+        return Sheet(self.memory.reshape(*shape))
 
 
 def plain(value: Any) -> Any:

@@ -27,7 +27,7 @@ def hints_of(bench: Bench, example: Example, number: int) -> Hints:
     """The types of the options that are read for a request of `example`."""
     with hints_read() as hints:
         bench.release(bench.begin(bench.request(example, number)))
-    return dict(hints)
+    return hints
 
 
 def takes(bench: Bench, example: Example, number: int) -> bool:
