@@ -1,7 +1,6 @@
 """Logit modifiers, transforms and samplers that break one rule each."""
 
 from saboteurs.modifier import (
-    bounds,
     compiling,
     declarations,
     devices,
@@ -9,6 +8,7 @@ from saboteurs.modifier import (
     growth,
     hearing,
     hosting,
+    limits,
     payloads,
     samplers,
     states,
@@ -17,7 +17,6 @@ from saboteurs.modifier import (
 )
 
 __all__ = [
-    "bounds",
     "compiling",
     "declarations",
     "devices",
@@ -25,6 +24,7 @@ __all__ = [
     "growth",
     "hearing",
     "hosting",
+    "limits",
     "payloads",
     "samplers",
     "states",
