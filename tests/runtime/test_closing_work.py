@@ -32,6 +32,7 @@ from tests.support.stages import everyday
 NAMES = [f"name{i}" for i in range(40)]
 REQUIRED = record(**{name: {"type": "string", "pattern": "^[a-z]+$"} for name in NAMES})
 ITEMS = {"type": "array", "items": {"type": "string", "maxLength": 20}, "minItems": 1000}
+LONG = {"type": "array", "items": {"type": "string", "maxLength": 20}, "minItems": 70}
 WITH_A_WAY_OUT = {
     "anyOf": [
         record(customer={"type": "integer"}, **{f"customer_{i}": {"type": "integer"} for i in range(20)}),
@@ -140,6 +141,33 @@ def test_outputs_that_begin_alike_share_what_is_found(monkeypatch: pytest.Monkey
     assert given > 0 == given_then
     _, given_to_another = first_step(strategy, ITEMS, 24, monkeypatch, beginnings)
     assert given_to_another > 0
+
+
+def test_outputs_go_back_to_what_is_found_for_their_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Far from the end before the first token, and near after it, whatever that is: one search for all of them."""
+    strategy, constraint, beginnings = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema(LONG), Beginnings()
+    grammar, reserve = strategy.compile(constraint), Reserve.of(constraint, VOCABULARY)
+    budget, pasts, find = Budget(2 * reserve.level, reserve), list[int](), closer.find_completion
+
+    def counted(*args: Any, **options: Any) -> list[int] | None:
+        pasts.append(len(options["past"]))
+        return find(*args, **options)
+
+    monkeypatch.setattr(closer, "find_completion", counted)
+    bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
+    for text in (b'[" a', b"[\n", b'["b', b"[ "):
+        begun, matcher = Closer(LEXICON, STOPS, budget, None, beginnings), new_matcher(strategy, grammar, STOPS)
+        for token_id in (*(LEXICON.spell(text) or ()), None):
+            matcher.fill_bitmask(bitmask, 0)
+            if not begun.is_far(1):
+                begun.restrict(matcher, (), bitmask)
+                path = begun.records[0].path
+                assert matcher.validate(path) == len(path)
+            if token_id is not None:
+                assert matcher.accept((token_id,)) == 1
+                begun.accept((token_id,))
+        assert begun.record.path
+    assert pasts == [0]
 
 
 def test_requests_for_one_constraint_share_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

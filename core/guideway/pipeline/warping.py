@@ -38,14 +38,21 @@ def penalized(ops: ArrayOps, x: Array, repeated: Pairs) -> Array:
 
 def banned(ops: ArrayOps, x: Array, rows: Ids, columns: Ids, concerned: Ids) -> tuple[Array, Array]:
     """`x` with these logits at -inf, but for those rows of `concerned` that this would leave empty; and which of them
-    those are, ``bool[len(concerned)]`` on the device."""
-    on_device, every = (ops.asarray(a) for a in (concerned, np.arange(len(concerned), dtype=np.int32)))
-    before = ops.gather(x, on_device)
-    bans = ops.asarray(np.full((len(rows), 1), -np.inf, dtype=np.float32))
-    x = ops.scatter(x, ops.asarray(rows), ops.asarray(columns)[:, None], bans)
-    after = ops.gather(x, on_device)
-    empty = ops.gather(after, every, ops.argmax(after)[:, None]) == -np.inf
-    return ops.where_rows(x, on_device, empty, before), empty[:, 0]
+    those are, ``bool[len(concerned)]`` on the device. `concerned` are sorted; nobody reads other rows."""
+    on_device, at = ops.asarray(rows), ops.asarray(columns)[:, None]
+    before = ops.gather(x, on_device, at)
+    bans = np.full((len(rows), 1), -np.inf, dtype=np.float32)
+    x = ops.scatter(x, on_device, at, ops.asarray(bans))
+    every = ops.asarray(np.arange(len(concerned), dtype=np.int32))
+    # whole rows of a wide vocabulary are copied only where some are not concerned
+    is_all = np.array_equal(concerned, np.arange(x.shape[0]))
+    after = x if is_all else ops.gather(x, ops.asarray(concerned))
+    best = ops.gather(after, every, ops.argmax(after)[:, None])
+    places = np.minimum(np.searchsorted(concerned, rows), len(concerned) - 1)
+    of_ban = ops.gather(best, ops.asarray(places.astype(np.int32)))
+    one_each = ops.asarray(np.arange(len(rows), dtype=np.int32))
+    kept = ops.where_rows(ops.asarray(bans), one_each, of_ban == -np.inf, before)
+    return ops.scatter(x, on_device, at, kept), (best == -np.inf)[:, 0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 from guideway.api import (
     DeadEnd,
@@ -21,7 +22,7 @@ from guideway.api import (
     UnsupportedGrammar,
     Vocabulary,
 )
-from guideway.api.bitmask import allocate
+from guideway.api.bitmask import allocate, unpack
 from guideway.json_schema.prober import SupportTable, byte_vocabulary
 from guideway_llguidance.strategy import SUPPORT, Strategy
 
@@ -269,6 +270,58 @@ def test_an_error_inside_is_never_an_end(
         matcher.accept(ids("a"))
     matcher.rollback(accepted)
     assert legal(matcher, vocabulary) & set(ids("ab")) == set(ids("ab"))
+
+
+VALIDATED = (
+    JsonSchema({"type": "array", "items": {"type": "string", "maxLength": 6}, "maxItems": 3}),
+    JsonSchema({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"const": None}}}, whitespace="spaced"),
+    JsonSchema({"enum": ["red", "green", {"tea": 1}]}, whitespace="any"),
+    Regex("[a-f]{2,5}( x)*"),
+    Regex("(red|green){0,3}"),
+)
+
+
+@pytest.mark.parametrize("constraint", VALIDATED, ids=str)
+def test_validate_is_what_accept_takes(strategy: GrammarStrategy, vocabulary: Vocabulary, constraint: Any) -> None:
+    grammar, rng, bitmask = strategy.compile(constraint), random.Random(0), allocate(1, len(vocabulary))
+    stops = sorted(vocabulary.stop_token_ids)
+    for _ in range(60):
+        matcher, asked = grammar.matcher(vocabulary.stop_token_ids), list[int]()
+        for moved in range(rng.choice((0, 0, 1, 4))):  # from anywhere, with every mask read or none
+            walk(matcher, vocabulary, rng, 1, bitmask)
+            if moved == 2:
+                matcher.rollback(1)
+        ahead = matcher.fork()
+        asked += walk(ahead, vocabulary, rng, rng.randrange(7), bitmask)
+        match rng.randrange(4):
+            case 0:
+                asked.append(rng.choice(stops))
+            case 1:
+                asked.append(rng.randrange(len(vocabulary)))
+            case 2 if asked:
+                asked[rng.randrange(len(asked))] = rng.randrange(len(vocabulary))
+        expected = Matcher.validate(matcher.fork(), asked)
+        assert matcher.validate(asked) == expected
+        assert matcher.accept(asked) == expected
+
+
+def test_validate_computes_no_masks(
+    strategy: GrammarStrategy, vocabulary: Vocabulary, ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matcher = strategy.compile(VALIDATED[0]).matcher(vocabulary.stop_token_ids)
+    monkeypatch.setattr(type(matcher), "_compute_mask", lambda _: pytest.fail("it computed a mask"))
+    asked = (*ids('["ab","cd"]'), *sorted(vocabulary.stop_token_ids)[:1])
+    assert matcher.validate(asked) == len(asked)
+
+
+def walk(matcher: Matcher, vocabulary: Vocabulary, rng: random.Random, most: int, bitmask: Any) -> list[int]:
+    """Accept tokens that the masks allow; which."""
+    done: list[int] = []
+    while len(done) < most and not matcher.is_terminated():
+        matcher.fill_bitmask(bitmask, 0)
+        done.append(rng.choice(np.flatnonzero(unpack(bitmask, len(vocabulary))[0]).tolist()))
+        assert matcher.accept(done[-1:]) == 1
+    return done
 
 
 def test_a_full_lexer_fails_nobody_else(

@@ -321,6 +321,7 @@ def test_devices_that_are_none() -> None:
 
 
 @on_a_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_nothing_waits_for_the_device(device: TritonDevice) -> None:
     x, bitmask, rows = random_logits(6), random_masks(6), np.arange(6, dtype=np.int32)
     draw, arrays = draw_of([1.0] * 6)

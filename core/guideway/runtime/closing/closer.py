@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from guideway.api.bitmask import BITS_PER_WORD, Bitmask, is_allowed
 from guideway.api.grammar import Matcher
-from guideway.errors import UnsupportedCapability
+from guideway.errors import ConformanceError, UnsupportedCapability
 from guideway.json_schema.cursor import BLANKS, START, JsonCursor, Place
 from guideway.runtime.bans import Bans
 from guideway.runtime.closing.lexicon import Lexicon
@@ -41,6 +41,8 @@ NO_BANS = Bans()
 PART_FIRST = 8
 """The part of the work that a first search takes, and one that comes after a search in vain: nearly all that are found
 are found by it."""
+MOST_BACK = 256
+"""Tokens that are rolled back to look for what completes the beginning."""
 MOST_BEGINNINGS = 64
 """The number of beginnings that are kept of one grammar."""
 AGAIN = 2
@@ -285,12 +287,29 @@ class Closer:
         return Record(0, len(self._accepted), tuple(path), not is_free, 0 if is_free else record.bans_at)
 
     def _looked_for(self, matcher: Matcher, record: Record, left: int) -> Record:
-        """Look for a completion; the knowledge of the end after it."""
-        if self._accepted or record.found_none:
-            return self._searched(matcher, record, left)
+        """Look for a completion; the knowledge of the end after it. Where nothing is known yet, one that goes back to
+        that of the beginning, which all outputs share, takes a small part of a search."""
+        if not self._accepted:
+            return self._beginning(matcher)
+        if not record.found_none and not record.path and self._budget.reserve.is_json:
+            begun = self._beginning(matcher) if len(self._accepted) <= MOST_BACK else Record()
+            if found := self._cut_otherwise(matcher, begun, self._cursor()) or self._back(matcher, begun, left):
+                return found
+        return self._searched(matcher, record, left)
+
+    def _beginning(self, matcher: Matcher) -> Record:
+        """The knowledge of the end before the first token, looked for once. The matcher is left as it was."""
         key = (self._budget, self._stop_token_ids)
         if (known := self._beginnings.get(key)) is None:
-            known = self._searched(matcher, record, left)
+            accepted, cursors = self._accepted, self._cursors
+            self._accepted, self._cursors = [], [START]
+            try:
+                matcher.rollback(len(accepted))
+                known = self._searched(matcher, Record(), self._budget.num_tokens)
+                if matcher.accept(accepted) != len(accepted):
+                    raise ConformanceError("it refused tokens that it had accepted before they were rolled back")
+            finally:
+                self._accepted, self._cursors = accepted, cursors
             if len(self._beginnings) >= MOST_BEGINNINGS:
                 self._beginnings.clear()
             self._beginnings[key] = known

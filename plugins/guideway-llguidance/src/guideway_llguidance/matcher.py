@@ -180,6 +180,27 @@ class LlguidanceMatcher(Matcher):
         words[: self._mask.size] = self._mask
         words[self._mask.size :] = 0
 
+    def validate(self, token_ids: Sequence[int]) -> int:
+        """Ask llguidance, which needs no mask for that; `accept` computes one for each token."""
+        eos, most = self._compiled.eos_token_id, len(self._vocabulary)
+        is_known = all(0 <= token_id < most for token_id in token_ids)
+        if self._terminated or self._compiled.ahead is not None or self._native.is_error() or not is_known:
+            return super().validate(token_ids)
+        stops = (i for i, token_id in enumerate(token_ids) if token_id == eos or token_id in self._stop_token_ids)
+        num_before = next(stops, len(token_ids))
+        ends = num_before < len(token_ids) and token_ids[num_before] in self._stop_token_ids
+        if num_before == 0:
+            return int(ends and self.is_accepting())
+        asked = [*token_ids[:num_before], *([eos] if ends else ())]
+        count = self._native.validate_tokens(asked)
+        if self._native.is_error():
+            self._mask_is_current = False
+            self._start_again()
+            return super().validate(token_ids)
+        if self._rule is not None and (written := len(self._after(asked[: min(count, num_before)]))) < num_before:
+            return written
+        return count
+
     def is_terminated(self) -> bool:
         return self._terminated
 
