@@ -75,9 +75,9 @@ class LlguidanceCompiled(CompiledGrammar):
 
 
 class LlguidanceMatcher(Matcher):
-    """Keeps the mask of its state. A token is legal if its bit there is set, so `accept` and `fill_bitmask` cannot
-    disagree; and llguidance is never offered a token it would refuse, which it would not survive, nor one whose mask
-    it has not computed, on which it errs for very large patterns.
+    """Keeps the mask of its state. A token is legal if its bit there is set; before the mask is computed, if llguidance
+    calls it valid. So llguidance is never given a token it would refuse, which it would not survive. Where it errs on
+    one whose mask it has not computed, as for very large patterns, it starts again and computes them all.
 
     Stop tokens never reach llguidance: they are legal where it says the output is complete.
     """
@@ -88,6 +88,7 @@ class LlguidanceMatcher(Matcher):
         self._compiled = compiled
         self._native = native
         self._stop_token_ids = stop_token_ids
+        self._ends = stop_token_ids | {compiled.eos_token_id}
         self._vocabulary = vocabulary
         self._token_ids: list[int] = []
         self._rule = compiled.rule
@@ -118,8 +119,16 @@ class LlguidanceMatcher(Matcher):
         return len(token_ids)
 
     def _is_legal(self, token_id: int) -> bool:
+        if not self._mask_is_current and self._may_ask((token_id,)):  # a mask takes many times as long
+            return self.validate((token_id,)) == 1
         self._update_mask()
         return bool(self._words[token_id >> 5] >> (token_id & 31) & 1)
+
+    def _may_ask(self, token_ids: Sequence[int]) -> bool:
+        """Return whether llguidance can be asked about these tokens, and no mask is needed."""
+        if self._terminated or self._compiled.ahead is not None or self._native.is_error():
+            return False
+        return not token_ids or 0 <= min(token_ids) <= max(token_ids) < len(self._vocabulary)
 
     def _update_mask(self) -> None:
         if self._mask_is_current:
@@ -181,21 +190,21 @@ class LlguidanceMatcher(Matcher):
         words[self._mask.size :] = 0
 
     def validate(self, token_ids: Sequence[int]) -> int:
-        """Ask llguidance, which needs no mask for that; `accept` computes one for each token."""
-        eos, most = self._compiled.eos_token_id, len(self._vocabulary)
-        is_known = all(0 <= token_id < most for token_id in token_ids)
-        if self._terminated or self._compiled.ahead is not None or self._native.is_error() or not is_known:
+        if not self._may_ask(token_ids):
             return super().validate(token_ids)
-        stops = (i for i, token_id in enumerate(token_ids) if token_id == eos or token_id in self._stop_token_ids)
-        num_before = next(stops, len(token_ids))
-        ends = num_before < len(token_ids) and token_ids[num_before] in self._stop_token_ids
+        asked, num_before, ends = list(token_ids), len(token_ids), False
+        if not self._ends.isdisjoint(asked):
+            num_before = next(i for i, token_id in enumerate(asked) if token_id in self._ends)
+            ends = asked[num_before] in self._stop_token_ids
+            del asked[num_before:]
         if num_before == 0:
             return int(ends and self.is_accepting())
-        asked = [*token_ids[:num_before], *([eos] if ends else ())]
+        if ends:
+            asked.append(self._compiled.eos_token_id)  # which is valid where the output may end
         count = self._native.validate_tokens(asked)
         if self._native.is_error():
-            self._mask_is_current = False
             self._start_again()
+            self._update_mask()  # which tells `accept` of the first
             return super().validate(token_ids)
         if self._rule is not None and (written := len(self._after(asked[: min(count, num_before)]))) < num_before:
             return written
