@@ -15,6 +15,7 @@ from guideway.api import (
     Constraint,
     GrammarStrategy,
     JsonSchema,
+    LimitExceeded,
     Matcher,
     Regex,
     SamplingParams,
@@ -168,6 +169,27 @@ def test_outputs_go_back_to_what_is_found_for_their_beginning(monkeypatch: pytes
                 begun.accept((token_id,))
         assert begun.record.path
     assert pasts == [0]
+
+
+def test_a_search_that_fails_leaves_the_matcher_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    strategy, constraint = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema(LONG)
+    reserve, bitmask = Reserve.of(constraint, VOCABULARY), np.zeros((1, LEXICON.words), dtype=np.int32)
+    begun = Closer(LEXICON, STOPS, Budget(2 * reserve.level, reserve))
+    matcher, token_ids = new_matcher(strategy, strategy.compile(constraint), STOPS), LEXICON.spell(b'["a"')
+    assert token_ids is not None and matcher.accept(token_ids) == len(token_ids)
+    begun.accept(token_ids)
+    matcher.fill_bitmask(bitmask, 0)
+    before = bitmask.copy()
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise LimitExceeded("the library gave up")
+
+    monkeypatch.setattr(closer, "find_completion", failing)
+    with pytest.raises(LimitExceeded, match="gave up"):
+        begun.restrict(matcher, (), bitmask)
+    matcher.fill_bitmask(bitmask, 0)
+    assert np.array_equal(bitmask, before)
+    assert begun._accepted == token_ids
 
 
 def test_requests_for_one_constraint_share_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -305,6 +305,17 @@ def test_validate_is_what_accept_takes(strategy: GrammarStrategy, vocabulary: Vo
         assert matcher.accept(asked) == expected
 
 
+@pytest.mark.parametrize("pattern", ["([a-z]{1,12} ?){1,300}", "(([a-z]+)( [a-z]+)? ?){1,100}"])
+def test_what_is_too_much_between_two_masks_is_validated_all_the_same(pattern: str) -> None:
+    """llguidance says then of what is valid that it is not, and so does every matcher with that lexer."""
+    vocabulary = byte_vocabulary()
+    text = tuple(b"the quick brown fox jumps over the lazy dog and runs away " * 10)
+    grammar = Strategy(vocabulary, {}).compile(Regex(pattern))
+    for _ in range(2):
+        assert grammar.matcher(vocabulary.stop_token_ids).validate(text) == len(text)
+    assert grammar.matcher(vocabulary.stop_token_ids).accept(text) == len(text)
+
+
 def test_validate_computes_no_masks(
     strategy: GrammarStrategy, vocabulary: Vocabulary, ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:

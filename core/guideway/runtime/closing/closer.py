@@ -302,14 +302,14 @@ class Closer:
         key = (self._budget, self._stop_token_ids)
         if (known := self._beginnings.get(key)) is None:
             accepted, cursors = self._accepted, self._cursors
+            matcher.rollback(len(accepted))
             self._accepted, self._cursors = [], [START]
             try:
-                matcher.rollback(len(accepted))
                 known = self._searched(matcher, Record(), self._budget.num_tokens)
-                if matcher.accept(accepted) != len(accepted):
-                    raise ConformanceError("it refused tokens that it had accepted before they were rolled back")
             finally:
                 self._accepted, self._cursors = accepted, cursors
+                if matcher.accept(tuple(accepted)) != len(accepted):
+                    raise ConformanceError("it refused tokens that it had accepted before they were rolled back")
             if len(self._beginnings) >= MOST_BEGINNINGS:
                 self._beginnings.clear()
             self._beginnings[key] = known

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE = 300
 """Characters of a library message that are passed on; llguidance appends its parser's state."""
+FEW = 4
+"""Fewer tokens are validated by their masks."""
+MANY = 32
+"""Times as many tokens take as long from the start of the output as those that are validated by their masks."""
 
 
 class LlguidanceCompiled(CompiledGrammar):
@@ -44,6 +48,7 @@ class LlguidanceCompiled(CompiledGrammar):
         rule: WritingRule | None = None,
         *,
         looks_ahead: bool = False,
+        validates: bool = False,
     ) -> None:
         self._parse = parse
         self._template = parse()
@@ -57,6 +62,8 @@ class LlguidanceCompiled(CompiledGrammar):
             rule.prepare()
         self.ahead = rule.ahead() if rule is not None and looks_ahead else None
         """Looks ahead where names of properties may run out."""
+        self._validates = validates and self.ahead is None
+        self._validator: LLMatcher | None = None
         self._lock = threading.Lock()
 
     def native(self, *, renew: bool = False) -> LLMatcher:
@@ -65,6 +72,25 @@ class LlguidanceCompiled(CompiledGrammar):
             if renew:
                 self._template = self._parse()
             return self._template.deep_copy()
+
+    def num_valid(self, token_ids: Sequence[int]) -> int | None:
+        """How many of the tokens of an output llguidance calls valid, which takes a small part of the time of their
+        masks; None if there is no telling.
+
+        By a matcher of its own, at the start of the grammar, with a lexer of its own. llguidance limits what a lexer
+        does from mask to mask; one that reaches the limit fails all that share it, and has the next mask say so.
+        """
+        with self._lock:
+            if not self._validates:
+                return None
+            if self._validator is None:
+                self._validator = self._parse()
+            count = self._validator.validate_tokens(list(token_ids))
+            self._validator.compute_bitmask()
+            if self._validator.is_error():  # what is too much for it once is so again
+                self._validates, self._validator = False, None
+                return None
+            return int(count)
 
     def matcher(self, stop_token_ids: frozenset[int]) -> LlguidanceMatcher:
         return LlguidanceMatcher(self, self.native(), stop_token_ids, self._vocabulary)
@@ -75,9 +101,9 @@ class LlguidanceCompiled(CompiledGrammar):
 
 
 class LlguidanceMatcher(Matcher):
-    """Keeps the mask of its state. A token is legal if its bit there is set; before the mask is computed, if llguidance
-    calls it valid. So llguidance is never given a token it would refuse, which it would not survive. Where it errs on
-    one whose mask it has not computed, as for very large patterns, it starts again and computes them all.
+    """Keeps the mask of its state. A token is legal if its bit there is set, so `accept` and `fill_bitmask` cannot
+    disagree; and llguidance is never offered a token it would refuse, which it would not survive, nor one whose mask
+    it has not computed, on which it errs for very large patterns.
 
     Stop tokens never reach llguidance: they are legal where it says the output is complete.
     """
@@ -119,16 +145,8 @@ class LlguidanceMatcher(Matcher):
         return len(token_ids)
 
     def _is_legal(self, token_id: int) -> bool:
-        if not self._mask_is_current and self._may_ask((token_id,)):  # a mask takes many times as long
-            return self.validate((token_id,)) == 1
         self._update_mask()
         return bool(self._words[token_id >> 5] >> (token_id & 31) & 1)
-
-    def _may_ask(self, token_ids: Sequence[int]) -> bool:
-        """Return whether llguidance can be asked about these tokens, and no mask is needed."""
-        if self._terminated or self._compiled.ahead is not None or self._native.is_error():
-            return False
-        return not token_ids or 0 <= min(token_ids) <= max(token_ids) < len(self._vocabulary)
 
     def _update_mask(self) -> None:
         if self._mask_is_current:
@@ -190,22 +208,19 @@ class LlguidanceMatcher(Matcher):
         words[self._mask.size :] = 0
 
     def validate(self, token_ids: Sequence[int]) -> int:
-        if not self._may_ask(token_ids):
+        num_before, most = len(token_ids), max(FEW, len(self._token_ids) // MANY)
+        if self._terminated or num_before < most or not 0 <= min(token_ids) <= max(token_ids) < len(self._vocabulary):
             return super().validate(token_ids)
-        asked, num_before, ends = list(token_ids), len(token_ids), False
+        asked, ends = list(token_ids), False
         if not self._ends.isdisjoint(asked):
             num_before = next(i for i, token_id in enumerate(asked) if token_id in self._ends)
             ends = asked[num_before] in self._stop_token_ids
-            del asked[num_before:]
-        if num_before == 0:
-            return int(ends and self.is_accepting())
-        if ends:
-            asked.append(self._compiled.eos_token_id)  # which is valid where the output may end
-        count = self._native.validate_tokens(asked)
-        if self._native.is_error():
-            self._start_again()
-            self._update_mask()  # which tells `accept` of the first
+            # the tokenizer's own is valid where the output may end
+            asked[num_before:] = [self._compiled.eos_token_id] if ends else []
+        found = self._compiled.num_valid([*self._token_ids, *asked])
+        if found is None or found < len(self._token_ids):
             return super().validate(token_ids)
+        count = found - len(self._token_ids)
         if self._rule is not None and (written := len(self._after(asked[: min(count, num_before)]))) < num_before:
             return written
         return count

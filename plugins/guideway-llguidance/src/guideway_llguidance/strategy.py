@@ -121,9 +121,16 @@ class Strategy(GrammarStrategy):
         parse = partial(self._parse, kind, grammar)
         # one JSON text from end to end, whose bytes tell where names are
         rule = self._rules[constraint.spacing] if isinstance(constraint, JsonSchema | JsonObject) else None
-        ahead = names_may_run_out(constraint)
         return LlguidanceCompiled(
-            parse, self._tokenizer, self._borders, self.vocabulary, self._eos_token_id, nbytes, rule, looks_ahead=ahead
+            parse,
+            self._tokenizer,
+            self._borders,
+            self.vocabulary,
+            self._eos_token_id,
+            nbytes,
+            rule,
+            looks_ahead=names_may_run_out(constraint),
+            validates=not isinstance(constraint, Grammar),  # llguidance's own ends of lexemes move what is valid
         )
 
     def _parse(self, kind: str, grammar: str) -> LLMatcher:
