@@ -74,8 +74,8 @@ class LlguidanceCompiled(CompiledGrammar):
             return self._template.deep_copy()
 
     def num_valid(self, token_ids: Sequence[int]) -> int | None:
-        """How many of the tokens of an output llguidance calls valid, which takes a small part of the time of their
-        masks; None if there is no telling.
+        """Count the first tokens of an output that llguidance calls valid, which takes a small part of the time of
+        their masks; None if there is no telling.
 
         By a matcher of its own, at the start of the grammar, with a lexer of its own. llguidance limits what a lexer
         does from mask to mask; one that reaches the limit fails all that share it, and has the next mask say so.
