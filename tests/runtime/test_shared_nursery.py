@@ -1,4 +1,4 @@
-"""One import for the hosts of several serving processes, which are processes here, too."""
+"""One import, and one building, for the hosts of several serving processes, which are processes here, too."""
 
 from __future__ import annotations
 
@@ -27,26 +27,41 @@ if "guideway.runtime.host" in sys.orig_argv:
 from tests.support.hostile_strategy import *
 class Strategy(Strategy):
     name = "noted"
+    def __init__(self, vocabulary, options):
+        super().__init__(vocabulary, options)
+        if "guideway.runtime.host" in sys.orig_argv:
+            with open(os.environ["IMPORTS"] + "-built", "a") as file:
+                file.write(f"{os.getpid()}\\n")
+            time.sleep(float(os.environ.get("TAKES", "0")))
+            if os.environ.get("BREAKS"):
+                raise ValueError("it breaks")
 @hookimpl
 def guideway_grammar_strategy():
     return Strategy
 """
 
 SERVER = """
-import sys
-from guideway.api import Regex
+import os, sys
+from dataclasses import replace
+from guideway.api import GuidewayError, Regex
 from guideway.plugins import Plugins
 from guideway.plugins.limits import Limits
 from guideway.runtime.grammar_hosts.hosts import GrammarHosts
 from tests.support.hostility import VOCABULARY
 plugins = Plugins()
 classes, records = [plugins.load("grammar", "noted")], [plugins.resolve("grammar", "noted")]
-hosts = GrammarHosts(classes, records, VOCABULARY, {}, num_compilers=1, path=sys.path, limits=Limits())
+vocabulary = replace(VOCABULARY, logits_width=len(VOCABULARY) + int(os.environ["WIDER"]))
+hosts = GrammarHosts(classes, records, vocabulary, {}, num_compilers=1, path=sys.path, limits=Limits())
 print("starts", flush=True)
 for line in sys.stdin:
     strategy = hosts.strategies["noted"]
-    strategy.supports(Regex(line.strip()))
-    print(hosts._zygote._nursery._process.pid, flush=True)
+    try:
+        strategy.supports(Regex(line.strip()))
+    except GuidewayError as error:
+        print(error, flush=True)
+        continue
+    zygote = hosts._zygote
+    print((zygote._nursery if zygote._nursery._process else zygote)._process.pid, flush=True)
 hosts.close("noted")
 """
 
@@ -70,7 +85,7 @@ class Server:
         return self._process.stdout.readline().strip()
 
     def nursery(self, pattern: str = "[a-z]") -> int:
-        """The number of its nursery, once it has said what it supports."""
+        """The number of its nursery, or of its zygote if it has none, once it has said what it supports."""
         self.ask(pattern)
         return int(self.answer())
 
@@ -95,7 +110,8 @@ class Servers:
         self.started: list[Server] = []
 
     def start(self, **changes: str) -> Server:
-        server = Server({**self._environment, **changes})
+        """One whose zygote is no other's, unless `changes` say how wide its vocabulary is."""
+        server = Server({**self._environment, "WIDER": str(len(self.started)), **changes})
         self.started.append(server)
         assert server.answer() == "starts"
         return server
@@ -103,6 +119,11 @@ class Servers:
     @property
     def num_imports(self) -> int:
         return len(self._imports.read_text("utf-8").splitlines())
+
+    @property
+    def num_built(self) -> int:
+        built = self._imports.with_name("imports-built")
+        return len(built.read_text("utf-8").splitlines()) if built.exists() else 0
 
 
 @pytest.fixture
@@ -129,7 +150,7 @@ def test_all_share_what_is_imported_once(servers: Servers) -> None:
         assert len(hosts_of(server.pid) & nurseries) == 1
 
 
-@pytest.mark.parametrize("how", [None, signal.SIGKILL], ids=["ended", "killed"])
+@pytest.mark.parametrize("how", [pytest.param(None, marks=pytest.mark.slow), signal.SIGKILL], ids=["ended", "killed"])
 def test_none_ends_with_another(servers: Servers, how: signal.Signals | None) -> None:
     first, second = servers.start(), servers.start()
     nurseries = first.nursery(), second.nursery()
@@ -179,18 +200,21 @@ def test_what_else_comes_there_harms_nobody(servers: Servers, said: bytes) -> No
         [sys.executable, "-c", SPEAKS.format(pid=first.pid, said=said)], env=servers._environment, text=True
     )
     assert done.returncode == 0
-    assert servers.start().nursery() > 0
-    assert servers.num_imports == 1
+    servers.start().nursery()
+    servers.start(WIDER="0").nursery()  # as the first
+    assert (servers.num_imports, servers.num_built) == (1, 2)
 
 
 SPEAKS = """
 import socket
 from guideway.runtime.grammar_hosts.joining import Meeting
 lines = open("/proc/net/unix").read().splitlines()
-(address,) = {{line.split()[-1] for line in lines if "@guideway-" in line and line.split()[3] == "00010000"}}
-with socket.socket(socket.AF_UNIX) as end:
-    end.connect(b"\\0" + address[1:].encode())
-    end.sendall({said!r})
+addresses = {{line.split()[-1] for line in lines if "@guideway-" in line and line.split()[3] == "00010000"}}
+assert len(addresses) == 2, "of a nursery and a zygote"
+for address in addresses:
+    with socket.socket(socket.AF_UNIX) as end:
+        end.connect(b"\\0" + address[1:].encode())
+        end.sendall({said!r})
 """
 
 
@@ -202,3 +226,58 @@ def test_nobody_shares_with_strangers(servers: Servers, changed: dict[str, str])
     servers.start().nursery()
     servers.start(**changed).nursery()
     assert servers.num_imports == 2
+
+
+def test_what_is_alike_is_built_once(servers: Servers) -> None:
+    """Also for those that come while it is built."""
+    started = [servers.start(WIDER="0", TAKES="1") for _ in range(3)]
+    for server in started:
+        server.ask("[a-z]")
+    assert len({server.answer() for server in started}) == 3
+    assert servers.num_imports == servers.num_built == 1
+    for server in started:
+        assert "zygote" in {role_of(pid) for pid in hosts_of(server.pid)}
+    servers.start(WIDER="1").nursery()
+    assert (servers.num_imports, servers.num_built) == (1, 2)
+
+
+@pytest.mark.parametrize("how", [pytest.param(None, marks=pytest.mark.slow), signal.SIGKILL], ids=["ended", "killed"])
+def test_none_ends_with_another_that_built(servers: Servers, how: signal.Signals | None) -> None:
+    first, second = servers.start(WIDER="0"), servers.start(WIDER="0")
+    first.nursery()
+    zygote = second.nursery()
+    first.end(how)
+    until(lambda: not hosts_of(first.pid))
+    assert second.nursery("[b-z]") == zygote
+    servers.start(WIDER="0").nursery()  # the first there again
+    servers.start(WIDER="0").nursery()
+    assert servers.num_built == 2
+
+
+def test_a_zygote_that_is_lost_comes_from_the_others(servers: Servers) -> None:
+    first, second = servers.start(WIDER="0"), servers.start(WIDER="0")
+    first.nursery()
+    lost = second.nursery()
+    until(lambda: not any(map(killed, hosts_of(second.pid))))
+    assert second.nursery("[b-z]") != lost
+    assert servers.num_built == 1
+
+
+def test_who_cannot_join_builds_itself(servers: Servers) -> None:
+    first, second = servers.start(WIDER="0"), servers.start(WIDER="0")
+    first.nursery()
+    (zygote,) = (pid for pid in hosts_of(first.pid) if role_of(pid) == "zygote")
+    os.kill(zygote, signal.SIGSTOP)
+    try:
+        second.nursery()
+    finally:
+        os.kill(zygote, signal.SIGCONT)
+    assert (servers.num_imports, servers.num_built) == (1, 2)
+
+
+def test_who_joins_what_cannot_be_built_builds_itself(servers: Servers) -> None:
+    first, second = servers.start(WIDER="0", TAKES="1", BREAKS="1"), servers.start(WIDER="0")
+    first.ask("[a-z]")
+    until(lambda: servers.num_built == 1)
+    assert second.nursery() > 0
+    assert "it breaks" in first.answer()

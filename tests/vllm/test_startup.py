@@ -266,20 +266,22 @@ def test_processes_of_a_front_end_take_its_vocabulary_over(
     front_end = FrontEnd.of(config)
     assert front_end is not None
     assert taken_over(config) is None, "it is here already"
-    fingerprint = front_end._runtime.context.vocabulary.fingerprint
+    vocabulary = front_end._runtime.context.vocabulary
 
     def told(instance_id: str) -> str:
         """What a process that is started now finds."""
         ended = program(
-            "from types import SimpleNamespace as Config\nfrom guideway_vllm.handover import taken_over\n"
-            f"found = taken_over(Config(instance_id={instance_id!r}))\nprint(found and found.fingerprint)"
+            "from types import SimpleNamespace as Config\n"
+            "from guideway_vllm.handover import size_taken_over, taken_over\n"
+            f"config = Config(instance_id={instance_id!r})\n"
+            "found = taken_over(config)\nprint(found and found.fingerprint, size_taken_over(config))"
         )
         return ended.stdout.strip() or ended.stderr
 
-    assert told(config.instance_id) == fingerprint
-    assert told("another") == "None"
+    assert told(config.instance_id) == f"{vocabulary.fingerprint} {len(vocabulary)}"
+    assert told("another") == "None None"
     front_end.close()
-    assert told(config.instance_id) == "None"
+    assert told(config.instance_id) == "None None"
 
 
 def test_each_missing_seam_is_named_and_nothing_is_changed_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""One import for the hosts of several serving processes: a server's front end and its engine cores."""
+"""One import, and one building, for the hosts of several serving processes: a server's front end and its cores."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from guideway.plugins.index import PluginRecord
 from guideway.runtime.grammar_hosts.children import Child, answer_of
 from guideway.runtime.grammar_hosts.messages import BROKEN, Frames
 
@@ -23,17 +22,18 @@ log = logging.getLogger(__name__)
 
 VARIABLE = "GUIDEWAY_NURSERY"
 """The environment variable with the secret that the processes of a server share."""
-LISTENS_WITHIN = 10.0
-"""Seconds until a nursery that was started listens."""
+CONNECTS_WITHIN = 10.0
+"""Seconds until one that listens takes a connection, also where many come at once."""
 LOOKS_EVERY = 0.05
 ANSWERS_WITHIN = 60.0
-"""Seconds until it has imported what it was asked for, and forked another one."""
+"""Seconds until a nursery has imported what it was asked for, or a zygote is built, and has forked another one."""
 CREDENTIALS = struct.Struct("3i")
 """Process, user and group at the other end, as Linux tells them."""
 
 
 def share_nursery() -> None:
-    """Let this process and those that it starts from now on share what their hosts import. Only Linux can do that."""
+    """Let this process and those that it starts from now on share what their hosts import, and what they build from the
+    same options over the same vocabulary. Only Linux can do that."""
     if sys.platform == "linux":
         os.environ.setdefault(VARIABLE, secrets.token_hex(16))
 
@@ -45,49 +45,51 @@ def peer_of(end: socket.socket) -> int | None:
 
 
 class Meeting:
-    """The place where the processes of a server that import the same find the nursery of the first of them.
+    """The place where the processes of a server that are to have the same find the nursery, or the zygote, of the first
+    of them.
 
-    A socket without a file, which is free again when that nursery has ended. Nobody who does not know the secret finds
-    it, and both ends see whether the other one is the same user's.
+    A socket without a file, which is free again when that one has ended. Nobody who does not know the secret finds it,
+    and both ends see whether the other one is the same user's.
     """
 
     def __init__(self, address: bytes) -> None:
         self._address = address
         self.listener: socket.socket | None = None
-        """For the nursery, where this process is the first."""
+        """For the nursery or zygote, where this process is the first."""
 
     @classmethod
-    def of(cls, path: tuple[str, ...]) -> Meeting | None:
-        """The one for modules that are found in these places; None if this process shares nothing."""
+    def of(cls, path: tuple[str, ...], *more: str) -> Meeting | None:
+        """The one for modules that are found in these places, and for what has `more` in common; None if this process
+        shares nothing."""
         secret = os.environ.get(VARIABLE)
         if not secret or sys.platform != "linux":
             return None
         # what an import may depend on, and the session, among which Linux shares processors; a process that
         # `multiprocessing` spawns has some places twice
-        facts = repr((secret, tuple(dict.fromkeys(path)), sys.executable, _folder(), os.getsid(0), os.getuid()))
-        return cls(b"\0guideway-" + hashlib.sha256(facts.encode()).hexdigest().encode())
+        facts = (secret, tuple(dict.fromkeys(path)), sys.executable, _folder(), os.getsid(0), os.getuid(), *more)
+        return cls(b"\0guideway-" + hashlib.sha256(repr(facts).encode()).hexdigest().encode())
 
     def __enter__(self) -> Meeting:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The nursery has the listener now."""
+        """The nursery or zygote has the listener now."""
         if self.listener is not None:
             self.listener.close()
 
-    def join(self, records: Sequence[PluginRecord]) -> tuple[Child, Frames] | None:
-        """A nursery that was forked from the one that is here, which has imported what the records name; None if none
-        is here, or that fails, and this process is to start one."""
+    def join(self, wanted: Any, *, listens_within: float) -> tuple[Child, Frames] | None:
+        """One that was forked from the one that is here, which is told what is `wanted`; None if none is here and
+        listens within so many seconds, or that fails, and this process is to start one."""
         end = socket.socket(socket.AF_UNIX)
         try:
-            if self._connected(end):
+            if self._connected(end, listens_within):
                 if (pid := peer_of(end)) is None:
                     raise PermissionError("it is another user's")
                 control = Frames(end)
-                control.send((os.getpid(), tuple(records)))
+                control.send((os.getpid(), wanted))
                 return Child(answer_of(control, pid, ANSWERS_WITHIN)["pid"]), control
         except (OSError, *BROKEN) as error:
-            log.info("this process has a nursery of its own, since there is none to share: %s", error)
+            log.info("this process starts hosts of its own, since it can share none: %s", error)
         except BaseException:
             end.close()
             raise
@@ -96,10 +98,10 @@ class Meeting:
             self._is_first()  # where whoever was is gone
         return None
 
-    def _connected(self, end: socket.socket) -> bool:
-        """Return whether a nursery is at the other end; if not, this process is the first. Raises `OSError`."""
-        until = time.monotonic() + LISTENS_WITHIN
-        end.settimeout(LISTENS_WITHIN)
+    def _connected(self, end: socket.socket, within: float) -> bool:
+        """Return whether somebody is at the other end; if not, this process is the first. Raises `OSError`."""
+        until = time.monotonic() + within
+        end.settimeout(CONNECTS_WITHIN)
         while not self._is_first():
             try:
                 end.connect(self._address)
@@ -111,7 +113,7 @@ class Meeting:
         return False
 
     def _is_first(self) -> bool:
-        """Return whether no other process has a nursery here. Then this one is to start it."""
+        """Return whether no other process has one here. Then this one is to start it."""
         listener = socket.socket(socket.AF_UNIX)
         try:
             listener.bind(self._address)

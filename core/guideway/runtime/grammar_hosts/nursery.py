@@ -23,6 +23,9 @@ __all__ = ["Nursery", "module_path"]
 IMPORT_SECONDS = 120.0
 """For importing plugins, which the serving process has imported before."""
 
+LISTENS_WITHIN = 10.0
+"""Seconds until one that was started listens for other processes."""
+
 ANSWER_SECONDS = 10.0
 
 
@@ -71,15 +74,16 @@ class Nursery:
         with self._lock:
             self._end()
 
-    def fork(self, records: Sequence[PluginRecord], end: socket.socket) -> Child:
-        """A zygote, which imports what the records name and reads what it is to do from this end of a socket. Raises
-        OSError, EOFError and ValueError where the nursery is lost, `PluginLoadError` where there can be none."""
+    def fork(self, records: Sequence[PluginRecord], end: socket.socket, listener: socket.socket | None) -> Child:
+        """A zygote, which imports what the records name, reads what it is to do from this end of a socket, and lets
+        other processes join it at the `listener`. Raises OSError, EOFError and ValueError where the nursery is lost,
+        `PluginLoadError` where there can be none."""
         with self._lock:
             if self._control is None or self._control.has_news():  # it says nothing unasked, but that it is gone
                 self._start(records)
             self._reap()
             try:
-                answer = self._ask(("fork", tuple(records)), IMPORT_SECONDS, end)
+                answer = self._ask(("fork", tuple(records)), IMPORT_SECONDS, *filter(None, (end, listener)))
             except TimeoutError as error:
                 names = ", ".join(record.id for record in records)
                 raise PluginLoadError(
@@ -109,13 +113,13 @@ class Nursery:
         while self._ended and self._control is not None:
             self._ask(("reap", self._ended.pop()), ANSWER_SECONDS)
 
-    def _ask(self, command: Any, seconds: float, end: socket.socket | None = None) -> Any:
+    def _ask(self, command: Any, seconds: float, *ends: socket.socket) -> Any:
         """Return what the process answers. Ends it where there is none: a late one would be taken for the next."""
         assert self._control is not None and self._process is not None
         try:
             self._control.send(command)
-            if end is not None:
-                socket.send_fds(self._control.socket, [b"\0"], [end.fileno()])
+            if ends:
+                socket.send_fds(self._control.socket, [b"\0"], [end.fileno() for end in ends])
             return answer_of(self._control, self._process.pid, seconds)
         except BaseException:
             self._end()
@@ -124,7 +128,7 @@ class Nursery:
     def _start(self, records: Sequence[PluginRecord]) -> None:
         self._end()
         meeting = Meeting.of(self._key[1])
-        if meeting is not None and (joined := meeting.join(records)) is not None:
+        if meeting is not None and (joined := meeting.join(tuple(records), listens_within=LISTENS_WITHIN)) is not None:
             self._process, self._control = joined
             joined[1].socket.settimeout(ANSWER_SECONDS)
             return

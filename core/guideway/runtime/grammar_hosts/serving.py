@@ -43,10 +43,10 @@ from guideway.runtime.threads import STACK_BYTES
 __all__ = ["Answers", "Built", "Spec", "StrategySpec", "main"]
 
 MOST_WAITING = 64
-"""Processes that wait for a nursery at once."""
+"""Processes that wait for a nursery, or a zygote, at once."""
 
 SPEAKS_WITHIN = 5.0
-"""Seconds until a process that has come for one says what it imports."""
+"""Seconds until a process that has come for one says what it wants."""
 
 APART = 8
 """For so many steps a batch that was slow is filled one by one."""
@@ -87,6 +87,11 @@ class Spec(ABC):
     words: int
     """The number of words of a mask."""
 
+    @property
+    def shared(self) -> str | None:
+        """The text that is equal where another process's zygote would do as well; None: none would."""
+        return None
+
     @abstractmethod
     def build(self) -> Built:
         """Build the plugins. Raises what that raises."""
@@ -99,6 +104,10 @@ class StrategySpec(Spec):
     what = "grammar"
     vocabulary: Vocabulary
     options: dict[str, dict[str, Any]]
+
+    @property
+    def shared(self) -> str:
+        return repr((self.records, self.options, self.vocabulary.fingerprint))
 
     def build(self) -> Built:
         classes = [load(record).component for record in self.records]
@@ -130,12 +139,14 @@ def main(descriptor: int, listener: int | None = None) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     gc.disable()  # what is imported stays: to look through it again and again takes time
-    if listener is None:
-        _nurse(socket.socket(fileno=descriptor))
-    else:
-        with socket.socket(fileno=listener) as others:
-            others.listen(MOST_WAITING)
-            _nurse(socket.socket(fileno=descriptor), others)
+    _nurse(socket.socket(fileno=descriptor), None if listener is None else _listening(listener))
+
+
+def _listening(descriptor: int) -> socket.socket:
+    """The socket that other processes come to, who see there which process listens."""
+    others = socket.socket(fileno=descriptor)
+    others.listen(MOST_WAITING)
+    return others
 
 
 def _nurse(end: socket.socket, others: socket.socket | None = None) -> None:
@@ -144,19 +155,29 @@ def _nurse(end: socket.socket, others: socket.socket | None = None) -> None:
     control = Frames(end, most=1 << 40)
     with suppress(EOFError):
         control.answer({"pid": os.getpid()})
-        _fork_on_demand(control, {"fork": _zygote}, before=_import, others=others)
+        _fork_on_demand(control, {"fork": _zygote}, before=_import, others=others, joined=_nurse_another)
 
 
-def _let_join(control: Frames, others: socket.socket) -> None:
-    """Fork a nursery for another process, once it has imported what that needs, and as nobody's child."""
+def _nurse_another(end: socket.socket, _: object) -> None:
+    _nurse(end)
+
+
+def _let_join(
+    others: socket.socket,
+    control: Frames,
+    before: Callable[[Any], None] | None,
+    joined: Callable[[socket.socket, Any], None],
+) -> None:
+    """Fork a process for another one, which says what it wants, as nobody's child."""
     end, _ = others.accept()
     with end:
         end.settimeout(SPEAKS_WITHIN)
         if peer_of(end) is None:
             return
-        owner, records = Frames(end).receive()
+        owner, wanted = Frames(end).receive()
         end.settimeout(None)
-        _import(records)
+        if before is not None:
+            before(wanted)
         if pid := os.fork():
             os.waitpid(pid, 0)
             return
@@ -166,7 +187,7 @@ def _let_join(control: Frames, others: socket.socket) -> None:
                 others.close()
                 os.setpgid(0, 0)
                 show_owner(owner)
-                _nurse(end)
+                joined(end, wanted)
         finally:
             os._exit(0)
 
@@ -183,13 +204,12 @@ def _import(records: Sequence[PluginRecord]) -> None:
 def _zygote(descriptors: Sequence[int], _: object) -> None:
     """Build the plugins, and fork hosts until the other end of the socket is closed."""
     control = Frames(socket.socket(fileno=descriptors[0]), most=1 << 40)
+    others = _listening(descriptors[1]) if len(descriptors) > 1 else None
     try:
         environ: dict[str, str]
         spec: Spec
         environ, spec = control.receive()
-        os.environ.clear()
-        os.environ.update(environ)  # it may be another one than when the nursery was started
-        os.environ.pop(VARIABLE, None)  # not for plugins
+        _set_environment(environ)  # it may be another one than when the nursery was started
         sys.path[:] = spec.path
         built = spec.build()
     except EOFError:
@@ -200,17 +220,33 @@ def _zygote(descriptors: Sequence[int], _: object) -> None:
         plugin = getattr(error, "plugin", "")
         control.answer({"error": {**words_of(error), "field": field, "plugin": plugin, "said": str(error)}})
         return
-    _fork_hosts(control, spec, built)
+    _fork_hosts(control, spec, built, others)
 
 
-def _fork_hosts(control: Frames, spec: Spec, built: Built) -> None:
+def _set_environment(environ: Mapping[str, str]) -> None:
+    """Set that of the serving process, without what is not for plugins."""
+    os.environ.clear()
+    os.environ.update(environ)
+    os.environ.pop(VARIABLE, None)
+
+
+def _fork_hosts(control: Frames, spec: Spec, built: Built, others: socket.socket | None = None) -> None:
     """Say that the plugins are built, and fork hosts until the other end of the socket is closed."""
     show_as("zygote")
     control.answer({"error": None})
+    children = {"fork": partial(_host, spec, built), "spare": partial(_spare, spec, built)}
     try:
-        _fork_on_demand(control, {"fork": partial(_host, spec, built), "spare": partial(_spare, spec, built)})
+        _fork_on_demand(control, children, others=others, joined=partial(_zygote_of_another, spec, built))
     finally:
         built.close()
+
+
+def _zygote_of_another(spec: Spec, built: Built, end: socket.socket, environ: Mapping[str, str]) -> None:
+    """Fork hosts for another process, which would have built the same."""
+    _set_environment(environ)
+    control = Frames(end, most=1 << 40)
+    control.answer({"pid": os.getpid()})
+    _fork_hosts(control, spec, built)
 
 
 def _spare(spec: Spec, built: Built, descriptors: Sequence[int], _: object) -> None:
@@ -228,15 +264,18 @@ def _fork_on_demand(
     control: Frames,
     children: dict[str, Callable[[Sequence[int], Any], None]],
     before: Callable[[Any], None] | None = None,
-    others: socket.socket | None = None,
+    *,
+    others: socket.socket | None,
+    joined: Callable[[socket.socket, Any], None],
 ) -> None:
     """Answer commands until the other end of the socket is closed, which raises EOFError. A child, by the command to
     fork it, has the descriptors and the argument of the command; `before` is given the argument before. Nobody is told
-    of a spare, which nobody waits for. At the socket `others` come processes that are to have a nursery."""
+    of a spare, which nobody waits for. At the socket `others` come processes that are to have one of their own, which
+    does what `joined` does with the end that they have and what they want."""
     while True:
         if others is not None and control.socket not in select.select([control.socket, others], [], [])[0]:
             with suppress(Exception):  # whatever comes there must not end what is served here
-                _let_join(control, others)
+                _let_join(others, control, before, joined)
             continue
         command, argument = control.receive()
         if command == "reap":

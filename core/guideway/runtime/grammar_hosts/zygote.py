@@ -9,15 +9,16 @@ import socket
 import threading
 import time
 import weakref
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 
 from guideway.errors import GuidewayError, InvalidConfiguration, PluginLoadError, text_of
 from guideway.plugins.limits import Limits
 from guideway.runtime.grammar_hosts.children import Child, answer_of, is_stopped
 from guideway.runtime.grammar_hosts.host import Host, HostDied
+from guideway.runtime.grammar_hosts.joining import Meeting
 from guideway.runtime.grammar_hosts.messages import Frames, SharedMasks
-from guideway.runtime.grammar_hosts.nursery import ANSWER_SECONDS, Nursery
+from guideway.runtime.grammar_hosts.nursery import ANSWER_SECONDS, IMPORT_SECONDS, Nursery
 from guideway.runtime.grammar_hosts.serving import Spec
 from guideway.runtime.grammar_hosts.spare import Spare
 from guideway.runtime.metrics import HOSTS_STARTED
@@ -38,7 +39,8 @@ LOST = (OSError, EOFError, ValueError)
 
 class Zygote:
     """Builds the plugins and forks hosts, and a spare of itself. If it is lost, and with it the hosts that were forked
-    from it, the spare takes its place; without one it is started anew."""
+    from it, the spare takes its place; without one it is started anew. Where several processes share what they build
+    (`share_nursery`), it is forked from that of another one."""
 
     def __init__(self, spec: Spec, limits: Limits) -> None:
         self.spec = spec
@@ -50,7 +52,7 @@ class Zygote:
         self._control: Frames | None = None
         self._spare: Spare | None = None
         self._is_orphan = False
-        """True if it was the spare."""
+        """True if it was the spare, or forked from another process's zygote."""
         self._owner = os.getpid()
         self._closed = False
         self._rests_until = 0.0
@@ -202,11 +204,25 @@ class Zygote:
                     raise
 
     def _build(self) -> None:
+        meeting = None if self.spec.shared is None else Meeting.of(self.spec.path, self.spec.what, self.spec.shared)
+        if (
+            meeting is not None
+            and (joined := meeting.join(dict(os.environ), listens_within=IMPORT_SECONDS)) is not None
+        ):
+            self._process, self._control = joined
+            self._control.socket.settimeout(ANSWER_SECONDS)
+            self._is_orphan = True
+            answer_of(self._control, self._process.pid, ANSWER_SECONDS)
+            return
+        with meeting or nullcontext():
+            self._build_anew(None if meeting is None else meeting.listener)
+
+    def _build_anew(self, listener: socket.socket | None) -> None:
         ours, theirs = socket.socketpair()
         ours.settimeout(ANSWER_SECONDS)  # one that was stopped takes no long command
         self._control = Frames(ours)
         with theirs:
-            self._process = self._nursery.fork(self.spec.records, theirs)
+            self._process = self._nursery.fork(self.spec.records, theirs, listener)
         self._control.send((dict(os.environ), self.spec))
         error = answer_of(self._control, self._process.pid, START_SECONDS)["error"]
         if error is not None:

@@ -12,11 +12,11 @@ from guideway.plugins import Plugins
 from guideway.runtime import Runtime, RuntimePlan, build_vocabulary
 
 from guideway_vllm.config import GuestConfig
-from guideway_vllm.handover import taken_over
+from guideway_vllm.handover import size_taken_over, taken_over
 from guideway_vllm.stock.server import Server, serving
 from guideway_vllm.stock.strategy import StockStrategy
 
-__all__ = ["OFFERS", "build_runtime", "check_server", "vocabulary_of", "whitespace_of"]
+__all__ = ["OFFERS", "build_runtime", "check_server", "num_tokens_of", "whitespace_of"]
 
 OFFERS = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.UNIFORM, Need.FEEDBACK})
 """The needs of a modifier that can be met here. vLLM runs no sequence beside another one's, and the draw ends in its
@@ -26,14 +26,21 @@ _VOCABULARIES: weakref.WeakKeyDictionary[Any, Vocabulary] = weakref.WeakKeyDicti
 _LOCK = threading.Lock()
 
 
-def vocabulary_of(vllm_config: Any) -> Vocabulary:
+def num_tokens_of(vllm_config: Any) -> int:
+    """The size of the vocabulary of the model's tokenizer, which is not loaded if a front end has told it."""
+    return size_taken_over(vllm_config) or len(_vocabulary_of(vllm_config))
+
+
+def _vocabulary_of(vllm_config: Any) -> Vocabulary:
     """The vocabulary of the model's tokenizer, built once for each tokenizer in a process, and in an engine core not at
     all if its front end has handed it over."""
-    model = vllm_config.model_config
-    tokenizer = _tokenizer(vllm_config)
     with _LOCK:
+        if (found := taken_over(vllm_config)) is not None:
+            return found
+        model = vllm_config.model_config
+        tokenizer = _tokenizer(vllm_config)
         if tokenizer not in _VOCABULARIES:
-            _VOCABULARIES[tokenizer] = taken_over(vllm_config) or build_vocabulary(
+            _VOCABULARIES[tokenizer] = build_vocabulary(
                 _unwrapped(tokenizer),
                 logits_width=model.get_vocab_size(),
                 stop_token_ids=_stop_token_ids(model),
@@ -49,7 +56,7 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
     check_server(strategies, vllm_config.structured_outputs_config)
     modifiers = [plugins.load("modifier", address) for address in config.modifiers]
     hooks = plugins.hooks()
-    vocabulary = vocabulary_of(vllm_config)
+    vocabulary = _vocabulary_of(vllm_config)
     slots = 1 if front_end else vllm_config.scheduler_config.max_num_seqs * vllm_config.max_concurrent_batches
     context = ModifierContext(
         vocabulary=vocabulary,

@@ -26,7 +26,7 @@ from guideway.runtime.grammar_mask import GrammarMask
 from numpy.typing import NDArray
 
 from guideway_vllm.config import GuestConfig
-from guideway_vllm.parts import vocabulary_of
+from guideway_vllm.parts import num_tokens_of
 from guideway_vllm.runners import Seams, V1Seams, V2Seams
 from guideway_vllm.steps import ATTRIBUTE, GuestOutput, GuestStep, Part
 
@@ -114,9 +114,7 @@ class GuestWorker:
         self._parts.append((f"device.{self._device.name}", self._device.close))
         modifiers = [plugins.load("modifier", address) for address in config.modifiers]
         width = vllm_config.model_config.get_vocab_size()
-        # a tokenizer takes time to load, and is needed to know where the vocabulary ends
-        vocabulary = vocabulary_of(vllm_config) if modifiers else None
-        size = width if vocabulary is None else len(vocabulary)
+        size = num_tokens_of(vllm_config) if modifiers else width  # which may take loading a tokenizer
         self._pipeline = Pipeline(
             [
                 (GrammarMask, {}),
