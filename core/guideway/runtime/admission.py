@@ -79,8 +79,7 @@ def validate_request(
             f"tenant must be a string of at most {MAX_TENANT_LENGTH} characters, not {short_repr(request.tenant)}",
             field="tenant",
         )
-    params = _params(request.params, vocabulary, context, known, whitespace)
-    params = replace(params, on_unenforced=params.on_unenforced or on_unenforced)
+    params = _params(request.params, vocabulary, context, known, whitespace, on_unenforced)
     if params.max_retries and params.on_unenforced != "check":
         raise InvalidRequest(
             f"max_retries is {params.max_retries}, but outputs are not checked with on_unenforced "
@@ -149,6 +148,7 @@ def _params(
     context: ValidationContext,
     known: CandidateCache,
     whitespace: Whitespace,
+    on_unenforced: OnUnenforced,
 ) -> SamplingParams:
     if not isinstance(params, SamplingParams):
         raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", field="params")
@@ -157,6 +157,7 @@ def _params(
         stop_token_ids=_stop_token_ids(params, vocabulary),
         modifiers=_modifiers(params.modifiers, context),
         constraint=None if params.constraint is None else _constraint(params.constraint, context, known, whitespace),
+        on_unenforced=params.on_unenforced or on_unenforced,
     )
 
 

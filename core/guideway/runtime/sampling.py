@@ -67,25 +67,34 @@ TYPES: dict[str, Any] = {
     "logit_bias": Annotated[Mapping[Any, Any] | None, "a mapping of token ids to numbers"],
 }
 """The types of the parameters that are the same for every model."""
+DEFAULTS = {field.name: field.default for field in fields(SamplingParams)}
 
 
 def validated(params: SamplingParams, vocabulary_size: int) -> SamplingParams:
     """`params` with everything checked but constraint, modifiers and stop token ids, and frozen against later changes
     by its caller; its numbers are Python's own. Raises `InvalidRequest`."""
-    params = _in_python_numbers(params)
-    logprobs = _logprobs_type(vocabulary_size)
-    for name, hint in (*TYPES.items(), ("logprobs", logprobs), ("prompt_logprobs", logprobs)):
-        if wrong := mismatch(name, getattr(params, name), hint):
+    # a default is valid, and most are: to look at all takes longer than a token
+    given = {name: value for name, default in DEFAULTS.items() if (value := getattr(params, name)) is not default}
+    numbers = {name: number for name, value in given.items() if (number := python_number(value)) is not value}
+    if is_int(top_k := numbers.get("top_k", params.top_k)) and top_k == -1:  # as in vLLM
+        numbers["top_k"] = 0
+    if numbers:
+        params = replace(params, **numbers)
+    for name, hint in _types(vocabulary_size).items():
+        if name in given and (wrong := mismatch(name, getattr(params, name), hint)):
             raise InvalidRequest(wrong, field=name)
     _check_sequences(params)
     _check_together(params)
-    return replace(params, logit_bias=_valid_bias(params, vocabulary_size), stop=_valid_stop(params))
+    bias, stop = _valid_bias(params, vocabulary_size), _valid_stop(params)
+    return replace(params, logit_bias=bias, stop=stop)
 
 
 @cache
-def _logprobs_type(vocabulary_size: int) -> Any:
+def _types(vocabulary_size: int) -> dict[str, Any]:
+    """The types of all parameters that are checked by themselves."""
     most = min(MAX_LOGPROBS, vocabulary_size)
-    return Annotated[Annotated[int, Range(0, most)] | None, f"a whole number from 0 to {most}, or None for none at all"]
+    hint = Annotated[Annotated[int, Range(0, most)] | None, f"a whole number from 0 to {most}, or None for none at all"]
+    return {**TYPES, "logprobs": hint, "prompt_logprobs": hint}
 
 
 def is_text(value: object) -> bool:
@@ -108,13 +117,6 @@ def python_number(value: Any) -> Any:
     except BaseException as error:  # a fraction too large for a float, or a stranger's method
         contain(error)
         return value  # whoever checks it refuses it
-
-
-def _in_python_numbers(params: SamplingParams) -> SamplingParams:
-    values = {field.name: python_number(getattr(params, field.name)) for field in fields(params)}
-    if is_int(values["top_k"]) and values["top_k"] == -1:  # as in vLLM
-        values["top_k"] = 0
-    return replace(params, **values)
 
 
 def _check_sequences(params: SamplingParams) -> None:

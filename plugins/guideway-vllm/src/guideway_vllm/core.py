@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError, wait
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -118,15 +118,17 @@ class Core:
         if not carries_only(params):
             request.sampling_params = without_bans(params)
         self._entering[request.request_id] = ready
+        if get_ident() == self._stepping:
+            # all of vLLM is one process, as for batches that are the same each time: no step waits, and to hand it to
+            # another thread and wait takes a twentieth of the time of short outputs. The front end there does the same
+            self._admit(request, params, ready)
+            return ready
         try:
             admitted = self.runtime.admission_threads.submit(partial(self._admit, request, params, ready))
         except GuidewayError as error:  # closed, or the system has no thread for it
             self._refuse(request.request_id, ready, error)
             return ready
         admitted.add_done_callback(partial(self._too_late, request.request_id, ready))
-        if get_ident() == self._stepping:
-            # all of vLLM is one process, as for batches that are the same each time: it waits, as the front end there
-            wait([admitted])
         return ready
 
     def release(self, request_id: str, *, orderly: bool) -> dict[str, Any] | None:
@@ -360,7 +362,7 @@ class Core:
     # Parts
 
     def _admit(self, request: Any, params: Any, ready: Future[RequestState]) -> None:
-        """In a thread of admission; nothing comes of it once the request is released."""
+        """Nothing comes of it once the request is released."""
         request_id = request.request_id
         if self._entering.get(request_id) is not ready:
             return
