@@ -52,6 +52,7 @@ def test_a_lost_keyword_is_found_and_made_small(forgetful: None) -> None:
         assert Examiner("reference").verdict(finding.case) == "silent"
 
 
+@pytest.mark.slow
 def test_nothing_is_found_in_the_reference() -> None:
     found = run("reference", "a seed", 3, lambda _line: None)
     assert found.counts["judged"] > 20

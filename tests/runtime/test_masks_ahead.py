@@ -89,7 +89,7 @@ def pid_of(host: FakeHost) -> int:
 
 
 @pytest.mark.parametrize("num_drafts", everyday([0, 2], 2))
-@pytest.mark.parametrize("seed", everyday(range(8), 0, 1))
+@pytest.mark.parametrize("seed", everyday(range(8), 0))
 def test_what_is_foreseen_wrongly_has_no_effect(hosts: GrammarHosts, num_drafts: int, seed: int) -> None:
     host = Foreseeing(hosts, seed=seed, num_drafts=num_drafts)
     wanted = [PATTERN, ARRAY, WORDS, *([TARDY] if home(host)._sits_out else [])]

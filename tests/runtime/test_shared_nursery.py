@@ -137,6 +137,7 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
         until(lambda: not hosts_of(*(server.pid for server in servers.started)))
 
 
+@pytest.mark.slow
 def test_all_share_what_is_imported_once(servers: Servers) -> None:
     """Also those that come while it is imported."""
     started = [servers.start(TAKES="1") for _ in range(3)]
@@ -164,6 +165,7 @@ def test_none_ends_with_another(servers: Servers, how: signal.Signals | None) ->
     assert servers.num_imports == 2
 
 
+@pytest.mark.slow
 def test_a_nursery_that_is_lost_comes_from_the_others(servers: Servers) -> None:
     first, second = servers.start(), servers.start()
     first.nursery()
@@ -230,7 +232,7 @@ def test_nobody_shares_with_strangers(servers: Servers, changed: dict[str, str])
 
 def test_what_is_alike_is_built_once(servers: Servers) -> None:
     """Also for those that come while it is built."""
-    started = [servers.start(WIDER="0", TAKES="1") for _ in range(3)]
+    started = [servers.start(WIDER="0", TAKES="0.5") for _ in range(3)]
     for server in started:
         server.ask("[a-z]")
     assert len({server.answer() for server in started}) == 3
@@ -275,6 +277,7 @@ def test_who_cannot_join_builds_itself(servers: Servers) -> None:
     assert (servers.num_imports, servers.num_built) == (1, 2)
 
 
+@pytest.mark.slow
 def test_who_joins_what_cannot_be_built_builds_itself(servers: Servers) -> None:
     first, second = servers.start(WIDER="0", TAKES="1", BREAKS="1"), servers.start(WIDER="0")
     first.ask("[a-z]")

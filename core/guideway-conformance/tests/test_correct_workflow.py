@@ -14,7 +14,7 @@ from tests.support.stages import everyday
 
 @pytest.mark.parametrize(
     ("workflow", "up_to"),
-    everyday([(SumsWell, "core"), (SumsWell, TIERS[-1]), (SumsAnything, TIERS[-1])], (SumsWell, "core")),
+    everyday([(SumsWell, TIERS[-1]), (SumsAnything, TIERS[-1])]),
 )
 def test_a_correct_workflow_is_certified(workflow: type[Workflow], up_to: Tier) -> None:
     report = run(Target.of_class(workflow), up_to=up_to)

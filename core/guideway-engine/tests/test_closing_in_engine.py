@@ -77,7 +77,7 @@ def test_what_hardly_fits_is_complete_however_its_text_is_cut_into_tokens(engine
         jsonschema.validate(json.loads(result.text), PEOPLE)
 
 
-@pytest.mark.parametrize("strategy", ["llguidance", "xgrammar"])
+@pytest.mark.parametrize("strategy", everyday(["llguidance", "xgrammar"], "llguidance"))
 def test_unseen_schemas_are_answered_within_small_budgets(engine: Engine, strategy: str) -> None:
     jobs = [
         (schema, SamplingParams(max_tokens=budget, temperature=temperature, seed=7, constraint=constraint))

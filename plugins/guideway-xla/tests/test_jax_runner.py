@@ -246,6 +246,7 @@ def test_moves_copy_and_clear_what_they_name(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.delete(np.asarray(stored), 1900, axis=1), np.delete(wanted, 1900, axis=1))
 
 
+@pytest.mark.slow
 def test_interrupts_lose_nothing(tmp_path: Path) -> None:
     """Wherever an interrupt arrives, doing the same step again computes the same."""
     runner = runner_of(saved(tmp_path))

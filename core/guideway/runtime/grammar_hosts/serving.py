@@ -234,7 +234,10 @@ def _fork_hosts(control: Frames, spec: Spec, built: Built, others: socket.socket
     """Say that the plugins are built, and fork hosts until the other end of the socket is closed."""
     show_as("zygote")
     control.answer({"error": None})
-    children = {"fork": partial(_host, spec, built), "spare": partial(_spare, spec, built)}
+    children: dict[str, Callable[[Sequence[int], Any], None]] = {
+        "fork": partial(_host, spec, built),
+        "spare": partial(_spare, spec, built),
+    }
     try:
         _fork_on_demand(control, children, others=others, joined=partial(_zygote_of_another, spec, built))
     finally:
