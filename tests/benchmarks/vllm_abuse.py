@@ -56,7 +56,7 @@ from vllm_admission import SETTINGS
 from watchdog import LATE, Span, traced
 
 from tests.support import triton_interpreter
-from tests.support.processes import children, hosts_of, tree
+from tests.support.processes import hosts_of, role_of, tree
 from tests.vllm.serving import Server, serve
 
 HERE = Path(__file__).parent
@@ -341,8 +341,7 @@ def kill(found: Found, pid: int, times: int, done: threading.Event) -> None:
     rng = random.Random(1)
     while found.killed < times and not done.wait(rng.uniform(0.5, 2.0)):
         everybody = hosts_of(*tree(pid))
-        roots = everybody - children(*everybody)
-        hosts = everybody - roots - children(*roots)
+        hosts = {pid for pid in everybody if role_of(pid) not in ("nursery", "zygote", "spare")}
         victims = sorted(everybody if rng.random() < 0.1 else hosts)
         if victims:
             with suppress(ProcessLookupError):

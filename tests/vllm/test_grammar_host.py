@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.processes import children, hosts_of, is_alive
+from tests.support.processes import children, hosts_of, is_alive, role_of
 
 GUIDEWAY = {"grammar": ["llguidance", "xgrammar"]}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
@@ -45,10 +45,8 @@ def generated(llm: Any) -> list[tuple[list[int], str]]:
 
 
 def zygotes() -> set[int]:
-    """Those that build strategies, in this process's nurseries."""
-    own = hosts_of(os.getpid())
-    nurseries = own - children(*own)
-    return children(*nurseries)
+    """Those that have strategies and fork the hosts of this process."""
+    return {pid for pid in hosts_of(os.getpid()) if role_of(pid) == "zygote"}
 
 
 def test_the_tokens_stay_also_while_hosts_are_killed(start: Callable[..., Any]) -> None:
