@@ -31,6 +31,7 @@ from tests.support.hostile_strategy import TARDY, WEIGHT
 from tests.support.hostile_strategy import Strategy as HostileStrategy
 from tests.support.hostility import PROMPT, VOCABULARY
 from tests.support.hosts import Makes, inline, makes_hosts, private_bytes, served
+from tests.support.processes import until
 from tests.support.stages import everyday
 
 STOPS = VOCABULARY.stop_token_ids
@@ -275,9 +276,14 @@ def test_whose_rows_are_kept_is_in_no_other_command(made: Makes) -> None:
     bitmask = allocate(1, VOCABULARY.logits_width)
     matcher.fill_bitmask(bitmask, 0)  # the host is there
     assert matcher.accept(ids_of(b"a")) == 1
-    strategy.ask_forced([matcher], 4)
+
+    def is_told() -> bool:
+        strategy.ask_forced([matcher], 4)
+        return bool(matcher.forced)
+
+    until(is_told)  # on a busy machine it may be late
     lane, forced = living._lanes[0], matcher.forced
-    assert forced and matcher.number in living._kept
+    assert matcher.number in living._kept
     before = lane.num_commands
     strategy.ask_forced([matcher], 4)
     assert (lane.num_commands, matcher.forced) == (before, forced)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -35,13 +36,19 @@ class Strategy(Strategy):
             time.sleep(float(os.environ.get("TAKES", "0")))
             if os.environ.get("BREAKS"):
                 raise ValueError("it breaks")
+            if os.environ.get("LEAVES"):
+                import subprocess
+                subprocess.Popen(["sleep", "40"], close_fds=False)
+    if os.environ.get("CLOSES"):
+        def close(self):
+            pass
 @hookimpl
 def guideway_grammar_strategy():
     return Strategy
 """
 
 SERVER = """
-import os, sys
+import os, sys, threading, time
 from dataclasses import replace
 from guideway.api import GuidewayError, Regex
 from guideway.plugins import Plugins
@@ -53,6 +60,14 @@ classes, records = [plugins.load("grammar", "noted")], [plugins.resolve("grammar
 vocabulary = replace(VOCABULARY, logits_width=len(VOCABULARY) + int(os.environ["WIDER"]))
 hosts = GrammarHosts(classes, records, vocabulary, {}, num_compilers=1, path=sys.path, limits=Limits())
 print("starts", flush=True)
+if os.environ.get("FORKS"):
+    def fork():
+        time.sleep(3)
+        if os.fork() == 0:
+            os.close(0), os.close(1)
+            time.sleep(40)
+            os._exit(0)
+    threading.Thread(target=fork, daemon=True).start()
 for line in sys.stdin:
     strategy = hosts.strategies["noted"]
     try:
@@ -212,7 +227,7 @@ import socket
 from guideway.runtime.grammar_hosts.joining import Meeting
 lines = open("/proc/net/unix").read().splitlines()
 addresses = {{line.split()[-1] for line in lines if "@guideway-" in line and line.split()[3] == "00010000"}}
-assert len(addresses) == 2, "of a nursery and a zygote"
+assert len(addresses) >= 2, "of a nursery and a zygote"
 for address in addresses:
     with socket.socket(socket.AF_UNIX) as end:
         end.connect(b"\\0" + address[1:].encode())
@@ -284,3 +299,33 @@ def test_who_joins_what_cannot_be_built_builds_itself(servers: Servers) -> None:
     until(lambda: servers.num_built == 1)
     assert second.nursery() > 0
     assert "it breaks" in first.answer()
+
+
+def test_what_has_something_to_close_is_built_for_each(servers: Servers) -> None:
+    """What one of them closes would be gone for the others."""
+    for _ in range(2):
+        servers.start(WIDER="0", CLOSES="1").nursery()
+    assert (servers.num_imports, servers.num_built) == (1, 2)
+
+
+@pytest.mark.slow
+def test_what_a_plugin_leaves_behind_keeps_nobody_waiting(servers: Servers) -> None:
+    """A program that it started, and that lives on."""
+    first = servers.start(WIDER="0", LEAVES="1")
+    first.nursery()
+    first.end()
+    until(lambda: not hosts_of(first.pid))
+    began = time.monotonic()
+    servers.start(WIDER="0").nursery()
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.slow
+def test_a_fork_of_a_server_keeps_nobody_waiting(servers: Servers) -> None:
+    """Made while its zygote was built."""
+    first = servers.start(WIDER="0", TAKES="2", FORKS="1")
+    first.nursery()
+    first.end()
+    began = time.monotonic()
+    servers.start(WIDER="0").nursery()
+    assert time.monotonic() - began < 20

@@ -7,7 +7,10 @@ the same length in its place: the neighbors' tokens are identical. One of them u
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -384,3 +387,24 @@ def test_one_request_ends_alone_among_drafts(drafting: Any, case: Case) -> None:
     assert worked.outputs[0].finish_reason in ("stop", "length")
     assert ids(together[0]) == ids(together[1])
     assert_nothing_is_left(llm)
+
+
+def test_a_ctrl_c_while_the_core_admits_refuses_nothing(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of vLLM is one process: it is for who generates."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    llm = start({"grammar": ["llguidance"]})
+    core = llm.llm_engine.engine_core.engine_core.scheduler.guest
+    params = SamplingParams(max_tokens=3, structured_outputs=StructuredOutputsParams(regex="[a-c]{6}"))
+
+    def interrupted(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(10)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(core.runtime, "admit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(["Hello"], params)

@@ -102,15 +102,17 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def answer_of(frames: Frames, pid: int, seconds: float) -> Any:
+def answer_of(frames: Frames, pid: int, seconds: float, without: Child | None = None) -> Any:
     """Return what a process answers within so many seconds. Raises TimeoutError if it does not, EOFError if it ended or
-    was stopped, and ValueError for what is no answer."""
+    was stopped, or `without` ended, and ValueError for what is no answer."""
     poll = select.poll()
     poll.register(frames.socket, select.POLLIN)
     end = time.monotonic() + seconds
     while not poll.poll(LOOKS_EVERY * 1000):
         if is_stopped(pid):
             raise EOFError("it was stopped")
+        if without is not None and without.has_ended(0):  # somebody else may have its end of the socket open
+            raise EOFError("it has ended")
         if time.monotonic() > end:
             raise TimeoutError(f"no answer in {seconds:g} s")
     return frames.receive_answer()

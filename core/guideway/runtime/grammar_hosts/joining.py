@@ -25,8 +25,6 @@ VARIABLE = "GUIDEWAY_NURSERY"
 CONNECTS_WITHIN = 10.0
 """Seconds until one that listens takes a connection, also where many come at once."""
 LOOKS_EVERY = 0.05
-ANSWERS_WITHIN = 60.0
-"""Seconds until a nursery has imported what it was asked for, or a zygote is built, and has forked another one."""
 CREDENTIALS = struct.Struct("3i")
 """Process, user and group at the other end, as Linux tells them."""
 
@@ -48,8 +46,8 @@ class Meeting:
     """The place where the processes of a server that are to have the same find the nursery, or the zygote, of the first
     of them.
 
-    A socket without a file, which is free again when that one has ended. Nobody who does not know the secret finds it,
-    and both ends see whether the other one is the same user's.
+    A socket without a file, which is free again when that one has ended. Both ends see whether the other one is the
+    same user's; who does not know the secret does not come there by chance.
     """
 
     def __init__(self, address: bytes) -> None:
@@ -77,17 +75,20 @@ class Meeting:
         if self.listener is not None:
             self.listener.close()
 
-    def join(self, wanted: Any, *, listens_within: float) -> tuple[Child, Frames] | None:
-        """One that was forked from the one that is here, which is told what is `wanted`; None if none is here and
-        listens within so many seconds, or that fails, and this process is to start one."""
+    def join(self, wanted: Any, *, listens_within: float, answers_within: float) -> tuple[Child, Frames] | None:
+        """One that was forked from the one that is here, which is told what is `wanted`; None if none is here that
+        listens within so many seconds and answers within so many, and this process is to start one."""
         end = socket.socket(socket.AF_UNIX)
         try:
             if self._connected(end, listens_within):
                 if (pid := peer_of(end)) is None:
                     raise PermissionError("it is another user's")
-                control = Frames(end)
-                control.send((os.getpid(), wanted))
-                return Child(answer_of(control, pid, ANSWERS_WITHIN)["pid"]), control
+                control, there = Frames(end), Child(pid)
+                try:
+                    control.send((os.getpid(), wanted))
+                    return Child(answer_of(control, pid, answers_within, there)["pid"]), control
+                finally:
+                    there.close()
         except (OSError, *BROKEN) as error:
             log.info("this process starts hosts of its own, since it can share none: %s", error)
         except BaseException:

@@ -26,6 +26,9 @@ IMPORT_SECONDS = 120.0
 LISTENS_WITHIN = 10.0
 """Seconds until one that was started listens for other processes."""
 
+JOINS_WITHIN = 60.0
+"""Seconds until another process's has imported what this one needs, and forked one for it."""
+
 ANSWER_SECONDS = 10.0
 
 
@@ -114,12 +117,15 @@ class Nursery:
             self._ask(("reap", self._ended.pop()), ANSWER_SECONDS)
 
     def _ask(self, command: Any, seconds: float, *ends: socket.socket) -> Any:
-        """Return what the process answers. Ends it where there is none: a late one would be taken for the next."""
+        """Return what the process answers, to which the `ends` go. Ends it where there is no answer: a late one would
+        be taken for the next."""
         assert self._control is not None and self._process is not None
         try:
             self._control.send(command)
             if ends:
                 socket.send_fds(self._control.socket, [b"\0"], [end.fileno() for end in ends])
+                for end in ends:  # what is forked from this process meanwhile must not keep them
+                    end.close()
             return answer_of(self._control, self._process.pid, seconds)
         except BaseException:
             self._end()
@@ -128,7 +134,10 @@ class Nursery:
     def _start(self, records: Sequence[PluginRecord]) -> None:
         self._end()
         meeting = Meeting.of(self._key[1])
-        if meeting is not None and (joined := meeting.join(tuple(records), listens_within=LISTENS_WITHIN)) is not None:
+        joined = None
+        if meeting is not None:
+            joined = meeting.join(tuple(records), listens_within=LISTENS_WITHIN, answers_within=JOINS_WITHIN)
+        if joined is not None:
             self._process, self._control = joined
             joined[1].socket.settimeout(ANSWER_SECONDS)
             return
@@ -173,6 +182,8 @@ class Nursery:
             raise
         finally:
             theirs.close()
+            if listener is not None:
+                listener.close()
         try:
             self._process = Child(answer_of(control, starter.pid, IMPORT_SECONDS)["pid"])
             self._control = control

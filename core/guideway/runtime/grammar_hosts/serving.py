@@ -106,7 +106,10 @@ class StrategySpec(Spec):
     options: dict[str, dict[str, Any]]
 
     @property
-    def shared(self) -> str:
+    def shared(self) -> str | None:
+        classes = [load(record).component for record in self.records]
+        if any(cls.close is not GrammarStrategy.close for cls in classes):
+            return None  # what one process closes would be gone for the others
         return repr((self.records, self.options, self.vocabulary.fingerprint))
 
     def build(self) -> Built:
@@ -139,7 +142,14 @@ def main(descriptor: int, listener: int | None = None) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     gc.disable()  # what is imported stays: to look through it again and again takes time
+    _keep_from_others(descriptor, *([] if listener is None else [listener]))
     _nurse(socket.socket(fileno=descriptor), None if listener is None else _listening(listener))
+
+
+def _keep_from_others(*descriptors: int) -> None:
+    """Let no program that a plugin starts have them."""
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
 
 
 def _listening(descriptor: int) -> socket.socket:
@@ -289,6 +299,7 @@ def _fork_on_demand(
                 control.answer({"status": None})
             continue
         _, descriptors, _, _ = socket.recv_fds(control.socket, 1, 3)
+        _keep_from_others(*descriptors)
         if before is not None:
             before(argument)
         try:

@@ -205,10 +205,10 @@ class Zygote:
 
     def _build(self) -> None:
         meeting = None if self.spec.shared is None else Meeting.of(self.spec.path, self.spec.what, self.spec.shared)
-        if (
-            meeting is not None
-            and (joined := meeting.join(dict(os.environ), listens_within=IMPORT_SECONDS)) is not None
-        ):
+        joined = None
+        if meeting is not None:
+            joined = meeting.join(dict(os.environ), listens_within=IMPORT_SECONDS, answers_within=START_SECONDS)
+        if joined is not None:
             self._process, self._control = joined
             self._control.socket.settimeout(ANSWER_SECONDS)
             self._is_orphan = True

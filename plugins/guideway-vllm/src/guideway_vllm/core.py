@@ -21,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 from guideway.api import Fault, GuidewayError, PluginError, Stage, StepBatch
 from guideway.api.bitmask import allow_only, num_words
-from guideway.errors import passable, text_of
+from guideway.errors import contain, passable, text_of
 from guideway.plugins import Plugins
 from guideway.runtime import Admission, Journal, Runtime
 from numpy.typing import NDArray
@@ -373,6 +373,7 @@ class Core:
             admission = self.runtime.admit(ours, None if carries_only(params) else bans_of(params))
         except BaseException as error:  # whatever it is, vLLM must hear of it, and expects no other than an Exception
             self._refuse(request_id, ready, error if isinstance(error, Exception) else GuidewayError(text_of(error)))
+            contain(error)  # in the thread that takes the steps it may be a Ctrl-C
             return
         state, compilation = RequestState(admission), admission.compilation
         with self._lock:

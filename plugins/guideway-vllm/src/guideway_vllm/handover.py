@@ -48,7 +48,7 @@ def taken_over(vllm_config: Any) -> Vocabulary | None:
     _, path = _told(vllm_config)
     if path and not path.startswith(f"/proc/{os.getpid()}/"):
         with suppress(OSError):  # it has ended, or is in another container
-            return _read(path)
+            return _read(os.environ[VARIABLE])
     return None
 
 
@@ -67,7 +67,7 @@ def _told(vllm_config: Any) -> tuple[int, str]:
 
 
 @lru_cache(maxsize=1)
-def _read(path: str) -> Vocabulary:
-    with Path(path).open("rb") as file:
+def _read(told: str) -> Vocabulary:
+    with Path(told.rpartition(":")[2]).open("rb") as file:
         found: Vocabulary = pickle.load(file)  # out of the memory of the process that started this one
         return found
