@@ -22,7 +22,7 @@ ELSEWHERE = {
 }
 """Pages with a test of their own, which takes all their blocks in turn and says more of what comes of them."""
 
-SLOW = {"docs/cookbook.md", "docs/serving.md", "plugins/guideway-xla/README.md"}
+SLOW = {"docs/cookbook.md", "docs/serving.md", "plugins/guideway-cpu/README.md", "plugins/guideway-xla/README.md"}
 """Pages whose programs take long."""
 
 

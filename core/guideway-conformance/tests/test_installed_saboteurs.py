@@ -13,7 +13,6 @@ import pytest
 from guideway.plugins.scaffold import new_package
 
 from tests.support.environments import BUILD
-from tests.support.stages import everyday
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,8 @@ BUGS = {
 }
 
 
-@pytest.mark.parametrize("name", everyday(BUGS, "forgets-a-token"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUGS)
 def test_the_program_says_what_is_wrong(name: str, tmp_path: Path) -> None:
     bug = BUGS[name]
     project, wheels, site = tmp_path / "project", tmp_path / "wheels", tmp_path / "site"

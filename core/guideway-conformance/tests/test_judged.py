@@ -135,7 +135,8 @@ def test_a_mistake_is_caught(mutant: Mutant, tmp_path: Path) -> None:
     assert (found is None) == (mutant.survives or mutant.correct), found
 
 
-@pytest.mark.parametrize("plugin", everyday(CORRECT))
+@pytest.mark.slow
+@pytest.mark.parametrize("plugin", CORRECT)
 def test_a_correct_plugin_is_certified(plugin: str) -> None:
     name, _, qualname = plugin.partition(".")
     module = import_module(f"judged.plugins.{name}")

@@ -19,6 +19,7 @@ EVERY_DAY = 20
 LONG = {
     *("grammar.released_grammars_are_freed", "grammar.has_something_to_test", "grammar.forks_go_to_other_threads"),
     *("grammar.matchers_are_independent", "grammar.stop_tokens_are_those_of_the_matcher"),
+    "grammar.constraints_that_live_together_are_told_apart",
 }
 """Checks that take seconds, of saboteurs which are only tested there."""
 

@@ -13,7 +13,6 @@ from guideway import JsonSchema, Limits, Regex, SamplingParams
 from prometheus_client import REGISTRY
 
 from tests.support.distributions import install
-from tests.support.stages import everyday
 
 LIMITS = Limits(fill_seconds=5.0, late_seconds=0.03, late_fills=1000)
 PARAMS = [
@@ -39,11 +38,8 @@ def outputs(**options: Any) -> list[Any]:
     return [result.outputs[0] for result in results]
 
 
-@pytest.mark.parametrize(
-    "options",
-    everyday([{}, {"num_speculative_tokens": 3}, {"max_num_seqs": 2}], {"num_speculative_tokens": 3}),
-    ids=str,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"num_speculative_tokens": 3}, {"max_num_seqs": 2}], ids=str)
 def test_tokens_and_their_probabilities_are_the_same(options: dict[str, Any]) -> None:
     before = REGISTRY.get_sample_value("guideway_late_rows_total", {"strategy": "hostile"}) or 0.0
     expected = outputs(grammar_host="inline", **options)

@@ -66,9 +66,8 @@ def outputs(engine: Engine) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(
-    "settings", everyday([{}, {"executor": "process"}, {"num_speculative_tokens": 3}], {"num_speculative_tokens": 3})
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, {"executor": "process"}, {"num_speculative_tokens": 3}])
 def test_the_tokens_stay_also_while_hosts_are_killed(settings: dict[str, Any]) -> None:
     settings = {"grammar": ("llguidance",), "modifiers": ("hello", *PROBES), "max_num_seqs": 16, **settings}
     with Engine("demo", **settings) as engine:

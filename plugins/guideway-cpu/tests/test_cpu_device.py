@@ -235,6 +235,7 @@ def test_interrupts_are_raised_when_all_threads_have_ended() -> None:
     assert sorted(ended) in ([0, 1, 2], [1, 2])  # the first may have been interrupted itself
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_or_loaded_for_a_request() -> None:
     script = """
 import numba, torch, test_cpu_device
