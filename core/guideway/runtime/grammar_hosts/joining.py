@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 VARIABLE = "GUIDEWAY_NURSERY"
 """The environment variable with the secret that the processes of a server share."""
 CONNECTS_WITHIN = 10.0
-"""Seconds until one that listens takes a connection, also where many come at once."""
+"""Seconds that it may take to connect to one that listens, and to send it what is wanted."""
 LOOKS_EVERY = 0.05
 CREDENTIALS = struct.Struct("3i")
 """Process, user and group at the other end, as Linux tells them."""
