@@ -15,7 +15,7 @@ import pytest
 from guideway.runtime.grammar_hosts.joining import VARIABLE
 
 from tests.support.distributions import install
-from tests.support.processes import hosts_of, is_alive, role_of, until
+from tests.support.processes import children, hosts_of, is_alive, role_of, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the place where they meet is Linux's")
 
@@ -282,8 +282,7 @@ def test_a_zygote_that_is_lost_comes_from_the_others(servers: Servers) -> None:
 
 def test_who_cannot_join_builds_itself(servers: Servers) -> None:
     first, second = servers.start(WIDER="0"), servers.start(WIDER="0")
-    first.nursery()
-    (zygote,) = (pid for pid in hosts_of(first.pid) if role_of(pid) == "zygote")
+    (zygote,) = children(first.nursery())
     os.kill(zygote, signal.SIGSTOP)
     try:
         second.nursery()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.processes import children, hosts_of, is_alive, role_of
+from tests.support.processes import children, hosts_of, is_alive, role_of, until
 
 GUIDEWAY = {"grammar": ["llguidance", "xgrammar"]}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
@@ -57,7 +57,7 @@ def test_the_tokens_stay_also_while_hosts_are_killed(start: Callable[..., Any]) 
 
     llm = start(GUIDEWAY | {"grammar_host": "process"}, speculative_config=NGRAM)
     assert generated(llm) == here
-    assert len(zygotes() - before) == 2, "one of the front end, one of the engine core"
+    until(lambda: len(zygotes() - before) == 2)  # of front end and core; what they fork has their name for a moment
     assert children(*zygotes())
 
     killed: set[int] = set()
