@@ -178,13 +178,14 @@ def handed(feedback: Mapping[str, Feedback] | None, name: str) -> Feedback | Non
     return MappingProxyType(found)
 
 
-def token_logprobs(logprobs: Logprobs, first_row: int, token_ids: Sequence[int], k: int) -> list[TokenLogprobs]:
-    """Return what `logprobs` says of `token_ids`, which were drawn (or given) at `first_row` and the rows after it,
-    with the `k` most likely tokens of each."""
-    start = int(np.searchsorted(logprobs.rows, first_row))
-    rows = slice(start, start + len(token_ids))
-    top_ids, top = logprobs.top_ids[rows, :k].tolist(), logprobs.top[rows, :k].tolist()
+def token_logprobs(logprobs: Logprobs, start: int, token_ids: Sequence[int], k: int) -> list[TokenLogprobs]:
+    """Return what the entries of `logprobs` from index `start` on (an index into its arrays, not a row of the step) say
+    of `token_ids`, one entry per token, with the `k` most likely tokens of each."""
+    entries = slice(start, start + len(token_ids))
+    top_ids, top = logprobs.top_ids[entries, :k].tolist(), logprobs.top[entries, :k].tolist()
     return [
         TokenLogprobs(token_id, chosen, tuple(zip(ids, values, strict=True)))
-        for token_id, chosen, ids, values in zip(token_ids, logprobs.chosen[rows].tolist(), top_ids, top, strict=True)
+        for token_id, chosen, ids, values in zip(
+            token_ids, logprobs.chosen[entries].tolist(), top_ids, top, strict=True
+        )
     ]

@@ -56,19 +56,20 @@ class DecodeOutputs:
         """Those of each sequence's final tokens, if it asked for them; else none."""
         if logprobs is None:
             return [[] for _ in sampled]
-        found: list[list[TokenLogprobs]] = []
-        for i, (work, token_ids) in enumerate(zip(sampled, finals, strict=True)):
-            asked = work.sequence.logprobs is not None
-            k = work.sequence.request.params.logprobs or 0
-            found.append(token_logprobs(logprobs, int(batch.row_start[i]), token_ids, k) if asked else [])
-        return found
+        starts = np.searchsorted(logprobs.rows, batch.row_start[:-1]).tolist()
+        return [
+            token_logprobs(logprobs, start, token_ids, work.sequence.request.params.logprobs or 0)
+            if work.sequence.logprobs is not None
+            else []
+            for work, token_ids, start in zip(sampled, finals, starts, strict=True)
+        ]
 
     def keep_scores(self, scored: list[Work], score: Score, logprobs: Logprobs) -> None:
-        """Put the scores of prompts to those that their requests have."""
-        row = 0
+        """Add the scores of a step to those that each request has; entry i of `logprobs` is of token i of `score`."""
+        start = 0
         for work in scored:
             found = work.sequence.group.prompt_logprobs
             assert found is not None
-            token_ids = score.token_ids[row : row + work.num_scored].tolist()
-            found += token_logprobs(logprobs, row, token_ids, work.sequence.request.params.prompt_logprobs or 0)
-            row += work.num_scored
+            token_ids = score.token_ids[start : start + work.num_scored].tolist()
+            found += token_logprobs(logprobs, start, token_ids, work.sequence.request.params.prompt_logprobs or 0)
+            start += work.num_scored

@@ -51,13 +51,13 @@ class Stepper:
         launched.result()
         outputs = sampling.results()
         output = outputs[0]
+        if forward.score is not None:  # before the cache counts their tokens: those that it has are not scored again
+            self._outputs.keep_scores(scored, forward.score, output.prompt)
         self._cache.executed(forward.first_move + len(forward.moves))
         for work in works:
             for slot, token_ids in zip(work.sequence.slots, work.appends, strict=True):
                 if token_ids:
                     self._cache.advance(slot, token_ids)
-        if forward.score is not None:
-            self._outputs.keep_scores(scored, forward.score, output.prompt)
         failed = self._failed(works, outputs)
         if batch is None:
             return failed
