@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import hmac
+import json
 import os
+import pickle
+import secrets
 import signal
+import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
+from operator import xor
 from pathlib import Path
+from typing import Any
 
 import pytest
-from guideway.runtime.grammar_hosts.joining import VARIABLE
+from guideway.runtime.grammar_hosts.joining import VARIABLE, Listener
 
 from tests.support.distributions import install
 from tests.support.processes import children, hosts_of, is_alive, role_of, until
@@ -208,31 +218,135 @@ def test_who_gets_no_answer_imports_itself(servers: Servers) -> None:
     assert first.nursery("[b-z]") == stopped
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("said", [b"", b"\0\0\0\0\0\0\0\4nono", b"\xff" * 64], ids=["nothing", "no pickle", "no frame"])
-def test_what_else_comes_there_harms_nobody(servers: Servers, said: bytes) -> None:
+def listening(*pids: int) -> list[bytes]:
+    """The addresses at which these processes listen."""
+    links = (str(link.readlink()) for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir())
+    inodes = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
+    lines = (line.split() for line in Path("/proc/net/unix").read_text("utf-8").splitlines()[1:])
+    accepting = "00010000"
+    return sorted({b"\0" + line[-1][1:].encode() for line in lines if line[3] == accepting and line[6] in inodes})
+
+
+def connected(address: bytes) -> socket.socket:
+    end = socket.socket(socket.AF_UNIX)
+    end.connect(address)
+    end.settimeout(30)
+    return end
+
+
+def test_what_strangers_say_is_not_read(servers: Servers, tmp_path: Path) -> None:
+    """Nor does one who says nothing keep others waiting."""
     first = servers.start()
     first.nursery()
-    done = subprocess.run(
-        [sys.executable, "-c", SPEAKS.format(pid=first.pid, said=said)], env=servers._environment, text=True
-    )
-    assert done.returncode == 0
-    servers.start().nursery()
-    servers.start(WIDER="0").nursery()  # as the first
-    assert (servers.num_imports, servers.num_built) == (1, 2)
+    addresses = listening(*hosts_of(first.pid))
+    assert len(addresses) == 2, "of a nursery and a zygote"
+    executed = tmp_path / "executed"
+    data = pickle.dumps(Executed(executed))
+    frame = struct.pack("!Q", len(data)) + data
+    for address in addresses:
+        for said in (b"", b"nonsense", b"\xff" * 64, frame, bytes(64) + frame, frame.ljust(64, b"\0")):
+            with connected(address) as end:
+                end.sendall(said)
+                end.shutdown(socket.SHUT_WR)
+                assert len(receive_all(end)) <= 32, "no more than a nonce"
+    silent = [connected(address) for address in addresses for _ in range(200)]
+    try:
+        servers.start(WIDER="0").nursery()
+        servers.start(WIDER="1").nursery()
+    finally:
+        for end in silent:
+            end.close()
+    assert (servers.num_imports, servers.num_built) == (1, 2), "those who know the secret were let in"
+    assert not executed.exists()
 
 
-SPEAKS = """
-import socket
-from guideway.runtime.grammar_hosts.joining import Meeting
-lines = open("/proc/net/unix").read().splitlines()
-addresses = {{line.split()[-1] for line in lines if "@guideway-" in line and line.split()[3] == "00010000"}}
-assert len(addresses) >= 2, "of a nursery and a zygote"
-for address in addresses:
-    with socket.socket(socket.AF_UNIX) as end:
-        end.connect(b"\\0" + address[1:].encode())
-        end.sendall({said!r})
-"""
+class Executed:
+    """What leaves a file where it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self._file,)
+
+
+def receive_all(end: socket.socket) -> bytes:
+    received = b""
+    with suppress(ConnectionResetError):  # it left something unread
+        while more := end.recv(1 << 16):
+            received += more
+    return received
+
+
+def test_a_stranger_in_their_place_is_told_nothing(servers: Servers) -> None:
+    """One who listens where the first of them did."""
+    first = servers.start()
+    first.nursery()
+    addresses = listening(*hosts_of(first.pid))
+    first.end()
+    until(lambda: not hosts_of(first.pid))
+    told: list[bytes] = []
+
+    def impersonate(listener: socket.socket) -> None:
+        end, _ = listener.accept()
+        with end:
+            said = json.dumps({"pid": os.getpid()}).encode()
+            end.sendall(bytes(64) + struct.pack("!Q", len(said)) + said)
+            told.append(receive_all(end))
+
+    listeners = [socket.socket(socket.AF_UNIX) for _ in addresses]
+    for listener, address in zip(listeners, addresses, strict=True):
+        listener.bind(address)
+        listener.listen()
+        threading.Thread(target=impersonate, args=(listener,), daemon=True).start()
+    try:
+        servers.start(WIDER="0", PLANTED="known to nobody").nursery()
+    finally:
+        for listener in listeners:
+            listener.close()
+    until(lambda: len(told) == len(addresses))
+    assert [len(said) for said in told] == [64, 64], "a nonce and a proof"
+    assert servers.num_imports == 2
+
+
+def test_only_the_right_proof_is_taken() -> None:
+    key, other = bytes(32), bytes([1] * 32)
+    address = b"\0guideway-test-" + secrets.token_hex(8).encode()
+
+    def is_taken(proves: Callable[[bytes], bytes]) -> bool:
+        with connected(address) as end:
+            next(listener.proven(listener.sockets()), None)
+            end.sendall(proves(end.recv(64)))
+            joined = list(listener.proven(listener.sockets()[1:]))
+            for each in joined:
+                each.close()
+            return bool(joined)
+
+    def right(nonce: bytes, key: bytes = key, role: bytes = b"joins") -> bytes:
+        ours = secrets.token_bytes(32)
+        return ours + hmac.digest(key, role + nonce + ours, "sha256")
+
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(address)
+        sock.listen()
+        listener = Listener(sock, key)
+        assert is_taken(right)
+        assert not is_taken(partial(right, key=other)), "of another meeting"
+        assert not is_taken(partial(right, role=b"listens")), "reflected"
+        assert not is_taken(lambda _: right(bytes(32))), "replayed"
+        assert not is_taken(lambda nonce: right(nonce)[:-1])
+        for bit in range(0, 512, 7):
+            changed = bytearray(64)
+            changed[bit // 8] = 1 << bit % 8
+            assert not is_taken(lambda nonce, changed=changed: bytes(map(xor, right(nonce), changed)))  # type: ignore[misc]
+        kept = [connected(address) for _ in range(5)]
+        for _ in kept:
+            assert not list(listener.proven([sock]))
+        assert len(listener.sockets()) == 6
+        listener.close()
+        for end in kept:
+            with end:
+                assert len(receive_all(end)) == 32
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from typing import Any
 
 from guideway.runtime.grammar_hosts.messages import Frames
 
-__all__ = ["Child", "answer_of", "is_stopped"]
+__all__ = ["Child", "answer_of", "await_bytes", "is_stopped"]
 
 LOOKS_EVERY = 0.1
 """Seconds between two looks at whether who should answer was stopped."""
@@ -103,8 +103,15 @@ def is_stopped(pid: int) -> bool:
 
 
 def answer_of(frames: Frames, pid: int, seconds: float, without: Child | None = None) -> Any:
-    """Return what a process answers within so many seconds. Raises TimeoutError if it does not, EOFError if it ended or
-    was stopped, or `without` ended, and ValueError for what is no answer."""
+    """Return what a process answers within so many seconds. Raises what `await_bytes` raises, and ValueError for what
+    is no answer."""
+    await_bytes(frames, pid, seconds, without)
+    return frames.receive_answer()
+
+
+def await_bytes(frames: Frames, pid: int, seconds: float, without: Child | None = None) -> None:
+    """Wait until a process has sent something. Raises TimeoutError if it does not within so many seconds, and EOFError
+    if it ended or was stopped, or `without` ended."""
     poll = select.poll()
     poll.register(frames.socket, select.POLLIN)
     end = time.monotonic() + seconds
@@ -115,4 +122,3 @@ def answer_of(frames: Frames, pid: int, seconds: float, without: Child | None = 
             raise EOFError("it has ended")
         if time.monotonic() > end:
             raise TimeoutError(f"no answer in {seconds:g} s")
-    return frames.receive_answer()

@@ -109,10 +109,10 @@ class Frames:
             raise EOFError(str(error)) from error
 
     def receive_bytes(self) -> bytes:
-        (size,) = HEADER.unpack(self._exactly(HEADER.size))
+        (size,) = HEADER.unpack(self.receive_exactly(HEADER.size))
         if size > self._most:
             raise EOFError(f"a frame of {size} bytes")
-        return self._exactly(size)
+        return self.receive_exactly(size)
 
     def has_news(self) -> bool:
         """Return whether there is something to receive, or the other end is gone."""
@@ -123,7 +123,8 @@ class Frames:
     def close(self) -> None:
         self.socket.close()
 
-    def _exactly(self, size: int) -> bytes:
+    def receive_exactly(self, size: int) -> bytes:
+        """Receive so many bytes, which are no frame."""
         try:
             data = self.socket.recv(min(size, MOST_AT_ONCE))
             if len(data) == size:  # as nearly all are

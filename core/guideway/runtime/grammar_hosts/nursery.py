@@ -142,9 +142,9 @@ class Nursery:
             joined[1].socket.settimeout(ANSWER_SECONDS)
             return
         with meeting or nullcontext():
-            self._start_anew(None if meeting is None else meeting.listener)
+            self._start_anew(meeting)
 
-    def _start_anew(self, listener: socket.socket | None) -> None:
+    def _start_anew(self, meeting: Meeting | None) -> None:
         if not sys.executable:
             raise PluginLoadError(
                 "hosts are started with sys.executable, which is empty here; set grammar_host and modifier_host to "
@@ -153,6 +153,7 @@ class Nursery:
             )
         ours, theirs = socket.socketpair()
         descriptor = theirs.fileno()
+        listener = None if meeting is None else meeting.listener
         # modules are found where the serving process finds them, and not in the folder it was started in
         descriptors = [descriptor] if listener is None else [descriptor, listener.fileno()]
         command = [
@@ -185,6 +186,8 @@ class Nursery:
             if listener is not None:
                 listener.close()
         try:
+            if meeting is not None and listener is not None:
+                control.send_bytes(meeting.key)
             self._process = Child(answer_of(control, starter.pid, IMPORT_SECONDS)["pid"])
             self._control = control
         except BaseException:

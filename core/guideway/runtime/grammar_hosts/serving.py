@@ -33,7 +33,7 @@ from guideway.plugins.index import PluginRecord
 from guideway.plugins.loading import load
 from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon, Reserve
 from guideway.runtime.forced import Forcing
-from guideway.runtime.grammar_hosts.joining import VARIABLE, peer_of
+from guideway.runtime.grammar_hosts.joining import VARIABLE, Listener
 from guideway.runtime.grammar_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Frames, Job, SharedMasks, words_of
 from guideway.runtime.grammar_hosts.upkeep import Heap, die_with_parent, limit_memory, show_as, show_owner
 from guideway.runtime.mask_block import GUARD, fill_between_guards
@@ -159,11 +159,12 @@ def _listening(descriptor: int) -> socket.socket:
     return others
 
 
-def _nurse(end: socket.socket, others: socket.socket | None = None) -> None:
+def _nurse(end: socket.socket, listening: socket.socket | None = None) -> None:
     """Fork zygotes, until the other end is closed."""
     show_as("nursery")
     control = Frames(end, most=1 << 40)
     with suppress(EOFError):
+        others = None if listening is None else Listener(listening, control.receive_bytes())
         control.answer({"pid": os.getpid()})
         _fork_on_demand(control, {"fork": _zygote}, before=_import, others=others, joined=_nurse_another)
 
@@ -173,17 +174,15 @@ def _nurse_another(end: socket.socket, _: object) -> None:
 
 
 def _let_join(
-    others: socket.socket,
+    end: socket.socket,
+    others: Listener,
     control: Frames,
     before: Callable[[Any], None] | None,
     joined: Callable[[socket.socket, Any], None],
 ) -> None:
-    """Fork a process for another one, which says what it wants, as nobody's child."""
-    end, _ = others.accept()
+    """Fork a process for another one, which knows the key and says what it wants, as nobody's child."""
     with end:
         end.settimeout(SPEAKS_WITHIN)
-        if peer_of(end) is None:
-            return
         owner, wanted = Frames(end).receive()
         end.settimeout(None)
         if before is not None:
@@ -214,11 +213,12 @@ def _import(records: Sequence[PluginRecord]) -> None:
 def _zygote(descriptors: Sequence[int], _: object) -> None:
     """Build the plugins, and fork hosts until the other end of the socket is closed."""
     control = Frames(socket.socket(fileno=descriptors[0]), most=1 << 40)
-    others = _listening(descriptors[1]) if len(descriptors) > 1 else None
+    listening = _listening(descriptors[1]) if len(descriptors) > 1 else None
     try:
         environ: dict[str, str]
         spec: Spec
-        environ, spec = control.receive()
+        key: bytes
+        environ, spec, key = control.receive()
         _set_environment(environ)  # it may be another one than when the nursery was started
         sys.path[:] = spec.path
         built = spec.build()
@@ -230,7 +230,7 @@ def _zygote(descriptors: Sequence[int], _: object) -> None:
         plugin = getattr(error, "plugin", "")
         control.answer({"error": {**words_of(error), "field": field, "plugin": plugin, "said": str(error)}})
         return
-    _fork_hosts(control, spec, built, others)
+    _fork_hosts(control, spec, built, None if listening is None else Listener(listening, key))
 
 
 def _set_environment(environ: Mapping[str, str]) -> None:
@@ -240,7 +240,7 @@ def _set_environment(environ: Mapping[str, str]) -> None:
     os.environ.pop(VARIABLE, None)
 
 
-def _fork_hosts(control: Frames, spec: Spec, built: Built, others: socket.socket | None = None) -> None:
+def _fork_hosts(control: Frames, spec: Spec, built: Built, others: Listener | None = None) -> None:
     """Say that the plugins are built, and fork hosts until the other end of the socket is closed."""
     show_as("zygote")
     control.answer({"error": None})
@@ -278,18 +278,21 @@ def _fork_on_demand(
     children: dict[str, Callable[[Sequence[int], Any], None]],
     before: Callable[[Any], None] | None = None,
     *,
-    others: socket.socket | None,
+    others: Listener | None,
     joined: Callable[[socket.socket, Any], None],
 ) -> None:
     """Answer commands until the other end of the socket is closed, which raises EOFError. A child, by the command to
     fork it, has the descriptors and the argument of the command; `before` is given the argument before. Nobody is told
-    of a spare, which nobody waits for. At the socket `others` come processes that are to have one of their own, which
-    does what `joined` does with the end that they have and what they want."""
+    of a spare, which nobody waits for. At `others` come processes that are to have one of their own, which does what
+    `joined` does with the end that they have and what they want."""
     while True:
-        if others is not None and control.socket not in select.select([control.socket, others], [], [])[0]:
-            with suppress(Exception):  # whatever comes there must not end what is served here
-                _let_join(others, control, before, joined)
-            continue
+        if others is not None:
+            ready = select.select([control.socket, *others.sockets()], [], [], others.seconds)[0]
+            if control.socket not in ready:
+                for joining in others.proven(ready):
+                    with suppress(Exception):  # whatever comes there must not end what is served here
+                        _let_join(joining, others, control, before, joined)
+                continue
         command, argument = control.receive()
         if command == "reap":
             try:

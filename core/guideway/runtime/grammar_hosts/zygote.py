@@ -215,15 +215,16 @@ class Zygote:
             answer_of(self._control, self._process.pid, ANSWER_SECONDS)
             return
         with meeting or nullcontext():
-            self._build_anew(None if meeting is None else meeting.listener)
+            self._build_anew(meeting)
 
-    def _build_anew(self, listener: socket.socket | None) -> None:
+    def _build_anew(self, meeting: Meeting | None) -> None:
         ours, theirs = socket.socketpair()
         ours.settimeout(ANSWER_SECONDS)  # one that was stopped takes no long command
         self._control = Frames(ours)
         with theirs:
+            listener = None if meeting is None else meeting.listener
             self._process = self._nursery.fork(self.spec.records, theirs, listener)
-        self._control.send((dict(os.environ), self.spec))
+        self._control.send((dict(os.environ), self.spec, b"" if meeting is None else meeting.key))
         error = answer_of(self._control, self._process.pid, START_SECONDS)["error"]
         if error is not None:
             if error["field"]:
