@@ -1,1 +1,0 @@
-"""Correct plugins, as strangers write them."""
