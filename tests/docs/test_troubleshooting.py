@@ -25,6 +25,7 @@ from guideway import (
 )
 from guideway.command_line.program import main
 from guideway.plugins import Plugins
+from guideway_engine.command_line.lines import Lines
 from guideway_vllm.config import GuestConfig
 from pydantic import BaseModel, field_validator
 
@@ -162,6 +163,16 @@ def command(_: Path) -> str:
     return said.getvalue()
 
 
+def answers_in_use(tmp: Path) -> None:
+    with Lines(str(tmp / "answers.jsonl")):
+        Lines(str(tmp / "answers.jsonl"))
+
+
+def answered_twice(tmp: Path) -> None:
+    (tmp / "answers.jsonl").write_text('{"id": "a", "finish_reason": "stop"}\n' * 2, "utf-8")
+    Lines(str(tmp / "answers.jsonl"), resume=True)
+
+
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
     with Engine("demo", grammar=("llguidance", "xgrammar"), max_num_seqs=4) as engine:
@@ -197,6 +208,8 @@ def scenarios(engine: Engine) -> dict[str, Callable[[Path], object]]:
         "a full queue": full,
         "a closed engine": closed,
         "a misspelt option": command,
+        "answers in use": answers_in_use,
+        "answered twice": answered_twice,
         "a misspelt key": guest(guidway={}),
         "a misspelt setting": guest(guideway={"gramar": ["llguidance"]}),
         "mixins": guest(guideway={"grammar": ["llguidance"], "worker_mixins": ["layer_timing"]}),

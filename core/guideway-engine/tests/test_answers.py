@@ -37,7 +37,7 @@ def job(name: str, params: SamplingParams | None = None) -> Job:
 
 
 def print_line(index: int, job: Job, result: GenerationResult) -> None:
-    Lines(None, append=False).write(line_of(index, job, result), job.id)
+    Lines(None).write(line_of(index, job, result), job.id)
 
 
 def test_a_line_has_the_first_output_and_all_of_them_if_there_are_more(capsys: pytest.CaptureFixture[str]) -> None:

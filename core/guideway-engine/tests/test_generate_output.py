@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -23,7 +24,7 @@ from guideway.errors import UnsupportedGrammar
 from guideway_demo_model import DemoModel
 from guideway_engine.command_line.answers import Answers
 from guideway_engine.command_line.jobs import Job
-from guideway_engine.command_line.lines import Lines, OutputLost, resumed
+from guideway_engine.command_line.lines import Lines, OutputLost
 from guideway_llguidance.strategy import Strategy
 
 from tests.support.distributions import install
@@ -55,7 +56,7 @@ def prompts(path: Path, *lines: dict[str, Any] | bytes) -> str:
 
 def test_answers_are_in_the_order_of_the_input_and_at_an_interrupt_all_that_are_ready(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
-    with Lines(str(path), append=False) as lines:
+    with Lines(str(path)) as lines:
         answers = Answers([job("a"), job("b"), job("c"), job("d")], lines)
         answers.keep(1, result("B"))
         answers.keep(3, result("D"))
@@ -104,8 +105,8 @@ def test_resuming_keeps_whole_answers_and_drops_the_rest(tmp_path: Path) -> None
     path = tmp_path / "answers.jsonl"
     jobs = [job(name) for name in "abcde"]
     digests = {name: f"of {name}" for name in "abcde"}
-    assert resumed(str(path), digests) == set()
-    with Lines(str(path), append=False, digests=digests) as lines:
+    with Lines(str(path), resume=True, digests=digests) as lines:
+        assert lines.done == set()
         answers = Answers(jobs, lines)
         answers.keep(0, result("A\u2028\u0085"))
         answers.keep(1, result("", FinishReason.REFUSED, error=InvalidRequest("no", field="prompt")))
@@ -116,14 +117,124 @@ def test_resuming_keeps_whole_answers_and_drops_the_rest(tmp_path: Path) -> None
         file.write(b'{"index": 4, "id": "e", "text": "torn')
     before = path.read_bytes()
     with pytest.raises(InvalidRequest, match=r"line 3 is no answer to what is asked now under the id 'c'"):
-        resumed(str(path), digests | {"c": "another"})
+        Lines(str(path), resume=True, digests=digests | {"c": "another"})
     assert path.read_bytes() == before
-    assert resumed(str(path), digests | {"b": "another", "e": "another"}) == {"a", "c"}
+    with Lines(str(path), resume=True, digests=digests | {"b": "another", "e": "another"}) as lines:
+        assert lines.done == {"a", "c"}
     assert [json.loads(line)["id"] for line in path.read_bytes().split(b"\n")[:-1]] == ["a", "c"]
     assert path.stat().st_mode & 0o777 == 0o640
     assert [each.name for each in tmp_path.iterdir()] == ["answers.jsonl"]
     with pytest.raises(InvalidRequest, match="regular file"):
-        resumed(os.devnull, digests)
+        Lines(os.devnull, resume=True)
+
+
+def test_two_runs_do_not_share_a_file(tmp_path: Path) -> None:
+    """Whichever of the two is to be new or to go on: the second is refused, and the first loses nothing."""
+    path, digests = tmp_path / "answers.jsonl", {"a": "of a", "b": "of b"}
+    for first, second in itertools.product((False, True), repeat=2):
+        with Lines(str(path), resume=first, digests=digests) as lines:
+            with pytest.raises(InvalidRequest, match=rf"process {os.getpid()} \(.*\) is using it") as refused:
+                Lines(str(path), resume=second, digests=digests)
+            assert refused.value.field == "output"
+            Answers([job("a"), job("b")], lines).keep(0, result("A"))
+            with pytest.raises(InvalidRequest, match="is using it"):
+                Lines(str(path), resume=second, digests=digests)
+        assert written(path) == [("a", "A")]
+        path.unlink()
+    # what is written when a file is replaced is locked, too
+    path.write_text('{"id": "a", "finish_reason": "refused"}\n', encoding="utf-8")
+    with Lines(str(path), resume=True, digests=digests) as lines:
+        with pytest.raises(InvalidRequest, match="is using it"):
+            Lines(str(path), resume=True, digests=digests)
+        Answers([job("a")], lines).keep(0, result("A"))
+    assert written(path) == [("a", "A")]
+
+
+@pytest.mark.slow  # a model for each
+def test_of_two_that_resume_at_once_one_is_refused(tmp_path: Path) -> None:
+    names = [str(i) for i in range(200)]
+    given = prompts(tmp_path / "prompts.jsonl", *({"prompt": "x", "id": name, "regex": "[ab]{9}"} for name in names))
+    path = tmp_path / "answers.jsonl"
+    command = [*GENERATE, "--input", given, "-o", str(path), "--resume"]
+    runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [run.communicate()[1] for run in runs]
+    assert sorted(run.returncode for run in runs) == [0, 1], said
+    assert sum("is using it" in each for each in said) == 1
+    assert [its_id for its_id, _ in written(path)] == names
+
+
+@pytest.mark.parametrize("name", ["answers.jsonl.resuming", "answers.jsonl.part", ".answers.jsonl.resuming"])
+def test_no_name_beside_the_file_is_written_to(name: str, tmp_path: Path) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "answers.jsonl"
+    victim.write_text("precious", encoding="utf-8")
+    (tmp_path / name).symlink_to(victim)
+    path.write_text('{"id": "a", "finish_reason": "refused"}\n', encoding="utf-8")
+    with Lines(str(path), resume=True, digests={"a": "of a"}) as lines:
+        Answers([job("a")], lines).keep(0, result("A"))
+    assert (written(path), victim.read_text(encoding="utf-8")) == ([("a", "A")], "precious")
+    (tmp_path / "link.jsonl").symlink_to(path)
+    for resume in (True, False):
+        with pytest.raises(InvalidRequest, match="it is a symbolic link; name the file itself"):
+            Lines(str(tmp_path / "link.jsonl"), resume=resume)
+
+
+def test_two_answers_to_one_id_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    twice = "".join(json.dumps({"id": name, "finish_reason": "stop", "text": ""}) + "\n" for name in "abcb")
+    for content, digests in ((twice, {"a": "1", "b": "2"}), (twice, {"a": "1"}), (twice[:-1], {})):
+        path.write_text(content, encoding="utf-8")
+        if content is twice:
+            with pytest.raises(InvalidRequest, match=r"lines 2 and 4 are both answers to the id 'b'. Delete one"):
+                Lines(str(path), resume=True, digests=digests)
+            assert path.read_text(encoding="utf-8") == twice
+        else:  # the second is torn
+            Lines(str(path), resume=True, digests=digests).__exit__()
+            assert [its_id for its_id, _ in written(path)] == ["a", "b", "c"]
+
+
+def test_the_input_is_no_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = prompts(tmp_path / "prompts.jsonl", *TWO)
+    before = Path(given).read_bytes()
+    for command in (["generate"], ["embed"]):
+        for more in ([], ["--resume"]):
+            assert (
+                main([*command, "--model", "nothing", "--input", given, "-o", f"{tmp_path}/./prompts.jsonl", *more])
+                == 2
+            )
+            assert "--input and --output name the same file" in capsys.readouterr().err
+    assert Path(given).read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["stdout", "stderr", "fd", "pipe", "null"])
+def test_streams_are_outputs_as_they_are(kind: str, tmp_path: Path) -> None:
+    program = """
+import os, sys
+from guideway.command_line.quiet import quiet_libraries
+from guideway_engine.command_line.lines import Lines
+with quiet_libraries(), Lines(sys.argv[1]) as lines:
+    for name in "ab":
+        lines.write({"id": name}, name)
+"""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    paths = {"stdout": "/dev/stdout", "stderr": "/dev/stderr", "fd": "/dev/fd/2", "null": os.devnull}
+    path = paths.get(kind, str(tmp_path / "pipe"))
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        subprocess.run([sys.executable, "-c", program, path], stdout=out, stderr=err, check=True)
+    found = {"stdout": (tmp_path / "out").read_bytes(), "pipe": os.read(reader, 100)}
+    found["stderr"] = found["fd"] = (tmp_path / "err").read_bytes()
+    os.close(reader)
+    for each, content in found.items():
+        is_it = each == kind or {each, kind} == {"stderr", "fd"}
+        assert content == (b'{"id": "a"}\n{"id": "b"}\n' if is_it else b"")
+
+
+def test_a_run_without_an_answer_leaves_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    with pytest.raises(RuntimeError), Lines(str(path)):
+        assert path.exists()
+        raise RuntimeError
+    assert not path.exists()
 
 
 TWO = [{"prompt": "x", "regex": "[ab]"}, {"prompt": "y", "regex": "[ab]"}]
@@ -230,7 +341,7 @@ def test_a_full_disk_names_the_file_and_its_last_whole_line(tmp_path: Path) -> N
     import resource
 
     path = tmp_path / "answers.jsonl"
-    with Lines(str(path), append=False) as lines:
+    with Lines(str(path)) as lines:
         answers = Answers([job("a"), job("b")], lines)
         answers.keep(0, result("A"))
         whole = path.read_bytes()

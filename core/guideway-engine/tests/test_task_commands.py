@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_support.encoders import encoder, stored, texts
-from guideway import Engine
+from guideway import Engine, InvalidRequest
 from guideway.command_line.program import main
 from guideway_engine.command_line.lines import OutputLost
 from guideway_engine.command_line.task_outputs import Matrix
@@ -127,6 +127,23 @@ def test_a_matrix_that_does_not_fit_is_an_error_and_not_there(tmp_path: Path) ->
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_matrix_is_one_runs_and_follows_no_link(tmp_path: Path) -> None:
+    path, victim = tmp_path / "out.npy", tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "out.npy.part").symlink_to(victim)
+    with Matrix(str(path), 1) as matrix:
+        with pytest.raises(InvalidRequest, match=r"process \d+ \(.*\) is using it"):
+            Matrix(str(path), 1)
+        matrix.write(0, Embedding(request_id="", vector=np.ones(3, np.float32)))
+        assert path.stat().st_size == 0
+    assert np.load(path).shape == (1, 3) and victim.read_text() == "precious"
+    with pytest.raises(InvalidRequest, match="it already exists; name a new file"):
+        Matrix(str(path), 1)
+    (tmp_path / "link.npy").symlink_to(tmp_path / "nothing.npy")
+    with pytest.raises(InvalidRequest, match="it is a symbolic link"):
+        Matrix(str(tmp_path / "link.npy"), 1)
 
 
 @pytest.mark.parametrize("vector", [[1.0, 2.0], [1.0, 2.0, 3.0, 4.0], [[1.0, 2.0, 3.0]]])

@@ -243,25 +243,27 @@ def _print_problems(index: PluginIndex, problems: Sequence[Problem]) -> None:
 
 
 def _lock(args: Namespace) -> int:
-    earlier = Lock.read(args.file) if Path(args.file).exists() else None
-    new = Lock.of(_chosen(PluginIndex.scan(), args.plugin), earlier)
-    lock = Lock({**earlier.plugins, **new.plugins}) if earlier and args.plugin else new
-    lock.write(args.file)
-    kept = sorted(lock.plugins.keys() - new.plugins.keys())
+    chosen = _chosen(PluginIndex.scan(), args.plugin)
+
+    def locked(earlier: Lock) -> Lock:
+        new = Lock.of(chosen, earlier)
+        return Lock({**earlier.plugins, **new.plugins}) if args.plugin else new
+
+    earlier, lock = Lock.update(args.file, locked)
+    new = {record.id for record in chosen}
+    kept = sorted(lock.plugins.keys() - new)
     dropped = [
         plugin_id
-        for plugin_id, locked in (earlier.plugins.items() if earlier else ())
-        if locked.verdict and (plugin_id not in lock.plugins or not lock.plugins[plugin_id].verdict)
+        for plugin_id, before in earlier.plugins.items()
+        if before.verdict and (plugin_id not in lock.plugins or not lock.plugins[plugin_id].verdict)
     ]
     for plugin_id in dropped:
         print(f"{plugin_id} is no longer certified, because it has changed or is no longer locked", file=sys.stderr)
     if args.json:
-        print_json(
-            {"file": args.file, "plugins": sorted(new.plugins), "kept": kept, "no_longer_certified": sorted(dropped)}
-        )
+        print_json({"file": args.file, "plugins": sorted(new), "kept": kept, "no_longer_certified": sorted(dropped)})
     else:
         others = f", kept {_count(len(kept), 'other')}" if kept else ""
-        print(f"locked {_count(len(new.plugins), 'plugin')} in {args.file}{others}")
+        print(f"locked {_count(len(new), 'plugin')} in {args.file}{others}")
     return 0
 
 

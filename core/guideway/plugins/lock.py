@@ -6,13 +6,14 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from guideway.api import CONTRACT
 from guideway.errors import InvalidConfiguration, PluginUnavailable
+from guideway.files import alone, read_file, reason, write_file
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import GROUP, KINDS
 from guideway.plugins.plan import PlannedPlugin, differing
@@ -101,7 +102,7 @@ class Lock:
     def read(path: str | os.PathLike[str]) -> Lock:
         """Raises `InvalidConfiguration` if there is no such file or it is no lock file this guideway can read."""
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            content = json.loads(read_file(path))
             if content["format"] != _FORMAT:
                 raise ValueError(f"its format is {content['format']!r}, but this guideway reads {_FORMAT}")
             return Lock({plugin_id: _locked(plugin_id, line) for plugin_id, line in content["plugins"].items()})
@@ -117,12 +118,25 @@ class Lock:
             ) from error
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Replace the file at once, so that a reader never sees half of it."""
+        """Replace the file at once, so that a reader never sees half of it. Raises `InvalidConfiguration` if it cannot
+        be written."""
         content = {"format": _FORMAT, "plugins": {key: _line(self.plugins[key]) for key in sorted(self.plugins)}}
-        target = Path(path)
-        draft = target.with_name(f".{target.name}.{os.getpid()}")
-        draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        draft.replace(target)
+        write_file(path, json.dumps(content, indent=2) + "\n", field="plugins.lock")
+
+    @staticmethod
+    def update(path: str | os.PathLike[str], change: Callable[[Lock], Lock]) -> tuple[Lock, Lock]:
+        """Replace the lock file by what `change` makes of it, or of an empty one; nobody else changes it meanwhile.
+        Returns it as it was and as it is. Raises what `read` and `change` raise, and `InvalidConfiguration` if it
+        cannot be written."""
+        try:
+            with alone(path):
+                earlier = Lock.read(path) if Path(path).exists() else Lock({})
+                lock = change(earlier)
+                lock.write(path)
+        except OSError as error:
+            why = f"cannot change {os.fspath(path)!r}: {reason(error)}"
+            raise InvalidConfiguration(why, field="plugins.lock") from error
+        return earlier, lock
 
     def differences(self, index: PluginIndex) -> dict[str, tuple[str, ...]]:
         """By plugin id, what is not as it was locked: a row for each fact, or one that says that it is gone."""

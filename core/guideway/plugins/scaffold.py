@@ -32,7 +32,7 @@ def new_package(kind: str, name: str, folder: Path, distribution: str = "") -> l
     """Write a package with the component ``kind.name`` into `folder`, and return its files.
 
     `distribution` defaults to ``guideway-name``. Raises `InvalidConfiguration` for a kind that cannot be written yet,
-    a name no component may have, or a folder that is not empty.
+    a name no component may have, a folder that is not empty, and what cannot be written.
     """
     if kind not in KINDS_TO_WRITE:
         why = "its contract is not settled yet" if kind in KINDS else "there is no such kind"
@@ -78,8 +78,13 @@ def new_package(kind: str, name: str, folder: Path, distribution: str = "") -> l
         source / "py.typed": "",
     }
     for path, text in contents.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            why = error.strerror or error
+            raise InvalidConfiguration(f"cannot write {path}: {why}; choose another folder", field="folder") from error
     return list(contents)
 
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from guideway.command_line.terminal import print_table
 from guideway.errors import InvalidConfiguration, PluginUnavailable
+from guideway.files import clash, write_file
 from guideway.plugins import Plugins
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.lock import Lock, Verdict, default_lock
@@ -58,6 +59,9 @@ def conform(args: Namespace) -> int:
                 raise InvalidConfiguration(
                     f"cannot write {path}: there is no folder {Path(path).parent}", field="report"
                 )
+        written = {f"--{form}": None if several else getattr(args, form) for form in FORMS}
+        if said := clash(written, {"--lock": lock, "--config": args.config}):
+            raise InvalidConfiguration(said, field="report")
         if args.record and Path(lock).exists():
             Lock.read(lock)  # an unreadable one is better known before the run than after it
         if not several:
@@ -153,14 +157,14 @@ def _one(args: Namespace, record: PluginRecord | Target, lock: str, *, in_folder
     except CannotLoad as error:
         raise CannotLoad(f"{target.name} cannot be loaded: {error}") from error
     terminal.end(report)
+    status = EXIT_STATUS[report.verdict]
+    if args.record and not _record(report, target, lock):
+        status = status or EXIT_STATUS["incomplete"]
     for form, (suffix, text) in FORMS.items():
         if path := getattr(args, form):
             file = Path(path, f"{report.stem}{suffix}") if in_folders else Path(path)
             write = svg if form == "badge" and file.suffix == ".svg" else text
-            file.write_text(write(report), encoding="utf-8")
-    status = EXIT_STATUS[report.verdict]
-    if args.record and not _record(report, target, lock):
-        status = status or EXIT_STATUS["incomplete"]
+            write_file(file, write(report), field=form)
     ended = any(result.detail == INTERRUPTED for result in report.results)
     return status, ENDED if ended else report.verdict, f"{report.met} of {len(report.results)}"
 
@@ -171,8 +175,7 @@ def _without_checks(record: PluginRecord, lock: str) -> Outcome:
     if not lock:
         print(f"{record.id}: {why}")
         return 0, "has no checks", ""
-    earlier = Lock.read(lock) if Path(lock).exists() else Lock({})
-    Lock({**earlier.plugins, **Lock.of([record]).plugins}).write(lock)
+    Lock.update(lock, lambda earlier: Lock({**earlier.plugins, **Lock.of([record]).plugins}))
     print(f"{record.id}: {why}; locked in {lock} as it is installed")
     return 0, "locked, has no checks", ""
 
@@ -194,13 +197,11 @@ def _record(report: Report, target: Target, path: str) -> bool:
     assert record is not None, "only what is installed is recorded"
     assert report.digest is not None
     verdict = Verdict(report.sha256, report.digest, report.contract, report.levels)
-    earlier = Lock.read(path) if Path(path).exists() else Lock({})
     try:
-        lock = earlier.certified(record, verdict)
+        Lock.update(path, lambda earlier: earlier.certified(record, verdict))
     except PluginUnavailable as error:
         print(f"not recorded in {path}: {error}", file=sys.stderr)
         return False
-    lock.write(path)
     print(f"recorded in {path}")
     return True
 

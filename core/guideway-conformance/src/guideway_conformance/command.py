@@ -16,6 +16,7 @@ from typing import Any
 
 from guideway.api import CONTRACT
 from guideway.errors import GuidewayError, InvalidConfiguration, PluginConflict, PluginError
+from guideway.files import clash, write_file
 from guideway.plugins.lock import DEFAULT_LOCK
 
 from guideway_conformance.certifying import CANNOT_LOAD, EXIT_STATUS, conform
@@ -155,12 +156,14 @@ def _matrix(args: Namespace) -> int:
 
     if args.html and (args.html.endswith(".html") or Path(args.html).is_file()):
         raise InvalidConfiguration(f"--html writes a site into a folder, and {args.html} names a file", field="html")
+    if said := clash({"--markdown": args.markdown}, {f"REPORT {path}": path for path in args.reports}):
+        raise InvalidConfiguration(said, field="markdown")
     reports = [Report.read(path) for path in args.reports]
     matrix = Matrix.of(reports)
     if args.html:
         write_site(reports, Path(args.html))
     if args.markdown:
-        Path(args.markdown).write_text(markdown(matrix), encoding="utf-8")
+        write_file(args.markdown, markdown(matrix), field="markdown")
     if not args.html and not args.markdown:
         print(markdown(matrix), end="")
     return 0

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from guideway.api import CONTRACT
+from guideway.files import write_file
 
 from guideway_conformance.formats.markdown import rule_cell
 from guideway_conformance.registry import KIND_MODULES, TIERS, Check, checks
@@ -94,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stale.append(path)
         elif not args.check:
             args.folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            write_file(path, text, field="folder")
     for path in stale:
         print(f"{path} is not up to date; python -m guideway_conformance.contract_pages {args.folder} writes it anew")
     return int(bool(stale))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from guideway.errors import InvalidConfiguration
+from guideway.files import MIB, read_file, reason
 from guideway.plugins.index import PluginIndex
 
 from guideway_conformance.outcomes import Result
@@ -56,9 +57,9 @@ class Preferences:
     def read(path: str | os.PathLike[str]) -> Preferences:
         """Raises `InvalidConfiguration` for an unknown key, an unknown check or an incomplete entry."""
         try:
-            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            data = tomllib.loads(read_file(path, MIB).decode())
         except (OSError, ValueError) as error:
-            raise _wrong(path, str(error)) from error
+            raise _wrong(path, reason(error)) from error
         unknown = data.keys() - {"known_failures", "subjects"}
         if unknown:
             raise _wrong(path, f"unknown table [{min(unknown)}]; there are [known_failures] and [subjects]")

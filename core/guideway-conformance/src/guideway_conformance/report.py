@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from guideway.errors import InvalidConfiguration
+from guideway.files import read_file, reason, write_file
 from guideway.plugins.kinds import normalize
 from guideway.plugins.plan import PlannedPlugin
 from guideway.version import __version__
@@ -170,8 +170,8 @@ class Report:
         return str(self.to_json()["sha256"])
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """As a JSON file."""
-        Path(path).write_text(self.to_text(), encoding="utf-8")
+        """As a JSON file. Raises `InvalidConfiguration` if that fails; the earlier file then stays as it was."""
+        write_file(path, self.to_text(), field="report")
 
     def to_text(self) -> str:
         """As JSON."""
@@ -181,10 +181,11 @@ class Report:
     def read(path: str | os.PathLike[str]) -> Report:
         """Raises `InvalidConfiguration` if `path` is no report, or one that was changed after it was written."""
         try:
-            return Report.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+            return Report.from_json(json.loads(read_file(path)))
         except (OSError, ValueError) as error:
             raise InvalidConfiguration(
-                f"{os.fspath(path)} is no conformance report: {error}; guideway conform PLUGIN --report FILE makes one",
+                f"{os.fspath(path)} is no conformance report: {reason(error)}; guideway conform PLUGIN --report FILE "
+                "makes one",
                 field="report",
             ) from error
 

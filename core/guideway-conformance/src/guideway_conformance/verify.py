@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from guideway.errors import GuidewayError, PluginError, PluginNotFound
+from guideway.files import read_file
 from guideway.plugins.plan import PlannedPlugin
 
 from guideway_conformance.isolation import CannotLoad, Host
@@ -57,7 +57,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
         return Verification(None, [str(error)])
     found = Verification(report)
     found.problems.extend(_plan_problems(report))
-    claimed = json.loads(Path(path).read_text(encoding="utf-8"))
+    claimed = json.loads(read_file(path))
     for name, now in (("verdict", report.verdict), ("levels", list(report.levels))):
         if claimed.get(name) != now:
             found.problems.append(f"it claims the {name} {claimed.get(name)!r}, and its results make it {now!r}")

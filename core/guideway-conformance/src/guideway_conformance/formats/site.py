@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 
 from guideway.errors import InvalidConfiguration
+from guideway.files import write_file
 
 from guideway_conformance.formats.badge import svg
 from guideway_conformance.formats.html import COLORS_STYLE, html, rule_html
@@ -73,7 +74,7 @@ def write_site(reports: Sequence[Report], folder: Path) -> None:
     files = site(reports)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        write_file(folder / name, text, field="html")
 
 
 def site(reports: Sequence[Report]) -> Mapping[str, str]:

@@ -21,8 +21,9 @@ from guideway_engine.command_line import config, jobs
 from guideway_engine.command_line.answers import Answers, print_object, print_table, report
 from guideway_engine.command_line.digests import of_jobs
 from guideway_engine.command_line.jobs import Job, read_jobs, wrong_flag
-from guideway_engine.command_line.lines import Lines, check_ids, resumed
+from guideway_engine.command_line.lines import Lines, check_ids
 from guideway_engine.command_line.opening import loading, open_engine, progress
+from guideway_engine.command_line.reading import check_output
 from guideway_engine.command_line.records import written
 from guideway_engine.command_line.strategies import installed_strategies, of_installed, serving
 from guideway_engine.config import EngineConfig
@@ -74,6 +75,7 @@ def _generate(args: Namespace) -> int:
     if args.resume and args.output is None:
         print("guideway generate: error: --resume goes on with a file: name it with --output", file=sys.stderr)
         return 2
+    check_output(args, "output")
     jobs = read_jobs(args)
     if wrong := wrong_flag(args, jobs):
         print(f"guideway generate: error: {wrong}", file=sys.stderr)
@@ -95,20 +97,19 @@ def _run(args: Namespace, jobs: list[Job]) -> int:
     if args.output is not None:
         check_ids(jobs)
         digests = of_jobs(jobs, configuration, (args.input, args.output))
-    done = resumed(args.output, digests) if args.resume else set()
 
     def record(job: Job) -> dict[str, Any]:
         settings = configuration.build(EngineConfig)
         return written(settings.model, job.params.constraint, settings.whitespace)
 
     in_table = args.output is None and not args.json and not args.record and sys.stdout.isatty()
-    with Lines(args.output, append=args.resume, digests=digests) as lines:
-        answers = Answers(jobs, None if in_table else lines, done, record if args.record else None)
+    with Lines(args.output, resume=args.resume, digests=digests) as lines:
+        answers = Answers(jobs, None if in_table else lines, lines.done, record if args.record else None)
         for index, job in enumerate(jobs):
-            if job.error is not None and job.id not in done:
+            if job.error is not None and job.id not in lines.done:
                 refused = Completion(finish_reason=FinishReason.REFUSED, error=job.error)
                 answers.keep(index, GenerationResult(request_id=job.id, outputs=(refused,)))
-        asked = [index for index, job in enumerate(jobs) if job.error is None and job.id not in done]
+        asked = [index for index, job in enumerate(jobs) if job.error is None and job.id not in lines.done]
         interrupt: KeyboardInterrupt | None = None
         try:
             if asked:

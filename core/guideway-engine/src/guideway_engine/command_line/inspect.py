@@ -13,7 +13,6 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace, _SubParsersAc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from guideway.api.types import Constraint, JsonSchema
@@ -21,12 +20,13 @@ from guideway.api.vocabulary import Vocabulary
 from guideway.command_line.quiet import quiet_libraries
 from guideway.command_line.usage import WrongValue
 from guideway.errors import InvalidConfiguration, InvalidRequest, PluginError, UnsupportedGrammar, close_each, printable
+from guideway.files import write_file
 from guideway.plugins import Plugins
 from guideway.plugins.building import build_strategies
 
 from guideway_engine.command_line import config
 from guideway_engine.command_line.jobs import add_constraint, constraint_of
-from guideway_engine.command_line.reading import read_text
+from guideway_engine.command_line.reading import check_output, read_text
 from guideway_engine.command_line.records import Record, read_record
 from guideway_engine.command_line.strategies import installed_strategies, of_installed, serving
 from guideway_engine.config import EngineConfig
@@ -86,11 +86,12 @@ def _inspect(args: Namespace) -> int:
     if args.record is None and (args.id is not None or args.output_index is not None):
         print("guideway inspect: error: --id and --output-index need --record; add it", file=sys.stderr)
         return 2
+    check_output(args, "html")
     record = None if args.record is None else read_record(args.record, args.id, args.output_index or 0)
     with quiet_libraries(), _ended_by_interrupts():
         inspection, model = _inspected(args, record)
     if args.html is not None:
-        _write(args.html, as_page(inspection, model))
+        write_file(args.html, as_page(inspection, model), field="html")
     if args.json:
         print(_as_text(as_json(inspection, model)))
     elif args.html is None:
@@ -204,13 +205,6 @@ def _as_text(value: dict[str, Any]) -> str:
     except UnicodeEncodeError:
         return json.dumps(value, indent=2)
     return text if printable(text) == text else json.dumps(value, indent=2)
-
-
-def _write(path: str, page: str) -> None:
-    try:
-        Path(path).write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise InvalidRequest(f"cannot write the page {path!r}: {error.strerror or error}", field="html") from error
 
 
 def _ids(text: str) -> tuple[int, ...]:

@@ -1,29 +1,23 @@
 """The output of ``guideway generate``, ``embed``, ``rerank`` and ``classify``: JSON lines on standard output or in a
 file, which a later run may go on with."""
-# ruff: noqa: T201 - printing is what a command is for
 
 from __future__ import annotations
 
 import json
 import os
-import stat
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
 from guideway.command_line.terminal import as_stdout_can, print_json
 from guideway.errors import GuidewayError, InvalidRequest, printable
+from guideway.files import claim, disclaim, open_stream, reason
 
-__all__ = ["Lines", "OutputLost", "check_ids", "resumed"]
+from guideway_engine.command_line.resuming import DIGEST, keep_answers
 
-DIGEST = "request_digest"
-"""The key of a line in a file under which the digest of what was asked stands."""
-
-UNANSWERED = ("refused", "internal_error", "abort")
-"""The finish reasons that a run which resumes asks again for."""
+__all__ = ["Lines", "OutputLost", "check_ids"]
 
 
 class Identified(Protocol):
@@ -44,10 +38,11 @@ class OutputLost(GuidewayError):
 
 class Lines:
     """Writes JSON lines, each of them whole: to the file `path`, or to standard output if that is None, where a
-    terminal gets them indented. A line in a file has the digest of its id in `digests`. Raises `InvalidRequest` if the
-    file cannot be opened or, unless `append`, is there."""
+    terminal gets them indented. The file must be new, a pipe or a device, or be one of answers if the run is to
+    `resume` it. While it is written nobody else has it. A line in a file has the digest of its id in `digests`. Raises
+    `InvalidRequest` if the file cannot be opened or continued."""
 
-    def __init__(self, path: str | None, *, append: bool, digests: Mapping[str, str] | None = None) -> None:
+    def __init__(self, path: str | None, *, resume: bool = False, digests: Mapping[str, str] | None = None) -> None:
         self._path = path
         self._digests = digests or {}
         self._last: str | None = None
@@ -55,30 +50,40 @@ class Lines:
         self._number = 0
         """The number of that line."""
         self._file: int | None = None
+        self._is_stream = False
+        self._is_new = not resume
+        self.done: set[str] = set()
+        """The ids, of those in `digests`, that the file had answers for."""
         if path is None:
             return
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            self._file = os.open(path, flags | os.O_CLOEXEC, 0o666)
+            if not resume:
+                self._file = open_stream(path)
+                self._is_stream = self._file is not None
+            if self._file is None:
+                self._file = claim(path, new=not resume)
+            if resume:
+                self._file, self.done, self._number = keep_answers(self._file, path, self._digests)
         except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-            why = getattr(error, "strerror", None) or error
-            raise InvalidRequest(f"cannot write the output {path!r}: {why}", field="output") from error
-        size = os.fstat(self._file).st_size
-        if size and not append:
             self.__exit__()
-            raise InvalidRequest(
-                f"the output {path!r} already exists; continue it with --resume, or choose a new file", field="output"
-            )
-        if size:
-            self._number = Path(path).read_bytes().count(b"\n")
+            if isinstance(error, InvalidRequest):
+                raise
+            why = reason(error)
+            if isinstance(error, FileExistsError):
+                why = f"{why}; continue it with --resume, or choose a new file"
+            raise InvalidRequest(f"cannot write the output {path!r}: {why}", field="output") from error
 
     def __enter__(self) -> Lines:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        number, self._file = self._file, None
+        if number is None:
+            return
+        if self._path is not None and self._is_new and not self._is_stream:
+            disclaim(number, self._path)
+        else:
+            os.close(number)
 
     def write(self, line: dict[str, Any], its_id: str) -> None:
         """Write one line. Raises `OutputLost`, and OSError for standard output, both with the last whole line."""
@@ -101,9 +106,7 @@ class Lines:
                 error.add_note(whole)
                 raise
             again = "; --resume continues after it" if self._number else ""
-            raise OutputLost(
-                f"cannot write the output {self._path!r}: {error.strerror or error}; {whole}{again}"
-            ) from error
+            raise OutputLost(f"cannot write the output {self._path!r}: {reason(error)}; {whole}{again}") from error
         self._number += 1
         self._last = its_id
 
@@ -116,8 +119,10 @@ class Lines:
             while rest:
                 rest = rest[os.write(self._file, rest) :]
         except BaseException:  # interrupted, too
-            with suppress(OSError):
-                os.ftruncate(self._file, before)
+            if not self._is_stream:
+                with suppress(OSError):
+                    os.ftruncate(self._file, before)
+                    os.lseek(self._file, before, os.SEEK_SET)
             raise
 
 
@@ -137,70 +142,3 @@ def check_ids(entries: Sequence[Identified]) -> None:
                 "found by it; give each its own 'id' (a line without one has its number as id, from 0)",
                 field="input",
             )
-
-
-def resumed(path: str, digests: Mapping[str, str]) -> set[str]:
-    """The ids, of those in `digests`, that the file `path` has whole answers for. What else it holds is taken out of
-    it: a torn line, and what was refused or failed. Raises `InvalidRequest` for a file that is not one of answers, and
-    for an answer to something else than what `digests` are of; the file then stays as it is."""
-    file = Path(path)
-    try:
-        if not file.exists():
-            return set()
-        if not stat.S_ISREG(file.stat().st_mode):
-            raise InvalidRequest(f"--resume needs a regular file, but {path!r} is not one", field="output")
-        lines = [line + b"\n" for line in file.read_bytes().split(b"\n")]
-        torn = lines.pop() != b"\n"
-        found = [_answer_of(path, number, line) for number, line in enumerate(lines, start=1)]
-        done = _checked(path, found, digests)
-        if torn or None in found:
-            kept = [line for line, answer in zip(lines, found, strict=True) if answer is not None]
-            beside = file.resolve().with_name(f"{file.resolve().name}.resuming")
-            beside.write_bytes(b"".join(kept))
-            beside.chmod(stat.S_IMODE(file.stat().st_mode))
-            beside.replace(file.resolve())
-    except OSError as error:
-        why = f"cannot continue the output {path!r}: {error.strerror or error}"
-        raise InvalidRequest(why, field="output") from error
-    return done
-
-
-def _answer_of(path: str, number: int, line: bytes) -> tuple[str, object] | None:
-    """The id in a line of answers, and the digest of what was asked; None for one that is to be asked again."""
-    try:
-        entry = json.loads(line)
-        its_id, reasons = entry["id"], [each["finish_reason"] for each in (entry, *entry.get("outputs", ()))]
-        digest = entry.get(DIGEST)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise InvalidRequest(
-            f"{path}, line {number} is not a line of answers, so --resume does not change the file", field="output"
-        ) from error
-    again = any(reason in UNANSWERED for reason in reasons) or not isinstance(its_id, str)
-    return None if again else (its_id, digest)
-
-
-def _checked(path: str, found: Sequence[tuple[str, object] | None], digests: Mapping[str, str]) -> set[str]:
-    """The ids of the answers that were found to what is asked. Raises `InvalidRequest` for one to something else."""
-    done, unknown = set(), 0
-    for number, answer in enumerate(found, start=1):
-        if answer is None or answer[0] not in digests:
-            continue
-        its_id, digest = answer
-        if digest is not None and digest != digests[its_id]:
-            raise InvalidRequest(
-                f"{path}, line {number} is no answer to what is asked now under the id {its_id!r}: prompt, model or "
-                "settings were others. Give the same input and settings as before, or name another file with --output; "
-                "nothing was changed",
-                field="output",
-            )
-        done.add(its_id)
-        unknown += digest is None
-    if unknown:
-        print(
-            printable(
-                f"guideway: {path}: {unknown} answers do not say what was asked (an older version wrote them, or they "
-            )
-            + "went through a pipe); they are kept by 'id' alone",
-            file=sys.stderr,
-        )
-    return done

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from pathlib import Path
 
+from guideway.command_line.usage import WrongValue
 from guideway.errors import InvalidRequest
+from guideway.files import clash
 
-__all__ = ["BOM", "read_bytes", "read_text"]
+__all__ = ["BOM", "check_output", "read_bytes", "read_text"]
 
 BOM = b"\xef\xbb\xbf"
+
+INPUTS = ("input", "text_file", "record", "schema", "config")
+"""The arguments that may name a file to read, besides a grammar's."""
+
+
+def check_output(args: Namespace, name: str) -> None:
+    """Raise `WrongValue` if the argument `name` names a file that another argument has read."""
+    given = {f"--{each.replace('_', '-')}": getattr(args, each, None) for each in INPUTS}
+    read = {flag: path for flag, path in given.items() if isinstance(path, str)}  # generate's --record is none
+    if grammar := getattr(args, "grammar_file", None):
+        read["--grammar-file"] = grammar[1]
+    if said := clash({f"--{name}": getattr(args, name)}, read):
+        raise WrongValue(said, field=name)
 
 
 def read_text(path: str, what: str) -> str:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from types import TracebackType
+from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO
 
 import numpy as np
 from guideway.api.options import short_repr
 from guideway.command_line.terminal import as_stdout_can, print_table
 from guideway.errors import InvalidRequest, printable
+from guideway.files import claim, disclaim, reason, replacing
 
 from guideway_engine.command_line.lines import OutputLost
 from guideway_engine.command_line.task_inputs import Entry
@@ -33,44 +31,33 @@ ROWS_AT_ONCE = 256
 
 
 class Matrix:
-    """Writes vectors into the file `path` as NumPy reads them: float32 ``[num_rows, dimensions]``, a row of NaN where
-    there is no vector. The file is there once all rows are. Raises `InvalidRequest` if it exists or cannot be made, and
-    `OutputLost` if it takes no more: with the first vector all rows are written, so that a full disk is found then.
-    It is not mapped into memory: there a full disk is a signal that ends the process."""
+    """Writes vectors into the new file `path` as NumPy reads them: float32 ``[num_rows, dimensions]``, a row of NaN
+    where there is no vector. The file is empty, and nobody else's, until all rows are there. Raises `InvalidRequest` if
+    it exists or cannot be made, and `OutputLost` if it takes no more: with the first vector all rows are written, so
+    that a full disk is found then. It is not mapped into memory: there a full disk is a signal that ends the
+    process."""
 
     def __init__(self, path: str, num_rows: int) -> None:
-        self._path = Path(path)
-        self._beside = self._path.with_name(f"{self._path.name}.part")
+        self._path = path
         self._num_rows = num_rows
+        self._stack = ExitStack()
         self._file: BinaryIO | None = None
         self._first_row = 0
         """The place in the file where the rows begin."""
         self._dimensions = 0
-        if self._path.exists():
-            raise InvalidRequest(f"the output {path!r} is there already; name a new file", field="output")
         try:
-            self._beside.touch()
-        except OSError as error:
-            why = error.strerror or error
-            raise InvalidRequest(f"cannot write the output {path!r}: {why}", field="output") from error
+            self._stack.callback(disclaim, claim(path, new=True), path)
+        except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+            why = reason(error)
+            more = "; name a new file" if isinstance(error, FileExistsError) else ""
+            raise InvalidRequest(f"cannot write the output {path!r}: {why}{more}", field="output") from error
 
     def __enter__(self) -> Matrix:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        try:
-            if kind is None and self._file is not None:
-                with self._lost():
-                    self._file.flush()
-                    os.fsync(self._file.fileno())
-                    self._file.close()
-                    self._beside.replace(self._path)
-        finally:
-            if self._file is not None:
-                with suppress(OSError):  # what it holds does not fit, as was said
-                    self._file.close()
-                self._file = None
-            self._beside.unlink(missing_ok=True)
+    def __exit__(self, *raised: Any) -> None:
+        with self._lost():
+            self._stack.__exit__(*raised)
 
     def write(self, index: int, result: Embedding) -> None:
         """Write the row of a vector. Raises `OutputLost` for one that does not fit beside the others."""
@@ -79,11 +66,11 @@ class Matrix:
         row = np.asarray(result.vector, FLOAT)
         with self._lost():
             if self._file is None and row.ndim == 1:
-                self._file, self._dimensions = self._beside.open("wb"), len(row)
+                self._file, self._dimensions = self._stack.enter_context(replacing(self._path)), len(row)
                 self._first_row = self._write_rows_of_nan(self._file, len(row))
             if self._file is None or row.shape != (self._dimensions,):
                 raise OutputLost(
-                    f"result {index} is of the shape {row.shape}, and a row of {str(self._path)!r} is one vector, as "
+                    f"result {index} is of the shape {row.shape}, and a row of {self._path!r} is one vector, as "
                     "long as the first; write JSON lines (a name that ends with .jsonl)"
                 )
             self._file.seek(self._first_row + index * row.nbytes)
@@ -107,7 +94,7 @@ class Matrix:
             yield
         except OSError as error:
             raise OutputLost(
-                f"cannot write the output {str(self._path)!r}: {error.strerror or error}; a matrix is whole or not "
+                f"cannot write the output {self._path!r}: {reason(error)}; a matrix is whole or not "
                 "there, and JSON lines (a name that ends with .jsonl) keep what is done"
             ) from error
 

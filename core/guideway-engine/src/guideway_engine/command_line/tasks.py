@@ -19,8 +19,9 @@ from guideway.errors import printable
 
 from guideway_engine.command_line import config, task_inputs
 from guideway_engine.command_line.digests import of_entries
-from guideway_engine.command_line.lines import Lines, check_ids, resumed
+from guideway_engine.command_line.lines import Lines, check_ids
 from guideway_engine.command_line.opening import loading, open_engine, progress
+from guideway_engine.command_line.reading import check_output
 from guideway_engine.command_line.task_inputs import Entry, read_entries
 from guideway_engine.command_line.task_outputs import Matrix, Result, line_of, print_results
 from guideway_engine.config_sources import Configuration, Layer, Setting
@@ -74,6 +75,7 @@ def _run(task: str, args: Namespace) -> int:
     if wrong := _misused(task, args, matrix=matrix):
         print(f"guideway {task}: error: {wrong}", file=sys.stderr)
         return 2
+    check_output(args, "output")
     entries = read_entries(args, task)
     with quiet_libraries(), interrupted_by_sigterm():
         defaults: Layer = {("workflow",): Setting(task, f"guideway {task}")}
@@ -90,9 +92,7 @@ def _run(task: str, args: Namespace) -> int:
         if args.output is not None and not matrix:
             check_ids(entries)
             digests = of_entries(entries, task, configuration, params, (args.input, args.output))
-        done = resumed(args.output, digests) if args.resume else set()
-        asked = [entry for entry in entries if entry.id not in done]
-        return _compute(task, args, configuration, asked, params, digests, len(done))
+        return _compute(task, args, configuration, entries, params, digests)
 
 
 def _misused(task: str, args: Namespace, *, matrix: bool) -> str | None:
@@ -109,10 +109,9 @@ def _compute(
     task: str,
     args: Namespace,
     configuration: Configuration,
-    asked: list[Entry],
+    entries: list[Entry],
     params: dict[str, Any],
     digests: dict[str, str],
-    num_done: int,
 ) -> int:
     in_table = args.output is None and not args.json and sys.stdout.isatty()
     shown: list[tuple[Entry, Result]] = []
@@ -120,7 +119,8 @@ def _compute(
     began = time.monotonic()
     interrupt: KeyboardInterrupt | None = None
     with ExitStack() as stack:
-        write = _writer(args, stack, len(asked), digests, shown if in_table else None)
+        write, done = _writer(args, stack, len(entries), digests, shown if in_table else None)
+        asked = [entry for entry in entries if entry.id not in done]
         try:
             began, results = _results(task, configuration, asked, params, stack, bar=args.output is not None)
             for index, (entry, result) in enumerate(zip(asked, results, strict=True)):
@@ -139,7 +139,7 @@ def _compute(
                 print(printable(f"guideway: text {entry.id}: {result.error}"), file=sys.stderr)
     if args.text is None or interrupt:
         seconds = time.monotonic() - began
-        print(_summary(counts, num_done, len(asked), seconds, interrupted=interrupt is not None), file=sys.stderr)
+        print(_summary(counts, len(done), len(asked), seconds, interrupted=interrupt is not None), file=sys.stderr)
     return status_of(interrupt) if interrupt else int(counts["not"] > 0)
 
 
@@ -182,15 +182,15 @@ def _as(cls: type[Result], result: Any) -> Result:
 
 def _writer(
     args: Namespace, stack: ExitStack, num_rows: int, digests: dict[str, str], shown: list[tuple[Entry, Result]] | None
-) -> Callable[[int, Entry, Result], None]:
-    """Takes each result to where it is wanted."""
+) -> tuple[Callable[[int, Entry, Result], None], set[str]]:
+    """Return what takes each result to where it is wanted, and the ids of those that an earlier run took there."""
     if shown is not None:
-        return lambda _, entry, result: shown.append((entry, result))
+        return lambda _, entry, result: shown.append((entry, result)), set()
     if args.output is not None and PurePath(args.output).suffix == MATRIX:
         matrix = stack.enter_context(Matrix(args.output, num_rows))
-        return lambda index, _, result: matrix.write(index, result)  # type: ignore[arg-type]  # embed's
-    lines = stack.enter_context(Lines(args.output, append=args.resume, digests=digests))
-    return lambda index, entry, result: lines.write(line_of(index, entry, result), entry.id)
+        return lambda index, _, result: matrix.write(index, result), set()  # type: ignore[arg-type]  # embed's
+    lines = stack.enter_context(Lines(args.output, resume=args.resume, digests=digests))
+    return lambda index, entry, result: lines.write(line_of(index, entry, result), entry.id), lines.done
 
 
 def _summary(counts: dict[str, int], num_done: int, total: int, seconds: float, *, interrupted: bool) -> str:
