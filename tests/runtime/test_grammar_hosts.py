@@ -562,7 +562,7 @@ def test_what_keeps_them_from_starting_is_told_at_once(
     made: Makes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(REFUSES, "large")
-    hosts = made()
+    hosts = made(variables=[REFUSES])
     hosts.start_soon()
     until(lambda: hosts.failure is not None)
     assert "no grammar host can be started: not this vocabulary" in caplog.text
@@ -574,7 +574,7 @@ def test_a_strategy_that_wants_a_larger_vocabulary_is_started_at_once(
     made: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(REFUSES, "small")
-    hosts = made()
+    hosts = made(variables=[REFUSES])
     assert hosts._zygote._process is not None
     (result,) = served(hosts).generate([PROMPT], [GOOD])
     assert result.outputs[0].error is None
@@ -584,7 +584,7 @@ def test_hosts_that_cannot_be_started_cost_constrained_requests_alone(
     made: Makes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(REFUSES, "large")
-    hosts = made()
+    hosts = made(variables=[REFUSES])
     failed, free = served(hosts).generate([PROMPT] * 2, [GOOD, SamplingParams(max_tokens=3)])
     assert isinstance(failed.outputs[0].error, PluginError)
     assert "no grammar host can be started: not this vocabulary" in str(failed.outputs[0].error)
@@ -602,7 +602,11 @@ def test_health_tells_of_hosts_that_cannot_be_started(tmp_path: Path, monkeypatc
     monkeypatch.setenv(REFUSES, "large")
     host = inline()
     host.runtime.close()
-    host.runtime = RuntimePlan(context=host.runtime.context, strategies=(Plugins().load("grammar", "hostile"),)).build()
+    host.runtime = RuntimePlan(
+        context=host.runtime.context,
+        strategies=(Plugins().load("grammar", "hostile"),),
+        host_environment=(REFUSES,),
+    ).build()
     try:
         host.runtime.check_health()
         (failed,) = host.generate([PROMPT], [GOOD])

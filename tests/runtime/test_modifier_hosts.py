@@ -365,7 +365,7 @@ def test_nothing_is_left_when_they_are_closed(served: Served, tmp_path: Path) ->
 
 
 def test_health_tells_of_hosts_that_cannot_be_started(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = served(("hostile",))
+    host = served(("hostile",), host_environment=("GWT_*",))
     host.runtime.check_health()
     (alone,) = said(host, [using()])
     zygote = hosted(host)._home._zygote

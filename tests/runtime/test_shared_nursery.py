@@ -62,13 +62,13 @@ import os, sys, threading, time
 from dataclasses import replace
 from guideway.api import GuidewayError, Regex
 from guideway.plugins import Plugins
-from guideway.plugins.limits import Limits
 from guideway.runtime.grammar_hosts.hosts import GrammarHosts
 from tests.support.hostility import VOCABULARY
+VARIABLES = ("IMPORTS", "TAKES", "BREAKS", "LEAVES", "CLOSES", "PLANTED")
 plugins = Plugins()
 classes, records = [plugins.load("grammar", "noted")], [plugins.resolve("grammar", "noted")]
 vocabulary = replace(VOCABULARY, logits_width=len(VOCABULARY) + int(os.environ["WIDER"]))
-hosts = GrammarHosts(classes, records, vocabulary, {}, num_compilers=1, path=sys.path, limits=Limits())
+hosts = GrammarHosts(classes, records, vocabulary, {}, num_compilers=1, path=sys.path, variables=VARIABLES)
 print("starts", flush=True)
 if os.environ.get("FORKS"):
     def fork():

@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from guideway.api import Regex
 from guideway.plugins.limits import Limits
+from guideway.runtime.grammar_hosts.joining import VARIABLE
 
 from tests.support.hostility import VOCABULARY
 from tests.support.hosts import Makes, makes_hosts
@@ -56,3 +58,31 @@ def test_lists_of_processes_show_what_each_is_for(made: Makes) -> None:
     found = {role_of(pid) for pid in hosts_of(os.getpid()) - others}
     assert found >= {"zygote", "read", "compile", "fill:hostile"}
     assert "nursery" in {role_of(pid) for pid in hosts_of(os.getpid())}
+
+
+def test_hosts_are_told_no_secrets_and_end_before_the_server(made: Makes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the server knows from its environment, and whatever its hosts are for."""
+    for name in SECRETS:
+        monkeypatch.setenv(name, "planted")
+    monkeypatch.setenv("LC_TIME", "C.UTF-8")
+    monkeypatch.setenv("NEEDED_BY_MINE", "given")
+    others = hosts_of(os.getpid())
+    hosts = made(variables=["NEEDED_BY_*"])
+    strategy = hosts.strategies["hostile"]
+    constraint = Regex("[a-z]{3}", strategy="hostile")
+    strategy.supports(constraint)
+    grammar = strategy.compile(constraint)
+    assert grammar.matcher(VOCABULARY.stop_token_ids).validate(()) == 0
+    found = hosts_of(os.getpid()) - others
+    assert {role_of(pid) for pid in found} >= {"nursery", "zygote", "read", "compile", "fill:hostile"}
+    for pid in found:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        assert not [each for each in environment if b"planted" in each]
+        assert {b"LC_TIME=C.UTF-8", b"NEEDED_BY_MINE=given"} <= set(environment)
+        assert Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == "1000"
+    assert Path("/proc/self/oom_score_adj").read_text().strip() != "1000"
+    seen = [strategy.supports(Regex(f"SV{name}", strategy="hostile")).reason for name in (*SECRETS, "NEEDED_BY_MINE")]
+    assert seen == [None] * len(SECRETS) + ["given"], "where Python looks, too"
+
+
+SECRETS = ("OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "GUIDEWAY_OPTIONS", "HTTPS_PROXY", VARIABLE)

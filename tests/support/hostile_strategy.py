@@ -74,6 +74,8 @@ class Strategy(ReferenceStrategy):
 
     def supports(self, constraint: Constraint) -> Support:
         act(asked(constraint, "S"))
+        if constraint.source().startswith("SV"):  # what its environment says
+            return Support(reason=os.environ.get(constraint.source()[2:]))
         return super().supports(constraint)
 
     def compile(self, constraint: Constraint) -> Any:

@@ -33,7 +33,13 @@ def makes_hosts(folder: Path, names: Sequence[str], limits: Limits) -> Iterator[
     sys.path.insert(0, str(folder))
     opened: list[GrammarHosts] = []
 
-    def make(limits: Limits = limits, options: dict[str, Any] | None = None, *, sits_out: bool = False) -> GrammarHosts:
+    def make(
+        limits: Limits = limits,
+        options: dict[str, Any] | None = None,
+        *,
+        variables: Sequence[str] = (),
+        sits_out: bool = False,
+    ) -> GrammarHosts:
         plugins = Plugins()
         records = [plugins.resolve("grammar", name) for name in names]
         classes = [plugins.load("grammar", name) for name in names]
@@ -45,6 +51,7 @@ def makes_hosts(folder: Path, names: Sequence[str], limits: Limits) -> Iterator[
             num_compilers=2,
             path=sys.path,
             limits=limits,
+            variables=variables,
             sits_out=sits_out,
         )
         opened.append(hosts)

@@ -21,12 +21,13 @@ LISTS = ("grammar", "modifiers", "worker_mixins")
 
 def freeze_components(config: Any, kind_of: Mapping[str, str], *, undecided: str | None = None) -> None:
     """Check the fields of a frozen dataclass that choose components, `kind_of` by name with the kind of each, and its
-    ``options``, all of the right types; make lists tuples, and ``options`` a mapping that never changes. Of the kind
-    `undecided` the component is chosen later, and the caller checks then which options are for it. Raises
-    `InvalidConfiguration`, naming the field."""
+    ``options``, all of the right types; make lists tuples, that of ``host_environment`` too, and ``options`` a mapping
+    that never changes. Of the kind `undecided` the component is chosen later, and the caller checks then which options
+    are for it. Raises `InvalidConfiguration`, naming the field."""
     for name in LISTS:
         _check_names(name, kind_of[name], getattr(config, name))
         object.__setattr__(config, name, tuple(getattr(config, name)))
+    object.__setattr__(config, "host_environment", tuple(config.host_environment))
     _check_options(config.options, components(config, kind_of), undecided)
     try:
         options = _Frozen({component: _Frozen(options) for component, options in config.options.items()})

@@ -65,7 +65,7 @@ class Checker:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._zygote = Zygote(CheckSpec(module_path(), (), words=1), limits)
+        self._zygote = Zygote(CheckSpec(module_path(), (), (), words=1), limits)
         self._pool = Pool("judge", self._zygote, NUM_HOSTS)
         self._threads = Threads("guideway-check", NUM_HOSTS)
 

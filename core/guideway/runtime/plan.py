@@ -50,6 +50,8 @@ class RuntimePlan:
     modifier_host: Literal["process", "inline"] = "inline"
     """The place where modifiers keep their states: in hosts, or in this process. One that no entry point names, or that
     compiles with grammars which are in this process, is inline."""
+    host_environment: Sequence[str] = ()
+    """Environment variables that hosts are given beside the usual ones, as patterns."""
     sits_out: bool = False
     """True if the host can let a sequence sit a step out (`Runtime.is_late`)."""
     limits: Limits = field(default_factory=Limits)
@@ -121,6 +123,7 @@ class RuntimePlan:
                 num_compilers=self.compile_threads + 1,  # as many threads ask them (`Threads.reserve`)
                 path=module_path(),
                 limits=self.limits,
+                variables=self.host_environment,
             )
         by_name = {modifier.name: modifier for modifier in built} | hosts.modifiers
         return [by_name[cls.name] for cls in self.modifiers], hosts
@@ -144,6 +147,7 @@ class RuntimePlan:
                 num_compilers=self.compile_threads + 1,  # as many threads ask them (`Threads.reserve`)
                 path=module_path(),
                 limits=self.limits,
+                variables=self.host_environment,
                 sits_out=self.sits_out,
             )
         for cls in hosted:

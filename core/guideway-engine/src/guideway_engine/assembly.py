@@ -104,6 +104,7 @@ def assemble(config: EngineConfig, plugins: Plugins | None = None, *, worker: st
             compile_threads=config.compile_threads,
             grammar_host=config.grammar_host,
             modifier_host=config.modifier_host,
+            host_environment=config.host_environment,
             limits=config.limits,
             sits_out=config.forced_tokens != "canonical",  # its tokens are a function of what must come, not of time
             whitespace=config.whitespace,

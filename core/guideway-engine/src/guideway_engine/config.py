@@ -92,6 +92,7 @@ class EngineArguments(TypedDict, total=False):
     split_special_tokens: bool
     grammar_host: Literal["process", "inline"]
     modifier_host: Literal["process", "inline"]
+    host_environment: tuple[str, ...]
     compile_threads: int
     grammar_cache_bytes: int
     whitespace: Whitespace

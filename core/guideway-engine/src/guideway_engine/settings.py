@@ -95,6 +95,8 @@ class EngineSettings:
     """The place of grammar strategies: ``process``, grammar hosts, or ``inline``, this process."""
     modifier_host: Literal["process", "inline"] = "inline"
     """The place where modifiers keep their states: ``process``, in modifier hosts, or ``inline``, here."""
+    host_environment: Names = ()
+    """Environment variables that hosts are given beside the usual ones, as patterns: ``LMFE_*``."""
     compile_threads: Positive = 2
     """The number of constraints that compile at once."""
     grammar_cache_bytes: Annotated[int, Range(0)] = 512 << 20

@@ -40,7 +40,8 @@ READERS = 2
 
 class GrammarHosts:
     """Hosts for the strategies of `records`, which name the `classes`. The first constraint starts them, or
-    `start_soon`. Raises, for one that cannot be built, what building it raises."""
+    `start_soon`. They are given the environment variables that match `variables`, beside the usual ones. Raises, for a
+    strategy that cannot be built, what building it raises."""
 
     def __init__(
         self,
@@ -52,12 +53,14 @@ class GrammarHosts:
         num_compilers: int,
         path: Sequence[str],
         limits: Limits | None = None,
+        variables: Sequence[str] = (),
         sits_out: bool = False,
     ) -> None:
         self._limits = limits = limits or Limits()
         its_own = {f"grammar.{cls.name}": dict(options.get(f"grammar.{cls.name}", {})) for cls in classes}
         words = num_words(vocabulary.logits_width)
-        self._zygote = Zygote(StrategySpec(tuple(path), tuple(records), words, vocabulary, its_own), limits)
+        spec = StrategySpec(tuple(path), tuple(variables), tuple(records), words, vocabulary, its_own)
+        self._zygote = Zygote(spec, limits)
         self._compilers = Pool("compile", self._zygote, num_compilers)
         self._readers = Pool("read", self._zygote, READERS)
         self._matchers = {

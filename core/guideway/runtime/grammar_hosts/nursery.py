@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from guideway.errors import PluginLoadError
 from guideway.plugins.index import PluginRecord
 from guideway.runtime.grammar_hosts.children import Child, answer_of
+from guideway.runtime.grammar_hosts.environment import host_environment
 from guideway.runtime.grammar_hosts.joining import Meeting
 from guideway.runtime.grammar_hosts.messages import Frames
 from guideway.runtime.grammar_hosts.upkeep import shown
@@ -38,19 +39,20 @@ def module_path() -> tuple[str, ...]:
 
 
 class Nursery:
-    """Forks zygotes. There is one for all whose modules are found in the same places, as long as one of them is open;
-    started with the first zygote, and anew if it is lost, and all its descendants with it. Where several processes
-    share what they import (`share_nursery`), it is forked from that of another one.
+    """Forks zygotes. There is one for all whose modules are found in the same places and that are given the same
+    environment variables, as long as one of them is open; started with the first zygote, and anew if it is lost, and
+    all its descendants with it. Where several processes share what they import (`share_nursery`), it is forked from
+    that of another one.
 
     It is no child of this process, and ends when this one closes its socket, also by being killed: what kills the
     descendants of a server one by one, as vLLM does, may rely on each of them being there until its turn.
     """
 
-    _all: ClassVar[dict[tuple[int, tuple[str, ...]], Nursery]] = {}
+    _all: ClassVar[dict[tuple[int, tuple[str, ...], tuple[str, ...]], Nursery]] = {}
     _of_all = threading.RLock()  # the collector of garbage may call `release` at any moment
 
-    def __init__(self, path: tuple[str, ...]) -> None:
-        self._key = os.getpid(), path
+    def __init__(self, path: tuple[str, ...], variables: tuple[str, ...]) -> None:
+        self._key = os.getpid(), path, variables
         self._num_users = 0
         self._lock = threading.RLock()
         self._process: Child | None = None
@@ -59,11 +61,12 @@ class Nursery:
         """The zygotes that are to be reaped."""
 
     @classmethod
-    def of(cls, path: tuple[str, ...]) -> Nursery:
-        """The one for modules that are found in these places. Give it back with `release`."""
+    def of(cls, path: tuple[str, ...], variables: tuple[str, ...] = ()) -> Nursery:
+        """The one for modules that are found in these places, given these variables beside the usual ones
+        (`host_environment`). Give it back with `release`."""
         with cls._of_all:
-            key = os.getpid(), path
-            nursery = cls._all.setdefault(key, cls(path))
+            key = os.getpid(), path, variables
+            nursery = cls._all.setdefault(key, cls(path, variables))
             nursery._num_users += 1
             return nursery
 
@@ -133,7 +136,8 @@ class Nursery:
 
     def _start(self, records: Sequence[PluginRecord]) -> None:
         self._end()
-        meeting = Meeting.of(self._key[1])
+        _, path, variables = self._key
+        meeting = Meeting.of(path, *variables)
         joined = None
         if meeting is not None:
             joined = meeting.join(tuple(records), listens_within=LISTENS_WITHIN, answers_within=JOINS_WITHIN)
@@ -164,7 +168,8 @@ class Nursery:
             ",".join(map(str, descriptors)),
             shown(os.getpid()),
         ]
-        path = os.pathsep.join(entry for entry in self._key[1] if entry)
+        _, places, variables = self._key
+        path = os.pathsep.join(entry for entry in places if entry)
         control = Frames(ours)
         ours.settimeout(ANSWER_SECONDS)  # one that was stopped takes no long command
         try:
@@ -176,7 +181,7 @@ class Nursery:
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 process_group=0,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**host_environment(variables), "PYTHONPATH": path},
             )
         except BaseException:
             control.close()

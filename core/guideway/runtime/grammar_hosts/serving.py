@@ -33,9 +33,16 @@ from guideway.plugins.index import PluginRecord
 from guideway.plugins.loading import load
 from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon, Reserve
 from guideway.runtime.forced import Forcing
-from guideway.runtime.grammar_hosts.joining import VARIABLE, Listener
+from guideway.runtime.grammar_hosts.joining import Listener
 from guideway.runtime.grammar_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Frames, Job, SharedMasks, words_of
-from guideway.runtime.grammar_hosts.upkeep import Heap, die_with_parent, limit_memory, show_as, show_owner
+from guideway.runtime.grammar_hosts.upkeep import (
+    Heap,
+    die_before_others,
+    die_with_parent,
+    limit_memory,
+    show_as,
+    show_owner,
+)
 from guideway.runtime.mask_block import GUARD, fill_between_guards
 from guideway.runtime.replay import fill_jobs, new_matcher, recycle
 from guideway.runtime.threads import STACK_BYTES
@@ -82,6 +89,8 @@ class Spec(ABC):
     """The kind of its hosts."""
     path: tuple[str, ...]
     """The path where modules are found, as in the serving process."""
+    variables: tuple[str, ...]
+    """The environment variables that the operator gives them, as patterns."""
     records: tuple[PluginRecord, ...]
     """The components that its hosts run."""
     words: int
@@ -141,6 +150,7 @@ def main(descriptor: int, listener: int | None = None) -> None:
     # its session (`kill_orphaned_pgrp`): who stops one host would end all
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    die_before_others()
     gc.disable()  # what is imported stays: to look through it again and again takes time
     _keep_from_others(descriptor, *([] if listener is None else [listener]))
     _nurse(socket.socket(fileno=descriptor), None if listener is None else _listening(listener))
@@ -234,10 +244,9 @@ def _zygote(descriptors: Sequence[int], _: object) -> None:
 
 
 def _set_environment(environ: Mapping[str, str]) -> None:
-    """Set that of the serving process, without what is not for plugins."""
+    """Set what the serving process says."""
     os.environ.clear()
     os.environ.update(environ)
-    os.environ.pop(VARIABLE, None)
 
 
 def _fork_hosts(control: Frames, spec: Spec, built: Built, others: Listener | None = None) -> None:

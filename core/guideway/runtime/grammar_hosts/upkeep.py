@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from guideway.runtime.threads import STACK_BYTES
 
-__all__ = ["Heap", "die_with_parent", "limit_memory", "show_as", "show_owner", "shown"]
+__all__ = ["Heap", "die_before_others", "die_with_parent", "limit_memory", "show_as", "show_owner", "shown"]
 
 TRIMS_EVERY = 5.0
 """Seconds of work after which a host gives the system back what was freed."""
@@ -59,6 +59,13 @@ def die_with_parent() -> None:
     end of the socket has to do."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+
+
+def die_before_others() -> None:
+    """Have the kernel end this process, or one that it forks, before any other one where memory runs out: what it did
+    can be done again, and what the serving process holds cannot."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - as in `_pages`
+        file.write("1000")
 
 
 def show_as(role: str) -> None:

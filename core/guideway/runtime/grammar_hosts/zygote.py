@@ -15,6 +15,7 @@ from functools import partial
 from guideway.errors import GuidewayError, InvalidConfiguration, PluginLoadError, text_of
 from guideway.plugins.limits import Limits
 from guideway.runtime.grammar_hosts.children import Child, answer_of, is_stopped
+from guideway.runtime.grammar_hosts.environment import host_environment
 from guideway.runtime.grammar_hosts.host import Host, HostDied
 from guideway.runtime.grammar_hosts.joining import Meeting
 from guideway.runtime.grammar_hosts.messages import Frames, SharedMasks
@@ -46,7 +47,7 @@ class Zygote:
         self.spec = spec
         self._limits = limits
         self._lock = threading.Lock()
-        self._nursery = Nursery.of(spec.path)
+        self._nursery = Nursery.of(spec.path, spec.variables)
         self._release = weakref.finalize(self, self._nursery.release)
         self._process: Child | None = None
         self._control: Frames | None = None
@@ -207,7 +208,8 @@ class Zygote:
         meeting = None if self.spec.shared is None else Meeting.of(self.spec.path, self.spec.what, self.spec.shared)
         joined = None
         if meeting is not None:
-            joined = meeting.join(dict(os.environ), listens_within=IMPORT_SECONDS, answers_within=START_SECONDS)
+            environ = host_environment(self.spec.variables)
+            joined = meeting.join(environ, listens_within=IMPORT_SECONDS, answers_within=START_SECONDS)
         if joined is not None:
             self._process, self._control = joined
             self._control.socket.settimeout(ANSWER_SECONDS)
@@ -224,7 +226,8 @@ class Zygote:
         with theirs:
             listener = None if meeting is None else meeting.listener
             self._process = self._nursery.fork(self.spec.records, theirs, listener)
-        self._control.send((dict(os.environ), self.spec, b"" if meeting is None else meeting.key))
+        key = b"" if meeting is None else meeting.key
+        self._control.send((host_environment(self.spec.variables), self.spec, key))
         error = answer_of(self._control, self._process.pid, START_SECONDS)["error"]
         if error is not None:
             if error["field"]:

@@ -25,8 +25,8 @@ READERS = 2
 
 
 class ModifierHosts:
-    """Hosts for the modifiers of `records`, which name the `classes`; `strategies` are those they compile with. Builds
-    them in another process. Raises what building them raises."""
+    """Hosts for the modifiers of `records`, which name the `classes`; `strategies` are those they compile with,
+    `variables` as in `GrammarHosts`. Builds them in another process. Raises what building them raises."""
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class ModifierHosts:
         num_compilers: int,
         path: Sequence[str],
         limits: Limits | None = None,
+        variables: Sequence[str] = (),
     ) -> None:
         self._limits = limits = limits or Limits()
         names = [f"modifier.{cls.name}" for cls in classes] + [f"grammar.{record.name}" for record in strategies]
@@ -46,7 +47,7 @@ class ModifierHosts:
         for name, given in its_own.items():
             _check_sent(name, given)
         words = num_words(context.vocabulary.logits_width)
-        spec = ModifierSpec(tuple(path), (*strategies, *records), words, context, its_own)
+        spec = ModifierSpec(tuple(path), tuple(variables), (*strategies, *records), words, context, its_own)
         self._zygote = Zygote(spec, limits)
         self._readers = Pool("read", self._zygote, READERS)
         self._compilers = Pool("compile", self._zygote, num_compilers)

@@ -45,6 +45,8 @@ class GuestConfig:
     vLLM itself always are."""
     modifier_host: Literal["inline", "process"] = "inline"
     """The place where modifiers keep their states: in modifier hosts, or in vLLM's own processes."""
+    host_environment: Names = ()
+    """Environment variables that hosts are given beside the usual ones, as patterns: ``LMFE_*``."""
     compile_threads: Annotated[int, Range(1)] = 2
     """The number of constraints that compile at once, in the front end and in the engine core each."""
     grammar_cache_bytes: Annotated[int, Range(0)] = 512 << 20

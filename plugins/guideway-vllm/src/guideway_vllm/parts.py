@@ -74,6 +74,7 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
         compile_threads=config.compile_threads,
         grammar_host=config.grammar_host,
         modifier_host=config.modifier_host,
+        host_environment=config.host_environment,
         limits=config.limits,
         sits_out=not front_end and can_sit_out(vllm_config),
         on_unenforced=config.on_unenforced,
