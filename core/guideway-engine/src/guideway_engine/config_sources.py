@@ -23,7 +23,7 @@ from guideway.plugins.limits import Limits
 from guideway_engine.fields import Field, fields_of
 from guideway_engine.settings import KIND_OF, EngineSettings
 
-__all__ = ["KEYS", "Configuration", "Key", "Layer", "Setting", "from_arguments", "read_layers"]
+__all__ = ["API_KEY_VARIABLE", "KEYS", "Configuration", "Key", "Layer", "Setting", "from_arguments", "read_layers"]
 
 T = TypeVar("T")
 
@@ -38,6 +38,8 @@ Key: TypeAlias = tuple[str, ...]
 PREFIX = "GUIDEWAY_"
 FILE_VARIABLE = "GUIDEWAY_CONFIG"
 OPTIONS_VARIABLE = "GUIDEWAY_OPTIONS"
+API_KEY_VARIABLE = "GUIDEWAY_API_KEY"
+"""No setting of an engine: ``guideway serve`` reads it."""
 
 TABLES: dict[str, Any] = {"reasoning": ReasoningConfig, "limits": Limits, "plugins": PluginSettings}
 """The fields that are settings themselves."""
@@ -168,7 +170,7 @@ def _from_environment(environ: Mapping[str, str]) -> Layer:
     layer: Layer = {}
     unknown = []
     for variable, text in sorted(environ.items()):
-        if not variable.startswith(PREFIX) or not text or variable == FILE_VARIABLE:
+        if not variable.startswith(PREFIX) or not text or variable in (FILE_VARIABLE, API_KEY_VARIABLE):
             continue
         if variable == OPTIONS_VARIABLE:
             try:

@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, _SubParsersAction
 from contextlib import closing
+from dataclasses import fields
 from pathlib import PurePath
 
 from guideway.command_line.quiet import quiet_libraries
@@ -18,7 +20,8 @@ from guideway.errors import InvalidConfiguration, printable
 
 from guideway_engine.command_line import config
 from guideway_engine.command_line.opening import loading, open_engine
-from guideway_engine.config_sources import Configuration
+from guideway_engine.config_sources import API_KEY_VARIABLE, Configuration
+from guideway_engine.server.limits import Limits
 from guideway_engine.settings import DECODE
 
 __all__ = ["add_serve"]
@@ -36,9 +39,8 @@ def add_serve(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         usage="guideway serve --model NAME [--host HOST] [--port PORT] [flags]",
         help="serve a model over HTTP",
         description="Serve an embedding model, a cross-encoder or a classifier over HTTP, in the form of OpenAI's API: "
-        "/v1/embeddings, /v1/rerank, /v1/classify, /v1/models and /health. SIGTERM and Ctrl-C end it once what is "
-        "under way is answered. It asks nobody who he is: where others can reach it, put a proxy before it. Exit "
-        "status: 0 it was asked to stop; 1 it could not serve; 2 wrong usage.",
+        "/v1/embeddings, /v1/rerank, /v1/classify, /v1/models, /health and /metrics. SIGTERM and Ctrl-C stop it when "
+        "all requests are answered. Exit status: 0 it was asked to stop; 1 it could not serve; 2 wrong usage.",
     )
     parser.add_argument("--host", default="127.0.0.1", help="the address to serve at (default: %(default)s)")
     parser.add_argument(
@@ -54,6 +56,36 @@ def add_serve(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         default=30,
         help="how long requests under way may take when the server is asked to stop (default: %(default)s)",
     )
+    access = parser.add_argument_group("access")
+    access.add_argument(
+        "--api-key",
+        metavar="KEY",
+        action="append",
+        default=[],
+        help=f"a key that clients must send, at all addresses but /health (repeatable; default: that in "
+        f"{API_KEY_VARIABLE}, which other users of this machine cannot see)",
+    )
+    access.add_argument(
+        "--allowed-hosts",
+        metavar="NAME,...",
+        type=lambda text: [name.strip() for name in text.split(",")],
+        help="the names in the Host header that are served; *: any (default: the names of this machine to itself if "
+        "--host is such an address, else any, with a warning)",
+    )
+    access.add_argument(
+        "--trust-clients",
+        action="store_true",
+        help="let requests set their priority, and count those with one user as one tenant",
+    )
+    limits = parser.add_argument_group("limits")
+    for limit in fields(Limits):
+        limits.add_argument(
+            f"--{limit.name.replace('_', '-')}",
+            metavar="SECONDS" if limit.name.endswith("timeout") else "N",
+            type=_seconds if limit.name.endswith("timeout") else _count,
+            default=limit.default,
+            help=f"{limit.metadata['about']} (default: %(default)s)",
+        )
     config.add_flags(parser, only=USED)
     parser.set_defaults(run=_run)
 
@@ -74,13 +106,30 @@ def _run(args: Namespace) -> int:
 def _serve(args: Namespace, configuration: Configuration) -> int:
     try:
         from guideway_engine.server.app import make_app
-        from guideway_engine.server.running import listen, run
+        from guideway_engine.server.gate import ANY_HOST, check_api_key, check_host_name, default_hosts
+        from guideway_engine.server.running import allow_connections, listen, run
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(
             f"serving needs {error.name!r}, which is not installed: pip install '{EXTRA}'", field="serve"
         ) from error
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(message)s")
+    limits = Limits(**{limit.name: getattr(args, limit.name) for limit in fields(Limits)})
+    keys = args.api_key
+    if not keys and (key := os.environ.get(API_KEY_VARIABLE)) is not None:
+        keys = [key]
+    for key in keys:
+        check_api_key(key)
+    for name in args.allowed_hosts or ():
+        check_host_name(name)
     with closing(listen(args.host, args.port)) as sock:
+        allow_connections(limits)
+        hosts = args.allowed_hosts or default_hosts(args.host, sock.getsockname()[0])
+        if hosts is None:
+            print(
+                "guideway serve: warning: web pages that other users of this network open can reach the server under "
+                "names of their own; give those that it has with --allowed-hosts",
+                file=sys.stderr,
+            )
         with loading():
             engine = open_engine(configuration)
         with engine:
@@ -93,8 +142,11 @@ def _serve(args: Namespace, configuration: Configuration) -> int:
             name = args.name or PurePath(engine.config.model).name
             about = f"serving {name} (workflow {engine.workflow})"
             run(
-                make_app(engine, name),
+                make_app(
+                    engine, name, limits, hosts=hosts or (ANY_HOST,), keys=keys, trusts_clients=args.trust_clients
+                ),
                 sock,
+                limits,
                 args.grace,
                 lambda url: print(printable(f"guideway: {about} at {url}/v1"), file=sys.stderr, flush=True),
             )
@@ -111,4 +163,10 @@ def _port(text: str) -> int:
 def _seconds(text: str) -> int:
     if not (text.isdecimal() and 0 < int(text) < 86400):
         raise ArgumentTypeError(f"must be a number of seconds, at least 1, not {text!r}")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and 0 < int(text) < 1 << 40):
+        raise ArgumentTypeError(f"must be a whole number, at least 1, not {text!r}")
     return int(text)

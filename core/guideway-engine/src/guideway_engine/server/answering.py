@@ -24,7 +24,7 @@ class Left(Exception):
     """Who asked has gone."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One call of a client."""
 
@@ -34,6 +34,10 @@ class Call:
     request_id: str
     left: Event = field(default_factory=Event)
     """Set once the client has gone."""
+    user: str = ""
+    """The body's `user`, for the log."""
+    tenant: str = ""
+    """The tenant that the engine counts the inputs for."""
 
     def answer(self, route: Route, body: Body) -> Content:
         """The answer. Raises `GuidewayError` if there is none for any input, and `Left`."""
@@ -45,7 +49,7 @@ class Call:
         """The result of each value. Raises the first one's error if none has any."""
         given = {"truncate": body.truncate, **params}
         try:
-            results = self.engine.run(task, iter(values), given, priority=body.priority, tenant=body.tenant)
+            results = self.engine.run(task, iter(values), given, priority=body.priority, tenant=self.tenant)
         except UnsupportedCapability as error:
             asked, own = (next((r.path for r in ROUTES if r.task == one), None) for one in (task, self.engine.workflow))
             hint = f"; send to {own}" if own else ""
@@ -66,7 +70,7 @@ class Call:
         """The item of one input: what is `made` of its result, or the error, with null where there is `nothing`."""
         if result.error is None:
             return made()
-        return {**dict.fromkeys(nothing), "error": content_of(result.error, self.request_id)}
+        return {**dict.fromkeys(nothing), "error": content_of(result.error, self.request_id, self.user)}
 
 
 def _usage(results: Sequence[Any]) -> Content:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, TypeVar
 
-from guideway.api.types import strict_json
 from guideway.errors import InvalidRequest, LimitExceeded, passable
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+
+from guideway_engine.server.json_reading import read_json
 
 __all__ = ["MAX_INPUTS", "Body", "ClassifyBody", "EmbeddingsBody", "RerankBody", "inputs_of", "read_body"]
 
 MAX_INPUTS = 2048
 """The most inputs of one call, as in OpenAI's API: what one call brings is in memory at once."""
+
+MAX_FIELD_LENGTH = 64
+"""The most characters of an unknown field's name that the answer repeats."""
 
 MAX_TENANT_LENGTH = 256
 """The most characters of ``user``."""
@@ -42,17 +46,13 @@ class Body(BaseModel):
     user: str | None = Field(
         default=None,
         max_length=MAX_TENANT_LENGTH,
-        description="On whose behalf: users share a busy server fairly.",
+        description="On whose behalf. Where the server trusts its clients, users share it fairly when it is busy; "
+        "elsewhere it is only for the server's log.",
     )
-    priority: int = Field(default=0, description="Lower goes first.")
+    priority: int = Field(default=0, description="Lower goes first, where the server trusts its clients; elsewhere 0.")
     truncate: Literal["refuse", "right", "left"] | None = Field(
         default=None, description="The policy for an input that is longer than the model's context."
     )
-
-    @property
-    def tenant(self) -> str:
-        """`user`, or the empty name."""
-        return self.user or ""
 
 
 class EmbeddingsBody(Body):
@@ -83,13 +83,13 @@ class ClassifyBody(Body):
 def read_body(cls: type[B], raw: bytes) -> B:
     """The body that `raw` is the JSON of. Raises `InvalidRequest`."""
     try:
-        content = strict_json(raw.decode(json.detect_encoding(raw), "surrogatepass"))
-    except (ValueError, RecursionError) as error:
+        content = read_json(raw.decode(json.detect_encoding(raw), "surrogatepass"))
+    except ValueError as error:
         raise InvalidRequest(f"the body is no JSON: {passable(str(error))}", field="body") from None
     if not isinstance(content, dict):
         raise InvalidRequest("the body must be a JSON object", field="body")
-    if unknown := [name for name in content if name not in cls.model_fields]:
-        field = passable(unknown[0])
+    if (unknown := next((name for name in content if name not in cls.model_fields), None)) is not None:
+        field = passable(unknown[:MAX_FIELD_LENGTH])
         raise InvalidRequest(f"there is no field {field!r}; known: {', '.join(cls.model_fields)}", field=field)
     try:
         return cls.model_validate(content)

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import logging
+import resource
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
 from guideway.errors import InvalidConfiguration
 
-__all__ = ["listen", "run"]
+from guideway_engine.server.connections import BoundedProtocol, Connections
+from guideway_engine.server.limits import Limits
+
+__all__ = ["Server", "allow_connections", "listen", "run"]
+
+BACKLOG = 128
+"""Connections that the operating system keeps until they are accepted. As many are accepted at once, before the oldest
+of too many are closed."""
+
+OTHER_FILES = 256
+"""Files that the process may need for everything else."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -35,19 +50,58 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def run(app: FastAPI, sock: socket.socket, grace: int, on_ready: Callable[[str], None]) -> None:
+class Server(uvicorn.Server):
+    """A server of `app` whose connections have deadlines."""
+
+    def __init__(
+        self, app: FastAPI, limits: Limits, grace: int = 30, on_ready: Callable[[str], None] = lambda _: None
+    ) -> None:
+        protocol = functools.partial(BoundedProtocol, all_connections=Connections(limits))
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="asyncio",
+                http=cast("type[asyncio.Protocol]", protocol),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level=logging.ERROR,  # else strangers write to the log what they like, as often as they like
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=cast("int", limits.keep_alive_timeout),
+                timeout_graceful_shutdown=grace,
+            )
+        )
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve, and tell `on_ready` the address."""
+        await super().startup(sockets)
+        if self.started and sockets:
+            host, port = sockets[0].getsockname()[:2]
+            self._on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+
+
+def run(app: FastAPI, sock: socket.socket, limits: Limits, grace: int, on_ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C, and then what is under way for `grace` more seconds at most. `on_ready` is called
     with the address once requests are taken."""
-
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                host, port = sock.getsockname()[:2]
-                on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=grace, server_header=False
-    )
     with suppress(KeyboardInterrupt):  # uvicorn raises the signal again, once all has ended
-        Server(config).run(sockets=[sock])
+        Server(app, limits, grace, on_ready).run(sockets=[sock])
+
+
+def allow_connections(limits: Limits) -> None:
+    """Raise the process's limit of open files to what the connections need. Raises `InvalidConfiguration` if the
+    operating system does not permit that."""
+    needed = limits.max_connections + BACKLOG + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        except (ValueError, OSError) as error:
+            raise InvalidConfiguration(
+                f"{limits.max_connections} connections need {needed} open files, and this process may have {hard}; "
+                "raise that (ulimit -n), or lower --max-connections and --max-requests",
+                field="max_connections",
+            ) from error

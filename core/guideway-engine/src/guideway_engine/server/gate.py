@@ -1,0 +1,123 @@
+"""Checks that every request must pass before its address is looked at: its host and its API key."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+from guideway.errors import GuidewayError, InvalidConfiguration, InvalidRequest
+from starlette.datastructures import Headers
+
+from guideway_engine.server.errors import InvalidApiKey
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+__all__ = ["ANY_HOST", "OPEN_PATHS", "Gate", "check_api_key", "check_host_name", "default_hosts"]
+
+ANY_HOST = "*"
+
+OPEN_PATHS = frozenset({"/health"})
+"""The paths that need no API key."""
+
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]*)?", re.IGNORECASE)
+
+
+def default_hosts(host: str, address: str) -> tuple[str, ...] | None:
+    """Return the names by which clients of this machine reach a server on a loopback `address`, which was given as
+    `host`. None: others can reach it, and by which names is not known."""
+    if not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+        return None
+    return ("localhost", "127.0.0.1", "::1", host, address)
+
+
+def check_host_name(name: str) -> None:
+    """Raise `InvalidConfiguration` unless `name` may stand in a Host header, without a port, or is `ANY_HOST`."""
+    found = HOST.fullmatch(f"[{name}]" if ":" in name and "[" not in name else name)
+    if name != ANY_HOST and (found is None or found[2] is not None):
+        raise InvalidConfiguration(
+            f"an allowed host is a name or an address without a port, or {ANY_HOST} for any, not {name!r}",
+            field="allowed_hosts",
+        )
+
+
+def check_api_key(key: str) -> None:
+    """Raise `InvalidConfiguration` unless a client can send `key`."""
+    if not re.fullmatch(r"[!-~]+", key):
+        raise InvalidConfiguration(
+            "an API key is at least one printable ASCII character, without spaces", field="api_key"
+        )
+
+
+class Gate:
+    """The outermost part of the application. `on_error` makes the response to a request that does not pass.
+
+    The body of a request is read to its end before the response begins, whatever the response is: a client that is
+    still sending would not read it, and closing the connection then discards it."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: Collection[str],
+        keys: Sequence[str],
+        on_error: Callable[[GuidewayError], Response],
+    ) -> None:
+        self._app = app
+        self._hosts = frozenset(name.lower().strip("[]") for name in hosts)
+        self._keys = [key.encode() for key in keys]
+        self._on_error = on_error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        headers = Headers(scope=scope)
+        expects = headers.get("expect", "").lower() == "100-continue"
+        has_begun = has_ended = False
+
+        async def received() -> Message:
+            nonlocal has_begun, has_ended
+            has_begun = True
+            message = await receive()
+            has_ended = has_ended or not message.get("more_body", False)
+            return message
+
+        async def sent(message: Message) -> None:
+            nonlocal has_ended
+            if message["type"] == "http.response.start" and not has_begun and expects:  # no body is on its way
+                has_ended = True
+                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+            while not has_ended:
+                await received()
+            await send(message)
+
+        answer: Callable[[Scope, Receive, Send], Awaitable[None]] = self._app
+        try:
+            self._check_host(headers, scope["http_version"])
+            if self._keys and scope["path"] not in OPEN_PATHS:
+                self._check_key(headers)
+        except GuidewayError as error:
+            answer = self._on_error(error)
+        await answer(scope, received, sent)
+
+    def _check_host(self, headers: Headers, version: str) -> None:
+        given = headers.get("host")
+        if ANY_HOST in self._hosts or (given is None and version == "1.0"):  # no browser leaves it out
+            return
+        found = HOST.fullmatch(given or "")
+        if found is None or found[1].lower().strip("[]") not in self._hosts:
+            raise InvalidRequest(
+                f"this server is not {given!r}; its operator names the hosts that it serves with --allowed-hosts",
+                field="host",
+            )
+
+    def _check_key(self, headers: Headers) -> None:
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        key = given.strip().encode("latin-1")
+        matches = [hmac.compare_digest(key, known) for known in self._keys]  # all of them, whichever matches
+        if scheme.lower() != "bearer" or not any(matches):
+            raise InvalidApiKey("the API key is missing or wrong; send Authorization: Bearer KEY", field="api_key")

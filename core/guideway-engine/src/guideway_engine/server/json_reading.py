@@ -1,0 +1,106 @@
+"""Reading JSON so that other threads go on meanwhile: `json.loads` holds the interpreter's lock for the whole text."""
+
+from __future__ import annotations
+
+import re
+from json import JSONDecodeError, JSONDecoder
+from typing import Any, NoReturn
+
+__all__ = ["MAX_CONTAINERS", "MAX_DEPTH", "MAX_VALUES", "read_json"]
+
+MAX_DEPTH = 16
+"""Lists and objects inside each other."""
+
+MAX_CONTAINERS = 1 << 13
+"""Lists and objects of one text: four for each input that a call may have. An empty one takes 2 bytes of the text and
+up to 64 bytes of memory."""
+
+MAX_VALUES = 1 << 21
+"""Numbers, strings and names of one text: as many as 2048 inputs of 1024 token ids."""
+
+SPACE = re.compile(r"[ \t\n\r]*")
+DELIMITER = re.compile(r"[ \t\n\r]*(.?)", re.DOTALL)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+SCALARS = JSONDecoder(parse_constant=_refuse_constant)
+
+
+def read_json(text: str) -> Any:
+    """Return the value of JSON text, in time linear in its length. Raises ValueError, also for a name that an object
+    has twice, for NaN and infinity, and above `MAX_DEPTH`, `MAX_CONTAINERS` or `MAX_VALUES`."""
+    reader = _Reader(text)
+    value, at = reader.value(0, 0)
+    if (at := SPACE.match(text, at).end()) != len(text):  # type: ignore[union-attr] # it matches everything
+        raise JSONDecodeError("Extra data", text, at)
+    return value
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._num_containers = 0
+        self._num_values = 0
+
+    def value(self, at: int, depth: int) -> tuple[Any, int]:
+        """Return the value that begins at a position, after white space, and the position of its end."""
+        opening, at = self._delimiter(at)
+        if opening == "[" or opening == "{":
+            if depth == MAX_DEPTH:
+                raise ValueError(f"more than {MAX_DEPTH} lists and objects inside each other")
+            self._num_containers += 1
+            if self._num_containers > MAX_CONTAINERS:
+                raise ValueError(f"more than {MAX_CONTAINERS} lists and objects; send several calls")
+            return (self._list if opening == "[" else self._object)(at, depth + 1)
+        return self._scalar(at - len(opening))
+
+    def _scalar(self, at: int) -> tuple[Any, int]:
+        self._num_values += 1
+        if self._num_values > MAX_VALUES:
+            raise ValueError(f"more than {MAX_VALUES} values; send several calls")
+        return SCALARS.raw_decode(self._text, at)
+
+    def _list(self, at: int, depth: int) -> tuple[list[Any], int]:
+        items: list[Any] = []
+        delimiter, end = self._delimiter(at)
+        if delimiter == "]":
+            return items, end
+        while True:
+            item, at = self.value(at, depth)
+            items.append(item)
+            delimiter, at = self._delimiter(at)
+            if delimiter == "]":
+                return items, at
+            if delimiter != ",":
+                raise JSONDecodeError("Expecting ',' delimiter", self._text, at - len(delimiter))
+
+    def _object(self, at: int, depth: int) -> tuple[dict[str, Any], int]:
+        members: dict[str, Any] = {}
+        delimiter, end = self._delimiter(at)
+        if delimiter == "}":
+            return members, end
+        while True:
+            delimiter, at = self._delimiter(at)
+            if delimiter != '"':
+                raise JSONDecodeError("Expecting a name in double quotes", self._text, at - len(delimiter))
+            name, at = self._scalar(at - 1)
+            if name in members:
+                raise ValueError(f"the key {name!r} appears twice in one object")
+            delimiter, at = self._delimiter(at)
+            if delimiter != ":":
+                raise JSONDecodeError("Expecting ':' delimiter", self._text, at - len(delimiter))
+            members[name], at = self.value(at, depth)
+            delimiter, at = self._delimiter(at)
+            if delimiter == "}":
+                return members, at
+            if delimiter != ",":
+                raise JSONDecodeError("Expecting ',' delimiter", self._text, at - len(delimiter))
+
+    def _delimiter(self, at: int) -> tuple[str, int]:
+        """Return the next character that is no white space, empty at the end, and the position after it."""
+        found = DELIMITER.match(self._text, at)
+        assert found is not None  # it matches everything
+        return found[1], found.end()

@@ -1,0 +1,14 @@
+"""The server's own metrics, beside those of the library in the same registry."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter
+
+__all__ = ["ERRORS"]
+
+ERRORS = Counter(
+    "guideway_http_errors",
+    "Error responses by their code, and connections that the server closed: malformed, head_timeout, body_timeout, "
+    "write_timeout, evicted (to make room for another)",
+    ["code"],
+)
