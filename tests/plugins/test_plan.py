@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import importlib_metadata
 import pytest
 from guideway.errors import InvalidConfiguration, PluginConflict, PluginError
 from guideway.plugins import PluginIndex, PluginPlan, Plugins, PluginSettings, bootstrap_worker
@@ -52,6 +53,7 @@ def test_the_fingerprint_depends_on_everything_but_order(index: PluginIndex, pla
         replace(plan, contract="1.1").fingerprint,
         replace(plan, guideway="9").fingerprint,
         replace(plan, plugins=(replace(plan.plugins[0], digest="sha256:0"), *plan.plugins[1:])).fingerprint,
+        replace(plan, plugins=(replace(plan.plugins[0], libraries=("torch 1.0",)), *plan.plugins[1:])).fingerprint,
     ]
     assert len({*different, plan.fingerprint}) == len(different) + 1
 
@@ -64,6 +66,16 @@ def test_its_summary_is_one_line_with_all_that_acts_on_requests(index: PluginInd
     )
     line = Plugins(index).plan([], {}).summary("vLLM 0.32.0", "ledger in a field")
     assert "strategies none; modifiers none; worker mixins none; hooks none; device none; ledger in a field;" in line
+
+
+def test_a_plan_has_the_versions_of_the_libraries_that_its_plugins_require(index: PluginIndex) -> None:
+    requires = ("Importlib_Metadata>=8", "numpy; python_version < '4'", "gwt-not-installed", 'pytest; extra == "test"')
+    records = tuple(replace(r, requires=requires) if r.name == "good" else r for r in index.records)
+    plan = Plugins(replace(index, records=records)).plan([("grammar", "good")], {})
+    versions = [f"{name} {importlib_metadata.version(name)}" for name in ("importlib-metadata", "numpy")]
+    assert [plugin.libraries for plugin in plan.plugins] == [tuple(versions)]
+    (row,) = plan.differences(Plugins(index).plan([("grammar", "good")], {}))
+    assert row.startswith(f"gwt-good/grammar.good libraries: want {tuple(versions)}, have (")
 
 
 def test_it_pickles(plan: PluginPlan) -> None:

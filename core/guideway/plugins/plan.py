@@ -13,6 +13,7 @@ from guideway.errors import InvalidConfiguration
 from guideway.plugins.digest import sha256
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.kinds import HOOKS
+from guideway.plugins.requirements import required_versions
 from guideway.plugins.selection import PluginSettings
 from guideway.version import __version__
 
@@ -38,11 +39,14 @@ class PlannedPlugin:
     value: str
     digest: str
     """The digest of its code; see `guideway.plugins.digest`."""
+    libraries: tuple[str, ...] = ()
+    """The distributions that its own requires, such as ``torch 2.13.0``: what a component does is mostly theirs."""
 
     @staticmethod
     def of(record: PluginRecord) -> PlannedPlugin:
         """The component as it is installed now."""
-        return PlannedPlugin(record.id, record.version, record.value, record.digest)
+        libraries = required_versions(record.requires)
+        return PlannedPlugin(record.id, record.version, record.value, record.digest, libraries)
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,9 @@ class PluginPlan:
             elif plugin_id not in mine:
                 yield plugin_id, "nothing", theirs[plugin_id].version
             else:
-                for name, want, have in differing(mine[plugin_id], theirs[plugin_id], "version", "value", "digest"):
+                for name, want, have in differing(
+                    mine[plugin_id], theirs[plugin_id], "version", "value", "digest", "libraries"
+                ):
                     yield f"{plugin_id} {name}", want, have
 
 

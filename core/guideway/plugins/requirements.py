@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING
 
 import importlib_metadata
 
+from guideway.plugins.index import headers
 from guideway.plugins.kinds import normalize
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-__all__ = ["extra_with", "missing_distributions", "version_conflict"]
+__all__ = ["extra_with", "missing_distributions", "required_versions", "version_conflict"]
 
 _NAME = re.compile(r"\s*([\w.-]+)\s*")
-_EXTRA = re.compile(r'\bextra == "([^"]+)"')
+_EXTRA = re.compile(r"\bextra == ['\"]([^'\"]+)['\"]")
 
 
 @cache
@@ -54,6 +55,19 @@ def missing_distributions(requires: Iterable[str]) -> tuple[str, ...]:
     """The required distributions that are not installed at all, in the order they are required."""
     names = [normalize(requirement.name) for _, requirement in _parsed(requires) if _applies(requirement)]
     return tuple(name for name in names if not _installed(name))
+
+
+def required_versions(requires: Iterable[str]) -> tuple[str, ...]:
+    """Name and version of each required distribution that is installed, sorted; those of extras left aside."""
+    names = {normalize(match[1]) for text in requires if (match := _NAME.match(text)) and not _EXTRA.search(text)}
+    return tuple(f"{name} {version}" for name in sorted(names) if (version := _version(name)))
+
+
+def _version(name: str) -> str | None:
+    try:  # of the first on the path, as Python imports; its own `version` would parse all of the metadata
+        return next((headers(dist)["version"][0] for dist in importlib_metadata.distributions(name=name)), None)
+    except Exception:  # metadata or a finder on sys.meta_path is broken: not this plugin's fault
+        return None
 
 
 def extra_with(requires: Iterable[str], module: str) -> str | None:
