@@ -60,6 +60,7 @@ def test_every_field_can_be_set_by_every_source(tmp_path: Path) -> None:
         "device_backend": "numpy",
         "device": "cpu:1",
         "dtype": "auto",
+        "load_format": "auto",
         "runner": "transformers",
         "workflow": "decode",
         "executor": "process",

@@ -182,7 +182,7 @@ def test_a_run_goes_on_in_the_folder_of_its_model(
     (folder / "__pycache__").mkdir()
     assert main([*arguments, "--resume"]) == 0
     assert "2 texts: 1 done; 1 done before" in capsys.readouterr().err
-    for name in ("tokenizer.json", "vocab.txt", "1_Pooling/config.json"):
+    for name in ("tokenizer.json", "vocab.txt", "sentence_bert_config.json"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text((folder / name).read_text() + " " if (folder / name).exists() else "{}")
         assert main([*arguments, "--resume"]) == 1

@@ -52,14 +52,38 @@ class ModelFolder:
             raise InvalidConfiguration(f"model {str(path)!r} {why}", field="model")
         return ModelFolder(path, config)
 
+    def file(self, name: str) -> Path:
+        """The path of the file `name` of the model, which need not exist. Names in a model's own files may lead
+        anywhere, and so may links: raises `InvalidConfiguration` where this one leaves the folder, or is no regular
+        file. The links of a snapshot in the hub's cache lead to its ``blobs``, which belong to it."""
+        path = self.path / name
+        try:
+            home, target = self.path.resolve(), path.resolve()
+            is_special = target.exists() and not target.is_file()
+        except (OSError, RuntimeError, ValueError) as error:  # a circle of links, a NUL
+            raise InvalidConfiguration(
+                f"model {str(self.path)!r}: {name!r} cannot be found: {error}", field="model"
+            ) from error
+        homes = [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
+        if not any(target.is_relative_to(each) for each in homes):
+            raise InvalidConfiguration(
+                f"model {str(self.path)!r}: its file {name!r} is {str(target)!r}, outside the folder; put a copy of it "
+                "into the folder, if it is one of the model's, or give the folder where all of them are",
+                field="model",
+            )
+        if is_special:
+            raise InvalidConfiguration(f"model {str(self.path)!r}: {name!r} is no regular file", field="model")
+        return path
+
     def json(self, name: str) -> Any:
         """The content of the JSON file `name` beside the model; None if there is no such file. Raises
-        `InvalidConfiguration` if it cannot be read."""
+        `InvalidConfiguration` if it cannot be read, and as `file` does."""
+        path = self.file(name)
         try:
-            return json.loads((self.path / name).read_text("utf-8"))
+            return json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InvalidConfiguration(
                 f"model {str(self.path)!r}: {name} cannot be read: {error}", field="model"
             ) from error

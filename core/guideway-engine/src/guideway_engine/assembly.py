@@ -22,6 +22,7 @@ from guideway.vocabulary import build_vocabulary
 
 from guideway_engine.chat import ChatTemplate
 from guideway_engine.config import EngineConfig
+from guideway_engine.environment import numerics, planned
 from guideway_engine.model_path import model_path
 from guideway_engine.prompts import PromptReader, most_bytes
 from guideway_engine.scheduling.buddy import power_of_two
@@ -141,7 +142,7 @@ def assemble(config: EngineConfig, plugins: Plugins | None = None, *, worker: st
         executor.submit("load").result()
         executor.submit("start", settings).result()
 
-    log.info("%s", spec.plan.summary("its own engine"))
+    log.info("%s", spec.plan.summary("its own engine", *(f"{name}={value}" for name, value in numerics().items())))
     # a device that compiles for each shape has as many rows as drafts were asked for
     most_forced = config.num_speculative_tokens if info.static_shapes else MOST_FORCED
     num_forced = 0 if config.forced_tokens == "off" else most_forced
@@ -196,10 +197,11 @@ def _worker_spec(config: EngineConfig, plugins: Plugins, worker: str) -> WorkerS
     selection += [("grammar", address) for address in config.grammar]
     selection += [("modifier", address) for address in config.modifiers]
     selection += [("worker", address) for address in config.worker_mixins]
+    folder = model_path(config.model, plugins, config.load_format)
     return WorkerSpec(
         worker=worker,
-        plan=plugins.plan(selection, {"model": config.model, "dtype": config.dtype, "device": config.device}),
-        model=str(model_path(config.model, plugins)),
+        plan=plugins.plan(selection, planned(config, folder)),
+        model=str(folder),
         dtype=config.dtype,
         runner=config.runner,
         device_backend=config.device_backend,

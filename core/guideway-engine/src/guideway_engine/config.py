@@ -18,6 +18,7 @@ from guideway.plugins.limits import Limits
 from guideway.plugins.selection import PluginSettings
 
 from guideway_engine.config_sources import Configuration, from_arguments, read_layers
+from guideway_engine.model_folder import LoadFormat
 from guideway_engine.settings import KIND_OF, EngineSettings, is_decode
 
 __all__ = ["EngineArguments", "EngineConfig", "config_of"]
@@ -79,6 +80,7 @@ class EngineArguments(TypedDict, total=False):
     device_backend: str
     device: str
     dtype: str
+    load_format: LoadFormat
     runner: str
     executor: str
     max_num_seqs: int

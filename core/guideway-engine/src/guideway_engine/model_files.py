@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 from guideway.errors import InvalidConfiguration
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 __all__ = ["existing_folder", "fast_tokenizer", "first_line", "refused", "weights"]
@@ -35,7 +35,10 @@ def existing_folder(path: str | PathLike[str]) -> Path:
 def fast_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """The model's tokenizer. Raises `InvalidConfiguration` if it has no fast one."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        # mistral_format: else another tokenizer would be taken where mistral-common is installed
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, mistral_format=False
+        )
     except Exception as error:
         raise refused(folder, f"has no fast tokenizer (tokenizer.json): {first_line(error)}") from error
     if not tokenizer.is_fast:
@@ -75,8 +78,16 @@ def _device(device: str | torch.device) -> torch.device:
 def _loaded(auto: Any, folder: Path, dtype: torch.dtype | str, may_lack: Collection[str]) -> PreTrainedModel:
     try:
         with _quiet():
+            config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            # those of `transformers`: a name in config.json may be code on the hub, run where kernels is installed
+            config._attn_implementation = config._experts_implementation = None
             loaded: Any = auto.from_pretrained(
-                folder, dtype=dtype, local_files_only=True, trust_remote_code=False, output_loading_info=True
+                folder,
+                config=config,
+                dtype=dtype,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
             )
     except Exception as error:
         raise refused(folder, f"has weights that cannot be loaded: {first_line(error)}") from error

@@ -1,4 +1,4 @@
-"""Find the folder of a model."""
+"""Find the folder of a model and check it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,23 @@ from guideway.errors import InvalidConfiguration, PluginNotFound
 from guideway.plugins import Plugins
 from guideway.plugins.building import building
 
+from guideway_engine.model_folder import LoadFormat, check_files, check_weights
+
 __all__ = ["model_path"]
 
 
-def model_path(model: str, plugins: Plugins) -> Path:
-    """The folder of an installed model component or of a path. Raises `InvalidConfiguration`."""
+def model_path(model: str, plugins: Plugins, load_format: LoadFormat | None = None) -> Path:
+    """The folder of an installed model component or of a path, whose files are checked: before anything of it is
+    loaded, here or in a worker. `load_format`: that of the weights, if these are to be loaded too. Raises
+    `InvalidConfiguration`."""
+    folder = _found(model, plugins)
+    check_files(folder)
+    if load_format is not None:
+        check_weights(folder, load_format)
+    return folder
+
+
+def _found(model: str, plugins: Plugins) -> Path:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder

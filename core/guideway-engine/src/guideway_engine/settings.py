@@ -14,6 +14,8 @@ from guideway.plugins.configuration import Name, Names, Options, component_name,
 from guideway.plugins.limits import Limits
 from guideway.plugins.selection import PluginSettings
 
+from guideway_engine.model_folder import LoadFormat
+
 __all__ = ["DECODE", "KIND_OF", "EngineSettings", "is_decode"]
 
 Positive: TypeAlias = Annotated[int, Range(1)]
@@ -67,6 +69,8 @@ class EngineSettings:
     """The device that the model runs on, in the words of the device's library."""
     dtype: Name = "float32"
     """Type of the weights; ``auto``: as stored."""
+    load_format: LoadFormat = "safetensors"
+    """Files of weights: ``safetensors``; ``auto``: ``.bin`` too, pickles that may run code."""
     runner: Name = "transformers"
     """The component that runs the model."""
     executor: Name = "local"

@@ -13,9 +13,11 @@ from guideway.api.types import Constraint, SamplingParams
 from guideway.errors import GuidewayError
 from guideway.plugins.configuration import component_name
 
+from guideway_engine import model_folder
 from guideway_engine.command_line import config
 from guideway_engine.config import EngineConfig
 from guideway_engine.config_sources import Configuration
+from guideway_engine.environment import numerics
 from guideway_engine.fields import fields_of
 
 if TYPE_CHECKING:  # what embeds imports nothing that decodes
@@ -40,12 +42,6 @@ OF_SPEED = frozenset({"driver", "attention", "max_step_tokens", "max_step_reques
 """The options of workflows that decide no result."""
 
 CHARACTERS = 16
-TENSOR_BYTES, MOST_HEADER_BYTES = 1 << 10, 1 << 27
-WEIGHTS = frozenset({".safetensors", ".bin"})
-SETTINGS = frozenset({".json", ".model", ".jinja"})
-WORDS = frozenset({"vocab.txt", "merges.txt"})
-"""The endings of the files that a model is loaded from, and the names of those that are text. Others in its folder are
-about it, or somebody's own: texts, answers, notes."""
 
 
 def of_jobs(jobs: list[Job], configuration: Configuration, ours: Collection[str | None] = ()) -> dict[str, str]:
@@ -98,21 +94,18 @@ def _settings(built: EngineConfig, names: tuple[str, ...], ours: Collection[str 
     if Path(built.model).expanduser().is_dir():
         folder = Path(built.model).expanduser().resolve()
         no_part = {_resolved(path) for path in ours if path is not None}
-        files = [path for path in _files_of(folder) if path not in no_part]
-        settings["model"] = [str(folder), *([str(path.relative_to(folder)), _of_file(path)] for path in files)]
+        files = [
+            [name, digest] for name, digest in model_folder.digests(folder).items() if folder / name not in no_part
+        ]
+        settings["model"] = [str(folder), *files]
     options = {
         each: {name: value for name, value in given.items() if not (kind == "workflow" and name in OF_SPEED)}
         for each, given in built.options.items()
         if (kind := each.partition(".")[0]) in OPTIONS
     }
     options = {each: given for each, given in options.items() if given}
-    return settings | ({"options": options} if options else {})
-
-
-def _files_of(folder: Path) -> list[Path]:
-    """The files that the model in a folder is loaded from."""
-    found = (path for path in folder.rglob("*") if path.suffix in WEIGHTS | SETTINGS or path.name in WORDS)
-    return sorted(path for path in found if path.is_file())
+    more = {"options": options, "numerics": numerics()}
+    return settings | {name: value for name, value in more.items() if value}
 
 
 def _resolved(path: str) -> Path | None:
@@ -120,33 +113,6 @@ def _resolved(path: str) -> Path | None:
         return Path(path).resolve()
     except ValueError:  # a NUL, as opening it will say
         return None
-
-
-def _of_file(path: Path) -> str:
-    """The digest of a file of a model. Of weights it is that of the first bytes of each tensor, which training
-    changes: reading all of a large model would take longer than an answer."""
-    if path.suffix == ".safetensors":
-        return _of_tensors(path)
-    if path.suffix in WEIGHTS:
-        return str(path.stat().st_size)
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _of_tensors(path: Path) -> str:
-    """The digest of a file's header and of what begins each tensor. Format: safetensors' documentation, "Format"."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = file.read(min(length, MOST_HEADER_BYTES))
-        found.update(header)
-        try:
-            begins = [each["data_offsets"][0] for name, each in json.loads(header).items() if name != "__metadata__"]
-        except (ValueError, LookupError, TypeError, AttributeError):
-            begins = []  # no model of that kind, as loading it will say
-        for begin in begins:
-            file.seek(8 + length + begin)
-            found.update(file.read(TENSOR_BYTES))
-    return found.hexdigest()
 
 
 def _unlike_defaults(values: Any, cls: type) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from guideway.api.workflow import ModelFolder
@@ -146,4 +147,4 @@ def _modes(model: ModelFolder, modules: list[tuple[str, str]]) -> list[Pooling]:
 def _pooling(model: ModelFolder, modules: list[tuple[str, str]]) -> dict[str, Any]:
     """The content of the file of the pooling; empty if there is none."""
     path = next((path for name, path in modules if name == "Pooling"), None)
-    return {} if path is None else model.json(f"{path}/config.json") or {}
+    return {} if path is None else model.json(str(Path(path, "config.json"))) or {}

@@ -30,7 +30,7 @@ def open_workflow(config: EngineConfig, plugins: Plugins) -> Serving | None:
     if config.workflow is None or is_decode(config.workflow):
         # all that is not certified is one error: before the model, a plugin too, is asked for
         plugins.require(config.selection(plugins.index))
-    model = ModelFolder.read(model_path(config.model, plugins))
+    model = ModelFolder.read(model_path(config.model, plugins, config.load_format))
     workflow = choose(config.workflow, model, plugins)
     _check_options(workflow, model, config)
     if workflow is DecodeWorkflow:

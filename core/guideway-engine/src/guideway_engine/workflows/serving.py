@@ -16,6 +16,7 @@ from guideway.plugins import Plugins
 from guideway.plugins.building import building
 
 from guideway_engine.config import EngineConfig
+from guideway_engine.environment import planned
 from guideway_engine.settings import EngineSettings
 from guideway_engine.workflows.computing import Computing
 from guideway_engine.workflows.driver import Driver, mode_for
@@ -29,7 +30,7 @@ log = logging.getLogger("guideway_engine")
 OF_ENGINE = ("embed", "rerank", "classify")
 """The tasks that an `Engine` has methods of their own for."""
 
-SHARED = ("model", "device", "dtype", "executor", "max_model_len", "workflow", "options", "plugins")
+SHARED = ("model", "device", "dtype", "load_format", "executor", "max_model_len", "workflow", "options", "plugins")
 """The fields of a configuration that every workflow heeds; the others are about decoding."""
 
 
@@ -52,10 +53,7 @@ class Serving:
             device=config.device,
             options=options,
         )
-        plan = plugins.plan(
-            [("workflow", workflow.name)],
-            {"model": config.model, "dtype": config.dtype, "device": config.device},
-        )
+        plan = plugins.plan([("workflow", workflow.name)], planned(config, model.path))
         listening = Listening(
             plugins.hooks(),
             ValidationContext(

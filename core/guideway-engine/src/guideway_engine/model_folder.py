@@ -1,0 +1,167 @@
+"""The files that a model's folder makes an engine open, or a library that it loads the model with: found and checked
+here, before any of them is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from guideway.api.workflow import ModelFolder
+from guideway.errors import InvalidConfiguration
+
+__all__ = ["LoadFormat", "check_files", "check_weights", "digests"]
+
+LoadFormat = Literal["safetensors", "auto"]
+
+INDEX = ".index.json"
+"""The end of the names of files that say in which file each tensor is."""
+TEMPLATES = "additional_chat_templates"
+TAKEN = (
+    *("model.safetensors", "model.safetensors.index.json"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json"),
+)
+"""The names of weights that `transformers` looks for; it takes the first that is there."""
+
+WEIGHTS = frozenset({".safetensors", ".bin"})
+SETTINGS = frozenset({".json", ".model", ".jinja", ".tiktoken"})
+WORDS = frozenset({"vocab.txt", "merges.txt"})
+"""The endings of the files that decide what a model computes, and the names of those that are text. Others in its
+folder are about it, or somebody's own: texts, answers, notes."""
+TENSOR_BYTES, MOST_HEADER_BYTES = 1 << 10, 1 << 27
+
+
+def check_files(path: Path) -> None:
+    """Raise `InvalidConfiguration` if a file of the model in the folder `path` is outside the folder, or if what its
+    files say would be done or left undone depending on which packages are installed."""
+    model = ModelFolder(path, {})
+    for name in _names(model):
+        model.file(name)
+    if model.file("adapter_config.json").exists():
+        raise _refused(
+            model,
+            "has an adapter (adapter_config.json) beside its weights, which would be applied only where peft is "
+            "installed; merge it into the weights (merge_and_unload and save_pretrained of peft), or remove the file",
+        )
+    config = _object(model, "config.json")
+    for part in (config, *config.values()):
+        if isinstance(part, Mapping) and part.get("quantization_config"):
+            raise _refused(
+                model,
+                "has quantized weights (quantization_config in config.json), and what they are computed in depends on "
+                "device and installed packages; save the model without quantization, or serve it with vLLM",
+            )
+
+
+def check_weights(path: Path, load_format: LoadFormat) -> None:
+    """Raise `InvalidConfiguration` if `load_format` does not have the files that the weights of the model in the folder
+    `path` would be read from."""
+    model = ModelFolder(path, {})
+    taken = [*_explicit_weights(model), *(name for name in TAKEN if (path / name).exists())][:1]
+    shards = [shard for index in taken for shard in sorted(_shards(model, index))]
+    for name in (*taken, *shards):
+        if load_format == "safetensors" and not name.removesuffix(INDEX).endswith(".safetensors"):
+            raise InvalidConfiguration(
+                f"model {str(path)!r} has weights in {name!r}, which is no safetensors file: PyTorch's own files are "
+                "pickles, which may run code; convert them (save_pretrained writes safetensors), or set load_format to "
+                "'auto' if you trust who made them",
+                field="load_format",
+            )
+
+
+def digests(path: Path) -> dict[str, str]:
+    """By name the digest of each file that decides what the model in the folder `path` computes. Raises
+    `InvalidConfiguration` as `check_files` does."""
+    model = ModelFolder(path, {})
+    files = {name: model.file(name) for name in _names(model)}
+    return {
+        name: _digest(file)
+        for name, file in sorted(files.items())
+        if (file.suffix in WEIGHTS | SETTINGS or file.name in WORDS) and file.is_file()
+    }
+
+
+def _names(model: ModelFolder) -> set[str]:
+    """The names of all files that may be opened: those at the top, and those that these name."""
+    try:
+        names = {path.name for path in model.path.iterdir() if not path.is_dir()}
+    except OSError as error:
+        raise _refused(model, f"cannot be read: {error}") from error
+    names |= {f"{TEMPLATES}/{path.name}" for path in (model.path / TEMPLATES).glob("*.jinja")}
+    names |= {str(Path(_name(model, "modules.json", each), "config.json")) for each in _modules(model)}
+    versions = _object(model, "tokenizer_config.json").get("fast_tokenizer_files") or ()
+    names |= {_name(model, "tokenizer_config.json", each) for each in versions}
+    names |= set(_explicit_weights(model))
+    return names.union(*(_shards(model, name) for name in names))
+
+
+def _explicit_weights(model: ModelFolder) -> list[str]:
+    """The file of weights that ``config.json`` names, if it does."""
+    named = _object(model, "config.json").get("transformers_weights")
+    return [] if named is None else [_name(model, "config.json", named)]
+
+
+def _shards(model: ModelFolder, name: str) -> set[str]:
+    """The files that `name`, if it is an index of weights, says that they are in."""
+    shards = _object(model, name).get("weight_map") if name.endswith(INDEX) else None
+    if shards is not None and not isinstance(shards, Mapping):
+        raise _refused(model, f"has a {name} whose weight_map is no JSON object")
+    return {_name(model, name, each) for each in (shards or {}).values()}
+
+
+def _modules(model: ModelFolder) -> list[Any]:
+    modules = model.json("modules.json") or []
+    if not isinstance(modules, list) or not all(isinstance(each, Mapping) for each in modules):
+        raise _refused(model, "has a modules.json that is no list of objects")
+    return [each.get("path", "") for each in modules]
+
+
+def _object(model: ModelFolder, name: str) -> Mapping[str, Any]:
+    """The object in a JSON file; empty where there is no such file."""
+    found = model.json(name)
+    if found is not None and not isinstance(found, Mapping):
+        raise _refused(model, f"has a {name} that is no JSON object")
+    return found or {}
+
+
+def _name(model: ModelFolder, where: str, name: Any) -> str:
+    if not isinstance(name, str):
+        raise _refused(model, f"has a {where} in which {name!r} stands for the name of a file")
+    return name
+
+
+def _refused(model: ModelFolder, reason: str) -> InvalidConfiguration:
+    return InvalidConfiguration(f"model {str(model.path)!r} {reason}", field="model")
+
+
+def _digest(path: Path) -> str:
+    """The digest of a file. Of weights it is that of the first bytes of each tensor, which training changes, or of
+    their checksums: reading all of a large model would take longer than an answer."""
+    if path.suffix == ".safetensors":
+        return _of_tensors(path)
+    if path.suffix in WEIGHTS and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            sums = [(each.filename, each.file_size, each.CRC) for each in archive.infolist()]
+        return hashlib.sha256(json.dumps(sums).encode()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _of_tensors(path: Path) -> str:
+    """The digest of a file's header and of what begins each tensor. Format: safetensors' documentation, "Format"."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(min(length, MOST_HEADER_BYTES))
+        found.update(header)
+        try:
+            begins = [each["data_offsets"][0] for name, each in json.loads(header).items() if name != "__metadata__"]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            begins = []  # no model of that kind, as loading it will say
+        for begin in begins:
+            file.seek(8 + length + begin)
+            found.update(file.read(TENSOR_BYTES))
+    return found.hexdigest()
