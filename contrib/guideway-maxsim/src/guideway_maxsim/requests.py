@@ -47,7 +47,9 @@ class BothTexts(RequestProcessor):
 
     def __init__(self, context: WorkflowContext) -> None:
         super().__init__(context)
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(context.model.path, local_files_only=True)
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(
+            context.model.path, local_files_only=True, trust_remote_code=False
+        )
         self._tokenizer.backend_tokenizer.no_truncation()
         self._tokenizer.backend_tokenizer.no_padding()
         self._most = context.max_model_len // 2

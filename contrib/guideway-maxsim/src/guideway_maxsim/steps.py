@@ -51,7 +51,9 @@ class Encoder(WorkflowRunner):
         shown = logging.is_progress_bar_enabled()
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the engine says that it loads
         try:
-            self._model = AutoModel.from_pretrained(self.context.model.path, local_files_only=True, dtype=dtype)
+            self._model = AutoModel.from_pretrained(
+                self.context.model.path, local_files_only=True, trust_remote_code=False, dtype=dtype
+            )
         finally:
             if shown:  # whoever else loads models in this process keeps theirs
                 logging.enable_progress_bar()  # type: ignore[no-untyped-call]
