@@ -31,7 +31,7 @@ from tests.support.stages import everyday
 TOLERANCE = 1e-4
 MAX_MODEL_LEN = 256
 WIDTH = 1600
-"""Of the logits: more than the vocabulary's 1,536."""
+"""The width of the logits: more than the vocabulary's 1,536."""
 BEGINNINGS = [[7 + i] * 40 for i in range(3)]
 """Prompts often have one of these in common."""
 
