@@ -169,7 +169,7 @@ def test_without_closing_nothing_is_forced_by_the_limit() -> None:
     for _ in range(4):
         assert allowed(subject) == [EVERY - {STOP}]
         accept(subject, [7])
-    assert subject.unenforced(0) == ()
+    assert subject.unenforced(0) == ("constraint",), "it never began"
 
 
 def test_a_limit_too_small_for_marker_and_answer_is_named() -> None:
@@ -348,17 +348,10 @@ def test_a_stop_token_of_the_marker_is_refused_beside_a_constraint() -> None:
         wanted = SamplingParams(stop_token_ids=(1,), constraint=constraint, **params)
         subject.admit(Request(request_id=request_id, prompt_token_ids=(0,), params=wanted))
 
-    with pytest.raises(InvalidRequest, match="stop_token_ids has 1, which ends the reasoning"):
+    with pytest.raises(InvalidRequest, match="stop_token_ids has 1, which is part of a marker"):
         admit("a", Regex("x"))
     admit("b", Regex("x"), reasoning=False)
     admit("c", None)
-
-
-def test_a_host_is_not_to_say_where_it_ends() -> None:
-    subject = runtime()
-    started(subject)
-    with pytest.raises(ValueError, match="ends with the marker, which the runtime looks for"):
-        subject.end_reasoning(0, 1)
 
 
 def test_a_token_that_was_kept_out_is_a_fault() -> None:

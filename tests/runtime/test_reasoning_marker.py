@@ -193,6 +193,9 @@ def test_without_an_encoder_token_ids_are_asked_for() -> None:
         ({"end_str": 7}, "end_str must be"),
         ({"end_token_ids": "7"}, "end_token_ids must be a list"),
         ({"end_str": "x", "end_token_ids": [7]}, "both end_str and end_token_ids"),
+        ({"start_str": "x", "start_token_ids": [7], "end_str": "y"}, "both start_str and start_token_ids"),
+        ({"start_str": "<think>"}, "but not how it ends; set end_str"),
+        ({"excluded_token_ids": [7]}, "but not how it ends; set end_str"),
     ],
 )
 def test_no_other_words_say_how_reasoning_ends(config: dict[str, object], said: str) -> None:

@@ -1,4 +1,4 @@
-"""The settings of an operator for a model that thinks before it answers: how its reasoning ends."""
+"""The settings of an operator for a model that thinks before it answers: how its reasoning begins and ends."""
 
 from __future__ import annotations
 
@@ -13,32 +13,54 @@ __all__ = ["ReasoningConfig"]
 @known_fields_only
 @dataclass(frozen=True, kw_only=True)
 class ReasoningConfig:
-    """The ``[reasoning]`` part of a configuration: the marker after which an answer, and its constraint, begins. Raises
-    `InvalidConfiguration`."""
+    """The ``[reasoning]`` part of a configuration: the markers before and after the reasoning. An answer, and its
+    constraint, begins after the second. Raises `InvalidConfiguration`."""
 
+    start_str: str = ""
+    """The text that opens the reasoning, such as ``<think>``. If it is set, an output reasons if its prompt has opened
+    the reasoning, or if it begins with this text; if not, all reason whose prompt does not end with the end."""
+    start_token_ids: tuple[int, ...] = ()
+    """The token ids that open the reasoning, in place of `start_str`."""
     end_str: str = ""
     """The text that ends the reasoning, such as ``</think>``."""
     end_token_ids: tuple[int, ...] = ()
     """The token ids that end the reasoning, in place of `end_str`."""
+    excluded_token_ids: tuple[int, ...] = ()
+    """Token ids that are not drawn in the reasoning before a constraint, such as those that a reader of the output
+    takes for its end."""
 
     def __post_init__(self) -> None:
         check_fields(self, table="reasoning")
-        object.__setattr__(self, "end_token_ids", tuple(self.end_token_ids))
-        if self.end_str and self.end_token_ids:
+        object.__setattr__(self, "excluded_token_ids", tuple(self.excluded_token_ids))
+        for which, example in (("start", "<think>"), ("end", "</think>")):
+            field = f"reasoning.{which}_token_ids"
+            text, token_ids = getattr(self, f"{which}_str"), tuple(getattr(self, f"{which}_token_ids"))
+            object.__setattr__(self, f"{which}_token_ids", token_ids)
+            if text and token_ids:
+                raise InvalidConfiguration(
+                    f"[reasoning] has both {which}_str and {which}_token_ids; keep one", field=field
+                )
+            if text and not _is_seen(text):
+                raise InvalidConfiguration(
+                    f"[reasoning] {which}_str must be visible text without lone surrogates, such as "
+                    f"{example!r}, not {short_repr(text)}",
+                    field=f"reasoning.{which}_str",
+                )
+        if not self.has_marker and (self.has_opening or self.excluded_token_ids):
             raise InvalidConfiguration(
-                "[reasoning] has both end_str and end_token_ids; keep one", field="reasoning.end_token_ids"
-            )
-        if self.end_str and not _is_seen(self.end_str):
-            raise InvalidConfiguration(
-                "[reasoning] end_str must be visible text without lone surrogates, such as '</think>', not "
-                f"{short_repr(self.end_str)}",
+                "[reasoning] says how reasoning begins, but not how it ends; set end_str, such as '</think>'",
                 field="reasoning.end_str",
             )
 
     @property
     def has_marker(self) -> bool:
-        """True if there is one; if not, it is not known how reasoning ends."""
+        """True if it is known how reasoning ends."""
         return bool(self.end_str or self.end_token_ids)
+
+    @property
+    def has_opening(self) -> bool:
+        """True if it is known how reasoning begins."""
+        return bool(self.start_str or self.start_token_ids)
 
 
 def _is_seen(text: str) -> bool:

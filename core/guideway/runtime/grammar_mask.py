@@ -95,12 +95,12 @@ class GrammarMask(LogitModifier[GrammarState]):
         compilation = self._compiler.submit(candidates, constraint, request.tenant)
         return compilation if wanted is None else self._shortest.submit(compilation, wanted, request.tenant)
 
-    def wanted(self, params: SamplingParams, room: int, bans: Bans | None) -> Wanted:
-        """Return what the shortest output of a request is looked for with, if it may have `room` for one: before the
-        constraint of one that reasons begins, that may become less."""
+    def wanted(self, params: SamplingParams, room: int, bans: Bans | None, *, always: bool) -> Wanted:
+        """Return what the shortest output of a request is looked for with, if it may have `room` for one; `always`, if
+        that may become less: where it reasons, before its constraint begins."""
         own = _bans(params)
         bans = own if bans is None else replace(bans, stop=own.stop)
-        return Wanted(room, bool(params.reasoning), self._stop_token_ids(params), bans)
+        return Wanted(room, always, self._stop_token_ids(params), bans)
 
     def close(self) -> None:
         """Stop compiling."""
@@ -158,6 +158,23 @@ class GrammarMask(LogitModifier[GrammarState]):
             matcher.budget, matcher.end = state.budget, end
         else:
             state.closer = Closer(self._lexicon, state.stop_token_ids, state.budget, end, state.beginnings)
+
+    def takes(self, state: GrammarState | None, token_ids: Sequence[int]) -> bool:
+        """Return whether the constraint, which is in force, allows these tokens next; True without one."""
+        return state is None or state.job.matcher.validate(token_ids) == len(token_ids)
+
+    def start_again(self, state: GrammarState | None) -> None:
+        """The tokens that the constraint had taken are not of it: it has yet to begin."""
+        if state is None:
+            return
+        self.mask_rows.closing.discard(state)
+        old, state.job = (
+            state.job.matcher,
+            FillJob(new_matcher(state.candidate.strategy, state.grammar, state.stop_token_ids)),
+        )
+        state.accepted, state.begins_in, state.budget, state.closer = [], None, None, None
+        state.closed_early, state.canonical = False, ()
+        recycle(state.grammar, old)
 
     def check_room(self, state: GrammarState | None, room: int) -> None:
         """Raise `InvalidRequest` if no output fits into so many tokens at the start of a sequence, which is proved."""

@@ -71,7 +71,7 @@ from guideway.runtime.modifier_hosts.modifier import class_of
 from guideway.runtime.modifier_set import ActiveSequence, ModifierSet, check_served
 from guideway.runtime.open_requests import OpenRequests
 from guideway.runtime.quarantine import Quarantine
-from guideway.runtime.reasoning import GateState, Marker, ReasoningGate, check_reasoning
+from guideway.runtime.reasoning import GateState, ReasoningGate, without_gate
 from guideway.runtime.rows import companion_rows, feedback_of, history_rows, in_row_order, sequence_of_row
 from guideway.runtime.shared_work import AtWork
 from guideway.runtime.slots import Slots
@@ -84,7 +84,7 @@ __all__ = ["Runtime"]
 log = logging.getLogger(__name__)
 
 
-CLOSING = "closing"
+CONSTRAINT, CLOSING = "constraint", "closing"
 """In `unenforced`: the output was cut where its budget ended."""
 
 
@@ -151,7 +151,7 @@ class Runtime:
         waiting |= {ReasoningGate.name} if grammar_hosts is not None else set()
         self._gate = None
         if reasoning is not None and reasoning.has_marker:
-            self._gate = ReasoningGate(Marker(reasoning, context.vocabulary), self._mask, context)
+            self._gate = ReasoningGate(reasoning, self._mask, context)
         self._own = [self._mask] if self._gate is None else [self._gate, self._mask]
         self._modifiers = ModifierSet([*self._own, *modifiers], context, offers, limits, stopwatch, waiting)
         self._request_seconds = limits.request_seconds
@@ -214,7 +214,7 @@ class Runtime:
     def _admit(self, request: Request, bans: Bans | None) -> Admission:
         self._open.check_new(request)
         request = self._validated(request)
-        request = check_reasoning(request, None if self._gate is None else self._gate.marker)
+        request = without_gate(request) if self._gate is None else self._gate.settled(request)
         params = request.params
         chosen = [self._by_name[name] for name in params.modifiers]
         for modifier in chosen:
@@ -280,11 +280,9 @@ class Runtime:
         index: int = 0,
         attempt: int = 0,
         journal: Journal | None = None,
-        reasoning: bool = False,
     ) -> None:
         """Begin the `index`-th sequence of a request in a free slot, the first time or in another `attempt`; or, with
-        the journal of one of its sequences, go on with that one. Where it begins by `reasoning`, its constraint waits
-        for `end_reasoning`; where the runtime knows the marker, for that.
+        the journal of one of its sequences, go on with that one.
 
         Waits for the compilation. Raises `InvalidRequest` if the request turns out not to be servable and
         `PluginError` if a plugin failed; the slot is then free still. Raises ValueError for a slot that is not free
@@ -295,7 +293,7 @@ class Runtime:
         if journal is None:
             seed = _seed_of(request.seed, attempt)
             info = SequenceInfo(index=index, seed=seed, prompt_token_ids=request.prompt_token_ids)
-            past = Journal(request, info, constraint_start=None if reasoning or request.params.reasoning else 0)
+            past = Journal(request, info)
         elif journal.request.request_id == request.request_id:
             past = journal.fork(journal.sequence)
         else:
@@ -334,20 +332,6 @@ class Runtime:
         self._slots.occupy(slot, sequence)
         self._modifiers.release(old.states)
 
-    def end_reasoning(self, slot: int, num_tokens: int) -> None:
-        """The constraint of the sequence in `slot` begins after its first `num_tokens` generated tokens, some of which
-        may be about to be accepted. Raises ValueError if later ones were accepted already, or it had begun."""
-        sequence = self._slots[slot]
-        journal = sequence.journal
-        if journal.constraint_start is not None or num_tokens < len(journal.token_ids):
-            raise ValueError(
-                f"the constraint in slot {slot} cannot begin after {num_tokens} tokens: {len(journal.token_ids)} are "
-                f"accepted, and it begins after {journal.constraint_start}"
-            )
-        if self._gate_of(sequence) is not None:
-            raise ValueError(f"the reasoning in slot {slot} ends with the marker, which the runtime looks for")
-        self._end_reasoning(sequence, num_tokens)
-
     def release(self, slot: int, *, ended: bool = True) -> None:
         """The sequence in `slot` has ended; the slot is free. Not `ended`: it is as if it had never started, and may be
         started anew."""
@@ -381,12 +365,15 @@ class Runtime:
         return tuple(m.name for m in self._by_name.values() if self._modifiers.may_act(m, request, info))
 
     def unenforced(self, slot: int) -> tuple[str, ...]:
-        """Return what was asked for the sequence in `slot` and is not enforced, by name."""
+        """Return what was asked for the sequence in `slot` and is not enforced, by name, if it ends now."""
         sequence = self._slots[slot]
         state = self._modifiers.state(sequence, self._mask)
         journal = sequence.journal
         is_full = len(journal.token_ids) >= self._open.room(journal.request)
-        return (*sequence.unenforced, *([CLOSING] if is_full and not self._mask.is_closed(state) else []))
+        found = [CONSTRAINT] if state is not None and journal.constraint_start is None else []
+        if is_full and not self._mask.is_closed(state):
+            found.append(CLOSING)
+        return (*sequence.unenforced, *found)
 
     def closed_early(self, slot: int) -> bool:
         """Return whether the output in `slot` was kept from going on as the model would, so that it is complete."""
@@ -520,6 +507,9 @@ class Runtime:
                 payload = self._modifiers.prepare(modifier, batch, states, sequences, owners)
                 if payload is not None:
                     payloads[modifier.name] = payload
+        if self._gate is not None and (masks := payloads.get(self._mask.name)) is not None:
+            gates = [self._gate_of(sequence) for sequence in sequences]
+            payloads[self._mask.name] = self._gate.with_opening(masks, batch, gates)
         self._late = self._sitting_out(batch, sequences) if self._mask.mask_rows.late else frozenset()
         banned = {i: (s.bans, s.journal.token_ids) for i, s in enumerate(sequences) if s.bans is not None}
         if banned:
@@ -602,10 +592,12 @@ class Runtime:
         """By slot at most so many tokens that must come next, as all its modifiers agree: drafts that the draw
         confirms, or replaces where it cuts the same text into other tokens. Where the runtime is `canonical`, and no
         modifier or ban beside the constraint could want others, the next step draws them as they are."""
+        found: dict[int, Sequence[int]] = dict.fromkeys(limits, ())
         sequences = {slot: self._slots[slot] for slot in limits}
+        # what may still open the reasoning has another way
+        sequences = {slot: s for slot, s in sequences.items() if not ((gate := self._gate_of(s)) and gate.is_undecided)}
         states = [self._modifiers.state(sequence, self._mask) for sequence in sequences.values()]
         self._mask.ask_forced(states, max(limits.values(), default=0))
-        found = {}
         for (slot, sequence), state in zip(sequences.items(), states, strict=True):
             found[slot] = run = self._modifiers.forced(sequence, limits[slot])
             if self._canonical and self._is_plain(sequence):
@@ -633,9 +625,10 @@ class Runtime:
         """Return what the shortest output of a request is looked for with, where that may be asked for; `others` are
         the prompts of its companions."""
         params = request.params
-        if not params.close or not (self._refuses_short or params.reasoning):
+        reasons = self._gate is not None and params.reasoning is not False
+        if not params.close or not (self._refuses_short or reasons):
             return None
-        return self._mask.wanted(params, self._open.room_beside(request, others) - 1, bans)
+        return self._mask.wanted(params, self._open.room_beside(request, others) - 1, bans, always=reasons)
 
     def _validated(self, request: Request) -> Request:
         return validate_request(
@@ -659,14 +652,19 @@ class Runtime:
             for modifier, _ in sequence.acting:
                 if modifier.name in self._by_name:  # one may act where it was not asked for
                     check_served(modifier)
-            room, start = self._open.room(journal.request), journal.constraint_start
-            state = self._modifiers.state(sequence, self._mask)
+            room, state = self._open.room(journal.request), self._modifiers.state(sequence, self._mask)
             self._ban(sequence)
-            self._mask.begin_after(state, start, room - (start or 0), journal.end)
+            gate = self._gate_of(sequence)
+            start = None if gate is not None and gate.reasons else 0
+            if start is None:
+                journal.constraint_start = None
             if self._refuses_short and not journal.token_ids:
                 self._mask.check_room(state, room - (1 if start is None else start))  # a marker has one at least
-            if self._gate is not None and (gate := self._gate_of(sequence)) is not None:
+            self._mask.begin_after(state, start, room, journal.end)
+            if self._gate is not None and gate is not None:
                 self._gate.begin(gate, room, state)
+                with blame(self._gate.plugin_of(gate), "validate", passing=(PluginError,)):
+                    self._pass_gate(sequence, journal.token_ids, 0)
             self._modifiers.replay(sequence)
         except BaseException:
             self._modifiers.release(sequence.states)
@@ -682,20 +680,25 @@ class Runtime:
         """The reasoning of a sequence of which the runtime looks for the end."""
         return None if self._gate is None else self._modifiers.state(sequence, self._gate)
 
-    def _end_reasoning(self, sequence: ActiveSequence, num_tokens: int) -> None:
-        """The constraint begins after the first `num_tokens` tokens."""
-        journal = sequence.journal
-        journal.constraint_start = num_tokens
-        begins_in, room = num_tokens - len(journal.token_ids), self._open.room(journal.request) - num_tokens
-        self._mask.begin_after(self._modifiers.state(sequence, self._mask), begins_in, room)
-
-    def _end_reasoning_among(self, sequence: ActiveSequence, token_ids: Sequence[int]) -> None:
-        """Let the constraint begin where the marker ends among tokens that are about to be accepted."""
+    def _pass_gate(self, sequence: ActiveSequence, token_ids: Sequence[int], num_before: int) -> None:
+        """Let the constraint begin where the reasoning ends among tokens that are about to be accepted, after
+        `num_before` others, and not before, where they open it."""
         gate = self._gate_of(sequence)
-        if self._gate is None or gate is None or sequence.fault is not None:
+        if self._gate is None or gate is None:
             return
+        journal, state = sequence.journal, self._modifiers.state(sequence, self._mask)
+        if self._gate.opens(gate, token_ids, partial(self._mask.takes, state)):
+            if journal.constraint_start == 0:
+                journal.closed_early = False
+                journal.ends.clear()
+            journal.constraint_start = None
+            self._mask.start_again(state)
+        elif not gate.reasons:
+            journal.constraint_start = 0
         if (count := self._gate.end_among(gate, token_ids)) is not None:
-            self._end_reasoning(sequence, len(sequence.journal.token_ids) + count)
+            journal.constraint_start = num_before + count
+            room = self._open.room(journal.request) - num_before - count
+            self._mask.begin_after(state, count, room, journal.end)
 
     def _accept(
         self,
@@ -718,7 +721,13 @@ class Runtime:
             feedback = [feedback_of(emitted, first_row, len(ids)) for first_row, ids in pairs]
         if self._gate is not None:
             for sequence, ids in zip(sequences, token_ids, strict=False):
-                self._end_reasoning_among(sequence, ids)
+                if sequence.fault is None:
+                    try:
+                        self._pass_gate(sequence, ids, len(sequence.journal.token_ids))
+                    except BaseException as error:
+                        contain(error)
+                        plugin = self._gate.plugin_of(self._gate_of(sequence))
+                        sequence.broken, sequence.fault = True, Fault.of(plugin, "validate", error)
         self._modifiers.announce(sequences, token_ids, feedback)
         outcomes = [accept(*step) for step in zip(sequences, token_ids, feedback, strict=False)]
         if self._mask.mask_rows.closing:

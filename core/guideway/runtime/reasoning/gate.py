@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from guideway.api.bitmask import BITS_PER_WORD, Bitmask, allow_only, num_words, pack
 from guideway.api.modifier import LogitModifier, ModifierContext
+from guideway.api.reasoning import ReasoningConfig
 from guideway.api.steps import CONTINUE, Feedback, Outcome, Payload, Stage, StepBatch, fail
 from guideway.api.types import Request, SequenceInfo
 from guideway.errors import InvalidRequest
 from guideway.runtime.grammar_mask import GrammarMask, MaskTransform
 from guideway.runtime.grammar_state import GrammarState
-from guideway.runtime.reasoning.marker import Marker
+from guideway.runtime.reasoning.marker import Marker, Opening
 
-__all__ = ["GateState", "ReasoningGate", "check_reasoning"]
+__all__ = ["GateState", "ReasoningGate", "without_gate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Progress:
     """The progress of an output: a function of its tokens and of what its request asks for."""
 
     num_tokens: int = 0
+    opening: int | None = None
+    """How much of the opening marker it is, where it may still become that; None: it is past that."""
     matched: int = 0
     """With how much of the marker it ends."""
     forced: tuple[int, ...] = ()
@@ -31,7 +34,7 @@ class Progress:
     was_cut: bool = False
     """True if its limit, and not its budget, is why they must."""
     is_over: bool = False
-    """True if the marker has ended."""
+    """True if the answer has begun: the marker has ended, or the output began with the answer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,44 +49,100 @@ class GateState:
     constraint: GrammarState | None = None
     """The constraint that begins after it; None: nothing. A fork has its parent's, of which only what never changes is
     asked."""
+    reasons: bool = True
+    """False: the output decides, and until it has opened the reasoning, its constraint is in force."""
     at: Progress = Progress()
     """The place where it stands."""
+
+    @property
+    def is_undecided(self) -> bool:
+        """True if the output may still open the reasoning."""
+        return not self.reasons and self.at.opening is not None
 
 
 class ReasoningGate(LogitModifier[GateState]):
     """Until the marker, keeps out stop tokens and tokens that end the marker and go on after it, where a constraint
-    waits; and forces the marker once the budget is used up, or what is left is needed for it and the constraint."""
+    waits; and forces the marker once the budget is used up, or what is left is needed for it and the constraint.
+
+    Where neither request nor prompt says whether an output reasons, its first tokens do: beside what the constraint
+    allows, they may be the opening marker. Tokens that are both leave it open.
+    """
 
     name = "reasoning"
     stage = Stage.MASK
     transform = MaskTransform
 
-    def __init__(self, marker: Marker, mask: GrammarMask, context: ModifierContext) -> None:
+    def __init__(self, config: ReasoningConfig, mask: GrammarMask, context: ModifierContext) -> None:
         super().__init__({}, context)
-        self.marker = marker
+        self.config = config
+        self.marker = Marker(config, context.vocabulary)
+        self.opening = Opening(config, context.vocabulary) if config.has_opening else None
+        self._excluded = frozenset(config.excluded_token_ids)
         self._mask = mask
         self._words = num_words(context.vocabulary.logits_width)
         self._rows: dict[int, Bitmask] = {}
         """By how much of the marker an output ends with: the tokens that do not go on after its end."""
+        self._ways: dict[int, Bitmask] = {}
+        """By how much of the opening marker an output is: the tokens that continue it."""
+
+    def settled(self, request: Request) -> Request:
+        """Return `request` with it settled whether it reasons; None where its first tokens decide. Raises
+        `InvalidRequest` for one that asks for what cannot be."""
+        params, prompt, opening = request.params, request.prompt_token_ids, self.opening
+        if params.reasoning is False and params.thinking_token_budget is not None:
+            raise InvalidRequest(
+                "thinking_token_budget has no effect with reasoning=False; remove one of the two",
+                field="thinking_token_budget",
+            )
+        reasoning = params.reasoning
+        if reasoning is None and self.marker.ends(prompt):
+            reasoning = False
+        elif reasoning is None and (opening is None or opening.last(prompt) > self.marker.last(prompt)):
+            reasoning = True
+        if reasoning is not False and params.constraint is not None:
+            signs = [self.marker] if reasoning or opening is None else [opening, self.marker]
+            if stops := [token_id for sign in signs for token_id in sign.used(params.stop_token_ids)]:
+                raise InvalidRequest(
+                    f"stop_token_ids has {stops[0]}, which is part of a marker of the reasoning and would end the "
+                    "output before the answer; remove it, or set reasoning to False",
+                    field="stop_token_ids",
+                )
+        return replace(request, params=replace(params, reasoning=reasoning))
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: object) -> GateState | None:
         params = request.params
-        if not params.reasoning:
+        if params.reasoning is False or (params.reasoning is None and self.opening is None):
             return None
         stops = self.context.vocabulary.stop_token_ids | frozenset(params.stop_token_ids)
-        return GateState(params.thinking_token_budget, stops)
+        return GateState(params.thinking_token_budget, stops, reasons=params.reasoning is True)
 
     def begin(self, state: GateState, room: int, constraint: GrammarState | None) -> None:
         """The output may have `room` tokens, and `constraint` waits. To be called once, before anything else."""
         state.room, state.constraint = room, constraint
-        state.at = self._decided(state, state.at)
+        state.at = self._decided(state, replace(state.at, opening=None if state.reasons else 0))
+
+    def opens(self, state: GateState, token_ids: Sequence[int], takes: Callable[[Sequence[int]], bool]) -> bool:
+        """Return whether the output opens the reasoning with these tokens, which come next, and did not before.
+        `takes` says of their first ones whether they are of the constraint, too."""
+        if not state.is_undecided:
+            return False
+        at = state.at
+        for count, token_id in enumerate(token_ids, 1):
+            at = self._after(state, at, token_id)
+            if at.is_over:
+                return False
+            if at.opening is None or not takes(token_ids[:count]):
+                state.reasons = True
+                return True
+        return False
 
     def end_among(self, state: GateState, token_ids: Sequence[int]) -> int | None:
-        """After how many of these tokens, which come next, the reasoning is over; None: after more."""
-        matched = state.at.matched
-        for count, token_id in enumerate(() if state.at.is_over else token_ids, 1):
-            matched, _ = self.marker.advance(matched, token_id)
-            if self.marker.is_whole(matched):
+        """After how many of these tokens, which come next, the reasoning is over; None: after more, or there is
+        none."""
+        at = state.at
+        for count, token_id in enumerate(token_ids if state.reasons and not at.is_over else (), 1):
+            at = self._after(state, at, token_id)
+            if at.is_over:
                 return count
         return None
 
@@ -91,20 +150,26 @@ class ReasoningGate(LogitModifier[GateState]):
         rows: list[int] = []
         bitmask = np.empty((batch.num_rows, self._words), dtype=np.int32)
         for i, state in enumerate(states):
-            if state is None or state.at.is_over:
+            if state is None or not state.reasons:
                 continue
-            at, drafts = state.at, batch.drafts(i).tolist()
-            for j in range(1 + len(drafts)):
-                if j:
-                    if not self._allows(state, at, drafts[j - 1]):
-                        break
-                    at = self._after(state, at, drafts[j - 1])
-                if at.is_over:
-                    break
+            for row, at in self._along(batch, i, state):
                 if at.forced or state.constraint is not None:
                     self._fill(state, at, bitmask, len(rows))
-                    rows.append(int(batch.row_start[i]) + j)
+                    rows.append(row)
         return Payload(np.array(rows, dtype=np.int32), {"bitmask": bitmask[: len(rows)]}) if rows else None
+
+    def with_opening(self, masks: Payload, batch: StepBatch, states: Sequence[GateState | None]) -> Payload:
+        """Return the masks of a step's constraints, with the opening marker allowed, where it may still come."""
+        undecided = [(i, state) for i, state in enumerate(states) if state is not None and state.is_undecided]
+        if not undecided:
+            return masks
+        places = {row: place for place, row in enumerate(masks.rows.tolist())}
+        bitmask = masks.arrays["bitmask"].copy()
+        for i, state in undecided:
+            for row, at in self._along(batch, i, state):
+                if row in places and self._may_open(state, at):
+                    bitmask[places[row]] |= self._way(at)
+        return replace(masks, arrays={**masks.arrays, "bitmask": bitmask})
 
     def accept(self, state: GateState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
         for token_id in token_ids:
@@ -120,7 +185,8 @@ class ReasoningGate(LogitModifier[GateState]):
         return state.at.forced[:-1][:limit]
 
     def validate(self, state: GateState, token_ids: Sequence[int]) -> int:
-        """Count the drafts; what ends the reasoning is left to be drawn: the constraint begins with the step after."""
+        """Count the drafts; what opens or ends the reasoning is left to be drawn: what the masks are made from changes
+        with the step after."""
         at = state.at
         for count, token_id in enumerate(token_ids):
             if at.is_over:
@@ -128,7 +194,7 @@ class ReasoningGate(LogitModifier[GateState]):
             if not self._allows(state, at, token_id):
                 return count
             at = self._after(state, at, token_id)
-            if at.is_over:
+            if at.opening is None and at.is_over is state.reasons:  # it has ended, or has just opened
                 return count
         return len(token_ids)
 
@@ -142,38 +208,83 @@ class ReasoningGate(LogitModifier[GateState]):
 
     # Parts
 
+    def _along(self, batch: StepBatch, sequence: int, state: GateState) -> Iterator[tuple[int, Progress]]:
+        """The rows of a sequence that the gate knows the tokens of, each with where the output stands there."""
+        at, first = state.at, int(batch.row_start[sequence])
+        for row, draft in enumerate([None, *batch.drafts(sequence).tolist()], first):
+            if draft is not None:
+                if not self._allows(state, at, draft):
+                    return
+                at = self._after(state, at, draft)
+            if at.is_over or (at.opening is None and not state.reasons):
+                return
+            yield row, at
+
     def _allows(self, state: GateState, at: Progress, token_id: int) -> bool:
         if at.forced:
             return token_id == at.forced[0]
-        if state.constraint is None:
+        if state.constraint is None or not state.reasons:
             return True
-        return token_id not in state.stop_token_ids and self.marker.advance(at.matched, token_id)[1] == 0
+        if self.opening is not None and at.opening is not None:
+            return token_id in self.opening.ways[at.opening]
+        kept_out = token_id in state.stop_token_ids or token_id in self._excluded
+        return not kept_out and self.marker.advance(at.matched, token_id)[1] == 0
 
     def _after(self, state: GateState, at: Progress, token_id: int) -> Progress:
         """After one more token."""
+        if self.opening is not None and at.opening is not None:
+            opening = self.opening.onward(at.opening, token_id, past=state.constraint is None)
+            is_whole = opening is not None and not self.opening.num_left(opening)
+            return self._decided(
+                state, Progress(at.num_tokens + 1, None if is_whole else opening, is_over=opening is None)
+            )
         matched, _ = self.marker.advance(at.matched, token_id)
         is_over = self.marker.is_whole(matched)
-        return self._decided(state, Progress(at.num_tokens + 1, matched, at.forced[1:], at.was_cut, is_over))
+        return self._decided(state, Progress(at.num_tokens + 1, None, matched, at.forced[1:], at.was_cut, is_over))
 
     def _decided(self, state: GateState, at: Progress) -> Progress:
         """With the marker forced, if it is time. One that has begun to be forced goes on."""
-        if at.is_over or at.forced:
+        if at.is_over or at.forced or at.opening is not None:
             return at
         if state.budget is not None and at.num_tokens >= state.budget:
             return replace(at, forced=self.marker.endings[at.matched])
         # if one more token is free, the marker and the constraint need what is left then
-        if not self._mask.fits(state.constraint, state.room - at.num_tokens - 1 - self.marker.longest):
+        if not self._fits(state, at, 1):
             return replace(at, forced=self.marker.endings[at.matched], was_cut=True)
         return at
+
+    def _fits(self, state: GateState, at: Progress, num_tokens: int) -> bool:
+        """Return whether after so many more tokens there is room for the marker and the constraint."""
+        return self._mask.fits(state.constraint, state.room - at.num_tokens - num_tokens - self.marker.longest)
+
+    def _may_open(self, state: GateState, at: Progress) -> bool:
+        return (
+            self.opening is not None
+            and at.opening is not None
+            and self._fits(state, at, self.opening.num_left(at.opening))
+        )
+
+    def _way(self, at: Progress) -> Bitmask:
+        """The row of the tokens that continue the opening marker."""
+        assert self.opening is not None
+        assert at.opening is not None
+        if at.opening not in self._ways:
+            row = np.zeros((1, self._words), dtype=np.int32)
+            allow_only(row, 0, self.opening.ways[at.opening])
+            self._ways[at.opening] = row[0]
+        return self._ways[at.opening]
 
     def _fill(self, state: GateState, at: Progress, bitmask: Bitmask, row: int) -> None:
         if at.forced:
             allow_only(bitmask, row, at.forced[:1])
             return
+        if at.opening is not None:
+            bitmask[row] = self._way(at)
+            return
         if at.matched not in self._rows:
             allowed = np.zeros((1, self._words * BITS_PER_WORD), dtype=np.bool_)
             allowed[0, : len(self.context.vocabulary)] = True
-            allowed[0, self.marker.straddling(at.matched)] = False
+            allowed[0, [*self.marker.straddling(at.matched), *self._excluded]] = False
             self._rows[at.matched] = pack(allowed)[0]
         bitmask[row] = self._rows[at.matched]
         words = bitmask[row].view(np.uint32)
@@ -181,30 +292,14 @@ class ReasoningGate(LogitModifier[GateState]):
             words[token_id // BITS_PER_WORD] &= ~np.uint32(1 << token_id % BITS_PER_WORD)
 
 
-def check_reasoning(request: Request, marker: Marker | None) -> Request:
-    """`request` with it settled whether it reasons. Raises `InvalidRequest` for one that asks for what cannot be."""
+def without_gate(request: Request) -> Request:
+    """Return `request`, where it is not known how reasoning ends. Raises `InvalidRequest` for one that needs it."""
     params = request.params
-    if params.reasoning is False and params.thinking_token_budget is not None:
-        raise InvalidRequest(
-            "thinking_token_budget has no effect with reasoning=False; remove one of the two",
-            field="thinking_token_budget",
-        )
-    if marker is None:
-        if params.reasoning or params.thinking_token_budget is not None:
-            field = "reasoning" if params.reasoning else "thinking_token_budget"
+    for field in ("reasoning", "thinking_token_budget"):
+        if value := getattr(params, field):
             raise InvalidRequest(
-                f"{field} is {getattr(params, field)}, but the end of reasoning is not configured; set "
-                "reasoning.end_str, such as '</think>'",
+                f"{field} is {value}, but the end of reasoning is not configured; set reasoning.end_str, such as "
+                "'</think>'",
                 field=field,
             )
-        return request
-    reasoning = params.reasoning
-    if reasoning is None:
-        reasoning = not marker.ends(request.prompt_token_ids)
-    if reasoning and params.constraint is not None and (stops := marker.used(params.stop_token_ids)):
-        raise InvalidRequest(
-            f"stop_token_ids has {stops[0]}, which ends the reasoning and would end the output before the answer; "
-            "remove it, or set reasoning to False",
-            field="stop_token_ids",
-        )
-    return replace(request, params=replace(params, reasoning=reasoning))
+    return request

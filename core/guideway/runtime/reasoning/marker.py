@@ -1,28 +1,32 @@
-"""The marker that ends the reasoning: found in an output token by token, and spelled where it has to come."""
+"""The markers of the reasoning: found in an output token by token, and spelled where they have to come."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import ClassVar
 
 from guideway.api.options import short_repr
 from guideway.api.reasoning import ReasoningConfig
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidConfiguration
 
-__all__ = ["Marker"]
+__all__ = ["Marker", "Opening"]
 
 
-class Marker:
+class Sign:
     """A text, however it is cut into tokens, or a sequence of tokens. Of both the parts are numbers: bytes, or ids.
 
     How much of it an output ends with is all that has to be known of the output (Knuth, Morris and Pratt, 1977). Raises
-    `InvalidConfiguration` for a marker that the vocabulary cannot spell.
+    `InvalidConfiguration` for a sign that the vocabulary cannot spell.
     """
+
+    which: ClassVar[str]
+    """The first part of the names of its settings."""
 
     def __init__(self, config: ReasoningConfig, vocabulary: Vocabulary) -> None:
         self._tokens = vocabulary.tokens
-        token_ids, text = tuple(config.end_token_ids), config.end_str
+        token_ids, text = tuple(getattr(config, f"{self.which}_token_ids")), getattr(config, f"{self.which}_str")
         if text:
             named = [token_id for token_id, name in vocabulary.special_tokens.items() if name == text]
             token_ids = tuple(named[:1])
@@ -30,17 +34,19 @@ class Marker:
         self._parts: Sequence[int] = text.encode() if self._is_text else token_ids
         self._borders = _borders(self._parts)
         if self._is_text:
-            self.endings = self._spelled(vocabulary, text)
-            """By how much of the marker an output ends with: the tokens that bring it to its end, and not past it."""
+            special = next((name for name in vocabulary.special_tokens.values() if name and name in text), None)
+            if special is not None:
+                raise InvalidConfiguration(
+                    f"[reasoning] {self.which}_str {short_repr(text)} mixes the special token {short_repr(special)} "
+                    f"with text; set {self.which}_token_ids instead",
+                    field=f"reasoning.{self.which}_str",
+                )
         else:
-            _check_ids(token_ids, vocabulary)
-            self.endings = tuple(token_ids[matched:] for matched in range(len(token_ids)))
-        self.longest = max(map(len, self.endings))
-        """The most tokens that its end takes, from wherever an output stands."""
+            self._check_ids(token_ids, vocabulary)
 
     def advance(self, matched: int, token_id: int) -> tuple[int, int]:
-        """Return how many parts of the marker an output ends with after one more token, if it ended with so many
-        before; all of them where the marker has ended. And how many parts of that token came after its end."""
+        """Return how many parts of the sign an output ends with after one more token, if it ended with so many before;
+        all of them where the sign has ended. And how many parts of that token came after its end."""
         parts = self._tokens[token_id] if self._is_text else (token_id,)
         if matched == 0 and self._parts[0] not in parts:  # as for most tokens
             return 0, 0
@@ -53,8 +59,104 @@ class Marker:
         return matched, 0
 
     def is_whole(self, matched: int) -> bool:
-        """Return whether an output that ends with so many parts has the marker."""
+        """Return whether an output that ends with so many parts has the sign."""
         return matched == len(self._parts)
+
+    def last(self, token_ids: Sequence[int]) -> int:
+        """Return how many of these tokens there are up to the last sign, itself included; 0: there is none."""
+        if not self._is_text:
+            wanted, length = self._parts, len(self._parts)
+            ends = range(len(token_ids), length - 1, -1)
+            return next((end for end in ends if tuple(token_ids[end - length : end]) == wanted), 0)
+        found = matched = 0
+        for count, token_id in enumerate(token_ids, 1):
+            matched, _ = self.advance(matched, token_id)
+            if self.is_whole(matched):
+                found, matched = count, 0
+        return found
+
+    def _unspelled(self, after: bytes = b"") -> InvalidConfiguration:
+        return InvalidConfiguration(
+            f"[reasoning] {self.which}_str {short_repr(bytes(self._parts).decode())} cannot be written with the "
+            f"model's tokens{f' after {after!r}' if after else ''}; set {self.which}_token_ids instead",
+            field=f"reasoning.{self.which}_str",
+        )
+
+    def _check_ids(self, token_ids: Sequence[int], vocabulary: Vocabulary) -> None:
+        field = f"reasoning.{self.which}_token_ids"
+        for token_id in token_ids:
+            if not 0 <= token_id < min(len(vocabulary), vocabulary.logits_width):
+                raise InvalidConfiguration(
+                    f"[reasoning] {self.which}_token_ids has {short_repr(token_id)}, which is not in the vocabulary "
+                    f"(ids 0 to {len(vocabulary) - 1})",
+                    field=field,
+                )
+            if token_id in vocabulary.stop_token_ids:
+                raise InvalidConfiguration(
+                    f"[reasoning] the marker has the stop token {token_id}, which ends the whole output; set the "
+                    "marker between reasoning and answer",
+                    field=field,
+                )
+
+
+class Opening(Sign):
+    """The marker that opens the reasoning, where an output begins with it."""
+
+    which = "start"
+
+    def __init__(self, config: ReasoningConfig, vocabulary: Vocabulary) -> None:
+        super().__init__(config, vocabulary)
+        self.ways = self._found_ways(vocabulary.logits_width)
+        """By how much of the marker an output is: the tokens that continue it, and not past its end."""
+
+    def onward(self, matched: int, token_id: int, *, past: bool) -> int | None:
+        """Return how many parts of the marker an output is after one more token, if it was so many before; None: it is
+        none of it any more. With `past`, the token may continue after the marker's end."""
+        parts = self._tokens[token_id] if self._is_text else (token_id,)
+        rest = self._parts[matched:]
+        if parts and tuple(rest[: len(parts)]) == tuple(parts):
+            return matched + len(parts)
+        return len(self._parts) if past and tuple(parts[: len(rest)]) == tuple(rest) else None
+
+    def num_left(self, matched: int) -> int:
+        """Return how many more tokens an output may take for the marker that is so many parts of it, at most."""
+        return len(self._parts) - matched
+
+    def used(self, token_ids: Sequence[int]) -> list[int]:
+        """Return which of these tokens it may be made of."""
+        return [token_id for token_id in token_ids if any(token_id in way for way in self.ways)]
+
+    def _found_ways(self, logits_width: int) -> tuple[tuple[int, ...], ...]:
+        """Only from where the end can be reached, in whatever vocabulary."""
+        if not self._is_text:
+            return tuple((token_id,) for token_id in self._parts)
+        text, reached = bytes(self._parts), {len(self._parts)}
+        pieces = [(i, token) for i, token in enumerate(self._tokens[:logits_width]) if token and token in text]
+        ways: list[tuple[int, ...]] = []
+        for start in reversed(range(len(text))):
+            way = [i for i, piece in pieces if text.startswith(piece, start) and start + len(piece) in reached]
+            ways.insert(0, tuple(way))
+            if way:
+                reached.add(start)
+        if not ways[0]:
+            raise self._unspelled()
+        return tuple(ways)
+
+
+class Marker(Sign):
+    """The marker that ends the reasoning."""
+
+    which = "end"
+
+    def __init__(self, config: ReasoningConfig, vocabulary: Vocabulary) -> None:
+        super().__init__(config, vocabulary)
+        if self._is_text:
+            self.endings = self._spelled(vocabulary)
+            """By how much of the marker an output ends with: the tokens that bring it to its end, and not past it."""
+        else:
+            self.endings = tuple(tuple(self._parts[matched:]) for matched in range(len(self._parts)))
+        self.longest = max(map(len, self.endings))
+        """The most tokens that its end takes, from wherever an output stands."""
 
     def used(self, token_ids: Sequence[int]) -> list[int]:
         """Return which of these tokens it is made of."""
@@ -85,26 +187,15 @@ class Marker:
         last = bytes(self._parts[-1:]) if self._is_text else None
         return [] if last is None else [i for i, token in enumerate(self._tokens) if last in token[:-1]]
 
-    def _spelled(self, vocabulary: Vocabulary, text: str) -> tuple[tuple[int, ...], ...]:
+    def _spelled(self, vocabulary: Vocabulary) -> tuple[tuple[int, ...], ...]:
         """The tokens that end it: of the whole of it, which is how the model knows it, or of what is left, where that
         takes fewer."""
-        special = next((name for name in vocabulary.special_tokens.values() if name and name in text), None)
-        if special is not None:
-            raise InvalidConfiguration(
-                f"[reasoning] end_str {short_repr(text)} mixes the special token {short_repr(special)} with text; "
-                "set end_token_ids instead",
-                field="reasoning.end_str",
-            )
         endings = []
         for matched in range(len(self._parts)):
             spellings = [vocabulary.encode(bytes(self._parts[start:])) for start in dict.fromkeys((0, matched))]
             ending = [tuple(ids) for ids in spellings if ids and self._is_ending(matched, ids)]
             if not ending:
-                raise InvalidConfiguration(
-                    f"[reasoning] end_str {short_repr(text)} cannot be written with the model's tokens"
-                    f"{f' after {bytes(self._parts[:matched])!r}' if matched else ''}; set end_token_ids instead",
-                    field="reasoning.end_str",
-                )
+                raise self._unspelled(bytes(self._parts[:matched]))
             endings.append(min(ending, key=len))
         return tuple(endings)
 
@@ -127,19 +218,3 @@ def _borders(parts: Sequence[int]) -> list[int]:
         length += parts[i] == parts[length]
         borders[i] = length
     return borders
-
-
-def _check_ids(token_ids: Sequence[int], vocabulary: Vocabulary) -> None:
-    for token_id in token_ids:
-        if not 0 <= token_id < len(vocabulary):
-            raise InvalidConfiguration(
-                f"[reasoning] end_token_ids has {short_repr(token_id)}, which is not in the vocabulary (ids 0 to "
-                f"{len(vocabulary) - 1})",
-                field="reasoning.end_token_ids",
-            )
-        if token_id in vocabulary.stop_token_ids:
-            raise InvalidConfiguration(
-                f"[reasoning] the marker has the stop token {token_id}, which ends the whole output; set the marker "
-                "between reasoning and answer",
-                field="reasoning.end_token_ids",
-            )

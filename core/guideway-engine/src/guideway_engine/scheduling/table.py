@@ -115,7 +115,7 @@ class SequenceTable:
             start = self._runtime.journal(slots[0]).constraint_start
             num_reasoning_tokens = len(sequence.output[:start])
             if reason is FinishReason.STOP and not self._runtime.completes(slots[0], sequence.generated()):
-                unenforced = (*unenforced, "constraint")
+                unenforced = tuple(dict.fromkeys([*unenforced, "constraint"]))
             if reason in (FinishReason.STOP, FinishReason.LENGTH):
                 reports = self._runtime.reports(slots[0])
                 if (fault := self._runtime.fault(slots[0])) is not None:
