@@ -90,7 +90,7 @@ def test_a_reasoning_parser_that_fails_ends_its_request_only(
     core = llm.llm_engine.engine_core.engine_core.scheduler.guest
     free = len(core._free)
     with monkeypatch.context() as broken:
-        broken.setattr("guideway_vllm.scheduler.constraint_bounds", fails)
+        broken.setattr("vllm.v1.structured_output.StructuredOutputManager._get_constraint_bounds", fails)
         failed, plain = llm.generate([PROMPT] * 2, [params(choice=["yes"]), params(max_tokens=4)])
     assert failed.outputs[0].finish_reason == "error"
     assert "vllm.reasoning_parser" in failed.kv_transfer_params["guideway"]["error"]

@@ -1,4 +1,5 @@
-"""The reasoning gate in vLLM: free until the reasoning parser says so, then the constraint, with and without drafts."""
+"""The reasoning gate in vLLM: the reasoning parser says whether a prompt has ended the reasoning, and names the
+markers; all else is the constraint's, with and without drafts."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from guideway import ReasoningConfig
 from guideway.api import (
     Array,
     LogitModifier,
@@ -27,14 +29,15 @@ from guideway.api import (
 
 from tests.support.distributions import install
 
-THINK, END = 3, 6
-"""Special tokens of the demo model's tokenizer that the one of these tests has other names for."""
+STOP, THINK, CALL, END = 2, 3, 4, 6
+"""Special tokens of the demo model's tokenizer. All but the first have other names in these tests'."""
 GUIDEWAY = {
     "grammar": ["llguidance", "xgrammar"],
     "modifiers": ["script"],
     "whitespace": "compact",  # what follows nonsense may be white space
 }
-PARSER = {"reasoning_parser": "deepseek_r1"}
+PARSERS = {False: "qwen3", True: "deepseek_r1"}
+"""By whether drafts are verified: what parsers have in common is the same with each."""
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 SCHEMA = {
     "type": "object",
@@ -98,13 +101,13 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def thinker(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The demo model with a tokenizer that knows ``<think>`` and ``</think>``."""
+    """The demo model with a tokenizer that knows ``<think>``, ``</think>`` and ``<tool_call>``."""
     folder = tmp_path_factory.mktemp("thinker") / "model"
     shutil.copytree(demo_model, folder)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         path = Path(folder, name)
         text = path.read_text(encoding="utf-8")
-        text = text.replace("<|system|>", "<think>").replace("<|tool|>", "</think>")
+        text = text.replace("<|system|>", "<think>").replace("<|tool|>", "</think>").replace("<|user|>", "<tool_call>")
         path.write_text(text, encoding="utf-8")
     return str(folder)
 
@@ -113,7 +116,8 @@ def thinker(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 def serve(start: Callable[..., Any], thinker: str) -> Callable[..., Any]:
     def serving(*, drafts: bool = False, **parser: Any) -> Any:
         speculative = {"speculative_config": NGRAM} if drafts else {}
-        return start(GUIDEWAY, model=thinker, structured_outputs_config=PARSER | parser, **speculative)
+        outputs = {"reasoning_parser": PARSERS[drafts], **parser}
+        return start(GUIDEWAY, model=thinker, structured_outputs_config=outputs, **speculative)
 
     return serving
 
@@ -145,15 +149,19 @@ class Case:
         )
 
 
-XGRAMMAR = {"guideway.strategy": "xgrammar"}
 CASES = [
-    Case(PROMPT, {0: END}, {"regex": "[a-f]{9}"}),
-    Case(PROMPT, {7: END}, {"json": SCHEMA}),
-    Case(PROMPT, {3: THINK, 9: END}, {"regex": "(yes|no), [0-9]{2}"}),
+    Case(PROMPT, {0: THINK, 1: END}, {"regex": "[a-f]{9}"}),
+    Case(PROMPT, {0: THINK, 7: END}, {"json": SCHEMA}),
+    Case(PROMPT + "<think>", {3: THINK, 9: END}, {"regex": "(yes|no), [0-9]{2}"}),
     Case(REMEMBERING + "<think>", {5: END}, {"json": SCHEMA}),
     Case(REMEMBERING + "<think>", {4: END, 6: END}, {"choice": ["alpha", "beta"]}),
-    Case(REMEMBERING, {9: END}, {"json": SCHEMA}, reasons=False),
-    Case(PROMPT + "</think>", {}, {"regex": "[a-z]{12}"}, reasons=False),
+    Case(REMEMBERING, {0: THINK, 9: END}, {"json": SCHEMA}, reasons=False),
+    Case(PROMPT + "<think></think>", {0: THINK}, {"regex": "[a-z]{12}"}, reasons=False),
+    # the prompt opens nothing, and the first token is none that would
+    Case(PROMPT, {}, {"json": SCHEMA}, reasons=False),
+    Case(PROMPT, {1: THINK, 3: END, 5: STOP}, {"json": SCHEMA}, reasons=False),
+    # what would end the output, or is the end for the parser alone, is kept out
+    Case(PROMPT + "<think>", {0: STOP, 2: CALL, 5: END}, {"json": SCHEMA}),
 ]
 
 
@@ -180,22 +188,23 @@ def test_the_schema_holds_from_the_end_of_the_reasoning_and_drafts_change_nothin
         if case.reasons:
             place = min(place for place, token_id in case.lines.items() if token_id == END)
             assert [i for i, token_id in enumerate(token_ids) if token_id == END] == [place]
+            assert {STOP, CALL}.isdisjoint(token_ids[:place])
             reasoning, _, text = text.partition("</think>")
             # what the model says by itself is no beginning of what the constraint allows
-            assert not place or not reasoning.startswith(("{", "yes", "no", "alpha", "beta"))
+            assert not reasoning.startswith(("{", "yes", "no", "alpha", "beta"))
         else:
-            assert END not in token_ids
+            assert {THINK, END}.isdisjoint(token_ids)
         assert obeys(text, case.constraint), text
     # alone, each says the same as in the batch
     assert [generated(llm, [case])[0] for case in CASES[1:4]] == plain[1:4]
 
     llm = serve(drafts=True)
-    assert generated(llm, CASES) == plain
+    assert generated(llm, CASES[:-1]) == plain[:-1], "in the last, a token is the end for the first parser alone"
 
 
 def test_bans_hold_in_the_reasoning_and_after_it(serve: Callable[..., Any]) -> None:
-    cases, found = CASES[1:4], []
-    for drafts in (False, True):
+    cases, found = [CASES[0], CASES[1], CASES[3]], []
+    for drafts in (True, False):
         llm = serve(drafts=drafts)
         free = generated(llm, cases)
         wanted, banned = [case.params for case in cases], []
@@ -216,14 +225,58 @@ def test_bans_hold_in_the_reasoning_and_after_it(serve: Callable[..., Any]) -> N
     assert found[0] == found[1]
 
 
-def test_a_request_that_never_ends_its_reasoning_stays_free(serve: Callable[..., Any]) -> None:
-    case = Case(PROMPT, dict.fromkeys(range(8), 40), {"choice": ["alpha"]})
-    llm = serve(drafts=True)
-    params = case.params
-    params.max_tokens = 8
-    (output,) = llm.generate([case.prompt], [params])
-    assert list(output.outputs[0].token_ids) == [40] * 8
-    assert output.outputs[0].finish_reason == "length"
+def test_reasoning_that_would_not_end_is_ended_or_named(serve: Callable[..., Any]) -> None:
+    """The marker comes in time for the answer, unless the request asks for a raw limit."""
+    endless = Case(PROMPT, {0: THINK, **dict.fromkeys(range(1, 40), 40)}, {"choice": ["alpha"]})
+    closed, cut, stopped = params = [endless.params for _ in range(3)]
+    closed.max_tokens = cut.max_tokens = 12
+    cut.extra_args["guideway.close"] = False
+    stopped.stop = ["</think>"]
+    stopped.extra_args["guideway.modifiers"] = CASES[1].params.extra_args["guideway.modifiers"]
+    llm = serve()
+    found = [(o.outputs[0], o.kv_transfer_params["guideway"]) for o in llm.generate([PROMPT] * 3, params)]
+    (output, told), (free, unclosed), (short, unbegun) = found
+    assert output.finish_reason == "stop"
+    assert output.text.removesuffix("<|end|>").endswith("</think>alpha")
+    assert (told["closed_early"], told.get("unenforced")) == (True, None)
+    assert list(free.token_ids) == [THINK, *[40] * 11]
+    assert (free.finish_reason, unclosed["unenforced"]) == ("length", ["constraint"])
+    assert (short.finish_reason, unbegun["unenforced"]) == ("stop", ["constraint"])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("qwen3", {"start_token_ids": (THINK,), "end_token_ids": (END,), "excluded_token_ids": (CALL,)}),
+        ("deepseek_r1", {"start_token_ids": (THINK,), "end_token_ids": (END,)}),
+        ("deepseek_v3", {"start_token_ids": (THINK,), "end_token_ids": (END,)}),
+        ("kimi_k3", {"start_str": "<|open|>think<|sep|>", "end_str": "<|close|>think<|sep|>"}),
+        ("minimax_m3", None),
+        ("granite", None),
+    ],
+)
+def test_parsers_are_asked_for_their_markers(thinker: str, name: str, expected: dict[str, Any] | None) -> None:
+    """Also one that names them only where thinking is on; one names none, and one lacks its tokens here."""
+    from guideway_vllm.parts import markers_for
+    from vllm.config import ModelConfig, VllmConfig
+    from vllm.reasoning import ReasoningParserManager
+
+    config = VllmConfig(model_config=ModelConfig(model=thinker, dtype="float32"))
+    found, why = markers_for(ReasoningParserManager.get_reasoning_parser(name), config)
+    assert found == ReasoningConfig(**(expected or {}))
+    assert bool(why) is (expected is None)
+
+
+def test_without_a_marker_a_constraint_is_refused_unless_the_prompt_ends_the_reasoning(
+    serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = serve()
+    core = llm.llm_engine.engine_core.engine_core.scheduler.guest
+    monkeypatch.setattr(core, "_unmarked", "no marker")
+    refused, served = llm.generate([PROMPT, PROMPT + "<think></think>"], [CASES[7].params] * 2)
+    assert refused.outputs[0].finish_reason == "error"
+    assert refused.kv_transfer_params["guideway"]["error"] == "no marker"
+    assert obeys(served.outputs[0].text.removesuffix("<|end|>"), CASES[7].constraint)
 
 
 def test_the_constraint_can_hold_while_it_reasons_too(serve: Callable[..., Any]) -> None:

@@ -96,7 +96,7 @@ def test_every_field_can_be_set_by_every_source(tmp_path: Path) -> None:
         "remembered_seconds": 9.5,
     }
     reasoning: dict[str, Any] = {"start_str": "<think>", "end_str": "</think>"}
-    reasoning |= {"start_token_ids": [], "end_token_ids": [], "excluded_token_ids": [3]}
+    reasoning |= {"start_token_ids": [], "end_token_ids": [], "excluded_token_ids": []}
     options: dict[str, Any] = {"grammar.g": {"deep": [1, {"a": True}]}, "worker.w": {"seconds": 0.5}}
     tables = {"reasoning": reasoning, "limits": limits, "plugins": plugins}
     assert {(name,) for name in values} | {(table, name) for table in tables for name in tables[table]} == KEYS.keys()

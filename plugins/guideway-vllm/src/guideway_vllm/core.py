@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from threading import Lock, get_ident
 from typing import Any, cast
 
 import numpy as np
-from guideway.api import Fault, GuidewayError, PluginError, Stage, StepBatch
+from guideway.api import Fault, GuidewayError, PluginError, Stage, StepBatch, UnsupportedCapability
 from guideway.api.bitmask import allow_only, num_words
+from guideway.api.steps import GRAMMAR_MASK
 from guideway.errors import contain, passable, text_of
 from guideway.plugins import Plugins
 from guideway.runtime import Admission, Journal, Runtime
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 
 from guideway_vllm.bans import bans_of, without_bans
 from guideway_vllm.config import GuestConfig
-from guideway_vllm.parts import build_runtime
+from guideway_vllm.parts import build_runtime, markers_for
 from guideway_vllm.requests import PREFIX, carries_only, request_of
 from guideway_vllm.steps import GuestOutput, GuestStep, Part, select
 
@@ -80,10 +81,11 @@ class Core:
     reads requests nor a step. vLLM keeps their order of arrival.
     """
 
-    def __init__(self, config: GuestConfig, vllm_config: Any) -> None:
+    def __init__(self, config: GuestConfig, vllm_config: Any, reasoning_parser: type[Any] | None) -> None:
         plugins = Plugins(settings=config.plugins)
         self.plan = config.plan(plugins)
-        self.runtime: Runtime = build_runtime(config, plugins, vllm_config, front_end=False)
+        reasoning, self._unmarked = markers_for(reasoning_parser, vllm_config)
+        self.runtime: Runtime = build_runtime(config, plugins, vllm_config, front_end=False, reasoning=reasoning)
         self._entering: dict[str, Future[RequestState]] = {}
         """The values that `admit` has returned, of requests whose admission has not ended and that were not released.
         """
@@ -111,9 +113,9 @@ class Core:
 
     # Requests
 
-    def admit(self, request: Any) -> Future[RequestState]:
+    def admit(self, request: Any, may_reason: Callable[[], bool]) -> Future[RequestState]:
         """Begin with one of vLLM's requests: what its grammar is to be, or the error that ends it. What a constrained
-        one bans is guideway's from then on."""
+        one bans is guideway's from then on. `may_reason` says whether its prompt leaves room for reasoning."""
         params, ready = request.sampling_params, Future[RequestState]()
         if not carries_only(params):
             request.sampling_params = without_bans(params)
@@ -121,10 +123,10 @@ class Core:
         if get_ident() == self._stepping:
             # all of vLLM is one process, as for batches that are the same each time: no step waits, and to hand it to
             # another thread and wait takes a twentieth of the time of short outputs. The front end there does the same
-            self._admit(request, params, ready)
+            self._admit(request, params, may_reason, ready)
             return ready
         try:
-            admitted = self.runtime.admission_threads.submit(partial(self._admit, request, params, ready))
+            admitted = self.runtime.admission_threads.submit(partial(self._admit, request, params, may_reason, ready))
         except GuidewayError as error:  # closed, or the system has no thread for it
             self._refuse(request.request_id, ready, error)
             return ready
@@ -202,14 +204,14 @@ class Core:
         )
 
     def prepare(
-        self, requests: Mapping[str, Any], request_ids: list[str], drafts: Mapping[str, list[int]], gate: Any
+        self, requests: Mapping[str, Any], request_ids: list[str], drafts: Mapping[str, list[int]]
     ) -> tuple[GuestStep, Pending]:
-        """Prepare what the workers need for a step. `gate` says of a request whether it is reasoning still."""
+        """Prepare what the workers need for a step."""
         states = [self._states[request_id] for request_id in request_ids]
-        for request_id, state in zip(request_ids, states, strict=True):
+        for state in states:
             state.in_flight += 1
             if state.slot is None and state.fault is None:
-                self._begin(state, requests[request_id], request_ids, gate)
+                self._begin(state, request_ids)
         ahead = [_real(drafts.get(r, ())) for r in request_ids] if drafts else None
         num_rows = [1] * len(states) if ahead is None else [1 + len(ids) for ids in ahead]
         starts = np.array([0, *accumulate(num_rows)], dtype=np.int32)
@@ -226,6 +228,7 @@ class Core:
         rows, bitmask = np.empty(0, dtype=np.int32), np.empty((0, self._words), dtype=np.int32)
         if (payload := self.runtime.bitmask(step)) is not None:
             rows, bitmask = place[payload.rows], payload.arrays["bitmask"]
+            step = replace(step, payloads={**step.payloads, GRAMMAR_MASK: payload})  # the only mask that workers know
         faulty = {i for i, state in enumerate(states) if self._fault(state) is not None}
         faulty.update(void)
         for i in faulty:  # tokens of this step are not final: nothing but an end
@@ -347,21 +350,9 @@ class Core:
         if (state := self._states.get(request_id)) is not None:
             state.fault = state.fault or fault
 
-    def is_reasoning(self, request_id: str) -> bool:
-        """Return whether a request has begun and its constraint not."""
-        state = self._states.get(request_id)
-        if state is None or state.slot is None:
-            return False
-        return self.runtime.journal(state.slot).constraint_start is None
-
-    def end_reasoning(self, request_id: str, num_tokens: int) -> None:
-        """The constraint of a request begins after so many more tokens."""
-        slot = self._slot(request_id)
-        self.runtime.end_reasoning(slot, len(self.runtime.journal(slot).token_ids) + num_tokens)
-
     # Parts
 
-    def _admit(self, request: Any, params: Any, ready: Future[RequestState]) -> None:
+    def _admit(self, request: Any, params: Any, may_reason: Callable[[], bool], ready: Future[RequestState]) -> None:
         """Nothing comes of it once the request is released."""
         request_id = request.request_id
         if self._entering.get(request_id) is not ready:
@@ -369,7 +360,10 @@ class Core:
         try:
             self._check_mark(params.structured_outputs._backend)
             prompt = request.prompt_token_ids or (0,)
-            ours = request_of(request_id, prompt, params, samples=bool(self._late))
+            reasons = not carries_only(params) and may_reason()
+            if reasons and self._unmarked:
+                raise UnsupportedCapability(self._unmarked, field="structured_outputs")
+            ours = request_of(request_id, prompt, params, samples=bool(self._late), may_reason=reasons)
             admission = self.runtime.admit(ours, None if carries_only(params) else bans_of(params))
         except BaseException as error:  # whatever it is, vLLM must hear of it, and expects no other than an Exception
             self._refuse(request_id, ready, error if isinstance(error, Exception) else GuidewayError(text_of(error)))
@@ -416,17 +410,14 @@ class Core:
         assert slot is not None
         return slot
 
-    def _begin(self, state: RequestState, request: Any, scheduled: list[str], gate: Any) -> None:
+    def _begin(self, state: RequestState, scheduled: list[str]) -> None:
         """A slot for a request that runs and has none."""
-        reasoning = gate(request)
-        if state.fault is not None:  # nobody knows whether it reasons
-            return
         slot = self._free.pop() if self._free else self._preempted_slot(scheduled)
         if slot is None:
             state.fault = Fault("host.vllm", "start", "every slot is held by a sequence whose step is under way")
             return
         try:
-            self.runtime.start(state.admission, slot, journal=state.journal, reasoning=reasoning)
+            self.runtime.start(state.admission, slot, journal=state.journal)
         except GuidewayError as error:
             self._free.append(slot)
             # a plugin's error says itself whose it is; its cause is what there is to add

@@ -8,15 +8,18 @@ import weakref
 from typing import Any
 
 from guideway.api import GrammarStrategy, InvalidConfiguration, ModifierContext, Need, Vocabulary, Whitespace
+from guideway.api.reasoning import ReasoningConfig
+from guideway.errors import text_of
 from guideway.plugins import Plugins
 from guideway.runtime import Runtime, RuntimePlan, build_vocabulary
 
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.handover import size_taken_over, taken_over
+from guideway_vllm.reasoning import markers_of
 from guideway_vllm.stock.server import Server, serving
 from guideway_vllm.stock.strategy import StockStrategy
 
-__all__ = ["OFFERS", "build_runtime", "check_server", "num_tokens_of", "whitespace_of"]
+__all__ = ["OFFERS", "build_runtime", "check_server", "markers_for", "num_tokens_of", "whitespace_of"]
 
 OFFERS = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.UNIFORM, Need.FEEDBACK})
 """The needs of a modifier that can be met here. vLLM runs no sequence beside another one's, and the draw ends in its
@@ -48,7 +51,31 @@ def _vocabulary_of(vllm_config: Any) -> Vocabulary:
         return _VOCABULARIES[tokenizer]
 
 
-def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, front_end: bool) -> Runtime:
+def markers_for(parser_class: type[Any] | None, vllm_config: Any) -> tuple[ReasoningConfig, str]:
+    """Return the markers of a reasoning parser, and why constraints cannot be served where reasoning may come before
+    them; empty: they can."""
+    if parser_class is None:
+        return ReasoningConfig(), ""
+    try:
+        found = markers_of(parser_class, _tokenizer(vllm_config), _vocabulary_of(vllm_config))
+        why = "" if found.has_marker else "it names no marker of the end"
+    except Exception as error:
+        found, why = ReasoningConfig(), text_of(error)
+    return found, why and (
+        f"where a constraint begins is not known with the reasoning parser {parser_class.__name__}: {why}; turn "
+        "thinking off for this request, or start the server with another parser, or with "
+        "structured_outputs_config.enable_in_reasoning"
+    )
+
+
+def build_runtime(
+    config: GuestConfig,
+    plugins: Plugins,
+    vllm_config: Any,
+    *,
+    front_end: bool,
+    reasoning: ReasoningConfig | None = None,
+) -> Runtime:
     """The runtime over the configured plugins. That of the `front_end` has the validators, which see each request
     once, and a place for one sequence, to try a request in; that of the engine core has one for each sequence that may
     run in each of the steps vLLM computes at once."""
@@ -80,6 +107,7 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
         on_unenforced=config.on_unenforced,
         whitespace=whitespace_of(config, vllm_config.structured_outputs_config),
         short_budget=config.short_budget,
+        reasoning=reasoning or ReasoningConfig(),
     )
     with serving(Server(vllm_config, _tokenizer(vllm_config))):
         return plan.build(hooks if front_end else None)

@@ -94,11 +94,18 @@ def is_ours(params: Any) -> bool:
 
 
 def request_of(
-    request_id: str, prompt_token_ids: Sequence[int], params: Any, priority: int = 0, *, samples: bool = True
+    request_id: str,
+    prompt_token_ids: Sequence[int],
+    params: Any,
+    priority: int = 0,
+    *,
+    samples: bool = True,
+    may_reason: bool = False,
 ) -> Request:
     """The request as guideway sees it. Raises `InvalidRequest`, naming the field.
 
-    Without `samples` vLLM draws its tokens, and what says how is left out. Stop tokens are those beside the model's.
+    Its output begins with its constraint, unless it `may_reason` before. Without `samples` vLLM draws its tokens, and
+    what says how is left out. Stop tokens are those beside the model's.
     """
     extra = _extra(params.extra_args or {})
     constraint = None if carries_only(params) else _constraint(params.structured_outputs, extra)
@@ -114,6 +121,7 @@ def request_of(
         "constraint": constraint,
         "on_unenforced": extra.get("on_unenforced"),
         "close": _close(extra),
+        "reasoning": None if may_reason else False,
         "modifiers": _decoded(extra, "modifiers", {}),
     }
     return Request(

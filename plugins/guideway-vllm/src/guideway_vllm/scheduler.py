@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import wait
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from guideway.api import Fault
-from guideway.errors import contain
 
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.core import Core, Pending
+from guideway_vllm.reasoning import may_reason
 from guideway_vllm.steps import ATTRIBUTE
 
 __all__ = ["with_guest"]
@@ -48,7 +47,9 @@ class GuestScheduler:
 
     def __init__(self, vllm_config: Any, *args: Any, structured_output_manager: Any, **kwargs: Any) -> None:
         config = GuestConfig.of(vllm_config)
-        self.guest = None if config is None else Core(config, vllm_config)
+        gated = not structured_output_manager.enable_in_reasoning
+        parser = structured_output_manager.reasoner_cls if gated else None
+        self.guest = None if config is None else Core(config, vllm_config, parser)
         self._final_reports = {}
         self._prompt_logprobs = {}
         self._drafts_forced = can_draft_forced(vllm_config)
@@ -226,7 +227,6 @@ class GuestManager:
     """Stands before the class of the structured-output manager: all constraints are guideway's."""
 
     guest: Core
-    reasoner_cls: type[Any] | None
     _use_async_grammar_compilation: bool
     _step: tuple[Any, Any]
 
@@ -234,7 +234,7 @@ class GuestManager:
         """Compile, in guideway's threads; vLLM waits for what this leaves in the request."""
         if request.structured_output_request is None:
             return
-        ready = self.guest.admit(request)
+        ready = self.guest.admit(request, partial(may_reason, self, request))
         if not self._use_async_grammar_compilation:  # several schedulers have to find it ready at the same step
             wait([ready])
         request.structured_output_request.grammar = ready
@@ -248,9 +248,7 @@ class GuestManager:
         """None of vLLM's own: what the workers need waits for `take_step`."""
         if not structured_output_request_ids:
             return None
-        self._step = self.guest.prepare(
-            requests, structured_output_request_ids, scheduled_spec_decode_tokens, self._reasons
-        )
+        self._step = self.guest.prepare(requests, structured_output_request_ids, scheduled_spec_decode_tokens)
         return NO_MASKS
 
     def take_step(self) -> tuple[Any, Any]:
@@ -263,53 +261,16 @@ class GuestManager:
         """False: the request has to end with an error."""
         if not request.use_structured_output or not new_token_ids:
             return True
-        request_id = request.request_id
-        if self.reasoner_cls is not None and self.guest.is_reasoning(request_id):
-            start, _ = self._bounds(request, new_token_ids, committed=True)
-            if start <= len(new_token_ids):
-                request.structured_output_request.reasoning_ended = True
-                self.guest.end_reasoning(request_id, start)
-        return self.guest.accept(request_id, new_token_ids)
+        return self.guest.accept(request.request_id, new_token_ids)
 
     def validate_tokens(self, request: Any, spec_tokens: list[int]) -> list[int]:
         """The drafts every modifier would let pass."""
         if not request.use_structured_output:
             return spec_tokens
-        request_id = request.request_id
         ids = [token_id for token_id in spec_tokens if token_id >= 0]
-        if self.reasoner_cls is not None and self.guest.is_reasoning(request_id):
-            # what ends the reasoning is left to be drawn: the mask is closed from the token after it
-            _, start = self._bounds(request, ids)
-            ids = ids[: max(0, start - 1)]
-        return ids[: self.guest.validate(request_id, ids)]
+        return ids[: self.guest.validate(request.request_id, ids)]
 
     def clear_backend(self) -> None:
         """vLLM's, and guideway's compile threads, strategies and modifiers."""
         self.guest.close()
         super().clear_backend()  # type: ignore[misc]
-
-    def _reasons(self, request: Any) -> bool:
-        """Return whether the model still reasons, so that its constraint has to wait."""
-        return self._bounds(request, ())[1] > 0
-
-    def _bounds(self, request: Any, token_ids: Sequence[int], *, committed: bool = False) -> tuple[int, int]:
-        """`constraint_bounds`; a reasoning parser that fails ends its request only."""
-        try:
-            return constraint_bounds(self, request, token_ids, committed=committed)
-        except BaseException as error:
-            contain(error)
-            self.guest.fail(request.request_id, Fault.of("vllm.reasoning_parser", "is_reasoning_end", error))
-            return len(token_ids) + 1, len(token_ids) + 1
-
-
-def constraint_bounds(
-    manager: Any, request: Any, token_ids: Sequence[int], *, committed: bool = False
-) -> tuple[int, int]:
-    """Find where in these tokens, which are drafts or `committed`, the reasoning ends, as vLLM's manager knows it: the
-    first token the grammar accepts, and the first row it masks. Past their end: it has not ended. vLLM before 0.32 has
-    one number for both."""
-    if hasattr(manager, "_get_constraint_bounds"):
-        start, masked = manager._get_constraint_bounds(request, token_ids, spec_tokens_committed=committed)
-    else:
-        start = masked = manager._get_constraint_start(request, token_ids, spec_tokens_committed=committed)
-    return start, masked
