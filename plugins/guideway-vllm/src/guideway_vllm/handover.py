@@ -1,36 +1,61 @@
 """The vocabulary that a front end has read, for the engine cores and workers that it starts, which would take as long
-to load the tokenizer and read it once more."""
+to load the tokenizer and read it once more. It crosses as data: what is read can only become a vocabulary."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 import os
-import pickle
-from contextlib import suppress
+import re
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from guideway.api import Vocabulary
+from guideway.api import Encoder, InvalidConfiguration, Vocabulary
+from guideway.vocabulary.byte_pair import BytePairEncoder
+from guideway.vocabulary.huggingface import TokenizersEncoder
 
 __all__ = ["Handover", "size_taken_over", "taken_over"]
 
+log = logging.getLogger("vllm.guideway")
+
 VARIABLE = "GUIDEWAY_VLLM_VOCABULARY"
-"""In the environment of processes that a front end starts: the id of its ``VllmConfig``, the number of tokens, and a
-file in its memory."""
+"""In the environment of processes that a front end starts: what `Told` has, with colons between."""
+
+
+class Told(NamedTuple):
+    """What a front end tells the processes it starts."""
+
+    instance: str
+    """The id of its ``VllmConfig``."""
+    num_tokens: int
+    num_bytes: int
+    sha256: str
+    """Of the bytes in `path`."""
+    path: str
+    """A file in the memory of the front end."""
+
+
+PATTERN = re.compile(r"([^:]+):([0-9]{1,9}):([0-9]{1,12}):([0-9a-f]{64}):(/proc/[0-9]+/fd/[0-9]+)", re.ASCII)
 
 
 class Handover:
     """Holds a vocabulary in memory where processes that this one starts find it. Nothing is held where the operating
-    system has no such memory: then each process reads its own."""
+    system has no such memory, or for an encoder of another family: then each process reads its own."""
 
     def __init__(self, vocabulary: Vocabulary, vllm_config: Any) -> None:
         self._file: int | None = None
         if not hasattr(os, "memfd_create") or not Path("/proc/self/fd").is_dir():
             return
+        if (data := _packed(vocabulary)) is None:
+            return
         self._file = os.memfd_create("guideway-vocabulary")
         with open(self._file, "wb", closefd=False) as file:
-            pickle.dump(vocabulary, file)
-        self._told = f"{vllm_config.instance_id}:{len(vocabulary)}:/proc/{os.getpid()}/fd/{self._file}"
+            file.write(data)
+        path, digest = f"/proc/{os.getpid()}/fd/{self._file}", hashlib.sha256(data).hexdigest()
+        self._told = ":".join(map(str, Told(vllm_config.instance_id, len(vocabulary), len(data), digest, path)))
         os.environ[VARIABLE] = self._told
 
     def close(self) -> None:
@@ -45,29 +70,97 @@ class Handover:
 def taken_over(vllm_config: Any) -> Vocabulary | None:
     """Return the vocabulary that the front end of this configuration, in another process, has read; None: there is
     none."""
-    _, path = _told(vllm_config)
-    if path and not path.startswith(f"/proc/{os.getpid()}/"):
-        with suppress(OSError):  # it has ended, or is in another container
-            return _read(os.environ[VARIABLE])
-    return None
+    told = _told(vllm_config)
+    return None if told is None or told.path.startswith(f"/proc/{os.getpid()}/") else _read(told)
 
 
 def size_taken_over(vllm_config: Any) -> int | None:
     """Return how many tokens the vocabulary has that the front end of this configuration has read; None: there is
     none."""
-    size, _ = _told(vllm_config)
-    return size or None
+    told = _told(vllm_config)
+    return None if told is None else told.num_tokens or None
 
 
-def _told(vllm_config: Any) -> tuple[int, str]:
-    """Return the number of tokens and the file; 0 and nothing if none is told of that is for this configuration."""
-    instance, _, told = os.environ.get(VARIABLE, "").partition(":")
-    size, _, path = told.partition(":")
-    return (int(size), path) if path and instance == vllm_config.instance_id else (0, "")
+def _told(vllm_config: Any) -> Told | None:
+    """What the environment tells, if that is for this configuration."""
+    found = PATTERN.fullmatch(os.environ.get(VARIABLE, ""))
+    if found is None or found[1] != vllm_config.instance_id:
+        return None
+    return Told(found[1], int(found[2]), int(found[3]), found[4], found[5])
 
 
 @lru_cache(maxsize=1)
-def _read(told: str) -> Vocabulary:
-    with Path(told.rpartition(":")[2]).open("rb") as file:
-        found: Vocabulary = pickle.load(file)  # out of the memory of the process that started this one
-        return found
+def _read(told: Told) -> Vocabulary | None:
+    try:
+        with Path(told.path).open("rb") as file:
+            data = file.read(told.num_bytes)
+    except OSError:  # it has ended, or is in another container
+        return None
+    if hashlib.sha256(data).hexdigest() == told.sha256:
+        try:
+            return _unpacked(data)
+        except (ValueError, TypeError, LookupError, InvalidConfiguration) as error:
+            log.warning("guideway: the vocabulary of the front end cannot be read, so the tokenizer is: %s", error)
+    else:
+        log.warning("guideway: %s is not what the front end wrote, so the tokenizer is read", told.path)
+    return None
+
+
+def _packed(vocabulary: Vocabulary) -> bytes | None:
+    """The vocabulary as JSON, bytes as text in latin-1; None for an encoder of another family."""
+    encoder = vocabulary.encoder
+    # of one that knows tokens past the logits
+    inner = getattr(encoder, "encoder", None)
+    described: dict[str, Any] | None
+    match inner or encoder:
+        case TokenizersEncoder() as found:
+            description, tokens = found.__getstate__().values()
+            described = {"description": description, "tokens": _texts(tokens)}
+        case BytePairEncoder() as found:
+            state = found.__getstate__()
+            described = {**state, "ranks": [_texts(state["ranks"]), list(state["ranks"].values())]}
+        case None:
+            described = None
+        case _:
+            return None
+    return json.dumps(
+        {
+            "tokens": _texts(vocabulary.tokens),
+            "stop_token_ids": sorted(vocabulary.stop_token_ids),
+            "special_tokens": list(vocabulary.special_tokens.items()),
+            "logits_width": vocabulary.logits_width,
+            "is_narrow": inner is not None,
+            "encoder": described,
+        }
+    ).encode()
+
+
+def _unpacked(data: bytes) -> Vocabulary:
+    """Raises ValueError, TypeError, LookupError or `InvalidConfiguration` for what `_packed` did not write."""
+    handed = json.loads(data)
+    encoder: Encoder | None = None
+    match handed["encoder"]:
+        case {"description": str(description), "tokens": list(tokens)}:
+            encoder = TokenizersEncoder(description, _bytes(tokens))
+        case {"pattern": str(pattern), "ranks": [ranked, ranks], "first_id": int(first_id)}:
+            table = dict(zip(_bytes(ranked), ranks, strict=True))
+            encoder = BytePairEncoder.__new__(BytePairEncoder)
+            encoder.__setstate__({"pattern": pattern, "ranks": table, "first_id": first_id})
+    tokens = _bytes(handed["tokens"])
+    if handed["is_narrow"]:  # one more than there are logits is left out again, and the encoder is kept from such
+        tokens.append(b"")
+    return Vocabulary(
+        tokens,
+        frozenset(handed["stop_token_ids"]),
+        dict(handed["special_tokens"]),
+        handed["logits_width"],
+        encoder=encoder,
+    )
+
+
+def _texts(data: Iterable[bytes]) -> list[str]:
+    return [each.decode("latin-1") for each in data]
+
+
+def _bytes(texts: Iterable[str]) -> list[bytes]:
+    return [each.encode("latin-1") for each in texts]

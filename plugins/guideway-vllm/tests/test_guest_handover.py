@@ -1,0 +1,108 @@
+"""A vocabulary that is handed over is the same on the other side, and what anybody else writes becomes nothing else."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from guideway.api import Vocabulary
+from guideway.vocabulary import build_vocabulary
+from guideway_conformance.grammar.vocabularies import GreedyEncoder
+
+from tests.vocabulary.tokenizers_under_test import byte_level_with_added_tokens, demo, llama2
+
+CONFIG: Any = SimpleNamespace(instance_id="abc12")
+
+
+def tiktoken_encoding() -> Any:
+    from tiktoken import Encoding
+
+    ranks = {bytes([i]): i for i in range(256)} | {b"ab": 256, b"abc": 257}
+    return Encoding("small", pat_str=r"\S+|\s+", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 258})
+
+
+@pytest.mark.parametrize("num_past", [0, 3])
+@pytest.mark.parametrize("tokenizer", [demo, byte_level_with_added_tokens, llama2, tiktoken_encoding])
+def test_it_is_the_same_on_the_other_side(tokenizer: Callable[[], Any], num_past: int) -> None:
+    """Also where tokens past the logits are left out."""
+    from guideway_vllm.handover import _packed, _unpacked
+
+    whole = build_vocabulary(tokenizer())
+    tokens = [*whole.tokens, *[b""] * num_past]
+    vocabulary = Vocabulary(tokens, whole.stop_token_ids, whole.special_tokens, len(whole), whole.encoder)
+    data = _packed(vocabulary)
+    assert data is not None
+    found = _unpacked(data)
+    assert found == vocabulary
+    assert found.fingerprint == vocabulary.fingerprint
+    for text in (b"abc", b" so, a < b", "Zoë".encode(), b"\xff"):
+        assert found.encode(text) == vocabulary.encode(text)
+
+
+def test_an_encoder_of_another_family_is_not_handed_over() -> None:
+    from guideway_vllm.handover import VARIABLE, Handover, taken_over
+
+    tokens = (b"a", b"")
+    handover = Handover(Vocabulary(tokens, frozenset({1}), encoder=GreedyEncoder(tokens)), CONFIG)
+    assert VARIABLE not in os.environ
+    assert taken_over(CONFIG) is None
+    handover.close()
+
+
+class Executed:
+    """Leaves a file where it is read as a pickle."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_what_a_stranger_writes_becomes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by his bytes in the memory nor by his own words in the environment."""
+    from guideway_vllm import handover
+
+    witness = tmp_path / "executed"
+    vocabulary = build_vocabulary(demo())
+    held = handover.Handover(vocabulary, CONFIG)
+    try:
+        told = handover._told(CONFIG)
+        assert told is not None
+        assert (told.num_tokens, handover.size_taken_over(CONFIG)) == (len(vocabulary), len(vocabulary))
+        assert handover.taken_over(CONFIG) is None, "it is here already"
+        assert handover._read(told) == vocabulary
+        data = Path(told.path).read_bytes()
+        rng = random.Random(1)
+        spoiled = [pickle.dumps(Executed(witness)), b"", data[:-1], bytes(len(data))]
+        spoiled += [
+            data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :] for i in (rng.randrange(len(data)) for _ in range(9))
+        ]
+        for stranger in spoiled:
+            handover._read.cache_clear()
+            Path(told.path).write_bytes(stranger)
+            assert handover._read(told) is None
+            try:
+                found = handover._unpacked(stranger)
+            except Exception as error:
+                assert type(error).__name__ in {
+                    "JSONDecodeError",
+                    "UnicodeDecodeError",
+                    "UnicodeEncodeError",
+                    "InvalidConfiguration",
+                }
+            else:
+                assert isinstance(found, Vocabulary)
+        for words in ("", "abc12", "abc12:9:9:x:/proc/1/fd/3", f"abc12:1:1:{'0' * 64}:/etc/passwd", "abc12:-1:1::"):
+            monkeypatch.setenv(handover.VARIABLE, words)
+            assert (handover.taken_over(CONFIG), handover.size_taken_over(CONFIG)) == (None, None)
+        assert not witness.exists()
+    finally:
+        held.close()
+        handover._read.cache_clear()
