@@ -23,7 +23,17 @@ from guideway.plugins.limits import Limits
 from guideway_engine.fields import Field, fields_of
 from guideway_engine.settings import KIND_OF, EngineSettings
 
-__all__ = ["API_KEY_VARIABLE", "KEYS", "Configuration", "Key", "Layer", "Setting", "from_arguments", "read_layers"]
+__all__ = [
+    "API_KEY_VARIABLE",
+    "KEYS",
+    "Configuration",
+    "Key",
+    "Layer",
+    "Setting",
+    "WrongFlag",
+    "from_arguments",
+    "read_layers",
+]
 
 T = TypeVar("T")
 

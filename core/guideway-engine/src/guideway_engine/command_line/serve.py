@@ -20,7 +20,7 @@ from guideway.errors import InvalidConfiguration, printable
 
 from guideway_engine.command_line import config
 from guideway_engine.command_line.opening import loading, open_engine
-from guideway_engine.config_sources import API_KEY_VARIABLE, Configuration
+from guideway_engine.config_sources import API_KEY_VARIABLE, Configuration, WrongFlag
 from guideway_engine.server.limits import Limits
 from guideway_engine.settings import DECODE
 
@@ -62,15 +62,15 @@ def add_serve(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         metavar="KEY",
         action="append",
         default=[],
-        help=f"a key that clients must send, at all addresses but /health (repeatable; default: that in "
-        f"{API_KEY_VARIABLE}, which other users of this machine cannot see)",
+        help="a key that clients must send as Authorization: Bearer KEY, for all paths but /health (repeatable; "
+        f"default: the one in {API_KEY_VARIABLE}, which other users of the machine cannot see)",
     )
     access.add_argument(
         "--allowed-hosts",
         metavar="NAME,...",
         type=lambda text: [name.strip() for name in text.split(",")],
-        help="the names in the Host header that are served; *: any (default: the names of this machine to itself if "
-        "--host is such an address, else any, with a warning)",
+        help="the names that a Host header may have; *: any (default: localhost and its addresses if --host is a "
+        "loopback address, else any, with a warning)",
     )
     access.add_argument(
         "--trust-clients",
@@ -113,21 +113,22 @@ def _serve(args: Namespace, configuration: Configuration) -> int:
             f"serving needs {error.name!r}, which is not installed: pip install '{EXTRA}'", field="serve"
         ) from error
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(message)s")
-    limits = Limits(**{limit.name: getattr(args, limit.name) for limit in fields(Limits)})
-    keys = args.api_key
-    if not keys and (key := os.environ.get(API_KEY_VARIABLE)) is not None:
-        keys = [key]
-    for key in keys:
-        check_api_key(key)
-    for name in args.allowed_hosts or ():
-        check_host_name(name)
+    try:
+        limits = Limits(**{limit.name: getattr(args, limit.name) for limit in fields(Limits)})
+        keys = _keys(args.api_key)
+        for key in keys:
+            check_api_key(key)
+        for name in args.allowed_hosts or ():
+            check_host_name(name)
+    except InvalidConfiguration as error:
+        raise WrongFlag(str(error), field=error.field) from error
     with closing(listen(args.host, args.port)) as sock:
         allow_connections(limits)
         hosts = args.allowed_hosts or default_hosts(args.host, sock.getsockname()[0])
         if hosts is None:
             print(
-                "guideway serve: warning: web pages that other users of this network open can reach the server under "
-                "names of their own; give those that it has with --allowed-hosts",
+                "guideway serve: warning: any Host header is accepted, so a web page that somebody in this network "
+                "opens can send requests (DNS rebinding); name this server's hosts with --allowed-hosts",
                 file=sys.stderr,
             )
         with loading():
@@ -152,6 +153,12 @@ def _serve(args: Namespace, configuration: Configuration) -> int:
             )
     print("guideway: stopped", file=sys.stderr)
     return 0
+
+
+def _keys(given: list[str]) -> list[str]:
+    if given or API_KEY_VARIABLE not in os.environ:
+        return given
+    return [os.environ[API_KEY_VARIABLE]]
 
 
 def _port(text: str) -> int:

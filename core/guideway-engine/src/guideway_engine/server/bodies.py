@@ -84,6 +84,8 @@ def read_body(cls: type[B], raw: bytes) -> B:
     """The body that `raw` is the JSON of. Raises `InvalidRequest`."""
     try:
         content = read_json(raw.decode(json.detect_encoding(raw), "surrogatepass"))
+    except LimitExceeded:
+        raise
     except ValueError as error:
         raise InvalidRequest(f"the body is no JSON: {passable(str(error))}", field="body") from None
     if not isinstance(content, dict):

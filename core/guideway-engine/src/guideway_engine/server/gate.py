@@ -40,7 +40,7 @@ def check_host_name(name: str) -> None:
     found = HOST.fullmatch(f"[{name}]" if ":" in name and "[" not in name else name)
     if name != ANY_HOST and (found is None or found[2] is not None):
         raise InvalidConfiguration(
-            f"an allowed host is a name or an address without a port, or {ANY_HOST} for any, not {name!r}",
+            f"--allowed-hosts takes names and addresses without a port, or {ANY_HOST} for any, not {name!r}",
             field="allowed_hosts",
         )
 
@@ -49,7 +49,8 @@ def check_api_key(key: str) -> None:
     """Raise `InvalidConfiguration` unless a client can send `key`."""
     if not re.fullmatch(r"[!-~]+", key):
         raise InvalidConfiguration(
-            "an API key is at least one printable ASCII character, without spaces", field="api_key"
+            "--api-key (or GUIDEWAY_API_KEY) takes printable ASCII characters without spaces, at least one",
+            field="api_key",
         )
 
 

@@ -6,7 +6,9 @@ import re
 from json import JSONDecodeError, JSONDecoder
 from typing import Any, NoReturn
 
-__all__ = ["MAX_CONTAINERS", "MAX_DEPTH", "MAX_VALUES", "read_json"]
+from guideway.errors import LimitExceeded
+
+__all__ = ["MAX_CONTAINERS", "MAX_DEPTH", "MAX_NAMES", "MAX_VALUES", "read_json"]
 
 MAX_DEPTH = 16
 """Lists and objects inside each other."""
@@ -15,11 +17,17 @@ MAX_CONTAINERS = 1 << 13
 """Lists and objects of one text: four for each input that a call may have. An empty one takes 2 bytes of the text and
 up to 64 bytes of memory."""
 
-MAX_VALUES = 1 << 21
-"""Numbers, strings and names of one text: as many as 2048 inputs of 1024 token ids."""
+MAX_NAMES = 64
+"""Names of one object. No object that the server knows has more than ten."""
 
-SPACE = re.compile(r"[ \t\n\r]*")
+MAX_VALUES = 1 << 21
+"""Numbers and strings of one text: as many as 2048 inputs of 1024 token ids."""
+
 DELIMITER = re.compile(r"[ \t\n\r]*(.?)", re.DOTALL)
+
+
+def _too_many(what: str) -> LimitExceeded:
+    return LimitExceeded(f"the body has more than {what}; send several calls", field="body")
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -31,11 +39,13 @@ SCALARS = JSONDecoder(parse_constant=_refuse_constant)
 
 def read_json(text: str) -> Any:
     """Return the value of JSON text, in time linear in its length. Raises ValueError, also for a name that an object
-    has twice, for NaN and infinity, and above `MAX_DEPTH`, `MAX_CONTAINERS` or `MAX_VALUES`."""
+    has twice, and for NaN and infinity; `LimitExceeded` above `MAX_DEPTH`, `MAX_CONTAINERS`, `MAX_NAMES` or
+    `MAX_VALUES`."""
     reader = _Reader(text)
     value, at = reader.value(0, 0)
-    if (at := SPACE.match(text, at).end()) != len(text):  # type: ignore[union-attr] # it matches everything
-        raise JSONDecodeError("Extra data", text, at)
+    following, at = reader.delimiter(at)
+    if following:
+        raise JSONDecodeError("Extra data", text, at - 1)
     return value
 
 
@@ -47,31 +57,31 @@ class _Reader:
 
     def value(self, at: int, depth: int) -> tuple[Any, int]:
         """Return the value that begins at a position, after white space, and the position of its end."""
-        opening, at = self._delimiter(at)
+        opening, at = self.delimiter(at)
         if opening == "[" or opening == "{":
             if depth == MAX_DEPTH:
-                raise ValueError(f"more than {MAX_DEPTH} lists and objects inside each other")
+                raise _too_many(f"{MAX_DEPTH} lists and objects inside each other")
             self._num_containers += 1
             if self._num_containers > MAX_CONTAINERS:
-                raise ValueError(f"more than {MAX_CONTAINERS} lists and objects; send several calls")
+                raise _too_many(f"{MAX_CONTAINERS} lists and objects")
             return (self._list if opening == "[" else self._object)(at, depth + 1)
         return self._scalar(at - len(opening))
 
     def _scalar(self, at: int) -> tuple[Any, int]:
         self._num_values += 1
         if self._num_values > MAX_VALUES:
-            raise ValueError(f"more than {MAX_VALUES} values; send several calls")
+            raise _too_many(f"{MAX_VALUES} numbers and strings")
         return SCALARS.raw_decode(self._text, at)
 
     def _list(self, at: int, depth: int) -> tuple[list[Any], int]:
         items: list[Any] = []
-        delimiter, end = self._delimiter(at)
+        delimiter, end = self.delimiter(at)
         if delimiter == "]":
             return items, end
         while True:
             item, at = self.value(at, depth)
             items.append(item)
-            delimiter, at = self._delimiter(at)
+            delimiter, at = self.delimiter(at)
             if delimiter == "]":
                 return items, at
             if delimiter != ",":
@@ -79,27 +89,29 @@ class _Reader:
 
     def _object(self, at: int, depth: int) -> tuple[dict[str, Any], int]:
         members: dict[str, Any] = {}
-        delimiter, end = self._delimiter(at)
+        delimiter, end = self.delimiter(at)
         if delimiter == "}":
             return members, end
         while True:
-            delimiter, at = self._delimiter(at)
+            delimiter, at = self.delimiter(at)
             if delimiter != '"':
                 raise JSONDecodeError("Expecting a name in double quotes", self._text, at - len(delimiter))
             name, at = self._scalar(at - 1)
             if name in members:
-                raise ValueError(f"the key {name!r} appears twice in one object")
-            delimiter, at = self._delimiter(at)
+                raise ValueError(f"the key {name[:64]!r} appears twice in one object")
+            if len(members) == MAX_NAMES:
+                raise _too_many(f"{MAX_NAMES} names in one object")
+            delimiter, at = self.delimiter(at)
             if delimiter != ":":
                 raise JSONDecodeError("Expecting ':' delimiter", self._text, at - len(delimiter))
             members[name], at = self.value(at, depth)
-            delimiter, at = self._delimiter(at)
+            delimiter, at = self.delimiter(at)
             if delimiter == "}":
                 return members, at
             if delimiter != ",":
                 raise JSONDecodeError("Expecting ',' delimiter", self._text, at - len(delimiter))
 
-    def _delimiter(self, at: int) -> tuple[str, int]:
+    def delimiter(self, at: int) -> tuple[str, int]:
         """Return the next character that is no white space, empty at the end, and the position after it."""
         found = DELIMITER.match(self._text, at)
         assert found is not None  # it matches everything
