@@ -81,12 +81,6 @@ def address(engine: Engine) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def impatient(engine: Engine) -> Iterator[str]:
-    with served(engine, Limits(head_timeout=0.2, body_timeout=0.2, write_timeout=0.2, keep_alive_timeout=0.2)) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
 def guarded(engine: Engine) -> Iterator[str]:
     with served(engine, hosts=["a", "localhost"], keys=["another", KEY]) as url:
         yield url
@@ -101,26 +95,29 @@ def is_served(url: str) -> bool:
         return honest.response()[0] == 200
 
 
-@every_route
-def test_a_head_without_an_end(method: str, path: str, impatient: str) -> None:
-    before = count("head_timeout")
-    with Raw(impatient, f"{method} {path} HTTP/1.1\r\nhost: a\r\n".encode()) as slow, Raw(impatient) as silent:
-        assert slow.error() == (408, "request_timeout")
-        assert slow.is_closed() and silent.is_closed()
-    assert count("head_timeout") == before + 2
-
-
-@every_route
-def test_a_body_without_an_end(method: str, path: str, impatient: str) -> None:
-    before = count("body_timeout")
-    head = f"{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n".encode()
-    with Raw(impatient, head) as slow, Raw(impatient, head) as in_chunks:
-        slow.write(b"content-length: 5\r\n\r\n{")
-        in_chunks.write(b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n")
-        for client in (slow, in_chunks):
-            assert client.error() == (408, "request_timeout")
+def test_heads_and_bodies_without_an_end(engine: Engine) -> None:
+    """All at once, because each takes the whole time that it is given."""
+    codes = ("head_timeout", "body_timeout")
+    before = [count(code) for code in codes]
+    with served(engine, Limits(head_timeout=2, body_timeout=2)) as url, ExitStack() as stack:
+        slow = {}
+        for method, path in ROUTES:
+            head = f"{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n".encode()
+            chunked = head + b"transfer-encoding: chunked\r\n\r\n"
+            for what, data in {
+                "head": head,
+                "body": head + b"content-length: 5\r\n\r\n{",
+                "chunks": chunked + b"1\r\n{\r\n",
+                "chunk": chunked + b"5;name=value\r\n{",
+                "end": chunked + b"1\r\n{\r\n0\r\n",
+            }.items():
+                slow[method, path, what] = stack.enter_context(Raw(url, data))
+        silent = stack.enter_context(Raw(url))
+        for name, client in slow.items():
+            assert (name, *client.error()) == (name, 408, "request_timeout")
             assert client.is_closed()
-    assert count("body_timeout") == before + 2
+        assert silent.is_closed()
+    assert [count(code) for code in codes] == [before[0] + len(ROUTES) + 1, before[1] + 4 * len(ROUTES)]
 
 
 @every_route
@@ -216,8 +213,8 @@ def test_connections_that_are_idle_make_room(engine: Engine) -> None:
         assert idle[0].is_closed()
 
 
-def test_an_idle_connection_is_closed(impatient: str) -> None:
-    with Raw(impatient, ASK + ASK) as client:
+def test_an_idle_connection_is_closed(engine: Engine) -> None:
+    with served(engine, Limits(keep_alive_timeout=0.2)) as url, Raw(url, ASK + ASK) as client:
         assert client.response()[0] == client.response()[0] == 200
         assert client.is_closed()
 

@@ -37,12 +37,15 @@ def default_hosts(host: str, address: str) -> tuple[str, ...] | None:
 
 def check_host_name(name: str) -> None:
     """Raise `InvalidConfiguration` unless `name` may stand in a Host header, without a port, or is `ANY_HOST`."""
-    found = HOST.fullmatch(f"[{name}]" if ":" in name and "[" not in name else name)
-    if name != ANY_HOST and (found is None or found[2] is not None):
+    if name == ANY_HOST or re.fullmatch("[A-Za-z0-9._-]+", name):
+        return
+    try:
+        ipaddress.IPv6Address(name.strip("[]"))
+    except ValueError:
         raise InvalidConfiguration(
             f"--allowed-hosts takes names and addresses without a port, or {ANY_HOST} for any, not {name!r}",
             field="allowed_hosts",
-        )
+        ) from None
 
 
 def check_api_key(key: str) -> None:
