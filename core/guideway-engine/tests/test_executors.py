@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_support.executor_workers import Clinging, Closing, Stubborn, Worker, refused
+from engine_support.executor_workers import Clinging, Closing, Stubborn, Worker, only_once, refused, stopping
 from guideway.api import Executor, GuidewayError, InvalidConfiguration, PluginError, WorkerLost
 from guideway.errors import RemoteError
 from guideway.plugins import Plugins
@@ -258,12 +258,75 @@ def test_one_lost_worker_takes_the_others_with_it() -> None:
     executor.close()
 
 
-def test_a_worker_that_does_not_answer_in_time_is_lost() -> None:
-    executor = ProcessExecutor(Worker, {"timeout": 0.3})
-    with pytest.raises(WorkerLost, match=r"did not answer within 0\.3 seconds"):
-        executor.submit("sleep", 600).result()
+TIMEOUT = 1.5
+
+
+@pytest.fixture(scope="module")
+def hurried() -> Iterator[ProcessExecutor]:
+    """A worker with a short deadline, which is lost in every test."""
+    made = ProcessExecutor(Worker, {"timeout": TIMEOUT})
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "args", "why"),
+    [
+        ("execute", ("compute", 600), "did not answer within"),
+        ("sleep", (600,), "did nothing for"),
+    ],
+)
+def test_a_step_that_takes_too_long_is_lost_and_so_is_what_does_nothing(
+    hurried: ProcessExecutor, method: str, args: tuple[Any, ...], why: str
+) -> None:
+    call = hurried.submit(method, *args)
+    assert not call.wait(0.1)
+    with pytest.raises(WorkerLost, match=rf"^worker 0 \(process \d+\) {why} 1\.5 seconds \(timeout of"):
+        call.result()
+    assert call.wait(0)
+    hurried.restart()
+
+
+@pytest.mark.parametrize("method", ["execute", "compute"])
+def test_a_worker_that_is_stopped_is_lost(hurried: ProcessExecutor, method: str) -> None:
+    call = hurried.submit(method, *(["compute"] if method == "execute" else []), 600)
+    os.kill(hurried._group._processes[0].popen.pid, signal.SIGSTOP)
+    with pytest.raises(WorkerLost, match="worker 0"):
+        call.result()
+    hurried.restart()
+    assert hurried.submit("echo", 1).result() == (1,)
+
+
+def test_a_worker_that_is_stopped_while_it_is_made_is_lost() -> None:
+    with pytest.raises(WorkerLost, match="did nothing"):
+        ProcessExecutor(stopping, {"timeout": TIMEOUT})
+
+
+@pytest.mark.parametrize("how", ["not a step", "torch", "jax"])
+def test_what_is_no_step_and_a_step_that_compiles_may_take_longer(hurried: ProcessExecutor, how: str) -> None:
+    method, args = ("compute", ()) if how == "not a step" else ("execute", (how,))
+    if libraries := {"torch": "torch._dynamo.callback", "jax": "jax.monitoring"}.get(how):
+        hurried.submit("imported", libraries).result()
+    assert hurried.submit(method, *args, 2 * TIMEOUT).result() == 2 * TIMEOUT
+
+
+def test_a_program_that_was_stopped_itself_finds_nobody_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = ProcessExecutor(Worker, {"timeout": 30})
+    call = executor.submit("execute", "compute", 1.0)
+    assert not call.wait(0.01)
+    monotonic = process_group.time.monotonic
+    monkeypatch.setattr(process_group.time, "monotonic", lambda: monotonic() + 1000)
+    assert call.result() == 1.0
+    executor.close()
+
+
+def test_what_a_new_worker_raises_while_it_is_made_is_raised_by_the_calls_that_follow(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    executor = ProcessExecutor(partial(only_once, made), {})
     executor.restart()
-    assert executor.submit("sleep", 0.0).result() == 0.0
+    for method in ("echo", "identity"):
+        with pytest.raises(InvalidConfiguration, match="not like this"):
+            executor.submit(method).result()
     executor.close()
 
 
@@ -380,6 +443,7 @@ def test_nothing_stays_open() -> None:
     for _ in range(3):
         executor.submit("echo", np.zeros(200_000)).result()
         executor.restart()
+    executor.submit("echo").result()
     assert num_open_files() == open_before
     executor.close()
     assert num_open_files() < open_before

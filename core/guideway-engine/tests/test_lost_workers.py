@@ -9,16 +9,27 @@ import pytest
 from engine_support.engines import engine, tokens
 from guideway import Engine, FinishReason, Regex, SamplingParams
 from guideway.api import WorkerLost
+from guideway.errors import Unhealthy
+from guideway_engine.executors import restarting
+from guideway_engine.executors.restarting import ATTEMPTS
+
+
+class Lost:
+    """A call whose workers are gone."""
+
+    def wait(self, seconds: float) -> bool:
+        return True
+
+    def result(self) -> Any:
+        raise WorkerLost("worker 0 is gone")
+
+    results = result
 
 
 def lose_workers(built: Engine, monkeypatch: pytest.MonkeyPatch, times: list[int]) -> list[int]:
     """The calls of ``sample`` with these numbers find the workers gone; restarts are counted."""
-    submit, restart = built._executor.submit, built._scheduler._recovery._restart
+    submit, restart = built._executor.submit, built._executor.restart
     count, restarts = 0, []
-
-    class Lost:
-        def results(self) -> Any:
-            raise WorkerLost("worker 0 is gone")
 
     def watched(method: str, *args: Any) -> Any:
         nonlocal count
@@ -33,7 +44,7 @@ def lose_workers(built: Engine, monkeypatch: pytest.MonkeyPatch, times: list[int
         restart()
 
     monkeypatch.setattr(built._executor, "submit", watched)
-    monkeypatch.setattr(built._scheduler._recovery, "_restart", counted)
+    monkeypatch.setattr(built._executor, "restart", counted)
     return restarts
 
 
@@ -49,7 +60,7 @@ def test_lost_workers_lose_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pyte
         restarts = lose_workers(built, monkeypatch, [1, 8, 15])
         assert [r.token_ids for r in built.generate(prompts, params)] == expected
         assert restarts == [1, 8, 15]
-        assert "restarting" in caplog.text
+        assert caplog.text.count("worker 0 is gone; restarting the workers (attempt 1 of 8)") == 3
 
 
 def test_who_costs_the_workers_their_lives_is_found_and_costs_nobody_else(
@@ -62,10 +73,6 @@ def test_who_costs_the_workers_their_lives_is_found_and_costs_nobody_else(
         generations = [built.submit(prompt, SamplingParams(max_tokens=8)) for prompt in prompts]
         killer = generations[2]._group.sequences[0]
 
-        class Lost:
-            def results(self) -> Any:
-                raise WorkerLost("worker 0 is gone")
-
         def watched(method: str, *args: Any) -> Any:
             alive = method != "sample" or args[0] is None or len(killer.output) < 3 or not killer.slots
             return submit(method, *args) if alive or killer.slots[0] not in args[0].batch.slots else Lost()
@@ -75,7 +82,8 @@ def test_who_costs_the_workers_their_lives_is_found_and_costs_nobody_else(
         assert isinstance(results[2].error, WorkerLost)
         assert results[2].token_ids == expected[2][:3]
         assert [r.token_ids for i, r in enumerate(results) if i != 2] == [e for i, e in enumerate(expected) if i != 2]
-        assert caplog.text.count("restarting") == 2
+        assert caplog.text.count("restarting the workers") == 3, "the step of all, and two of it alone"
+        assert "as twice before in steps of this request" in str(results[2].error)
 
 
 @pytest.mark.parametrize("event", ["aborted", "preempted"])
@@ -103,35 +111,78 @@ def test_an_interrupted_restart_is_made_again(monkeypatch: pytest.MonkeyPatch) -
         (expected,) = built.generate([tokens(1, 10)], SamplingParams(max_tokens=8))
         lose_workers(built, monkeypatch, [3])
         generation = built.submit(tokens(1, 10), SamplingParams(max_tokens=8))
-        restart, calls = built._scheduler._recovery._restart, 0
+        restart, calls = built._executor.restart, 0
 
         def interrupted() -> None:
             nonlocal calls
             calls += 1
+            restart()  # a worker without a model
             if calls == 1:
-                built._executor.restart()  # a worker without a model
                 raise KeyboardInterrupt
-            restart()
 
-        monkeypatch.setattr(built._scheduler._recovery, "_restart", interrupted)
+        monkeypatch.setattr(built._executor, "restart", interrupted)
         with pytest.raises(KeyboardInterrupt):
             generation.wait()
         assert generation.wait().token_ids == expected.token_ids
         assert calls == 2
 
 
-def test_workers_that_cannot_be_restarted_end_what_there_is(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("num_failures", [ATTEMPTS - 1, ATTEMPTS])
+def test_only_after_the_last_attempt_ends_what_there_is(
+    num_failures: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(restarting, "LONGEST_PAUSE", 0.0)
     with engine() as built:
+        (expected,) = built.generate([tokens(1, 10)], SamplingParams(max_tokens=8, n=2, temperature=1.0, seed=1))
         lose_workers(built, monkeypatch, [2])
-        restart = built._scheduler._recovery._restart
+        restart, failures = built._executor.restart, iter(range(num_failures))
 
         def broken() -> None:
-            monkeypatch.setattr(built._scheduler._recovery, "_restart", restart)
-            raise RuntimeError("no memory")
+            if next(failures, None) is not None:
+                raise RuntimeError("no memory")
+            restart()
 
-        monkeypatch.setattr(built._scheduler._recovery, "_restart", broken)
-        (failed,) = built.generate([tokens(1, 10)], SamplingParams(max_tokens=8))
-        assert "could not be restarted: RuntimeError: no memory" in str(failed.error)
+        monkeypatch.setattr(built._executor, "restart", broken)
+        (result,) = built.generate([tokens(1, 10)], SamplingParams(max_tokens=8, n=2, temperature=1.0, seed=1))
+        attempts = [f"attempt {i + 1} of {ATTEMPTS}" in caplog.text for i in range(ATTEMPTS)]
+        if num_failures < ATTEMPTS:
+            assert [output.token_ids for output in result.outputs] == [output.token_ids for output in expected.outputs]
+            built.check_health()
+        else:
+            assert "could not be restarted in 8 attempts: RuntimeError: no memory" in str(result.error)
+            assert isinstance(result.error, WorkerLost)
+            with pytest.raises(Unhealthy, match="could not be restarted"):
+                built.check_health()
+        assert all(attempts)
         assert built.generate([tokens(1, 10)], SamplingParams(max_tokens=8))[0].error is None
+        built.check_health()
+
+
+def test_while_workers_are_restarted_others_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine() as built:
+        (expected,) = built.generate([tokens(1, 10)], SamplingParams(max_tokens=8))
+        lose_workers(built, monkeypatch, [3])
+        submit, is_up = built._executor.submit, False
+
+        class Loading:
+            def __init__(self, call: Any) -> None:
+                self.result = call.result
+
+            def wait(self, seconds: float) -> bool:
+                return is_up
+
+        monkeypatch.setattr(
+            built._executor, "submit", lambda m, *a: Loading(submit(m, *a)) if m == "load" else submit(m, *a)
+        )
+        generations = [built.submit(tokens(1, 10), SamplingParams(max_tokens=8)) for _ in range(2)]
+        while not built.is_waiting():
+            built.step()
+        before = list(generations[1]._group.sequences[0].output)
+        generations.append(built.submit(tokens(1, 10), SamplingParams(max_tokens=8)))
+        built.step(timeout=0)
+        generations[1].abort()
+        assert generations[1].result is not None and list(generations[1].result.token_ids) == before
+        built.step(timeout=0)
+        assert built.is_waiting() and built.has_work()
+        is_up = True
+        assert [generations[i].wait().token_ids for i in (0, 2)] == [expected.token_ids] * 2

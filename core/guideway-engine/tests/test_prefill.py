@@ -22,6 +22,8 @@ from engine_support.workflow_parts import Interrupted, RecordingScheduler
 from guideway import AsyncEngine, Engine, EngineClosed, GuidewayError, InvalidConfiguration, InvalidRequest, PluginError
 from guideway.api import ModelFolder, Task, WorkflowContext
 from guideway.errors import LimitExceeded, UnsupportedCapability, WorkerLost
+from guideway_engine.executors import restarting
+from guideway_engine.executors.restarting import ATTEMPTS
 from guideway_engine.prefill.cutting import cut_text, is_cuttable
 from guideway_engine.prefill.requests import Tokenizing
 from guideway_engine.prefill.runner import PoolingRunner
@@ -393,28 +395,44 @@ def test_steps_of_one_worker_that_is_lost_bring_one_other() -> None:
 
 
 @pytest.mark.parametrize(("deaths", "restarts"), [(1, 1), (2, 2), (3, 2)])
-def test_a_request_alone_with_a_worker_that_is_killed_is_spared_once(deaths: int, restarts: int) -> None:
+def test_a_request_is_blamed_for_the_second_death_while_it_is_tried_alone(deaths: int, restarts: int) -> None:
     executor = Dying(deaths)
     computing = computing_with(executor)
     work: list[Any] = ["a"]
     (result,) = computing.results(work, computing.submit(work))
     assert executor.restarts == restarts
-    if deaths == 1:
+    if deaths < 3:
         assert result == "execute"
     else:
         assert isinstance(result, WorkerLost)
 
 
+def test_a_worker_that_cannot_be_restarted_ends_all_there_is_after_the_last_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(restarting, "LONGEST_PAUSE", 0.0)
+    executor = Dying(1 + ATTEMPTS, method="load")
+    computing = computing_with(executor)
+    work: list[Any] = ["a", "b"]
+    results = computing.results(work, computing.submit(work))
+    assert executor.restarts == ATTEMPTS and computing.failure is results[0] is results[1]
+    assert "could not be restarted in 8 attempts: the worker died" in str(computing.failure)
+    assert computing.results(work, computing.submit(work)) == ["execute"] * 2
+    assert computing.failure is None
+
+
 class Dying:
     """An executor whose workers die so many times."""
 
-    def __init__(self, deaths: int) -> None:
+    def __init__(self, deaths: int, method: str = "execute") -> None:
         self.deaths = deaths
+        self.method = method
         self.restarts = 0
         self.lost = True
 
     def submit(self, method: str, *_: Any) -> Any:
-        return SimpleNamespace(result=self.die if self.lost and method == "execute" else lambda: method)
+        dies = self.lost and method in ("execute", self.method)
+        return SimpleNamespace(result=self.die if dies else lambda: method, wait=lambda _: True)
 
     def restart(self) -> None:
         self.restarts += 1

@@ -25,6 +25,10 @@ class Model(ABC):
 class Call(Protocol):
     """A method under way on every worker."""
 
+    def wait(self, seconds: float) -> bool:
+        """Wait at most so long. Returns whether `result` would not wait any more."""
+        ...
+
     def result(self) -> Any:
         """Wait, and return what worker 0 returned. Raises what any worker raised, and `WorkerLost`."""
         ...
@@ -55,7 +59,8 @@ class Executor(ABC):
 
     @abstractmethod
     def restart(self) -> None:
-        """Make new workers in place of lost ones; calls under way are lost. Raises what that raises."""
+        """Begin to make new workers in place of lost ones; calls under way are lost. What making them raises is raised
+        here, or by the results of the calls that follow."""
 
     @abstractmethod
     def close(self) -> None:

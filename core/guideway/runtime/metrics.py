@@ -20,6 +20,7 @@ __all__ = [
     "LEFT_OUT",
     "LOST_THREADS",
     "QUARANTINES",
+    "WORKER_RESTARTS",
 ]
 
 COMPILE_SECONDS = Histogram(
@@ -63,4 +64,7 @@ HOSTS_ENDED = Counter(
     "Processes for grammar strategies that did not end by themselves: they broke a limit, crashed, or were killed or "
     "stopped from outside",
     ["how"],
+)
+WORKER_RESTARTS = Counter(
+    "guideway_worker_restarts", "Attempts to start lost workers of guideway's own engine again, failed ones included"
 )

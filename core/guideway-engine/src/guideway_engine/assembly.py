@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from guideway.api.forward import ModelInfo, RunnerLimits
 from guideway.api.modifier import ModifierContext
-from guideway.api.provisional import Executor
+from guideway.api.provisional import Call, Executor
 from guideway.api.steps import Need
 from guideway.errors import InvalidConfiguration, PluginLoadError, contain, text_of
 from guideway.plugins import Hooks, Plugins
@@ -55,9 +55,9 @@ class Assembled:
     info: ModelInfo
     num_forced_tokens: int
     """The most forced tokens of a sequence in a step."""
-    restart: Callable[[], None]
-    """Makes new workers in place of lost ones and brings them to where the first ones were: ready for a step, with
-    nothing in their caches."""
+    restart: Callable[[], Iterator[Call]]
+    """Makes new workers in place of lost ones and brings them, call by call, to where the first ones were: ready for a
+    step, with nothing in their caches."""
 
 
 def assemble(config: EngineConfig, plugins: Plugins | None = None, *, worker: str = WORKER) -> Assembled:
@@ -137,10 +137,10 @@ def assemble(config: EngineConfig, plugins: Plugins | None = None, *, worker: st
         executor.close()
         raise
 
-    def restart() -> None:
+    def restart() -> Iterator[Call]:
         executor.restart()
-        executor.submit("load").result()
-        executor.submit("start", settings).result()
+        yield executor.submit("load")
+        yield executor.submit("start", settings)
 
     log.info("%s", spec.plan.summary("its own engine", *(f"{name}={value}" for name, value in numerics().items())))
     # a device that compiles for each shape has as many rows as drafts were asked for

@@ -283,13 +283,14 @@ class Engine(TaskCalls):
 
     def check_health(self) -> None:
         """Raise `Unhealthy` if requests are refused that nothing is wrong with, such as where no thread is left that
-        compiles, no grammar host can be started, or a part of its workflow has broken, and `EngineClosed`. For a probe;
-        may be called from any thread."""
+        compiles, no grammar host or worker can be started, or a part of its workflow has broken, and `EngineClosed`.
+        For a probe; may be called from any thread."""
         self._check_not_closed()
         if self._serving is not None:
             self._serving.check_health()
         else:
             self._runtime.check_health()
+            self._scheduler.check_health()
 
     def new_arrival(self) -> int:
         """The number of a request that has come: of two that wait, the one with the lower number goes first. May be
@@ -316,8 +317,9 @@ class Engine(TaskCalls):
 
     @_by_one_thread
     def step(self, *, timeout: float = 0.1) -> None:
-        """Bring every running request one step forward. Where nothing can go on before a constraint is compiled or a
-        text judged, wait for that, at most `timeout` seconds. Without effect once the engine is closed."""
+        """Bring every running request one step forward. Where nothing can go on before a constraint is compiled, a text
+        judged or a lost worker restarted, wait for that, at most `timeout` seconds. Without effect once the engine is
+        closed."""
         self.check_decodes()
         if self._stepping:
             raise EngineBusy("a step is running, and code inside it, such as a hook, called step again")
@@ -347,7 +349,8 @@ class Engine(TaskCalls):
         return self._serving is None and self._scheduler.has_work()
 
     def is_waiting(self) -> bool:
-        """Return whether nothing can go on before a constraint is compiled or a text judged."""
+        """Return whether nothing can go on before a constraint is compiled, a text judged or a lost worker
+        restarted."""
         return self._serving is None and bool(self._scheduler.awaited())
 
     @_by_one_thread
@@ -377,10 +380,10 @@ class Engine(TaskCalls):
     def call_workers(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call ``name.method`` of a worker mixin on every worker; the results by rank. Raises `InvalidRequest` if
         there is no such mixin or method, or an argument cannot be sent to the workers, and what the method raises as a
-        `PluginError`. Raises `WorkerLost` if a worker is gone; the next call or step has new ones."""
+        `PluginError`. Raises `WorkerLost` if a worker is gone; the next call waits for new ones."""
         self._check_open()
         if not self._stepping:  # a hook may call in the midst of a step, which then goes on with what it has
-            self._scheduler.ensure_workers()
+            self._scheduler.await_workers()
         try:
             call = self._executor.submit("call", method, args, kwargs)
         except GuidewayError:
@@ -394,8 +397,8 @@ class Engine(TaskCalls):
             ) from error
         try:
             results: list[Any] = call.results()
-        except WorkerLost:
-            self._scheduler.record_worker_loss()
+        except WorkerLost as error:
+            self._scheduler.record_worker_loss(error)
             raise
         return results
 

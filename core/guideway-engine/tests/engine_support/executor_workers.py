@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,43 @@ class Worker:
         time.sleep(seconds)
         return seconds
 
+    def compute(self, seconds: float) -> float:
+        """Keep a processor busy."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
+        return seconds
+
+    def execute(self, how: str, seconds: float) -> float:
+        """A step that computes or, in the middle of that, compiles: as torch or jax says so."""
+        if how == "torch":
+            from torch._dynamo.callback import CallbackTrigger, callback_handler
+
+            with callback_handler.install_callbacks(CallbackTrigger.DYNAMO, "1"):
+                self.compute(seconds)
+        if how == "jax":
+            import jax
+            import jax.numpy as jnp
+
+            def slow(x: Any) -> Any:
+                return jnp.sin(x)
+
+            lowered = jax.jit(slow).lower(jnp.zeros(3))
+            from jax._src import compiler
+
+            compiler.compile_or_get_cached = partial(self._slowly, seconds, compiler.compile_or_get_cached)
+            lowered.compile()
+        if how == "compute":
+            self.compute(seconds)
+        return seconds
+
+    def _slowly(self, seconds: float, compile_it: Any, *args: Any, **kwargs: Any) -> Any:
+        self.compute(seconds)
+        return compile_it(*args, **kwargs)
+
+    def imported(self, name: str) -> None:
+        importlib.import_module(name)
+
     def exit(self, status: int) -> None:
         os._exit(status)
 
@@ -132,5 +171,18 @@ class Clinging(Worker):
         time.sleep(600)
 
 
+def stopping(rank: int, num_workers: int) -> Worker:
+    """Stop as by SIGSTOP, while the worker is made."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return Worker(rank, num_workers)
+
+
 def refused(rank: int, num_workers: int) -> Worker:
     raise InvalidConfiguration("not like this", field="worker.option")
+
+
+def only_once(made: Path, rank: int, num_workers: int) -> Worker:
+    if made.exists():
+        return refused(rank, num_workers)
+    made.touch()
+    return Worker(rank, num_workers)

@@ -12,16 +12,18 @@ moved on and does it again. That draws the same tokens, for random numbers depen
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from operator import attrgetter
 from typing import Any
 
+from guideway.api.provisional import Call
 from guideway.api.types import FinishReason
 from guideway.errors import (
     GuidewayError,
     LimitExceeded,
     PluginError,
+    Unhealthy,
     UnsupportedCapability,
     WorkerLost,
     contain,
@@ -43,11 +45,15 @@ log = logging.getLogger(__name__)
 
 BY_RANK = attrgetter("rank")
 
+WAIT_SECONDS = 1.0
+"""The seconds for which new workers are waited for at a time."""
+
 
 class Scheduler:
     """Decides, step by step. Driven by one thread.
 
-    `on_finish` is called with every request whose last sequence has ended; `restart` makes lost workers anew.
+    `on_finish` is called with every request whose last sequence has ended; `restart` makes lost workers anew, call by
+    call.
     """
 
     def __init__(
@@ -61,7 +67,7 @@ class Scheduler:
         num_speculative_tokens: int,
         num_forced_tokens: int,
         on_finish: Callable[[SequenceGroup], None],
-        restart: Callable[[], None],
+        restart: Callable[[], Iterator[Call]],
     ) -> None:
         self._runtime = runtime
         self._stepper = stepper
@@ -83,6 +89,11 @@ class Scheduler:
     def num_waiting_at(self, priority: int) -> int:
         """Return how many of them have this priority or a higher one."""
         return self._table.waiting.count(priority)
+
+    def check_health(self) -> None:
+        """Raise `Unhealthy` if workers are lost and could not be restarted. May be called from any thread."""
+        if (failure := self._recovery.failure) is not None:
+            raise Unhealthy(str(failure))
 
     def add(self, group: SequenceGroup) -> None:
         """Let the sequences of a request start as soon as they are ready and there is room."""
@@ -124,7 +135,11 @@ class Scheduler:
     def step(self) -> None:
         """Let waiting sequences join, and bring running ones forward. Waits for nothing: see `awaited`."""
         self._table.repair()
-        self.ensure_workers()
+        try:
+            if not self._advance_workers(0.0):
+                return
+        except WorkerLost:  # every request has ended with it
+            return
         for sequence in list(self._running):
             self._rewind(sequence)
         while (candidate := self._candidate()) is not None and self._activate(candidate):
@@ -133,18 +148,21 @@ class Scheduler:
         if works:
             self._run(works)
 
-    def record_worker_loss(self) -> None:
+    def record_worker_loss(self, error: WorkerLost) -> None:
         """The workers were lost beside a step, which no sequence has caused."""
-        self._recovery.record_loss([])
+        self._recovery.record_loss(error, [])
 
-    def ensure_workers(self) -> None:
-        """New workers in place of lost ones. If there can be none, every request ends and that is logged."""
-        if self._recovery.workers_lost:
-            self._restart_workers()
+    def await_workers(self) -> None:
+        """Wait for new workers in place of lost ones. Raises `WorkerLost` if there can be none; every request has ended
+        then."""
+        while not self._advance_workers(WAIT_SECONDS):
+            pass
 
     def awaited(self) -> list[Future[Any]]:
-        """Return what has to be waited for before a step can bring anything, compilations and verdicts; empty if
-        nothing has."""
+        """Return what has to be waited for before a step can bring anything: new workers, or compilations and
+        verdicts; empty if nothing has."""
+        if self._recovery.workers_lost:
+            return [self._recovery.workers]
         if self._running:
             return []
         compilations = [s.group.admission.compilation for s in self._table.waiting]
@@ -357,26 +375,27 @@ class Scheduler:
                 self._apply(output)
 
     def _recover(self, works: list[Work], error: WorkerLost) -> None:
-        """The workers are lost: everything is computed again by new ones. A sequence that they are lost with in a step
-        of its own ends."""
-        log.error("%s; restarting the workers", error)
-        culprit = self._recovery.record_loss([work.sequence for work in works])
+        """The workers are lost: everything is computed again by new ones. A sequence that they are lost with in its
+        steps alone ends."""
+        culprit = self._recovery.record_loss(error, [work.sequence for work in works])
         if culprit is not None:
-            self._table.end(culprit, FinishReason.INTERNAL_ERROR, error)
-        self._restart_workers()
+            reason = WorkerLost(f"{error}, as twice before in steps of this request, which ran alone then")
+            self._table.end(culprit, FinishReason.INTERNAL_ERROR, reason)
 
-    def _restart_workers(self) -> None:
-        """New workers, which hold nothing; if that is interrupted, the next step does it again."""
+    def _advance_workers(self, seconds: float) -> bool:
+        """Bring lost workers back, which hold nothing, waiting at most so long. Returns whether they are there. If no
+        attempt succeeds, every request ends, that is logged, and `WorkerLost` is raised."""
+        if not self._recovery.workers_lost:
+            return True
         for sequence in self._running:
             sequence.active = False
         self._cache.forget()
         try:
-            self._recovery.restart_workers()
-        except BaseException as error:
-            contain(error)
-            log.exception("the workers could not be restarted; every request ends")
-            reason = failure("the workers could not be restarted", error)
-            self.end_all(FinishReason.INTERNAL_ERROR, reason)
+            return self._recovery.advance(seconds)
+        except WorkerLost as error:
+            log.exception("every request ends, for there are no workers")
+            self.end_all(FinishReason.INTERNAL_ERROR, error)
+            raise
 
     def _apply(self, output: SequenceOutput) -> None:
         sequence, outcome = output.sequence, output.outcome

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,19 @@ from guideway.api.provisional import Call, Executor
 from guideway.api.workflow import Prepared
 from guideway.errors import GuidewayError, PluginError, WorkerLost, contain, text_of
 
+from guideway_engine.errors import EngineClosed
+from guideway_engine.executors.restarting import Restarts
 from guideway_engine.workflows.parts import Parts
 
 __all__ = ["Computing"]
 
 log = logging.getLogger("guideway_engine")
+
+DEATHS_ALONE = 2
+"""The worker has to be lost so often with a request that is computed alone, before that is the request's doing."""
+
+WAIT_SECONDS = 1.0
+"""The seconds for which the worker is waited for at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,47 +44,74 @@ class Computing:
         self._executor = executor
         self._lives = 1
         """The workers that there were, one after the other."""
+        self._restarts = Restarts(self._begin_again)
+        self._closed = False
+
+    @property
+    def failure(self) -> WorkerLost | None:
+        """Why there is no worker, if no attempt to restart it has succeeded."""
+        return self._restarts.failure
+
+    def close(self) -> None:
+        """Let nothing be waited for any more. May be called from any thread."""
+        self._closed = True
 
     def submit(self, work: Sequence[Prepared]) -> Sent | GuidewayError:
-        """Send the step of this work on its way."""
+        """Send the step of this work on its way, once there is a worker."""
         try:
+            self._await_worker()
             return Sent(self._executor.submit("execute", self._parts.step_builder.build(work)), self._lives)
         except BaseException as error:
             return self.named(error)
 
-    def results(
-        self, work: Sequence[Prepared], sent: Sent | GuidewayError, *, spared: bool = True
-    ) -> list[Any | GuidewayError]:
+    def results(self, work: Sequence[Prepared], sent: Sent | GuidewayError) -> list[Any | GuidewayError]:
         """The result of each request, or why it has none. If the step failed, each is computed by itself, so that
-        whatever one of them does ends that one alone. Who a worker is lost with is `spared` once: it need not be the
-        request's doing."""
+        whatever one of them does ends that one alone. A worker that is lost need not be the request's doing: each is
+        tried several times."""
         found = self._read(work, sent)
         if not isinstance(found, GuidewayError):
             return found
-        is_lost = isinstance(found, WorkerLost)
-        lost = self._lives if isinstance(sent, GuidewayError) else sent.life
-        if is_lost and lost == self._lives:  # else there is another one since
-            found = self._restarted() or found
-        if len(work) > 1 or (spared and isinstance(found, WorkerLost)):
-            return [self.results([one], self.submit([one]), spared=spared and not is_lost)[0] for one in work]
-        return [found]
+        if len(work) == 1 and not isinstance(found, WorkerLost):
+            return [found]
+        results: list[Any | GuidewayError] = []
+        for one in work:
+            no_worker = found if found is self.failure else None
+            results.append(found := no_worker or self._alone(one))
+        return results
+
+    def _alone(self, request: Prepared) -> Any | GuidewayError:
+        """The result of one request, or why it has none."""
+        for _ in range(DEATHS_ALONE):
+            found = self._read([request], self.submit([request]))
+            if not isinstance(found, WorkerLost) or found is self.failure:
+                break
+        return found if isinstance(found, GuidewayError) else found[0]
 
     def drop(self, sent: Sent | GuidewayError) -> None:
         """Wait for a step whose results nobody wants."""
         if not isinstance(sent, GuidewayError):
             try:
-                sent.call.result()
+                self._answer(sent)
             except BaseException as error:
                 contain(error)
+
+    def _answer(self, sent: Sent) -> Any:
+        while not sent.call.wait(WAIT_SECONDS):
+            self._check_open()
+        return sent.call.result()
 
     def _read(self, work: Sequence[Prepared], sent: Sent | GuidewayError) -> list[Any] | GuidewayError:
         if isinstance(sent, GuidewayError):
             return sent
         try:
-            found = list(self._parts.output_processor.results(work, sent.call.result()))
+            found = list(self._parts.output_processor.results(work, self._answer(sent)))
             if len(found) != len(work):
                 raise ValueError(f"{len(found)} results of {len(work)} requests")
             return [self._checked(one) for one in found]
+        except WorkerLost as error:
+            if sent.life == self._lives:  # else there is another one since
+                self._restarts.record_loss(error)
+            return error
         except BaseException as error:
             return self.named(error)
 
@@ -88,17 +123,20 @@ class Computing:
             )
         return result
 
-    def _restarted(self) -> GuidewayError | None:
-        """Make a new worker in place of a lost one; why there can be none."""
-        try:
-            self._executor.restart()
-            self._lives += 1
-            self._executor.submit("load").result()
-        except BaseException as error:
-            contain(error)
-            log.exception("no new worker for %s", self._plugin)
-            return self.named(error)
-        return None
+    def _begin_again(self) -> Iterator[Call]:
+        """Make a new worker in place of a lost one."""
+        self._executor.restart()
+        self._lives += 1
+        yield self._executor.submit("load")
+
+    def _await_worker(self) -> None:
+        """Wait until there is a worker. Raises `WorkerLost` if there can be none."""
+        while not self._restarts.advance(WAIT_SECONDS):
+            self._check_open()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineClosed("the engine was closed")
 
     def named(self, error: BaseException) -> GuidewayError:
         """`error` as one of guideway's own, which names the workflow."""

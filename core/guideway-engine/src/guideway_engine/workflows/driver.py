@@ -120,6 +120,7 @@ class Driver:
         """End what is under way, and the threads. Closing twice is fine."""
         with self._changed:
             self._closed = True
+        self._computing.close()
         self._end_under_way(_engine_closed())
         for thread in self._threads:
             thread.join()

@@ -77,7 +77,8 @@ class Serving:
         except BaseException:
             self._executor.close()
             raise
-        self._driver = Driver(parts, Computing(workflow.name, parts, self._executor), listening, mode)
+        self._computing = Computing(workflow.name, parts, self._executor)
+        self._driver = Driver(parts, self._computing, listening, mode)
         log.info("workflow %s serves %s, driven %s", workflow.name, model.architecture, mode)
 
     def run(
@@ -122,7 +123,7 @@ class Serving:
 
     def check_health(self) -> None:
         """Raise `Unhealthy` if a part has broken, and nothing has been computed since."""
-        if broken := self._driver.broken:
+        if broken := self._driver.broken or self._computing.failure:
             raise Unhealthy(f"a part of the workflow {self.workflow.name!r} is broken: {broken}")
 
     def close(self) -> None:

@@ -27,6 +27,9 @@ class Done:
     value: Any = None
     error: BaseException | None = None
 
+    def wait(self, seconds: float) -> bool:
+        return True
+
     def result(self) -> Any:
         if self.error is not None:
             raise self.error

@@ -12,15 +12,17 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 from guideway.errors import GuidewayError, contain, text_of
 
+from guideway_engine.executors.compiling import Compiling
 from guideway_engine.executors.devices import device_is_lost
 from guideway_engine.executors.process.blocks import BlockReader, BlockWriter
 from guideway_engine.executors.process.messages import pack, pack_error, unpack
 
-__all__ = ["COMMAND", "DEVICE_LOST", "REPLY", "Files", "main"]
+__all__ = ["BUSY", "COMMAND", "DEVICE_LOST", "RAISED", "REPLY", "STEPS", "WENT_WELL", "Files", "main"]
 
 COMMAND = struct.Struct("4q")
 """Number, number of the last reply the parent has read, and where in the commands' memory the block is: start and
@@ -28,7 +30,13 @@ length. Numbers rise; one that is not higher than the last was sent twice and is
 through the pipe in one piece."""
 
 REPLY = struct.Struct("4q")
-"""Number of the command, 1 if it went well and 0 if it raised, and where in the replies' memory the block is."""
+"""Number of the command, how it went, and where in the replies' memory the block is."""
+
+RAISED, WENT_WELL, BUSY, READY = range(4)
+"""How a command went; or, before that, that something is compiled in it, and that this is done."""
+
+STEPS = frozenset({"forward", "sample", "execute"})
+"""The methods of which a step consists."""
 
 DEVICE_LOST = 87
 """The status with which a process ends that can use its device no more."""
@@ -65,8 +73,10 @@ def _serve(files: Files, rank: int, num_workers: int) -> None:
     threading.Thread(target=_end_with_parent, args=(files.parent_pipe,), daemon=True).start()
     reader, writer = BlockReader(files.command_memory), BlockWriter(files.reply_memory)
     worker: Any = None
+    compiling = Compiling(partial(_say, files.replies))
     for number, read, start, length in _commands(files.commands):
         writer.free(read)
+        compiling.watch()
         try:
             command = _read(reader.read(start, length))
             if worker is None:
@@ -74,22 +84,27 @@ def _serve(files: Files, rank: int, num_workers: int) -> None:
                 parts = pack(None)
             else:
                 parts = _result(worker, *command)
-            well = True
+            how = WENT_WELL
         except BaseException as error:
             if device_is_lost():
                 sys.stderr.write(f"worker {rank} has lost its device: {text_of(error)}\n")
                 sys.stderr.flush()
                 os._exit(DEVICE_LOST)  # nothing can be closed in order any more
             parts = pack(pack_error(error))
-            well = False
+            how = RAISED
         command = None  # nothing of a step is kept while waiting for the next
         with suppress(BrokenPipeError):  # the parent is gone, and with it the commands end
-            os.write(files.replies, REPLY.pack(number, well, *writer.write(number, parts)))
+            os.write(files.replies, REPLY.pack(number, how, *writer.write(number, parts)))
         if worker is None:
             return
     close = getattr(worker, "close", None)
     if close is not None:
         close()
+
+
+def _say(replies: int, compiles: bool) -> None:
+    with suppress(BrokenPipeError):
+        os.write(replies, REPLY.pack(0, BUSY if compiles else READY, 0, 0))
 
 
 def _read(parts: list[memoryview]) -> Any:

@@ -20,8 +20,10 @@ class Options:
 
     num_workers: Annotated[int, Range(1)] = 1
     """More than one share the model, if it can be shared."""
-    timeout: Annotated[float, Range(above=0)] | None = None
-    """Seconds after which a worker that has not answered a call counts as lost. Loading a model is a call too."""
+    timeout: Annotated[float, Range(above=0)] | None = 300.0
+    """Seconds after which a worker that has not answered a step counts as lost. Loading, a method of a mixin that is
+    called by name, and a step in which something is compiled may take longer, as long as they take processor time: a
+    worker that has taken none for so many seconds is lost. None: it may take for ever."""
 
 
 class ProcessExecutor(Executor):
@@ -38,24 +40,22 @@ class ProcessExecutor(Executor):
     def __init__(self, make_worker: Callable[[int, int], Any], options: Mapping[str, Any]) -> None:
         super().__init__(make_worker, options)
         self._options = parse_options(Options, options, where="executor.process")
-        self._group = self._started()
+        self._group = self._new_group()
+        try:
+            self._group.made()
+        except BaseException:
+            self._group.kill("it could not be started")
+            raise
 
     def submit(self, method: str, *args: Any) -> PendingCall:
-        return self._group.submit((method, args))
+        return self._group.submit(method, *args)
 
     def restart(self) -> None:
         self._group.kill("its executor was restarted")
-        self._group = self._started()
+        self._group = self._new_group()
 
     def close(self) -> None:
         self._group.close()
 
-    def _started(self) -> WorkerGroup:
-        group = WorkerGroup(self._options.num_workers)
-        try:
-            group.submit(self.make_worker).results()
-        except BaseException:
-            group.kill("it could not be started")
-            raise
-        group.timeout = self._options.timeout  # from now on: a process that starts imports for a while
-        return group
+    def _new_group(self) -> WorkerGroup:
+        return WorkerGroup(self._options.num_workers, self._options.timeout, self.make_worker)

@@ -24,7 +24,7 @@ from typing import Any
 from guideway.errors import WorkerLost
 
 from guideway_engine.executors.process.blocks import BlockReader, BlockWriter, anonymous_file
-from guideway_engine.executors.process.child import COMMAND, DEVICE_LOST, REPLY
+from guideway_engine.executors.process.child import BUSY, COMMAND, DEVICE_LOST, RAISED, REPLY, STEPS, WENT_WELL
 from guideway_engine.executors.process.messages import pack, unpack, unpack_error
 
 __all__ = ["PendingCall", "WorkerGroup"]
@@ -38,8 +38,9 @@ main(Files{files}, {rank}, {num_workers})
 """
 
 CHECK_SECONDS = 1.0
-"""The seconds between two checks whether a process whose pipe is open still runs: a child of its own may have inherited
-it."""
+"""The seconds between two checks of a process that does not answer: its pipe may be open although it has ended, because
+a child of its own inherited it. Time in which nobody looked counts as this long at most, so that a program that was
+stopped together with its workers, as by Ctrl-Z, does not find them late."""
 
 STRAGGLER_SECONDS = 10.0
 """The seconds that the other workers may take once one has failed; they may be waiting for that one for ever."""
@@ -58,30 +59,48 @@ class PendingCall:
         self._group = group
         self.replies: dict[int, tuple[bool, list[memoryview]]] = {}
         """By rank: whether it went well, and the packed result or error."""
+        self.failed_at: float | None = None
+        """When it was seen that a worker failed in it, by the monotonic clock."""
+        self.is_cut = False
+        """True if the workers that have not answered were ended because another one had failed."""
+
+    def wait(self, seconds: float) -> bool:
+        return self._group.wait(self, seconds)
 
     def result(self) -> Any:
         return self.results()[0]
 
     def results(self) -> list[Any]:
-        self._group.wait(self)
-        replies = [(well, unpack(parts)) for _, (well, parts) in sorted(self.replies.items())]
-        for well, value in replies:
-            if not well:
-                raise unpack_error(*value)
-        return [value for _, value in replies]
+        while not self.wait(CHECK_SECONDS):
+            pass
+        return self._group.results_of(self)
 
 
 class WorkerGroup:
-    """Workers that each get every command. If one is lost, all are ended."""
+    """Workers that each get every command. If one is lost, all are ended.
 
-    def __init__(self, num_workers: int) -> None:
-        self.timeout: float | None = None
-        """Seconds after which a worker that has not answered counts as lost; None: never."""
+    The first command makes the workers; what that raises is raised by every later call's result as well.
+    """
+
+    def __init__(self, num_workers: int, timeout: float | None, make_worker: Any) -> None:
+        making = pack(make_worker)
+        self._timeout = timeout
+        """Seconds after which a step that was not answered counts as lost; None: never. What is no step, and a step
+        in which a worker compiles, counts as lost when no worker that has to answer took any processor time for as
+        long."""
         self._lost: str | None = None
         """Why the group is of no more use."""
         self._number = -1
         self._calls: dict[int, weakref.ref[PendingCall]] = {}
         """By number, those not answered by all. Only their callers hold them: a reply without a caller is not read."""
+        self._under_way: dict[int, bool] = {}
+        """By number, commands that were not answered by all, and whether each is a step."""
+        self._silent = 0.0
+        """Seconds without an answer or another sign of life."""
+        self._looked = 0.0
+        """When somebody looked last, by the monotonic clock."""
+        self._used = 0.0
+        """Seconds of processor time that the workers which have to answer had taken by then."""
         self._unsent: deque[tuple[_Process, bytes]] = deque()
         self._processes: list[_Process] = []
         self._poll = select.poll()
@@ -95,42 +114,47 @@ class WorkerGroup:
             process = _Process(rank, num_workers, memory, environment)
             self._processes.append(process)
             self._poll.register(process.replies, select.POLLIN)
+        self._making: PendingCall | None = self._sent(making, is_step=False)
+        """The call that makes the workers, until it is known to have gone well."""
 
-    def submit(self, command: Any) -> PendingCall:
-        """Send `command` to every worker. Raises what pickling it raises."""
-        call = PendingCall(self)
+    def submit(self, method: str, *args: Any) -> PendingCall:
+        """Call a method of every worker. Raises what pickling the arguments raises."""
         if self._lost is None:
             self._receive(0)
         if self._lost is not None:
-            return call
-        parts = pack(command)
-        self._number = number = self._number + 1
-        block = self._writer.write(number, parts)
-        self._calls[number] = weakref.ref(call)
-        self._unsent.extend([(p, COMMAND.pack(number, p.last_reply, *block)) for p in self._processes])
-        self._send()
-        return call
+            return PendingCall(self)
+        return self._sent(pack((method, args)), is_step=method in STEPS)
 
-    def wait(self, call: PendingCall) -> None:
-        """Until every worker has answered `call`, or one has failed in it and the others do not answer. Raises
-        `WorkerLost`."""
-        deadline = None if self.timeout is None else time.monotonic() + self.timeout
-        failed = False
-        while len(call.replies) < len(self._processes):
-            if self._lost is not None:
-                raise WorkerLost(self._lost)
+    def made(self) -> None:
+        """Wait until the workers are made. Raises what making them raises, and `WorkerLost`."""
+        if self._making is not None:
+            self._making.results()
+
+    def wait(self, call: PendingCall, seconds: float) -> bool:
+        """Wait at most so long until every worker has answered `call`, one has failed in it and the others do not
+        answer, or the workers are lost. Returns whether that has happened."""
+        end = time.monotonic() + seconds
+        while len(call.replies) < len(self._processes) and self._lost is None:
             self._send()
-            left = CHECK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-            self._receive(min(left, CHECK_SECONDS))
-            if not failed and not all(well for well, _ in call.replies.values()):
-                failed = True
-                straggling = time.monotonic() + STRAGGLER_SECONDS
-                deadline = straggling if deadline is None else min(deadline, straggling)
-            if deadline is not None and time.monotonic() >= deadline and len(call.replies) < len(self._processes):
-                silent = [process for process in self._processes if process.rank not in call.replies]
-                self.kill(f"{silent[0]} did not answer" + ("" if failed else f" within {self.timeout:g} seconds"))
-                if failed:
-                    return
+            self._receive(max(0.0, min(end - time.monotonic(), CHECK_SECONDS)))
+            self._check(call)
+            if time.monotonic() >= end:
+                break
+        return len(call.replies) == len(self._processes) or self._lost is not None
+
+    def results_of(self, call: PendingCall) -> list[Any]:
+        """Return the results of a call that was waited for. Raises what a worker raised, and `WorkerLost`."""
+        if call is not self._making:
+            self.made()
+        if len(call.replies) < len(self._processes) and not call.is_cut:
+            raise WorkerLost(self._lost)
+        replies = [(well, unpack(parts)) for _, (well, parts) in sorted(call.replies.items())]
+        for well, value in replies:
+            if not well:
+                raise unpack_error(*value)
+        if call is self._making:
+            self._making = None
+        return [value for _, value in replies]
 
     def kill(self, why: str) -> None:
         """End every process at once."""
@@ -156,6 +180,18 @@ class WorkerGroup:
         finally:
             self.kill("the executor is closed")
 
+    def _sent(self, parts: list[memoryview], *, is_step: bool) -> PendingCall:
+        call = PendingCall(self)
+        if not self._under_way:
+            self._silent, self._looked = 0.0, time.monotonic()
+        self._number = number = self._number + 1
+        block = self._writer.write(number, parts)
+        self._calls[number] = weakref.ref(call)
+        self._under_way[number] = is_step
+        self._unsent.extend([(p, COMMAND.pack(number, p.last_reply, *block)) for p in self._processes])
+        self._send()
+        return call
+
     def _send(self) -> None:
         while self._unsent:
             process, frame = self._unsent[0]
@@ -176,20 +212,51 @@ class WorkerGroup:
                     return
                 self._take(process, process.arrived[0])
                 process.arrived.popleft()
-            if not ready and seconds and process.popen.poll() is not None:
+            if not ready and self._silent >= CHECK_SECONDS and process.popen.poll() is not None:
                 self._lose(process)
                 return
         answered = min(process.last_reply for process in self._processes)
         self._writer.free(answered)
         self._calls = {number: call for number, call in self._calls.items() if number > answered}
+        self._under_way = {number: is_step for number, is_step in self._under_way.items() if number > answered}
 
     def _take(self, process: _Process, data: bytes) -> None:
-        for number, well, start, length in REPLY.iter_unpack(data):
+        self._silent = 0.0
+        for number, how, start, length in REPLY.iter_unpack(data):
+            process.compiles = how == BUSY
+            if how not in (WENT_WELL, RAISED):
+                continue
             reference = self._calls.get(number)
             call = None if reference is None else reference()
             if call is not None:
-                call.replies[process.rank] = (bool(well), process.reader.read(start, length))
+                call.replies[process.rank] = (how == WENT_WELL, process.reader.read(start, length))
             process.last_reply = number
+
+    def _check(self, call: PendingCall) -> None:
+        """End the workers if one that has to answer is late."""
+        now = time.monotonic()
+        self._silent += min(now - self._looked, CHECK_SECONDS)
+        self._looked = now
+        silent = [process for process in self._processes if process.rank not in call.replies]
+        if not silent or self._lost is not None:
+            return
+        if call.failed_at is None and not all(well for well, _ in call.replies.values()):
+            call.failed_at = now
+        if call.failed_at is not None and now >= call.failed_at + STRAGGLER_SECONDS:
+            call.is_cut = True
+            self.kill(f"{silent[0]} did not answer")
+            return
+        if self._timeout is None:
+            return
+        is_step = next(iter(self._under_way.values()), False) and not any(process.compiles for process in silent)
+        if not is_step and (used := sum(process.seconds() for process in silent)) != self._used:
+            self._used, self._silent = used, 0.0
+        if self._silent >= self._timeout:
+            which = " and ".join(map(str, silent))
+            if is_step:
+                self.kill(f"{which} did not answer within {self._timeout:g} seconds (timeout of executor.process)")
+            else:
+                self.kill(f"{which} did nothing for {self._timeout:g} seconds (timeout of executor.process)")
 
     def _lose(self, process: _Process) -> None:
         """`process` has closed its pipe, which none does before its end."""
@@ -204,6 +271,8 @@ class _Process:
     def __init__(self, rank: int, num_workers: int, command_memory: int, environment: Mapping[str, str]) -> None:
         self.rank = rank
         self.last_reply = -1
+        self.compiles = False
+        """True while it says that a step may take longer, because something is compiled."""
         self.arrived: deque[bytes] = deque()
         commands, self.commands = os.pipe()
         self.replies, replies = os.pipe()
@@ -239,6 +308,13 @@ class _Process:
             return f"{self} exited with status {status}"
         hint = "; the machine may have run out of memory" if -status == signal.SIGKILL else ""
         return f"{self} was killed by {signal.Signals(-status).name}{hint}"
+
+    def seconds(self) -> float:
+        """Return the processor time it has taken; 0 if it is gone."""
+        try:
+            return time.clock_gettime((~self.popen.pid << 3) | 2)  # the process's clock, as Linux numbers it
+        except OSError:
+            return 0.0
 
     def close_commands(self) -> None:
         if self.commands >= 0:
