@@ -17,6 +17,9 @@ from guideway import Engine, EngineConfig, SamplingParams
 from guideway.api import InvalidConfiguration, ModelFolder
 from guideway.plugins import Plugins
 from guideway_demo_model import DemoModel
+from guideway_engine.command_line.digests import of_entries
+from guideway_engine.command_line.task_inputs import Entry
+from guideway_engine.config_sources import Configuration, Setting
 from guideway_engine.environment import planned
 from guideway_engine.model_folder import check_files, check_weights, digests
 from guideway_engine.model_path import model_path
@@ -236,3 +239,17 @@ def test_whatever_changes_what_a_model_computes_changes_the_fingerprint(
     finally:
         mkldnn.matmul.fp32_precision = "none"
     assert len(set(seen)) == len(seen)
+
+
+def test_settings_that_make_float32_less_precise_are_named_at_the_start_and_in_request_digests(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def digest() -> dict[str, str]:
+        configuration = Configuration.of([{("model",): Setting("demo", "--model")}])
+        return of_entries([Entry("0", "a text", "a text")], "embed", configuration, {})
+
+    before = digest()
+    monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
+    assert digest() != before
+    with caplog.at_level("INFO", "guideway_engine"), Engine(EngineConfig(model="demo")):
+        assert "; ONEDNN_DEFAULT_FPMATH_MODE=BF16; fingerprint " in caplog.text
