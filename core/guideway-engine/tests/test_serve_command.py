@@ -121,6 +121,24 @@ def test_what_cannot_be_served(bert: Path, capsys: pytest.CaptureFixture[str], m
     assert "this model generates text" in capsys.readouterr().err
     assert main(["serve", "--model", str(bert), "--host", "no host", "--port", "0"]) == 1
     assert "cannot serve at 'no host'" in capsys.readouterr().err
+    assert main(["serve", "--model", str(bert), "--port", "0", "--max-connections", str(1 << 39)]) == 1
+    assert "open files, and this process may have" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "warns"),
+    [
+        (["--host", "0.0.0.0"], True),
+        (["--host", "0.0.0.0", "--allowed-hosts", "a"], False),
+        (["--host", "127.0.0.1"], False),
+        (["--host", "localhost"], False),
+    ],
+)
+def test_a_server_that_others_reach_warns_unless_its_hosts_are_named(
+    flags: list[str], warns: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--model", "demo", "--port", "0", *flags]) == 1  # it generates text
+    assert ("warning: any Host header is accepted" in capsys.readouterr().err) == warns
 
 
 FLAGS: dict[str, tuple[list[str], list[str]]] = {

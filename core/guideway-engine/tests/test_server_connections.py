@@ -16,6 +16,7 @@ from fastapi.routing import APIRoute
 from guideway import Engine
 from guideway_engine.server.app import make_app
 from guideway_engine.server.framing import MAX_HEAD_BYTES, MAX_HEADERS, MAX_SMALL_CHUNKS
+from guideway_engine.server.gate import default_hosts
 from guideway_engine.server.limits import Limits
 from openai import OpenAI
 from prometheus_client import REGISTRY
@@ -141,6 +142,16 @@ def test_another_host(method: str, path: str, guarded: str) -> None:
         request = f"{method} {path} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {KEY}\r\n\r\n"
         with Raw(guarded, request.encode()) as client:
             assert client.response(has_body=method != "HEAD")[0] == 400
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1"])
+def test_hosts_of_a_loopback_address(address: str) -> None:
+    assert {"localhost", "127.0.0.1", "::1", "name", address} == set(default_hosts("name", address) or ())
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "10.0.0.1", "fe80::1%eth0"])
+def test_hosts_of_another_address_are_unknown(address: str) -> None:
+    assert default_hosts("name", address) is None
 
 
 @every_route
