@@ -18,6 +18,7 @@ from guideway.api import (
     InvalidRequest,
     ModifierContext,
     Payload,
+    Regex,
     Request,
     SamplingParams,
     SequenceInfo,
@@ -29,7 +30,7 @@ from guideway.api import (
 from guideway.devices.torch.device import TorchDevice
 from guideway_legacy import LegacyModifier, Processor
 from guideway_legacy.calls import ProcessorFailed
-from guideway_legacy.params import VllmParams
+from guideway_legacy.params import LACKING, VllmParams
 from torch import Tensor
 
 WIDTH = 16
@@ -285,16 +286,101 @@ def test_what_remembers_is_not_forked() -> None:
     assert shared.step(parent, fork) == [2, 9]
 
 
+def told(**given: Any) -> VllmParams:
+    return VllmParams.of(SamplingParams(**given), VOCABULARY, {"a": [1]}, "somewhere")
+
+
 def test_parameters_are_those_that_vllm_has_too() -> None:
-    given = SamplingParams(temperature=0.5, max_tokens=7)
-    params = VllmParams.of(given, {"a": [1]}, "somewhere")
+    params = told(temperature=0.5, max_tokens=7, stop_token_ids=(3,), stop=("x",), logit_bias={4: -np.inf}, top_k=5)
     assert (params.extra_args, params.temperature, params.max_tokens) == ({"a": [1]}, 0.5, 7)
-    assert VllmParams.from_json(params.to_json()) == params
-    with pytest.raises(AttributeError, match=r"temperature, top_k, top_p of the sampling parameters, not 'n_beams'"):
+    assert (params.stop_token_ids, params.all_stop_token_ids) == ([3], {3, WIDTH - 1})
+    assert (params.eos_token_id, params.n, params.stop) == (WIDTH - 1, 1, ["x"])
+    assert (params.logit_bias, params.structured_outputs, params.sampling_type) == ({4: -np.inf}, None, 1)
+    assert VllmParams.from_json(params.to_json()) == params == params.clone()
+    assert (told(temperature=0.0, top_k=5).top_k, told(temperature=0.0).sampling_type) == (0, 0)
+    assert (told(ignore_eos=True).eos_token_id, told(seed=4, temperature=1.0).sampling_type) == (None, 2)
+    with pytest.raises(AttributeError, match=r"top_k, top_p of the sampling parameters, not 'n_beams'"):
         _ = params.n_beams
     with pytest.raises(InvalidRequest, match="extra_args must be JSON") as caught:
-        VllmParams.of(given, {"a": object()}, "somewhere")
+        VllmParams.of(SamplingParams(), VOCABULARY, {"a": object()}, "somewhere")
     assert caught.value.field == "somewhere"
+
+
+READERS: dict[str, Callable[[Any, str], Any]] = {
+    "plainly": getattr,
+    "with a default": lambda params, name: getattr(params, name, None),
+    "by hasattr": hasattr,
+}
+
+
+def reader(when: str, how: str, batch: bool) -> type:
+    """A processor that reads an attribute when it is made for a request, or in its first call."""
+    read = READERS[how]
+
+    class Adapter(PerRequest):
+        validate_params: Any = None
+
+        def new_req_logits_processor(self, params: Any) -> Any:
+            name = params.extra_args["name"]
+            if when == "made":
+                read(params, name)
+
+            def call(output: list[int], logits: Tensor) -> Tensor:
+                read(params, name)
+                return logits
+
+            return call
+
+    class Batch(BatchLevel):
+        def update_state(self, update: Any) -> None:
+            super().update_state(update)
+            if when == "made":
+                read(self.rows[0][0], self.rows[0][0].extra_args["name"])
+
+        def apply(self, logits: Tensor) -> Tensor:
+            read(self.rows[0][0], self.rows[0][0].extra_args["name"])
+            return logits
+
+    return Batch if batch else Adapter
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("how", READERS)
+@pytest.mark.parametrize("when", ["made", "called"])
+def test_what_a_processor_reads_is_there_or_refused_at_admission(when: str, how: str, batch: bool) -> None:
+    host = Host(subclass(Processor("vllm", reader(when, how, batch))))
+
+    def admit(name: str, **given: Any) -> None:
+        wanted = SamplingParams(modifiers={"mine": {"extra_args": {"name": name}}}, **given)
+        request = Request(request_id=name, prompt_token_ids=PROMPT, params=wanted)
+        assert host.modifier.compile_key(request) is not None
+        host.modifier.compile(request, None)
+        host.step(host.start(name, extra_args={"name": name}))
+
+    for name in ("all_stop_token_ids", "eos_token_id", "temperature", "structured_outputs"):
+        admit(name)
+    for name in sorted(LACKING - {"structured_outputs"}):
+        with pytest.raises(UnsupportedCapability, match=rf"reads params\.{name}, which guideway does not") as caught:
+            admit(name)
+        assert caught.value.field == "modifiers.mine"
+    with pytest.raises(UnsupportedCapability, match=r"reads params\.structured_outputs"):
+        admit("structured_outputs", constraint=Regex("x"))
+
+
+def test_what_fails_in_the_trial_for_another_reason_is_no_refusal() -> None:
+    host = Host(subclass(Processor("vllm", BatchLevel)))  # it needs a token
+    request = Request(request_id="a", prompt_token_ids=PROMPT, params=SamplingParams(modifiers={"mine": {}}))
+    host.modifier.compile(request, None)
+
+
+def test_a_validation_that_reads_what_is_not_there_refuses() -> None:
+    class Validating(PerRequest):
+        @classmethod
+        def validate_params(cls, params: Any) -> None:
+            params.bad_words.clear()
+
+    with pytest.raises(UnsupportedCapability, match=r"Validating reads params\.bad_words"):
+        Host(subclass(Processor("vllm", Validating))).start()
 
 
 # The worker's half

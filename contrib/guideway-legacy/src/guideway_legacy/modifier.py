@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from typing import Any, ClassVar
 
 import numpy as np
 from guideway.api import (
     CONTINUE,
+    CompiledGrammar,
     Feedback,
+    InvalidConfiguration,
     InvalidRequest,
     LogitModifier,
     LogitTransform,
@@ -27,9 +31,10 @@ from guideway.api import (
 )
 from numpy.typing import NDArray
 
-from guideway_legacy.params import VllmParams
+from guideway_legacy.calls import Past
+from guideway_legacy.params import Lacking, VllmParams
 from guideway_legacy.processors import Processor, processors_of, vllm_target
-from guideway_legacy.transform import LegacyTransform
+from guideway_legacy.transform import LegacyTransform, Maker, maker_of, try_on
 
 __all__ = ["LegacyModifier"]
 
@@ -90,10 +95,10 @@ class LegacyModifier(LogitModifier[_State]):
     def __init__(self, options: Mapping[str, Any], context: ModifierContext) -> None:
         super().__init__(options, context)
         where = f"modifier.{self.name}"
-        found = processors_of(self.processors, options, where)
+        self._processors = found = processors_of(self.processors, options, where)
         self._stateful = any(processor.stateful for processor in found)
         self._vllm = [
-            vllm_target(processor, f"{where}.processors[{i}]")
+            (processor.label, vllm_target(processor, f"{where}.processors[{i}]"))
             for i, processor in enumerate(found)
             if processor.kind == "vllm"
         ]
@@ -102,6 +107,20 @@ class LegacyModifier(LogitModifier[_State]):
         self._live: dict[tuple[str, int], list[int]] = {}
         """The key of each request and sequence index, and how many states stand for it. There are two for a moment when
         states are made anew."""
+
+    def compile_key(self, request: Request) -> Hashable | None:
+        """Requests with equal parameters are tried once."""
+        wanted = parse_options(_RequestOptions, request.params.modifiers[self.name], where=f"modifiers.{self.name}")
+        return self._params(request, wanted.extra_args).to_json() if self._vllm else b""
+
+    def compile(self, request: Request, grammar: CompiledGrammar | None) -> None:
+        """Try the processors of vLLM on a first row, and refuse what one asks of its parameters in vain."""
+        options = parse_options(_RequestOptions, request.params.modifiers[self.name], where=f"modifiers.{self.name}")
+        for label, maker in self._trials:
+            params = self._params(request, options.extra_args)
+            past = Past(list(request.prompt_token_ids), len(request.prompt_token_ids))
+            with self._refusing(label, params):
+                try_on(maker, params, past, self.context.vocabulary.logits_width)
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> _State | None:
         wanted = request.params.modifiers.get(self.name)
@@ -113,8 +132,7 @@ class LegacyModifier(LogitModifier[_State]):
             raise InvalidRequest(f"no processor of {self.name!r} reads extra_args", field=f"{where}.extra_args")
         state = _State(sequence.prompt_token_ids, len(sequence.prompt_token_ids))
         if self._stateful:
-            params = VllmParams.of(request.params, options.extra_args, f"{where}.extra_args")
-            self._validate(params, f"{where}.extra_args")
+            params = self._params(request, options.extra_args)
             state.params = params.to_json()
             state.owner = (request.request_id, sequence.index)
             entry = self._live.setdefault(state.owner, [NO_KEY, 0])
@@ -180,15 +198,47 @@ class LegacyModifier(LogitModifier[_State]):
         if entry[1] == 0:
             del self._live[state.owner]
 
-    def _validate(self, params: VllmParams, field: str) -> None:
-        """Ask every vLLM processor that can say so whether it accepts the request."""
-        for target in self._vllm:
+    def _params(self, request: Request, extra_args: Mapping[str, Any]) -> VllmParams:
+        """What vLLM processors are told of the request; each that can say so has accepted it."""
+        field = f"modifiers.{self.name}.extra_args"
+        params = VllmParams.of(request.params, self.context.vocabulary, extra_args, field)
+        for label, target in self._vllm:
             validate = getattr(target, "validate_params", None)
             if validate is not None:
                 try:
-                    validate(params)
+                    with self._refusing(label, params):
+                        validate(params)
+                except InvalidRequest:
+                    raise
                 except ValueError as error:  # what vLLM's interface says a refusal is
                     raise InvalidRequest(str(error), field=field) from error
+        return params
+
+    @cached_property
+    def _trials(self) -> list[tuple[str, Maker]]:
+        """The processors of vLLM, each with its name: of this process, in which no sequence uses them."""
+        found = []
+        for i, processor in enumerate(self._processors):
+            if processor.kind == "vllm":
+                with suppress(InvalidConfiguration):  # it can be made in the worker alone
+                    where = f"modifier.{self.name}.processors[{i}]"
+                    found.append((processor.label, maker_of(processor, where, "cpu")))
+        return found
+
+    @contextmanager
+    def _refusing(self, label: str, params: VllmParams) -> Iterator[None]:
+        """Raise `UnsupportedCapability` for an attribute of `params` that is asked for in vain meanwhile."""
+        missed = None
+        try:
+            yield
+        except Lacking as error:
+            missed = error.name
+        if missed := missed or params.missed:
+            raise UnsupportedCapability(
+                f"{label} reads params.{missed}, which guideway does not know of this request; leave modifier "
+                f"{self.name!r} out, or have the processor do without",
+                field=f"modifiers.{self.name}",
+            )
 
 
 def _as_rows(texts: list[bytes]) -> NDArray[np.uint8]:

@@ -2,44 +2,122 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from guideway.api import InvalidRequest, SamplingParams
+from guideway.api import InvalidRequest, SamplingParams, Vocabulary
 
-__all__ = ["VllmParams"]
+__all__ = ["LACKING", "Lacking", "VllmParams"]
 
-PASSED_ON = ("max_tokens", "min_p", "min_tokens", "seed", "temperature", "top_k", "top_p")
+PASSED_ON = (
+    "frequency_penalty",
+    "ignore_eos",
+    "logprobs",
+    "max_tokens",
+    "min_p",
+    "min_tokens",
+    "presence_penalty",
+    "prompt_logprobs",
+    "repetition_penalty",
+    "seed",
+    "temperature",
+    "top_k",
+    "top_p",
+)
 """Sampling parameters that mean the same in vLLM."""
+
+LACKING = frozenset(
+    {
+        "allowed_token_ids",
+        "bad_words",
+        "bad_words_token_ids",
+        "detokenize",
+        "flat_logprobs",
+        "include_stop_str_in_output",
+        "logprob_token_ids",
+        "output_kind",
+        "output_text_buffer_length",
+        "prompt_logprob_start",
+        "prompt_logprob_token_ids",
+        "repetition_detection",
+        "routed_experts_prompt_start",
+        "skip_clone",
+        "skip_reading_prefix_cache",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+        "stream_interval",
+        "structured_outputs",
+        "thinking_token_budget",
+        "trace_decode_token_ids",
+        "watermarking",
+    }
+)
+"""Attributes of vLLM's that guideway does not know of every request in every host."""
+
+
+class Lacking(AttributeError):
+    """A processor read an attribute that it is not told."""
 
 
 class VllmParams(SimpleNamespace):
-    """Stands in for ``vllm.SamplingParams``: `extra_args`, and what the two have in common."""
+    """Stands in for ``vllm.SamplingParams``, with the values that vLLM would have."""
 
     extra_args: dict[str, Any]
 
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        self._missed: set[str] = set()
+
     @staticmethod
-    def of(params: SamplingParams, extra_args: Mapping[str, Any], field: str) -> VllmParams:
+    def of(params: SamplingParams, vocabulary: Vocabulary, extra_args: Mapping[str, Any], field: str) -> VllmParams:
         """Raises `InvalidRequest` if `extra_args` is not JSON, for it goes to the worker."""
-        common = {name: getattr(params, name) for name in PASSED_ON if hasattr(params, name)}
-        found = VllmParams(extra_args=dict(extra_args), **common)
+        values = {name: getattr(params, name) for name in PASSED_ON}
+        if params.temperature == 0:  # as vLLM leaves them where it takes the likeliest token
+            values |= {"min_p": 0.0, "top_k": 0, "top_p": 1.0}
+        values["n"] = 1  # each sequence is a request of its own there
+        values["num_logprobs"] = params.logprobs
+        values["sampling_type"] = 0 if params.temperature == 0 else 1 if params.seed is None else 2
+        values["logit_bias"] = list(params.logit_bias.items())
+        values["stop"], values["stop_token_ids"] = list(params.stop), list(params.stop_token_ids)
+        values["all_stop_token_ids"] = sorted(vocabulary.stop_token_ids | frozenset(params.stop_token_ids))
+        if params.constraint is None:
+            values["structured_outputs"] = None
+        if len(vocabulary.stop_token_ids) == 1:
+            values["eos_token_id"] = None if params.ignore_eos else min(vocabulary.stop_token_ids)
         try:
-            return VllmParams.from_json(found.to_json())
+            return VllmParams.from_json(json.dumps({**values, "extra_args": dict(extra_args)}).encode())
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidRequest(f"extra_args must be JSON: {error}", field=field) from error
 
     @staticmethod
     def from_json(text: bytes) -> VllmParams:
         """Read what `to_json` wrote."""
-        return VllmParams(**json.loads(text))
+        values = json.loads(text)
+        values["logit_bias"] = dict(values["logit_bias"]) or None
+        values["all_stop_token_ids"] = set(values["all_stop_token_ids"])
+        return VllmParams(**values)
 
     def to_json(self) -> bytes:
         """As text that crosses to the worker."""
-        return json.dumps(vars(self)).encode()
+        values = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        values["logit_bias"] = list((self.logit_bias or {}).items())
+        values["all_stop_token_ids"] = sorted(self.all_stop_token_ids)
+        return json.dumps(values).encode()
+
+    def clone(self) -> VllmParams:
+        """As vLLM's: a copy that may be changed."""
+        return copy.deepcopy(self)
+
+    @property
+    def missed(self) -> str | None:
+        """An attribute of vLLM's that was asked for in vain, if there is one."""
+        return min(self._missed, default=None)
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"guideway hands vLLM processors {', '.join(sorted(vars(self)))} of the sampling parameters, not {name!r}"
-        )
+        if name in LACKING or name == "eos_token_id":
+            self._missed.add(name)
+        known = ", ".join(sorted(each for each in vars(self) if not each.startswith("_")))
+        raise Lacking(f"guideway hands vLLM processors {known} of the sampling parameters, not {name!r}", name=name)

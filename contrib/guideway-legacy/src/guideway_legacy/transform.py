@@ -9,13 +9,13 @@ from guideway.api import Array, ConformanceError, InvalidConfiguration, LogitTra
 
 from guideway_legacy.batches import BatchOfOne, config_of_one
 from guideway_legacy.calls import Call, Past, ProcessorFailed, bound, checked, in_order, shared, vllm_call
-from guideway_legacy.params import VllmParams
+from guideway_legacy.params import Lacking, VllmParams
 from guideway_legacy.processors import Processor, is_batch_level, make, processors_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LegacyTransform"]
+__all__ = ["LegacyTransform", "Maker", "maker_of", "try_on"]
 
 Maker: TypeAlias = Callable[[VllmParams], Call | None]
 """Makes the call of one sequence; None where the processor leaves it alone."""
@@ -66,7 +66,8 @@ class LegacyTransform(LogitTransform):
     def __init__(self, context: WorkerContext, options: Mapping[str, Any]) -> None:
         super().__init__(context, options)
         found = processors_of(self.processors, options, self.where)
-        self._makers = [self._maker(p, f"{self.where}.processors[{i}]") for i, p in enumerate(found)]
+        device = context.device.device
+        self._makers = [maker_of(p, f"{self.where}.processors[{i}]", device) for i, p in enumerate(found)]
         self._stateless = None if any(p.stateful for p in found) else self._calls(VllmParams())
         """The processors of every sequence, if none is made per sequence."""
         self._sequences: dict[int, _Sequence] = {}
@@ -105,28 +106,46 @@ class LegacyTransform(LogitTransform):
     def _calls(self, params: VllmParams) -> list[Call]:
         return [call for maker in self._makers if (call := maker(params)) is not None]
 
-    def _maker(self, processor: Processor, where: str) -> Maker:
-        """Raises `InvalidConfiguration`."""
-        made = make(processor, where)
-        if processor.kind == "vllm":
-            make_one = self._vllm_maker(made)
-            first = _probed(processor, make_one, where)
-            if is_batch_level(made):
-                return lambda params: checked(processor.label, BatchOfOne(_made(processor, make_one), params))
-            return lambda params: _vllm_call(processor, first.new_req_logits_processor, params)
-        if processor.per_sequence:
-            kwargs = dict(processor.kwargs or {})
-            return lambda _: bound(processor, _made(processor, lambda: made(**kwargs)))
-        call = shared(processor, made)
-        return lambda _: call
 
-    def _vllm_maker(self, made: Any) -> Callable[[], Any]:
-        import torch
+def maker_of(processor: Processor, where: str, device: str) -> Maker:
+    """Return what makes the call of a processor for a sequence. Raises `InvalidConfiguration`."""
+    made = make(processor, where)
+    if processor.kind == "vllm":
+        make_one = _vllm_maker(made, device)
+        first = _probed(processor, make_one, where)
+        if is_batch_level(made):
+            return lambda params: checked(processor.label, BatchOfOne(_made(processor, make_one), params))
+        return lambda params: _vllm_call(processor, first.new_req_logits_processor, params)
+    if processor.per_sequence:
+        kwargs = dict(processor.kwargs or {})
+        return lambda _: bound(processor, _made(processor, lambda: made(**kwargs)))
+    call = shared(processor, made)
+    return lambda _: call
 
-        if not isinstance(made, type):
-            return lambda: made
-        config, device = config_of_one(), torch.device(self.context.device.device)
-        return lambda: made(config, device, False)  # as vLLM makes it
+
+def try_on(maker: Maker, params: VllmParams, past: Past, width: int) -> None:
+    """Make the call of a sequence, and call it for a first row of so many logits. Raises `Lacking` if that comes from
+    parameters that are not there; whatever else goes wrong will in earnest, or is the trial's own fault."""
+    import torch
+
+    try:
+        if (call := maker(params)) is not None:
+            call(past, torch.zeros(width))
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, Lacking):
+            cause = cause.__cause__
+        if cause is not None:
+            raise cause from None
+
+
+def _vllm_maker(made: Any, device: str) -> Callable[[], Any]:
+    import torch
+
+    if not isinstance(made, type):
+        return lambda: made
+    config = config_of_one()
+    return lambda: made(config, torch.device(device), False)  # as vLLM makes it
 
 
 def _probed(processor: Processor, make_one: Callable[[], Any], where: str) -> Any:

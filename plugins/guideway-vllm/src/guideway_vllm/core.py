@@ -98,6 +98,8 @@ class Core:
         self._late = {
             cls.name for cls, _ in self.runtime.modifier_classes() if cls.stage in (Stage.POST_WARP, Stage.SAMPLE)
         }
+        self._shapes = bool(config.modifiers)
+        """True if modifiers, which may read how tokens are drawn, can act."""
         vocabulary = self.runtime.context.vocabulary
         self._words = num_words(vocabulary.logits_width)
         self._stop_token_id = min(vocabulary.stop_token_ids)
@@ -363,7 +365,7 @@ class Core:
             reasons = not carries_only(params) and may_reason()
             if reasons and self._unmarked:
                 raise UnsupportedCapability(self._unmarked, field="structured_outputs")
-            ours = request_of(request_id, prompt, params, samples=bool(self._late), may_reason=reasons)
+            ours = request_of(request_id, prompt, params, samples=self._shapes, may_reason=reasons)
             admission = self.runtime.admit(ours, None if carries_only(params) else bans_of(params))
         except BaseException as error:  # whatever it is, vLLM must hear of it, and expects no other than an Exception
             self._refuse(request_id, ready, error if isinstance(error, Exception) else GuidewayError(text_of(error)))
