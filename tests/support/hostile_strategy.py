@@ -27,6 +27,9 @@ REFUSES = "GWT_HOSTILE_REFUSES"
 TARDY = 0.15
 """Seconds of a processor."""
 
+HOARD: list[bytearray] = []
+"""Memory that a process never gives back."""
+
 WEIGHT = 1 << 19
 """Bytes that each grammar and each matcher holds, so that one which is not forgotten is seen."""
 
@@ -49,6 +52,16 @@ def act(word: str) -> None:
         kept = []
         while True:
             kept.append(bytearray(64 << 20))
+    elif word == "hoard":
+        HOARD.append(bytearray(48 << 20))
+    elif word == "camp":
+        kept = [bytearray(100 << 20)]
+        time.sleep(3600)
+    elif word == "grow":
+        kept = []
+        for _ in range(7):
+            kept.append(bytearray(25 << 20))
+            time.sleep(0.05)
     elif word == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(60)  # a signal may take its time
@@ -93,6 +106,9 @@ def asked(constraint: Constraint, when: str) -> str:
         "R": "raise",
         "T": "tardy",
         "O": "orphan",
+        "B": "camp",
+        "H": "hoard",
+        "W": "grow",
     }
     source = constraint.source()
     return words.get(source[1:2], "") if constraint.kind == "regex" and source[:1] == when else ""

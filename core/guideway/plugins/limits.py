@@ -43,6 +43,10 @@ class Limits:
     """The factor by which each of them may take longer by the clock."""
     memory_bytes: Annotated[int, Range(1 << 20)] = 2 << 30
     """The bytes that a grammar or modifier host may allocate beyond what it starts with."""
+    total_memory_bytes: Annotated[int, Range(1 << 20)] | None = None
+    """The bytes that all hosts of a process may hold together beyond what they start with. Over that, the largest idle
+    host is ended if that is enough, else the largest of all, whose work is tried again before it fails. None: a quarter
+    of the memory that the process may use."""
     remembered_seconds: Seconds = 300.0
     """The seconds for which a constraint that missed a limit, or killed a host, is refused."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import select
 import signal
@@ -84,13 +85,15 @@ class Child:
         except OSError:
             return 0.0
 
-    def resident_bytes(self) -> int:
-        """Memory it has, with what it shares; 0 where the system does not tell."""
+    def memory(self) -> tuple[int, int]:
+        """Return the bytes of memory that it has, with what it shares, and those of them that belong to no file; zeros
+        where the system does not tell."""
         try:
             with open(f"/proc/{self.pid}/statm") as file:  # noqa: PTH123 - as below
-                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+                resident, of_files = map(int, file.read().split()[1:3])
         except OSError:
-            return 0
+            return 0, 0
+        return resident * mmap.PAGESIZE, (resident - of_files) * mmap.PAGESIZE
 
 
 def is_stopped(pid: int) -> bool:

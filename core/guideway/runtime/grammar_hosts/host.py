@@ -17,6 +17,7 @@ from guideway.errors import GuidewayError, LimitExceeded
 from guideway.plugins.limits import Limits
 from guideway.runtime.closing import SEARCH_SECONDS
 from guideway.runtime.grammar_hosts.children import Child, is_stopped
+from guideway.runtime.grammar_hosts.memory import HELD
 from guideway.runtime.grammar_hosts.messages import BROKEN, IDLE, Frames, SharedMasks, error_of
 from guideway.runtime.metrics import HOST_BYTES, HOSTS_ENDED
 
@@ -34,17 +35,18 @@ CLOSING_SECONDS = SEARCH_SECONDS + 1.0
 """The seconds of a processor that the search for the end of an output may take besides. It is bounded in work, and
 gives up before; this is for what hangs in it."""
 
-WEIGHS_EVERY = 1.0
-"""Seconds between two looks at how much memory a host has."""
+WEIGHS_EVERY = 0.02
+"""Seconds of work between two looks at how much memory a host has."""
 
 
 class HostDied(GuidewayError):
-    """A host is gone. `broke`: a limit; `by_itself`: it broke one, or crashed; else somebody killed or stopped it."""
+    """A host is gone. `broke`: for a limit; `by_itself`: it broke one of its own, or crashed; else somebody killed or
+    stopped it, or all hosts together held too much memory."""
 
     def __init__(self, message: str, *, broke: bool = False, by_itself: bool = False, working_on: int = IDLE) -> None:
         super().__init__(message)
         self.broke = broke
-        self.by_itself = by_itself or broke
+        self.by_itself = by_itself
         self.working_on = working_on
 
     def error(self) -> GuidewayError:
@@ -105,6 +107,7 @@ class Host:
         beside: Frames,
         masks: SharedMasks,
         limits: Limits,
+        total_bytes: int,
     ) -> None:
         self._child = child
         self._reap = reap
@@ -119,6 +122,8 @@ class Host:
         """True if calls over both were under way when it ended."""
         self._killed: tuple[bool, str] | None = None
         """The call it was killed for, and the limit that broke; empty for none."""
+        self._is_largest = False
+        """True if it was killed because all hosts together held too much."""
         self._limits = limits
         self.masks = masks
         self._lock = threading.Lock()
@@ -127,11 +132,16 @@ class Host:
         """True if it was ended because nobody waits for what it does."""
         self._bytes = 0
         """As the metric has them."""
+        self._total_bytes = total_bytes
+        """The bytes that all hosts may hold together."""
+        self._began_with = child.memory()[1]
+        self._grown = 0
         self._weighed_at = 0.0
         self._status: int | None = None
         self._is_counted = False
         for frames in (commands, beside):  # a stopped host takes no long command
             frames.socket.settimeout(limits.compile_seconds * limits.wall_factor)
+        HELD.add(self)
 
     @property
     def pid(self) -> int:
@@ -197,6 +207,34 @@ class Host:
             self.given_up = True
             self._child.kill()
 
+    @property
+    def held_bytes(self) -> int:
+        """The bytes that it holds beyond those that it was forked with, as last seen."""
+        return self._grown if self.alive and os.getpid() == self._owner else 0
+
+    @property
+    def is_busy(self) -> bool:
+        """True if a call is under way."""
+        return any(self._busy.values())
+
+    def end_for_memory(self) -> None:
+        """End it, because all hosts together hold too much. A call under way raises `HostDied`."""
+        busy = [beside for beside, is_busy in self._busy.items() if is_busy]
+        if busy and self._killed is None:
+            self._is_largest = True
+            self._killed = (
+                busy[0],
+                f"all hosts together may hold {self._total_bytes} bytes (limits.total_memory_bytes), and the one at "
+                f"work on it held the most, {self._grown}",
+            )
+        log.warning(
+            "a host that held %d bytes was ended: all together may hold %d (limits.total_memory_bytes)",
+            self._grown,
+            self._total_bytes,
+        )
+        self._grown = 0
+        self._child.kill()
+
     def is_gone(self) -> bool:
         """Return whether it ended while nobody called."""
         return not self.alive or self._frames[False].has_news()
@@ -208,6 +246,7 @@ class Host:
                 return
             self.alive = False
             HOST_BYTES.dec(self._bytes)
+            HELD.remove(self)
             self._amid_both = all(self._busy.values())
             self._child.kill()
             self._status = self._reap()
@@ -242,6 +281,7 @@ class Host:
                 self._killed = beside, ""
             if self._killed is not None:
                 raise EOFError(self._killed[1])
+            self._weigh()
             if patience is not None:
                 impatient = used > (patience.together if on == IDLE else patience.alone) and not amid_both
                 if impatient or time.monotonic() > lost_patience:
@@ -251,12 +291,15 @@ class Host:
         return True
 
     def _weigh(self) -> None:
-        """Tell the metric how much memory the host has, now and then."""
+        """Now and then, look how much memory the host has, and let the largest of all go if they have too much."""
         with self._lock:
-            if self.alive and time.monotonic() - self._weighed_at > WEIGHS_EVERY:
-                before, self._bytes = self._bytes, self._child.resident_bytes()
-                self._weighed_at = time.monotonic()
-                HOST_BYTES.inc(self._bytes - before)
+            if not self.alive or time.monotonic() - self._weighed_at < WEIGHS_EVERY:
+                return
+            self._weighed_at = time.monotonic()
+            before, (self._bytes, of_its_own) = self._bytes, self._child.memory()
+            self._grown = max(0, of_its_own - self._began_with)
+            HOST_BYTES.inc(self._bytes - before)
+        HELD.check(self._total_bytes)
 
     def _count(self, how: str) -> None:
         if not self._is_counted:
@@ -269,7 +312,7 @@ class Host:
         self.close()
         if self._killed is not None and self._killed[1] and self._killed[0] is beside:
             self._count("limit")
-            return HostDied(self._killed[1], broke=True, working_on=working_on)
+            return HostDied(self._killed[1], broke=True, by_itself=not self._is_largest, working_on=working_on)
         status = self._status
         # of two calls nobody knows whose crash it was: each is tried again, and the culprit crashes alone
         if self._killed is None and not self._amid_both and status is not None and status not in INNOCENT:

@@ -29,6 +29,9 @@ DIGITS = 10
 ARGUMENTS_END = 46
 """The place in ``/proc/PID/stat``, after the name, of the address at which the command of a process ends."""
 
+HEAP_BYTES = 64 << 20
+"""Address space that glibc takes for the heap of a thread, whatever is allocated in it."""
+
 PDEATHSIG = 1
 """The option of Linux's ``prctl`` for which signal a process has when its parent ends."""
 
@@ -93,7 +96,7 @@ def limit_memory(num_bytes: int) -> None:
     """Let the process allocate so much more."""
     if not (pages := _pages(0)):
         return
-    limit = pages * mmap.PAGESIZE + num_bytes + 2 * STACK_BYTES
+    limit = pages * mmap.PAGESIZE + num_bytes + 2 * (STACK_BYTES + HEAP_BYTES)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 

@@ -18,6 +18,7 @@ from guideway.runtime.grammar_hosts.children import Child, answer_of, is_stopped
 from guideway.runtime.grammar_hosts.environment import host_environment
 from guideway.runtime.grammar_hosts.host import Host, HostDied
 from guideway.runtime.grammar_hosts.joining import Meeting
+from guideway.runtime.grammar_hosts.memory import usable_bytes
 from guideway.runtime.grammar_hosts.messages import Frames, SharedMasks
 from guideway.runtime.grammar_hosts.nursery import ANSWER_SECONDS, IMPORT_SECONDS, Nursery
 from guideway.runtime.grammar_hosts.serving import Spec
@@ -46,6 +47,7 @@ class Zygote:
     def __init__(self, spec: Spec, limits: Limits) -> None:
         self.spec = spec
         self._limits = limits
+        self._total_bytes = limits.total_memory_bytes or usable_bytes() // 4
         self._lock = threading.Lock()
         self._nursery = Nursery.of(spec.path, spec.variables)
         self._release = weakref.finalize(self, self._nursery.release)
@@ -241,7 +243,8 @@ class Zygote:
         beside, their_beside = socket.socketpair()
         masks = SharedMasks(self.spec.words)
         try:
-            self._control.send(("fork", (role, self._limits.memory_bytes, self._limits.late_seconds)))
+            most = min(self._limits.memory_bytes, self._total_bytes)
+            self._control.send(("fork", (role, most, self._limits.late_seconds)))
             descriptors = [their_commands.fileno(), their_beside.fileno(), masks.descriptor]
             socket.send_fds(self._control.socket, [b"\0"], descriptors)
             answer = answer_of(self._control, self._process.pid, ANSWER_SECONDS)
@@ -250,7 +253,7 @@ class Zygote:
             HOSTS_STARTED.inc()
             child = Child(answer["pid"])
             reap = partial(self.reap, child, self._control)
-            return Host(child, reap, Frames(commands), Frames(beside), masks, self._limits)
+            return Host(child, reap, Frames(commands), Frames(beside), masks, self._limits, self._total_bytes)
         except BaseException:
             commands.close()
             beside.close()
