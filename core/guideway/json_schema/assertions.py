@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from guideway.json_schema.exclusion import Exclusion
-from guideway.json_schema.patterns import pattern_details, repeats_a_repetition, string_details
+from guideway.json_schema.patterns import MIXED, REPEAT, pattern_details, repeats_a_repetition, string_details
 from guideway.json_schema.walking import Schema, ignores_beside_ref, resolve, walk
 
 __all__ = ["KEYWORDS", "TYPES", "Assertions", "assertions", "combine", "keywords", "root_keywords"]
@@ -32,6 +32,12 @@ _ORDER = {keyword: i for i, keyword in enumerate(KEYWORDS)}
 _LOW, _HIGH = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 _EXCLUDING = frozenset({"exclusiveMinimum", "exclusiveMaximum"})
 _BOUNDED = _EXCLUDING | {"allOf", "anyOf", "oneOf", "$ref"}
+_COUNTED = frozenset(
+    {"minLength", "maxLength", "minItems", "maxItems", "minContains", "maxContains", "minProperties", "maxProperties"}
+    | {"multipleOf"}
+)
+LARGE = 1000
+"""A count above which engines lose it, or are slow: ``multipleOf>1000`` then says so beside ``multipleOf``."""
 MOST_IN_PLACE = 256
 """Schemas of one instance that are looked at together; of more of them bounds count as near."""
 
@@ -65,7 +71,10 @@ def keywords(schema: Schema) -> frozenset[str]:
     - ``pattern:lookaround`` and the like (`pattern_details`), ``pattern:escaped`` for one of the characters that JSON's
       strings escape and ``pattern:unescaped`` for all but some of them, and ``pattern:repetition`` for a group with
       ``*``, ``+`` or ``{2,}`` in it that ``?`` or ``{1,2}`` stands after, which engines mistake in strings of JSON.
-      Lookaround, repetition and anchors, which engines drop without a word, of ``patternProperties`` as well;
+      ``pattern:repeat>128`` is a count above 128 beside what may take a character that strings escape, and
+      ``pattern:class>127`` a class of such with a character beyond ASCII. Lookaround, repetition, anchors and these
+      two, which engines get wrong without a word, of ``patternProperties`` as well;
+    - ``maxItems>1000`` and the like for a count above 1,000, in addition to the plain name;
     - ``number:large`` where a number is past 2**53, which engines round, ``number:fraction`` where a value is like 0.1,
       which no double is, and ``number:narrow`` where a bound that is excluded has the other one less than 1 away.
     """
@@ -95,10 +104,13 @@ def assertions(schema: Schema) -> Assertions:
         names, pattern = subschema.get("patternProperties", ()), subschema.get("pattern", "")
         details = {f"pattern:{detail}" for detail in (*pattern_details(pattern), *string_details(pattern))}
         details |= {
-            f"pattern:{detail}" for name in names for detail in pattern_details(name) & {"lookaround", "anchor"}
+            f"pattern:{detail}"
+            for name in names
+            for detail in {*pattern_details(name), *string_details(name)} & {"lookaround", "anchor", MIXED, REPEAT}
         }
         if any(map(repeats_a_repetition, (pattern, *names))):
             details.add("pattern:repetition")
+        details |= {f"{name}>{LARGE}" for name in _COUNTED & subschema.keys() if subschema[name] > LARGE}
         values = _values(subschema)
         if any(map(_is_large, _numbers([*values, *(subschema[name] for name in _NUMERIC & subschema.keys())]))):
             details.add("number:large")

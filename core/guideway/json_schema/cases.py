@@ -8,6 +8,8 @@ from itertools import combinations, product
 from typing import Any, TypeAlias
 
 from guideway.json_schema import Schema, combine, keywords, resolve
+from guideway.json_schema.assertions import LARGE
+from guideway.json_schema.patterns import MANY, MIXED, REPEAT
 
 __all__ = ["Case", "cases", "is_valid"]
 
@@ -682,6 +684,50 @@ _LABELLED: list[Case] = [
 ]
 
 
+def _sized() -> Iterator[Case]:
+    """Numbers as large as users write them: engines have limits of their own, and some loops end at 128."""
+    for n in (127, 129, 300, 2000):
+        yield from (
+            (keyword if n <= LARGE else f"{keyword}>{LARGE}", {"type": kind, **more, keyword: n}, right, wrong)
+            for kind, more, keyword, right, wrong in (
+                ("string", {}, "minLength", _strings(n), _strings(n - 1)),
+                ("string", {}, "maxLength", _strings(n), _strings(n + 1)),
+                ("array", {"items": _INT}, "minItems", [[1] * n], [[1] * (n - 1)]),
+                ("array", {"items": _INT}, "maxItems", [[1] * n, [1]], [[1] * (n + 1)]),
+                ("array", {"items": _INT, "contains": _INT}, "minContains", [[1] * n], [[1] * (n - 1)]),
+                ("array", {"items": _INT, "contains": _INT}, "maxContains", [[1] * n], [[1] * (n + 1)]),
+                ("object", {"additionalProperties": _INT}, "minProperties", [_names(n)], [_names(n - 1)]),
+                ("object", {"additionalProperties": _INT}, "maxProperties", [_names(n)], [_names(n + 1)]),
+                ("integer", {}, "multipleOf", [0, n, 3 * n], [1, n - 1, n + 1]),
+            )
+        )
+        for times, other in ((f"{{1,{n}}}", n + 1), (f"{{{n}}}", n - 1), (f"{{{n},}}", n - 1)):
+            yield from _repeated("pattern", f"[a-zé]{times}", ["a" * n, "é" * n], ["a" * other, "é" * other])
+        for piece in (".", r"\S", r"\W", "[^<>]", r"[^\n\r]", "[ -~]", r"[\s\S]", "(?:x|.)"):
+            text = "-" if piece == r"\W" else "a"
+            name = "pattern" if n <= MANY else f"pattern:{REPEAT}"
+            yield from _repeated(name, f"{piece}{{1,{n}}}", [text * n], [text * (n + 1)])
+
+    for piece, wrong in (("[^é]", ["é"]), ("[ -é]", ["ü"]), ("[^é😀]", ["é", "😀"]), ("[!-~é]", ["ü", " "])):
+        for times in ("", "*", "{1,20}"):
+            yield from _repeated(f"pattern:{MIXED}", f"{piece}{times}", ["a"], wrong)
+
+
+def _repeated(name: str, pattern: str, right: list[str], wrong: list[str]) -> Iterator[Case]:
+    yield name, _string(pattern=f"^{pattern}$"), right, wrong
+    names = {"type": "object", "patternProperties": {f"^{pattern}$": _INT}, **_CLOSED}
+    name = name if ":" in name else "patternProperties"
+    yield name, names, [{text: 1} for text in right], [{text: 1} for text in wrong]
+
+
+def _strings(length: int) -> list[Any]:
+    return ["a" * length, "é" * length, '"' * length]
+
+
+def _names(count: int) -> dict[str, int]:
+    return {f"{i:x}": 1 for i in range(count)}
+
+
 # A value, and keywords that say no to it: what an engine that looks at ``enum`` or ``const`` alone takes all the same.
 _CONTRADICTED: list[tuple[Any, list[dict[str, Any]]]] = [
     (
@@ -734,6 +780,7 @@ def _contradicted() -> Iterator[Case]:
 def cases() -> Iterator[Case]:
     """Every case of the probe."""
     yield from _LABELLED
+    yield from _sized()
     yield from _contradicted()
     everything = [instance for pool in _POOL.values() for instance in pool]
     for kind, fragments in _FRAGMENTS.items():

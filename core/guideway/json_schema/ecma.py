@@ -1,5 +1,5 @@
-"""The regular expressions of JSON Schema, which are those of ECMA-262, for Python: there ``$`` also matches before a
-line feed at the end, and ``\\d`` and ``\\w`` know digits and letters of all scripts.
+"""The regular expressions of JSON Schema, which are those of ECMA-262, for engines that read others: their ``.``,
+``\\s``, ``\\d`` and ``\\w`` may take other characters, and Python's ``$`` also matches before a line feed at the end.
 """
 
 from __future__ import annotations
@@ -7,35 +7,52 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
+from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
+from typing import Any
 
+from guideway.json_schema.expressions import ECMA, spelled_out
 from guideway.json_schema.walking import Schema, subschemas
 
-__all__ = ["in_python", "with_python_patterns"]
+__all__ = ["in_python", "with_python_patterns", "with_spelled_patterns"]
 
 
 def with_python_patterns(schema: Schema) -> tuple[Schema, dict[str, str]]:
     """Return a copy of a checked schema with `in_python` of all its patterns, and by each that was changed what it was
     before: for a validator that asks `re`."""
+    return _with_patterns(schema, in_python)
+
+
+def with_spelled_patterns(schema: Schema, write: Callable[[int], str] = chr) -> Schema:
+    """Return a copy of a checked schema with `spelled_out` of all its patterns."""
+    return _with_patterns(schema, lambda pattern: spelled_out(pattern, ECMA, write))[0]
+
+
+def in_python(pattern: str) -> str:
+    """Return a regular expression of ECMA-262 as one of Python's `re`. What neither has is left as it is."""
+    # an empty one `jsonschema` would not look at
+    return _UNLIKE_IN_PYTHON.sub(_meant, spelled_out(pattern, ECMA)) or "(?:)"
+
+
+def _with_patterns(schema: Schema, change: Callable[[str], str]) -> tuple[Schema, dict[str, str]]:
     copy, before = deepcopy(schema), {}
     for _, node in list(subschemas(copy)):
         if not isinstance(node, dict):
             continue
         if isinstance(pattern := node.get("pattern"), str):
-            node["pattern"] = in_python(pattern)
+            node["pattern"] = change(pattern)
             before[node["pattern"]] = pattern
         if isinstance(patterns := node.get("patternProperties"), dict):
-            node["patternProperties"] = {in_python(pattern): child for pattern, child in patterns.items()}
-            before |= {in_python(pattern): pattern for pattern in patterns}
+            changed: dict[str, Any] = {}
+            for pattern, child in patterns.items():
+                new = change(pattern)
+                while new in changed:  # two that mean the same both count
+                    new = f"(?:){new}"
+                changed[new] = child
+                before[new] = pattern
+            node["patternProperties"] = changed
     return copy, before
-
-
-def in_python(pattern: str) -> str:
-    """Return a regular expression of ECMA-262 as one of Python's `re`. Where the two differ in ``.`` and ``\\s``, about
-    line ends and spaces beyond ASCII, it is Python's that counts. What neither has is left as it is."""
-    # an empty one `jsonschema` would not look at
-    return _UNLIKE_IN_PYTHON.sub(_meant, pattern) or "(?:)"
 
 
 _UNLIKE_IN_PYTHON = re.compile(
@@ -56,11 +73,6 @@ _IN_CLASSES = re.compile(r"\\[pP]\{\w+\}|\\.", re.DOTALL)
 
 
 def _meant_in_class(escape: str) -> str:
-    match escape:
-        case r"\d":
-            return "0-9"
-        case r"\w":
-            return "A-Za-z0-9_"
     return _characters_of(escape[3:-1]) if escape.startswith(r"\p{") else escape
 
 

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
-__all__ = ["pattern_details", "repeats_a_repetition", "string_details"]
+from guideway.json_schema.expressions import Ranges, count, meet, pieces, takes
+
+__all__ = ["MIXED", "REPEAT", "pattern_details", "repeats_a_repetition", "string_details"]
+
+_ESCAPED_IN_JSON: Ranges = ((0, 31), (34, 34), (92, 92))
+MANY: Final = 128
+"""A count above which an engine may no longer keep a class to the characters that JSON writes as they are."""
+REPEAT: Final = f"repeat>{MANY}"
+MIXED: Final = "class>127"
 
 
 def pattern_details(pattern: str) -> frozenset[str]:
@@ -34,11 +43,19 @@ def repeats_a_repetition(pattern: str) -> bool:
 
 def string_details(pattern: str) -> Iterator[str]:
     """Tell how a regular expression treats characters that JSON's strings escape: that there is one, ``escaped``, or
-    all but one, ``unescaped``."""
+    all but one, ``unescaped``; ``repeat>128`` where one that it takes may be among what stands so many times; and
+    ``class>127`` where a class that takes one names a character beyond ASCII."""
     if _ESCAPED.search(_ALL_BUT.sub("", pattern)):
         yield "escaped"
     if any(map(_ESCAPED.search, _ALL_BUT.findall(pattern))):
         yield "unescaped"
+    if pattern.isascii() and "{" not in pattern:
+        return
+    taking = [piece for piece in pieces(pattern) if meet(takes(piece), _ESCAPED_IN_JSON)]
+    if taking and any(count(piece) > MANY for piece in pieces(pattern)):
+        yield REPEAT
+    if not all(map(str.isascii, taking)):
+        yield MIXED
 
 
 def _has_anchor_amid(pattern: str) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -21,11 +22,12 @@ from guideway.errors import InvalidGrammar, UnsupportedGrammar
 from guideway.json_schema import Schema, assertions, check_schema, keywords
 from guideway.json_schema.cases import cases
 
-__all__ = ["Status", "SupportTable", "Table", "byte_vocabulary", "probe", "probe_holders_apart"]
+__all__ = ["Status", "SupportTable", "Table", "byte_vocabulary", "probe", "probe_holders_apart", "spoilt"]
 
 Status: TypeAlias = Literal["enforced", "narrow", "unenforced", "refused"]
 """``enforced``: exactly the right instances pass. ``narrow``: no wrong one passes, but not every right one.
-``unenforced``: a wrong one passes. ``refused``: it does not compile, or no right instance passes."""
+``unenforced``: a wrong one passes. ``refused``: it does not compile, no right instance passes, a text passes that is no
+JSON, or it takes more than `MOST_SECONDS` to judge one schema."""
 
 Table: TypeAlias = dict[str, Status]
 """Names as `guideway.json_schema.keywords` gives them. A combination is listed only where it is unenforced and its
@@ -38,7 +40,21 @@ _INDIRECT = frozenset({"$ref:nested-id", "$ref:siblings"})
 """Names that show only through other keywords: where one of these is not enforced, that is named."""
 
 _WORSE: tuple[Status, ...] = ("enforced", "narrow", "unenforced", "refused")
+_REFUSED: Status = "refused"
 STOP = 256
+MOST_SECONDS = 10
+"""Of a processor, for one schema and its texts; the slowest that pass take a third."""
+
+
+SMALL, LONG = 1000, 5000
+"""The characters of instances that are tried with each kind of white space, and the bytes of a text whose strings are
+tried with what may not stand there."""
+_BAD = (b'"', b"\\", b"\\x", b"\n", b"\x01", b"\xff", b'"b')
+"""What may not stand in a string of JSON like that."""
+
+
+class _Unfit(Exception):
+    """A schema under which a strategy is of no use, though it compiles it: it is refused whatever else is found."""
 
 
 def byte_vocabulary() -> Vocabulary:
@@ -76,12 +92,16 @@ def _holds(name: str) -> bool:
 def _probe(compile_: Callable[[JsonSchema], CompiledGrammar]) -> Table:
     found: dict[str, list[Status]] = {}
     indirect: list[tuple[str, frozenset[str], Status]] = []
+    unfit: set[str] = set()
     for name, schema, right, wrong in cases():
         statuses: list[Status] = []
-        if "+" not in name:
-            statuses += (_judge(compile_, schema, right, wrong, word) for word in WHITESPACE)
-        elif "unenforced" not in found.get(name, ()):  # more would tell nothing
-            statuses.append(_judge(compile_, schema, right, wrong, "bounded"))
+        is_pair = "+" in name
+        words: Sequence[Whitespace] = ("bounded",) if is_pair or len(str(right)) > SMALL else WHITESPACE
+        try:
+            if name not in unfit and not (is_pair and "unenforced" in found.get(name, ())):  # more would tell nothing
+                statuses += (_judge(compile_, schema, right, wrong, word) for word in words)
+        except _Unfit:
+            unfit.add(name)
         found.setdefault(name, []).extend(statuses)
         if name in _INDIRECT:
             indirect += ((name, keywords(schema) - {name}, status) for status in statuses)
@@ -95,7 +115,7 @@ def _probe(compile_: Callable[[JsonSchema], CompiledGrammar]) -> Table:
         alone = [status for other, rest, status in indirect if other == name and rest.isdisjoint(ignored)]
         if set(alone) - {"refused"}:
             table[name] = _summary(alone)
-    return dict(sorted(table.items()))
+    return dict(sorted((table | dict.fromkeys(unfit, _REFUSED)).items()))
 
 
 def _summary(statuses: list[Status]) -> Status:
@@ -115,18 +135,38 @@ def _judge(
         compiled = compile_(JsonSchema(schema, whitespace=whitespace))
     except (InvalidGrammar, UnsupportedGrammar):
         return "refused"
-    if any(_accepts(compiled, text) for text in _texts(wrong, whitespace)):
+    start = time.thread_time()
+
+    def accepts(text: bytes) -> bool:
+        if time.thread_time() - start > MOST_SECONDS:
+            raise _Unfit
+        return _accepts(compiled, text)
+
+    accepted = [text for text in _texts(right, whitespace) if accepts(text)]
+    if any(accepts(text) for each in accepted if len(each) < LONG for text in spoilt(each)):
+        raise _Unfit
+    if any(map(accepts, _texts(wrong, whitespace))):
         return "unenforced"
-    num_accepted = sum(_accepts(compiled, text) for text in _texts(right, whitespace))
-    if not num_accepted:
+    if not accepted:
         return "refused"
-    return "enforced" if num_accepted == len(right) else "narrow"
+    return "enforced" if len(accepted) == len(right) else "narrow"
 
 
 def _texts(instances: list[Any], whitespace: Whitespace) -> list[bytes]:
     """Instances as text, in the way that all strategies allow."""
     separators = (", ", ": ") if whitespace == "spaced" else (",", ":")
     return [json.dumps(instance, ensure_ascii=False, separators=separators).encode() for instance in instances]
+
+
+def spoilt(text: bytes) -> Iterator[bytes]:
+    """Texts that are no JSON, as `text` is but for the last characters of its last string."""
+    end = text.rfind(b'"')
+    for bad in _BAD:
+        other = text[: max(end - len(bad), 0)] + bad + text[end:]
+        try:
+            json.loads(other)
+        except ValueError:
+            yield other
 
 
 def _accepts(compiled: CompiledGrammar, text: bytes) -> bool:

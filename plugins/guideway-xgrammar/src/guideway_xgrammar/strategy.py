@@ -46,6 +46,7 @@ from guideway.json_schema import (
     tag_schemas,
     with_patterns,
 )
+from guideway.json_schema.ecma import with_spelled_patterns
 from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe
 
 from guideway_xgrammar.characters import CharacterRule
@@ -330,7 +331,14 @@ def _spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
     cannot be said."""
     names = constraint.cached(assertions, schema).keywords
     found = with_patterns(schema, names)
+    if any(name.startswith("pattern") for name in names):
+        found = with_spelled_patterns(found, _escape)
     return _with_string_names(found) if names & {"propertyNames", "propertyNames:untyped"} else found
+
+
+def _escape(code: int) -> str:
+    """Write a character of a class. As it is, it would make xgrammar take quotes in strings of JSON as well."""
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\u{{{code:x}}}"
 
 
 def _with_string_names(schema: Schema) -> Schema:

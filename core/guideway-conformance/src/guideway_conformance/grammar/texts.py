@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from guideway.api import JsonSchema
-from guideway.json_schema.cases import is_valid
+from guideway.json_schema.cases import cases, is_valid
+from guideway.json_schema.prober import spoilt
 
 from guideway_conformance.grammar.languages import is_output
-from guideway_conformance.grammar.samples import Sample
+from guideway_conformance.grammar.samples import Sample, spellings
 from guideway_conformance.grammar.subject import GrammarSubject, compiled_case
 from guideway_conformance.grammar.vocabularies import ids_of, standard
 from guideway_conformance.registry import check
@@ -131,3 +132,27 @@ def texts_are_judged_by_what_they_mean(subject: GrammarSubject) -> None:
         for text in texts:
             accepted = is_output(case.session().matcher, ids_of(standard(), text), stop)
             expect(not accepted, f"with the schema {schema}, {text.decode()} is accepted, and supports says nothing")
+
+
+_ABOUT_STRINGS = ("pattern", "patternProperties", "propertyNames", "format", "minLength", "maxLength", "type", "enum")
+MOST_CHARACTERS = 2000
+"""Of an instance; longer ones take long, and tell nothing else."""
+
+
+@check("grammar", trait="kind:json_schema", seconds=240)
+def what_is_accepted_is_json(subject: GrammarSubject) -> None:
+    """A text that is accepted under a JSON Schema is JSON, whatever supports calls unenforced: in no string, and in no
+    name, stands a quote, a backslash or a control character as it is, however often a pattern repeats a class."""
+    strategy, stop = subject.build(), max(standard().stop_token_ids)
+    for name, schema, right, _ in cases():
+        if "+" in name or not name.startswith(_ABOUT_STRINGS):
+            continue
+        texts = [text for instance in right for text in spellings(instance)[:1] if len(text) < MOST_CHARACTERS]
+        case = compiled_case(strategy, standard(), Sample(JsonSchema(schema))) if texts else None
+        for text in texts if case is not None else ():
+            if not is_output(case.session().matcher, ids_of(standard(), text), stop):
+                continue
+            for other in spoilt(text):
+                accepted = is_output(case.session().matcher, ids_of(standard(), other), stop)
+                said = f"with the schema {json.dumps(schema)}, {other.decode(errors='replace')[-60:]!r} is accepted"
+                expect(not accepted, f"{said}, which is no JSON")

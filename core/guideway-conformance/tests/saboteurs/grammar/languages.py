@@ -55,6 +55,26 @@ class WholeCharactersOnly(Sane):
             return super().is_legal(token_id) and token == token.decode(errors="ignore").encode()
 
 
+@saboteur("grammar.what_is_accepted_is_json")
+class RawQuotesWhereAClassIsRepeatedOften(Sane):
+    """Where a pattern repeats a class more than 128 times, its characters stand as they are, quotes too; it says that
+    the pattern is not enforced."""
+
+    def supports(self, constraint: Constraint) -> Support:
+        found = super().supports(constraint)
+        return replace(found, unenforced=frozenset({"pattern"})) if self.is_often(constraint) else found
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if self.is_often(constraint):
+            constraint = Regex('"(?:.|\n){1,400}"')
+        return super().compile(constraint)
+
+    @staticmethod
+    def is_often(constraint: Constraint) -> bool:
+        schema = constraint.parsed if isinstance(constraint, JsonSchema) else None
+        return isinstance(schema, Mapping) and "{1,129}" in str(schema.get("pattern"))
+
+
 @saboteur("grammar.a_set_has_its_characters")
 class ComplementsOfTheLastPart(Sane):
     """Puts what stands after the end of a part into the complement of a set, though another part

@@ -60,6 +60,9 @@ GRAMMARS = frozenset({"grammar:ebnf", "grammar:lark", "structural_tag"})
 WITH_SPECIALS = ("grammar:", "structural_tag")
 """Kinds of constraints that may mean special tokens."""
 
+_CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")
+"""Characters that no JSON needs. xgrammar takes them in strings with a length, where they may not stand as they are."""
+
 MAX_MESSAGE = 300
 BASE_NBYTES = 1 << 16
 """The bytes that a grammar takes at least, roughly, for backends that do not say."""
@@ -271,12 +274,15 @@ class StockStrategy(GrammarStrategy):
         num_words = self._backend().allocate_token_bitmask(1).shape[1]
         tokens = self.vocabulary.tokens
         specials = constraint.kind.startswith(WITH_SPECIALS)
+        is_json = constraint.kind in ("json_schema", "json_object")
         possible = np.zeros(num_words * 32, dtype=np.uint8)
         known = [bool(token) or specials for token in tokens][: possible.size]
+        if is_json:
+            known = [is_known and not _CONTROL.search(token) for is_known, token in zip(known, tokens, strict=False)]
         possible[: len(known)] = known
         words: NDArray[np.int32] = np.packbits(possible, bitorder="little").view("<i4").astype(np.int32)
         rule = ahead = None
-        if constraint.kind in ("json_schema", "json_object"):
+        if is_json:
             kept = constraint.spacing in self.whitespace
             rule = self._rules[constraint.spacing if kept and constraint.spacing else "any"]
             rule.prepare()
