@@ -58,13 +58,13 @@ class StrictConnection(h11.Connection):
             raise
 
     def _is_partial(self, data: bytes) -> bool:
-        """Return whether `data` has the size of a chunk without what follows it, so that h11 sees both together and
-        each of its events ends at a chunk's beginning or within its bytes. Raises `h11.RemoteProtocolError`."""
+        """Return whether `data`, at the end of a chunk or of the headers, has less than the next chunk's size and one
+        byte of the chunk, so that h11 never stops between them. Raises `h11.RemoteProtocolError`."""
         found = CHUNK.match(data)
         if found is None:
-            if data.find(b"\n", 2) >= 0:
+            if data.find(b"\n", 2) >= 0 or len(data) > MAX_HEAD_BYTES:
                 raise h11.RemoteProtocolError("malformed size of a chunk")
-            return False
+            return True
         is_last = int(found[1], 16) == 0
         following = data[found.end() : found.end() + 2]
         if is_last and not b"\r\n".startswith(following):
