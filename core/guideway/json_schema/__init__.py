@@ -24,6 +24,7 @@ from guideway.json_schema.formats import FORMATS, has_format, with_patterns
 from guideway.json_schema.mistakes import check_regex
 from guideway.json_schema.naming import NamesAhead, hides_names, names_may_run_out
 from guideway.json_schema.patterns import pattern_details
+from guideway.json_schema.pruning import check_satisfiable, pruned
 from guideway.json_schema.tags import tag_nodes, tag_schemas
 from guideway.json_schema.walking import IN_PLACE_APPLICATORS, Pointer, Schema, resolve, subschemas
 from guideway.json_schema.writing import WritingRule
@@ -41,6 +42,7 @@ __all__ = [
     "WritingRule",
     "assertions",
     "check_regex",
+    "check_satisfiable",
     "check_schema",
     "combine",
     "has_format",
@@ -49,6 +51,7 @@ __all__ = [
     "misspelt_keywords",
     "names_may_run_out",
     "pattern_details",
+    "pruned",
     "resolve",
     "root_keywords",
     "subschemas",

@@ -55,7 +55,7 @@ def keywords(schema: Schema) -> frozenset[str]:
     """Name what a checked schema asserts. Of each subschema:
 
     - its keywords that can make an instance invalid (`KEYWORDS`, ``type``), where they stand beside what they need;
-      ``false`` for one that refuses all;
+      ``false`` for one that refuses all, also by an ``enum`` without values;
     - every two of them that stand side by side, ``pattern+maxLength``, because engines lose one beside the other;
     - how they stand with ``type``: ``anyOf+type`` where both are there (``$ref`` to ``const`` in `KEYWORDS`, which
       need none), and for the others ``minLength+types`` beside a list of types, ``minLength+untyped`` without any;
@@ -95,6 +95,8 @@ def assertions(schema: Schema) -> Assertions:
         if isinstance(subschema, bool):
             found |= set() if subschema else {"false"}
             continue
+        if subschema.get("enum") == []:
+            found.add("false")
         own, typed = _own(subschema, exclusion), subschema.get("type")
         if ignores_siblings and "$ref" in subschema:
             if len(own) > 1 or not subschema.keys().isdisjoint({"type", "$id", "id"}):

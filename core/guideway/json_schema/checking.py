@@ -84,7 +84,7 @@ def _is_types(value: object) -> bool:
 
 _GROUPS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("type", f"one of {', '.join(TYPES)} or a list of these", _is_types),
-    ("enum", "a list of at least one value", lambda v: isinstance(v, list) and bool(v)),
+    ("enum", "a list of values", lambda v: isinstance(v, list)),
     ("$ref $dynamicRef $recursiveRef $id $anchor format pattern", "a string", lambda v: isinstance(v, str)),
     (
         "minLength maxLength minItems maxItems minProperties maxProperties minContains maxContains",

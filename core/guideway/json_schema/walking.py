@@ -15,6 +15,7 @@ __all__ = [
     "Resource",
     "Schema",
     "ignores_beside_ref",
+    "parts_of",
     "refuse",
     "resolve",
     "subschemas",
@@ -48,11 +49,16 @@ class Pointer:
         self._chain = chain
 
     def __str__(self) -> str:
-        parts, chain = [], self._chain
-        while chain is not None:
-            chain, part = chain
-            parts.append(str(part).replace("~", "~0").replace("/", "~1"))
-        return "/".join(["#", *reversed(parts)])
+        return "/".join(["#", *(str(part).replace("~", "~0").replace("/", "~1") for part in parts_of(self._chain))])
+
+
+def parts_of(chain: Chain) -> list[str | int]:
+    """Return the parts of a JSON pointer, first to last."""
+    parts = []
+    while chain is not None:
+        chain, part = chain
+        parts.append(part)
+    return parts[::-1]
 
 
 IN_PLACE_APPLICATORS = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if"})

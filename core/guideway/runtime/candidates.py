@@ -16,7 +16,7 @@ from guideway.json_schema import check_schema, misspelt_keywords, root_keywords
 from guideway.plugins.contract import checked_support
 from guideway.runtime.digests import constraint_digest
 from guideway.runtime.grammar_hosts.strategy import HostedStrategy
-from guideway.runtime.guard import Guard, check_bytes
+from guideway.runtime.guard import Guard, check_bytes, forms
 
 __all__ = ["Candidate", "CandidateCache", "Chosen", "Key", "choose", "enforcing_all"]
 
@@ -38,6 +38,12 @@ class Candidate:
     strategy: GrammarStrategy
     unenforced: tuple[str, ...]
     key: Key
+    is_pruned: bool = False
+    """True if it takes the constraint without the parts that have no values."""
+
+    def served(self, constraint: Constraint) -> Constraint:
+        """Return what the strategy is given to compile in place of the constraint it was chosen for."""
+        return forms(constraint)[0] if self.is_pruned else constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +61,9 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
 
     `strategies` is in the operator's order of preference. One that would leave a keyword unenforced comes after all
     that enforce everything; one that would enforce no outermost keyword of a schema is none, and one that cannot bear
-    the constraint is not asked. Raises `UnsupportedGrammar` if none will take it, with each one's reason, and
-    `LimitExceeded` if that is its size for all of its kind.
+    the constraint is not asked. Parts of a schema that have no values are left out where the strategy takes what is
+    left. Raises `InvalidGrammar` if nothing satisfies the constraint, `UnsupportedGrammar` if no strategy will take it,
+    with each one's reason, and `LimitExceeded` if that is its size for all of its kind.
     """
     names = list(strategies) if constraint.strategy is None else [constraint.strategy]
     kind, digest = constraint.kind, constraint_digest(constraint)
@@ -68,6 +75,7 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
     refusals: dict[str, str] = {}
     missing: list[str] = []
     too_large: dict[str, list[str]] = {}
+    offered = forms(constraint)
     guard = Guard(constraint, {name: strategies[name].limits for name in names})
     for name in names:
         strategy = strategies[name]
@@ -80,8 +88,11 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
             too_large.setdefault(reason, []).append(name)
             continue
         hosted = isinstance(strategy, HostedStrategy)
-        with blame(f"grammar.{name}", "supports", passing=(LimitExceeded,), keeps_deadlines=hosted):
-            support = checked_support(strategy.supports(constraint))
+        for form in offered:
+            with blame(f"grammar.{name}", "supports", passing=(LimitExceeded,), keeps_deadlines=hosted):
+                support = checked_support(strategy.supports(form))
+            if not support.refused:
+                break
         if support.refused:
             refusals[name] = f"{name}: {support.reason}"
             continue
@@ -89,14 +100,15 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
         if root and root.issubset(unenforced):
             refusals[name] = f"{name} would enforce nothing of it: {quoted(sorted(root))} would be ignored"
             continue
-        (partial if support.unenforced else full).append(Candidate(name, strategy, unenforced, (name, kind, digest)))
+        candidate = Candidate(name, strategy, unenforced, (name, kind, digest), form is not constraint)
+        (partial if support.unenforced else full).append(candidate)
     if not full and not partial:
         if too_large and sum(map(len, too_large.values())) + len(missing) == len(names):
             told = "; ".join(f"{', '.join(each)}: {reason}" for reason, each in too_large.items())
             raise LimitExceeded(f"this {kind} constraint is too large for {told}", field="constraint")
-        offered = "; ".join(refusals.values()) or "no grammar strategy is configured"
+        said = "; ".join(refusals.values()) or "no grammar strategy is configured"
         raise UnsupportedGrammar(
-            f"no configured strategy can serve this {kind} constraint ({offered})",
+            f"no configured strategy can serve this {kind} constraint ({said})",
             feature=missing[0] if missing else kind,
         )
     return Chosen(full + partial, refusals)

@@ -107,8 +107,9 @@ class Compiler:
                     error = UnsupportedGrammar(message, feature=error.feature)
             _settle(compilation, error, lambda: Compilation(candidates[0], *future.result()))
 
-        work, key, strategy = partial(_compile, candidates[0], constraint), candidates[0].key, candidates[0].strategy
-        interrupt = partial(strategy.give_up, constraint) if isinstance(strategy, HostedStrategy) else None
+        served, key, strategy = candidates[0].served(constraint), candidates[0].key, candidates[0].strategy
+        work = partial(_compile, candidates[0], served)
+        interrupt = partial(strategy.give_up, served) if isinstance(strategy, HostedStrategy) else None
         submitted = self._work.submit([f"grammar.{candidates[0].name}"], key, work, interrupt, owner=tenant)
         submitted.add_done_callback(end)
         shared = weakref.ref(submitted)  # else each would refer to the other, and both to the grammar

@@ -17,9 +17,10 @@ from guideway.json_schema.walking import Chain, Pointer
 from guideway.runtime.guard.grammars import measure_grammar
 from guideway.runtime.guard.json_schema import measure_pattern, measure_schema
 from guideway.runtime.guard.measures import CAP, Measures, TooLarge
+from guideway.runtime.guard.satisfiable import forms
 from guideway.runtime.metrics import LEFT_OUT
 
-__all__ = ["Guard", "check_bytes", "measured"]
+__all__ = ["Guard", "check_bytes", "forms", "measured"]
 
 DEFAULTS = {name: rule.limit for name, rule in RULES.items()}
 
@@ -37,8 +38,8 @@ class Guard:
         self._measures: Measures | None = None
 
     def refusal(self, strategy: str) -> str | None:
-        """Why the constraint is too much for a strategy: rule, place and limit. Raises `InvalidGrammar` if nothing
-        satisfies it."""
+        """Why the constraint is too much for a strategy: rule, place and limit. Raises `InvalidGrammar` for a Lark
+        grammar with a schema in it that nothing satisfies."""
         limits = self._limits[strategy]
         exceeded = ("bytes", self._bytes, "its text", limits["bytes"]) if self._bytes > limits["bytes"] else None
         if exceeded is None:

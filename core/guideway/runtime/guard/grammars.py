@@ -8,6 +8,7 @@ import re
 from guideway.runtime.guard.json_schema import measure_json, measure_pattern, measure_schema
 from guideway.runtime.guard.measures import CAP, Measures, Place
 from guideway.runtime.guard.references import Block, Reference, follow
+from guideway.runtime.guard.satisfiable import check_embedded
 from guideway.runtime.guard.shapes import Shape
 
 __all__ = ["measure_grammar"]
@@ -95,6 +96,7 @@ def measure_grammar(text: str, dialect: str, measures: Measures, where: str = ""
             line = place(start)()
             measure_json(schema, measures, lambda line=line: line)  # type: ignore[misc]
             measure_schema(schema, measures, (None, line))
+            check_embedded(schema, (None, line))
         else:
             match token[0]:
                 case "(" | "[" | "{":

@@ -9,7 +9,6 @@ from urllib.parse import unquote
 
 from guideway.json_schema.walking import ONE_SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS, Chain, Pointer
 from guideway.runtime.guard.measures import CAP, Measures
-from guideway.runtime.guard.productive import check_productive
 from guideway.runtime.guard.references import Block, Reference, follow
 from guideway.runtime.guard.regex import shape_of
 from guideway.runtime.guard.shapes import Unit
@@ -34,8 +33,7 @@ INTERESTING: Final = frozenset(
 
 
 def measure_schema(schema: Any, measures: Measures, prefix: Chain = None) -> None:
-    """Count what is in `schema`, a checked one. Raises `InvalidGrammar` where no value can satisfy it because its
-    references go round in a circle."""
+    """Count what is in `schema`, a checked one."""
     if not isinstance(schema, Mapping):
         return
     walk = _Walk(schema, measures, prefix)
@@ -230,7 +228,7 @@ class _Walk:
                 continue
             reference.target = target
             block.references.append(reference)
-        circles = follow(self.blocks)
+        follow(self.blocks)
         root, at = self.blocks[0], self.measures.at
         place = Pointer(self.prefix).__str__
         for block in self.blocks:  # also those nothing refers to: a library may read them
@@ -239,8 +237,6 @@ class _Walk:
             at("combinations", reference.together[0], Pointer(chain).__str__)
         at("expanded", root.size, place)
         at("repetitions", root.product, place)
-        if circles:
-            check_productive(self.schema, self.prefix)
 
     def target(self, reference: str) -> int | None:
         """The innermost block around what a local reference points to."""

@@ -35,15 +35,13 @@ class Block:
     combinations: list[int] = field(default_factory=lambda: [1])
 
 
-def follow(blocks: Sequence[Block]) -> bool:
-    """Add to each block what its references lead to. Circles count each of their blocks once. Returns whether there
-    are any."""
+def follow(blocks: Sequence[Block]) -> None:
+    """Add to each block what its references lead to. Circles count each of their blocks once."""
     components = strong_components([[r.target for r in block.references] for block in blocks])
     component_of = [0] * len(blocks)
     for number, members in enumerate(components):
         for member in members:
             component_of[member] = number
-    circles = False
     for number, members in enumerate(components):  # a component comes after those it refers to
         inside, levels, size, product = 0, 0, 0, 1
         for member in members:
@@ -54,7 +52,6 @@ def follow(blocks: Sequence[Block]) -> bool:
             for reference in block.references:
                 target = blocks[reference.target]
                 if component_of[reference.target] == number:
-                    circles = True
                     continue
                 levels = max(levels, reference.levels + target.levels)
                 size = min(CAP, size + reference.factor * target.size)
@@ -64,7 +61,6 @@ def follow(blocks: Sequence[Block]) -> bool:
         for member in members:
             block = blocks[member]
             block.levels, block.size, block.product = whole, size, product
-    return circles
 
 
 def strong_components(edges: Sequence[Sequence[int]]) -> list[list[int]]:

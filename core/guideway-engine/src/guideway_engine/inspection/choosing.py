@@ -104,7 +104,7 @@ def choose_and_compile(
 def _compile(candidate: Candidate, constraint: Constraint) -> CompiledGrammar:
     passing = (InvalidGrammar, LimitExceeded, UnsupportedGrammar)
     with blame(f"grammar.{candidate.name}", "compile", passing=passing):
-        grammar = candidate.strategy.compile(constraint)
+        grammar = candidate.strategy.compile(candidate.served(constraint))
         check_returned(grammar, CompiledGrammar)
     return grammar
 

@@ -1,0 +1,48 @@
+"""The kinds of JSON values, as bits of an integer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["ANY", "ARRAY", "BOOLEAN", "FRACTION", "INTEGER", "NULL", "NUMBER", "OBJECT", "STRING", "TYPES", "kind_of"]
+__all__ += ["kinds_of"]
+
+NULL, BOOLEAN, STRING, INTEGER, FRACTION, ARRAY, OBJECT = (1 << i for i in range(7))
+"""``FRACTION`` is a number that is no integer; 1.0 is an integer."""
+NUMBER = INTEGER | FRACTION
+ANY = 127
+TYPES = {
+    "string": STRING,
+    "integer": INTEGER,
+    "number": NUMBER,
+    "boolean": BOOLEAN,
+    "null": NULL,
+    "array": ARRAY,
+    "object": OBJECT,
+}
+
+
+def kinds_of(typed: str | Iterable[str]) -> int:
+    """Return the kinds that the value of ``type`` allows."""
+    if isinstance(typed, str):
+        return TYPES.get(typed, 0)
+    found = 0
+    for name in typed:
+        found |= TYPES.get(name, 0)
+    return found
+
+
+def kind_of(value: Any) -> int:
+    """Return the kind of a parsed JSON value."""
+    if value is None:
+        return NULL
+    if isinstance(value, bool):
+        return BOOLEAN
+    if isinstance(value, str):
+        return STRING
+    if isinstance(value, int):
+        return INTEGER
+    if isinstance(value, float):
+        return INTEGER if value.is_integer() else FRACTION
+    return ARRAY if isinstance(value, list) else OBJECT

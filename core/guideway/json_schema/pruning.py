@@ -1,0 +1,172 @@
+"""A schema without the parts that no value satisfies."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from guideway.errors import InvalidGrammar
+from guideway.json_schema.emptiness import Emptiness
+from guideway.json_schema.kinds import ARRAY, TYPES
+from guideway.json_schema.walking import (
+    ONE_SCHEMA,
+    SCHEMA_MAPS,
+    Chain,
+    Pointer,
+    Resource,
+    Schema,
+    parts_of,
+    resolve,
+    walk,
+)
+
+__all__ = ["check_satisfiable", "pruned"]
+
+_DEFINITIONS = frozenset({"$defs", "definitions"})
+_SINCE = {
+    keyword: draft
+    for draft, keywords in (
+        (6, ("const", "contains", "propertyNames")),
+        (2019, ("minContains", "maxContains")),
+        (2020, ("prefixItems",)),
+    )
+    for keyword in keywords
+}
+"""The first draft with a keyword; before, it said nothing."""
+_DRAFT = re.compile(r"/draft-0(\d)|/draft/(20\d\d)")
+_OF_NUMBERS = "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf"
+_OF_TYPE = {
+    "string": "minLength maxLength pattern format",
+    "integer": _OF_NUMBERS,
+    "number": _OF_NUMBERS,
+    "boolean": "",
+    "null": "",
+    "array": "items prefixItems additionalItems unevaluatedItems contains minContains maxContains minItems maxItems "
+    "uniqueItems",
+    "object": "properties patternProperties additionalProperties unevaluatedProperties propertyNames required "
+    "minProperties maxProperties dependencies dependentRequired dependentSchemas",
+}
+"""The keywords that say nothing of values of other types."""
+
+
+def check_satisfiable(schema: Schema, prefix: Chain = None) -> None:
+    """Raise `InvalidGrammar` if it is proved that no value satisfies a checked schema, with the JSON pointer of the
+    cause. `prefix` is where the schema stands."""
+    _check(Emptiness(_as_its_draft_reads(schema)), prefix)
+
+
+def pruned(schema: Schema, prefix: Chain = None) -> Schema:
+    """Return a checked schema without the parts that no value satisfies: properties, branches, items, and types of
+    which its other keywords allow nothing. The instances and the order of properties stay the same. Where there are no
+    such parts it is the very same schema. Raises `InvalidGrammar` as `check_satisfiable` does.
+
+    What cannot be left out, as a property beside which others are allowed, becomes ``false``."""
+    read = _as_its_draft_reads(schema)
+    emptiness = Emptiness(read)
+    _check(emptiness, prefix)
+    if not emptiness.is_found:
+        return schema
+    for drops_definitions in (True, False):
+        copy = json.loads(json.dumps(read))
+        if (found := _without_empty(copy, drops_definitions)) is not None:
+            return schema if found == read else found
+    return schema
+
+
+def _check(emptiness: Emptiness, prefix: Chain) -> None:
+    reason = emptiness.reason()
+    if reason is None:
+        return
+    for part in parts_of(reason.place):
+        prefix = (prefix, part)
+    raise InvalidGrammar(
+        f"{Pointer(prefix)}: {reason.text}, so no value satisfies the whole schema; change what is written there",
+        field="constraint",
+    )
+
+
+def _as_its_draft_reads(schema: Schema) -> Schema:
+    """Return a schema without keywords that the draft it names does not know."""
+    named = None if isinstance(schema, bool) else _DRAFT.search(str(schema.get("$schema", "")))
+    unknown = {keyword for keyword, since in _SINCE.items() if named and int(named[1] or named[2]) < since}
+    if not unknown:
+        return schema
+    copy: Schema = json.loads(json.dumps(schema))
+    for _, node, _ in list(walk(copy)):
+        if isinstance(node, dict):
+            for keyword in unknown & node.keys():
+                del node[keyword]
+    return copy
+
+
+def _without_empty(schema: dict[str, Any], drops_definitions: bool) -> Schema | None:
+    """Change a schema in place. None: a reference would lead elsewhere then, or may."""
+    emptiness = Emptiness(schema)
+    targets = {key: _target(node, resource) for key, (node, _, (_, resource)) in emptiness.nodes.items()}
+    if any(map(_refers_by_name, emptiness.nodes.values())):
+        return None
+    for node, _, _ in emptiness.nodes.values():
+        if not emptiness.is_empty(node):
+            _prune(node, emptiness, drops_definitions)  # type: ignore[arg-type]
+    for _, each, (_, resource) in walk(schema):
+        if isinstance(each, Mapping) and _target(each, resource) is not targets[id(each)]:
+            return None
+    return schema
+
+
+def _target(node: Mapping[str, Any], resource: Schema) -> Any:
+    return resolve(resource, node["$ref"]) if "$ref" in node else None
+
+
+def _refers_by_name(found: tuple[Mapping[str, Any], Chain, Resource]) -> bool:
+    """Return whether a subschema refers to others by something else than a JSON pointer."""
+    node = found[0]
+    reference = node.get("$ref", "#")
+    return "$dynamicRef" in node or "$recursiveRef" in node or not (reference == "#" or reference.startswith("#/"))
+
+
+def _prune(node: dict[str, Any], emptiness: Emptiness, drops_definitions: bool) -> None:
+    is_empty: Callable[[Any], bool] = emptiness.is_empty
+    if lost := emptiness.lost_types.get(id(node)):
+        typed = node.get("type", [name for name in TYPES if name != "integer"])
+        left = [name for name in typed if name not in lost]
+        node["type"] = left[0] if len(left) == 1 else left
+        for keyword in {keyword for name in lost for keyword in _OF_TYPE[name].split()} & node.keys():
+            if not any(keyword in _OF_TYPE[name].split() for name in left):
+                del node[keyword]
+    for keyword in ("anyOf", "oneOf"):
+        if keyword in node:
+            node[keyword] = [branch for branch in node[keyword] if not is_empty(branch)]
+    if is_empty(node.get("not", True)):
+        del node["not"]
+    if is_empty(node.get("contains", True)) and (node.get("minContains") == 0 or not emptiness.kinds(node) & ARRAY):
+        for keyword in {"contains", "minContains", "maxContains"} & node.keys():
+            del node[keyword]
+    _prune_items(node, is_empty)
+    if "properties" in node and is_empty(node.get("additionalProperties", True)) and not node.get("patternProperties"):
+        node["properties"] = {name: part for name, part in node["properties"].items() if not is_empty(part)}
+    for keyword in _DEFINITIONS & node.keys() if drops_definitions else ():
+        node[keyword] = {name: part for name, part in node[keyword].items() if not is_empty(part)}
+    for keyword, value in node.items():
+        if keyword in SCHEMA_MAPS - _DEFINITIONS:
+            node[keyword] = {name: False if is_empty(part) else part for name, part in value.items()}
+        elif keyword in ONE_SCHEMA and is_empty(value):
+            node[keyword] = False
+
+
+def _prune_items(node: dict[str, Any], is_empty: Callable[[Any], bool]) -> None:
+    first, rest = "prefixItems", "items"
+    if isinstance(node.get("items"), list):
+        first, rest = "items", "additionalItems"
+    items = node.get(first, [])
+    length = next((i for i, item in enumerate(items) if is_empty(item)), len(items))
+    if length == len(items) and not is_empty(node.get(rest, True)):
+        return
+    if length:
+        node[first], node[rest] = items[:length], False
+        return
+    for keyword in {first, rest} & node.keys():
+        del node[keyword]
+    node["maxItems"] = 0

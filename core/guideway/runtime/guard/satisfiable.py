@@ -1,0 +1,75 @@
+"""Constraints that nothing satisfies, and those of which a part is so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from guideway.api.types import Constraint, JsonSchema, StructuralTag
+from guideway.errors import InvalidGrammar
+from guideway.json_schema import check_satisfiable, check_schema, pruned
+from guideway.json_schema.walking import Chain, Schema, parts_of
+
+__all__ = ["check_embedded", "forms"]
+
+
+def forms(constraint: Constraint) -> Sequence[Constraint]:
+    """Return what strategies may be given in place of a constraint, best first: where parts of its schema have no
+    values, the constraint without them, then itself. Raises `InvalidGrammar` if nothing satisfies it."""
+    if isinstance(constraint, JsonSchema):
+        constraint.cached(check_schema)
+        schema = constraint.cached(_pruned)
+        return [constraint] if schema is None else [replace(constraint, schema=json.dumps(schema)), constraint]
+    if isinstance(constraint, StructuralTag):
+        tag = _pruned_tag(constraint)
+        return [constraint] if tag is None else [replace(constraint, tag=json.dumps(tag)), constraint]
+    return [constraint]
+
+
+def check_embedded(schema: Any, place: Chain) -> None:
+    """Raise `InvalidGrammar` if nothing satisfies a schema in another constraint. What is malformed passes: a strategy
+    says so."""
+    try:
+        parsed = JsonSchema(schema).parsed
+        check_schema(parsed)
+    except InvalidGrammar:
+        return
+    check_satisfiable(parsed, place)
+
+
+def _pruned(schema: Schema) -> Schema | None:
+    """Return a schema without its parts that have no values; None if there are none."""
+    found = pruned(schema)
+    return None if found is schema else found
+
+
+def _pruned_tag(constraint: StructuralTag) -> Any:
+    """Return a structural tag without the parts of its schemas that have no values; None if there are none."""
+    found: list[tuple[Chain, Schema]] = []
+    pending: list[tuple[Any, Chain]] = [(constraint.parsed, None)]
+    while pending:
+        node, chain = pending.pop()
+        if isinstance(node, list):
+            pending += ((item, (chain, i)) for i, item in enumerate(node))
+        for key, value in node.items() if isinstance(node, dict) else ():
+            if key not in ("json_schema", "schema") or not isinstance(value, dict):
+                pending.append((value, (chain, key)))
+                continue
+            try:
+                constraint.cached(check_schema, value)
+            except InvalidGrammar:  # a strategy says so, and where in the tag it is
+                continue
+            if (left := pruned(value, (chain, key))) is not value:
+                found.append(((chain, key), left))
+    if not found:
+        return None
+    tag = json.loads(constraint.source())
+    for chain, left in found:
+        *path, last = parts_of(chain)
+        holder = tag
+        for part in path:
+            holder = holder[part]
+        holder[last] = left
+    return tag
