@@ -199,7 +199,7 @@ class LegacyModifier(LogitModifier[_State]):
             del self._live[state.owner]
 
     def _params(self, request: Request, extra_args: Mapping[str, Any]) -> VllmParams:
-        """What vLLM processors are told of the request; each that can say so has accepted it."""
+        """Return the parameters of the request for vLLM processors; each that can say so has accepted them."""
         field = f"modifiers.{self.name}.extra_args"
         params = VllmParams.of(request.params, self.context.vocabulary, extra_args, field)
         for label, target in self._vllm:

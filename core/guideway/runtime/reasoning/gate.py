@@ -26,7 +26,7 @@ class Progress:
 
     num_tokens: int = 0
     opening: int | None = None
-    """How much of the opening marker it is, where it may still become that; None: it is past that."""
+    """The number of parts of the opening marker that it is, where it may still become that; None: it is past that."""
     matched: int = 0
     """With how much of the marker it ends."""
     forced: tuple[int, ...] = ()
@@ -101,7 +101,7 @@ class ReasoningGate(LogitModifier[GateState]):
             reasoning = True
         if reasoning is not False and params.constraint is not None:
             signs = [self.marker] if reasoning or opening is None else [opening, self.marker]
-            if stops := [token_id for sign in signs for token_id in sign.used(params.stop_token_ids)]:
+            if stops := [token_id for token_id in params.stop_token_ids if any(token_id in s.pieces for s in signs)]:
                 raise InvalidRequest(
                     f"stop_token_ids has {stops[0]}, which is part of a marker of the reasoning and would end the "
                     "output before the answer; remove it, or set reasoning to False",

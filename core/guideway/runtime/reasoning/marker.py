@@ -23,6 +23,8 @@ class Sign:
 
     which: ClassVar[str]
     """The first part of the names of its settings."""
+    pieces: frozenset[int]
+    """The tokens that it may be spelled with."""
 
     def __init__(self, config: ReasoningConfig, vocabulary: Vocabulary) -> None:
         self._tokens = vocabulary.tokens
@@ -108,6 +110,7 @@ class Opening(Sign):
         super().__init__(config, vocabulary)
         self.ways = self._found_ways(vocabulary.logits_width)
         """By how much of the marker an output is: the tokens that continue it, and not past its end."""
+        self.pieces = frozenset().union(*self.ways)
 
     def onward(self, matched: int, token_id: int, *, past: bool) -> int | None:
         """Return how many parts of the marker an output is after one more token, if it was so many before; None: it is
@@ -121,10 +124,6 @@ class Opening(Sign):
     def num_left(self, matched: int) -> int:
         """Return how many more tokens an output may take for the marker that is so many parts of it, at most."""
         return len(self._parts) - matched
-
-    def used(self, token_ids: Sequence[int]) -> list[int]:
-        """Return which of these tokens it may be made of."""
-        return [token_id for token_id in token_ids if any(token_id in way for way in self.ways)]
 
     def _found_ways(self, logits_width: int) -> tuple[tuple[int, ...], ...]:
         """Only from where the end can be reached, in whatever vocabulary."""
@@ -155,12 +154,9 @@ class Marker(Sign):
             """By how much of the marker an output ends with: the tokens that bring it to its end, and not past it."""
         else:
             self.endings = tuple(tuple(self._parts[matched:]) for matched in range(len(self._parts)))
+        self.pieces = frozenset().union(*self.endings)
         self.longest = max(map(len, self.endings))
         """The most tokens that its end takes, from wherever an output stands."""
-
-    def used(self, token_ids: Sequence[int]) -> list[int]:
-        """Return which of these tokens it is made of."""
-        return [token_id for token_id in token_ids if any(token_id in ending for ending in self.endings)]
 
     def straddling(self, matched: int) -> list[int]:
         """The tokens that end the marker, and go on after it, in an output that ends with so many parts of it."""

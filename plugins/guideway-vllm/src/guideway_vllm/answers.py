@@ -76,7 +76,7 @@ class Judge:
         for one in ended:
             if self._cut.get(one.index):
                 told = told_of(one)
-                note(one, {**told, "unenforced": [*told.get("unenforced", ()), "constraint"]})
+                note(one, {**told, "unenforced": list(dict.fromkeys([*told.get("unenforced", ()), "constraint"]))})
         yield from self._find_verdicts(ended)
         if self._check is not None:
             for one in ended:

@@ -22,18 +22,18 @@ __all__ = ["Handover", "size_taken_over", "taken_over"]
 log = logging.getLogger("vllm.guideway")
 
 VARIABLE = "GUIDEWAY_VLLM_VOCABULARY"
-"""In the environment of processes that a front end starts: what `Told` has, with colons between."""
+"""In the environment of processes that a front end starts: `Told`, with colons between."""
 
 
 class Told(NamedTuple):
-    """What a front end tells the processes it starts."""
+    """The words of a front end for the processes that it starts."""
 
     instance: str
     """The id of its ``VllmConfig``."""
     num_tokens: int
     num_bytes: int
     sha256: str
-    """Of the bytes in `path`."""
+    """The digest of the bytes in `path`."""
     path: str
     """A file in the memory of the front end."""
 
@@ -82,7 +82,7 @@ def size_taken_over(vllm_config: Any) -> int | None:
 
 
 def _told(vllm_config: Any) -> Told | None:
-    """What the environment tells, if that is for this configuration."""
+    """Return the words in the environment, if they are for this configuration."""
     found = PATTERN.fullmatch(os.environ.get(VARIABLE, ""))
     if found is None or found[1] != vllm_config.instance_id:
         return None

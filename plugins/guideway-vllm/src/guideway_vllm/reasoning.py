@@ -11,7 +11,7 @@ from guideway.errors import blame
 __all__ = ["markers_of", "may_reason"]
 
 THINKING = {"thinking": True, "enable_thinking": True, "reasoning_effort": "high"}
-"""What chat templates are told to have a model think, for parsers that know no markers without it."""
+"""The arguments by which chat templates have a model think, for parsers that know no markers without them."""
 
 
 def markers_of(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary) -> ReasoningConfig:
