@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from guideway.api import CompiledGrammar, Constraint, JsonSchema, Matcher, Regex, UnsupportedGrammar
-from guideway.runtime.candidates import choose
+from guideway.runtime.candidates import CandidateCache, choose
 from guideway.runtime.compiler import Compilation, Compiler
 from guideway.runtime.shared_work import AtWork
 from guideway.runtime.threads import Threads
@@ -60,6 +60,25 @@ def test_equal_constraints_in_flight_compile_once() -> None:
     assert len(grammars) == 1
     assert strategy.compiled == ["a"]
     assert compiler.submit(candidates, Regex("a")).done()
+
+
+@pytest.mark.parametrize("isolates", [False, True])
+def test_tenants_share_what_is_compiled_unless_they_are_isolated(isolates: bool) -> None:
+    """In flight as well as finished."""
+    strategy = Counting()
+    compiler = Compiler(Threads("compile", 4), AtWork(), cache_bytes=1000, isolates_tenants=isolates)
+    known = CandidateCache({"counting": strategy}, isolates_tenants=isolates)
+    candidates = known.of("a").chosen(Regex("x")).candidates
+    assert Regex("x") in known.of("a")
+    assert (Regex("x") in known.of("b")) is not isolates
+    strategy.go.clear()
+    futures = [compiler.submit(candidates, Regex("x"), tenant) for tenant in ("a", "b", "a", "")]
+    strategy.go.set()
+    assert len({id(future.result(timeout=30).grammar) for future in futures}) == (3 if isolates else 1)
+    for tenant in ("a", "b", ""):
+        assert compiler.submit(candidates, Regex("x"), tenant).done()
+    compiler.submit(candidates, Regex("x"), "new").result(timeout=30)
+    assert len(strategy.compiled) == (4 if isolates else 1)
 
 
 def test_the_cache_is_bounded_by_bytes_and_drops_the_oldest_use() -> None:

@@ -37,18 +37,29 @@ class CacheMachine(RuleBasedStateMachine):
     """`cells` are what a worker's tensors hold: token ids, or None for zeros. `written` is how far each slot's region
     may hold anything since it is that slot's."""
 
-    @initialize(num_cells=st.sampled_from([256, 300, 448, 768, 1024]), enable_prefix_caching=st.booleans())
-    def start(self, num_cells: int, enable_prefix_caching: bool) -> None:
+    @initialize(
+        num_cells=st.sampled_from([256, 300, 448, 768, 1024]),
+        enable_prefix_caching=st.booleans(),
+        isolate_tenants=st.booleans(),
+    )
+    def start(self, num_cells: int, enable_prefix_caching: bool, isolate_tenants: bool) -> None:
         self.cache = KVCache(
-            num_slots=NUM_SLOTS, num_cells=num_cells, max_length=MAX_LENGTH, enable_prefix_caching=enable_prefix_caching
+            num_slots=NUM_SLOTS,
+            num_cells=num_cells,
+            max_length=MAX_LENGTH,
+            enable_prefix_caching=enable_prefix_caching,
+            isolate_tenants=isolate_tenants,
         )
+        self.isolate_tenants = isolate_tenants
+        self.tenants: dict[int, str] = {}
+        """That of each slot, as long as it is held."""
         self.enable_prefix_caching = enable_prefix_caching
         self.cells: list[int | None] = [None] * num_cells
         self.done = 0
         self.held: dict[int, list[int]] = {}
         self.written: dict[int, int] = {}
-        self.kept: list[list[int]] = []
-        """Texts of released sequences that may still be there."""
+        self.kept: list[tuple[str, list[int]]] = []
+        """Texts of released sequences that may still be there, with their tenants."""
 
     def slot(self, number: int) -> int:
         return sorted(self.held)[number % len(self.held)]
@@ -99,27 +110,32 @@ class CacheMachine(RuleBasedStateMachine):
         after["_free"] = vars(after["_free"])
         assert after == before
 
-    @rule(seed=st.integers(0, 11), length=st.integers(0, MAX_LENGTH))
-    def allocate(self, seed: int, length: int) -> None:
-        self.begin(text(seed, length), [])
+    @rule(seed=st.integers(0, 11), length=st.integers(0, MAX_LENGTH), tenant=st.sampled_from(["", "a"]))
+    def allocate(self, seed: int, length: int, tenant: str = "") -> None:
+        self.begin(text(seed, length), [], tenant)
 
     @precondition(lambda self: self.held)
     @rule(numbers=st.lists(st.integers(0, 9), min_size=1, max_size=3), more=st.integers(0, 9))
     def begin_beside(self, numbers: list[int], more: int) -> None:
         """With all of one that is there, and `more` tokens of its own."""
-        siblings = [self.slot(number) for number in numbers]
-        self.begin([*self.held[siblings[0]], *[0] * more][:MAX_LENGTH], siblings)
+        slots = [self.slot(number) for number in numbers]
+        tenant = self.tenants[slots[0]]
+        siblings = [slot for slot in slots if self.tenants[slot] == tenant]
+        self.begin([*self.held[siblings[0]], *[0] * more][:MAX_LENGTH], siblings, tenant)
 
-    def begin(self, wanted: list[int], siblings: list[int]) -> None:
+    def begin(self, wanted: list[int], siblings: list[int], tenant: str) -> None:
         if len(self.held) == NUM_SLOTS:
-            self.refused(lambda: self.cache.allocate(wanted, siblings), KVCacheFull)
+            self.refused(lambda: self.cache.allocate(wanted, siblings, tenant), KVCacheFull)
             return
-        asked = [self.held[slot] for slot in (self.held if self.enable_prefix_caching else siblings)]
-        kept = self.kept if self.enable_prefix_caching else []
+        shares = {tenant} if self.isolate_tenants else {"", "a"}
+        slots = self.held if self.enable_prefix_caching else siblings
+        asked = [self.held[slot] for slot in slots if self.tenants[slot] in shares]
+        kept = [text for whose, text in self.kept if whose in shares]
         length = len(wanted)
         best = min(max((common(other, wanted) for other in [*asked, *kept]), default=0), length - 1)
         sure = min(max((common(other, wanted) for other in asked), default=0), length - 1)
-        slot = self.cache.allocate(wanted, siblings)
+        slot = self.cache.allocate(wanted, siblings, tenant)
+        self.tenants[slot] = tenant
         assert slot == min(set(range(NUM_SLOTS)) - set(self.held))
         self.held[slot] = self.cache.token_ids(slot)
         got = self.written[slot] = self.cache.length(slot)
@@ -180,7 +196,7 @@ class CacheMachine(RuleBasedStateMachine):
         held = self.held.pop(slot)
         del self.written[slot]
         if keep and self.enable_prefix_caching:
-            self.kept.append(held)
+            self.kept.append((self.tenants[slot], held))
 
     @rule()
     def step(self) -> None:
@@ -259,11 +275,11 @@ def test_long_walks(num_cells: int, seed: int) -> None:
     """Finds what takes many steps."""
     rng = random.Random(seed)
     machine = CacheMachine()
-    machine.start(num_cells=num_cells, enable_prefix_caching=seed > 0)
+    machine.start(num_cells=num_cells, enable_prefix_caching=seed > 0, isolate_tenants=seed > 1)
     for _ in range(400):
         event, number, text_seed = rng.random(), rng.randrange(10), rng.randrange(12)
         if not machine.held or event < 0.2:
-            machine.allocate(seed=text_seed, length=rng.randrange(MAX_LENGTH + 1))
+            machine.allocate(seed=text_seed, length=rng.randrange(MAX_LENGTH + 1), tenant=rng.choice(["", "a"]))
         elif event < 0.6:
             count = rng.choice([1, 3, 20, 60, 100, MAX_LENGTH])
             machine.append(number=number, seed=text_seed, count=count, fails=rng.random() < 0.2, short=False)

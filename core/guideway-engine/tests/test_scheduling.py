@@ -353,3 +353,17 @@ def test_a_fork_shares_what_is_computed(
         with pytest.raises(UnsupportedCapability, match="best_of"):
             best.fork()
         best.wait()
+
+
+@pytest.mark.parametrize("isolate_tenants", [False, True])
+def test_tenants_share_prefixes_and_grammars_unless_they_are_isolated(
+    isolate_tenants: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = tokens(3, 100)
+    params = SamplingParams(max_tokens=4, constraint=Regex("[a-z]{3}"))
+    with engine(isolate_tenants=isolate_tenants, grammar=("llguidance",), grammar_host="inline") as built:
+        seen = forwards(built, monkeypatch)
+        first, again, other = (built.generate([prompt], params, tenants=tenant)[0] for tenant in ("a", "a", "b"))
+        assert first.token_ids == again.token_ids == other.token_ids
+        assert len([num_tokens for num_tokens in seen if num_tokens >= 100]) == (2 if isolate_tenants else 1)
+        assert len(built._runtime._mask._compiler._work._kept) == (2 if isolate_tenants else 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from threading import Lock
 from typing import TypeAlias
@@ -132,12 +133,23 @@ def enforcing_all(chosen: Chosen, constraint: Constraint) -> list[Candidate]:
 
 class CandidateCache:
     """The answers of `choose` for the last constraints, which come again and again: reading a schema takes longer than
-    many a step. May be asked from several threads at once."""
+    many a step. May be asked from several threads at once. Those of other tenants count as not known where that
+    `isolates_tenants`."""
 
-    def __init__(self, strategies: Mapping[str, GrammarStrategy]) -> None:
+    def __init__(self, strategies: Mapping[str, GrammarStrategy], *, isolates_tenants: bool = False) -> None:
         self._strategies = strategies
-        self._known: OrderedDict[tuple[str | None, str, bytes], Chosen] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str | None, str, bytes], Chosen] = OrderedDict()
         self._lock = Lock()
+        self._isolates_tenants = isolates_tenants
+        self._tenant = ""
+
+    def of(self, tenant: str) -> CandidateCache:
+        """Return the cache as a tenant sees it."""
+        if not self._isolates_tenants:
+            return self
+        theirs = copy(self)
+        theirs._tenant = tenant
+        return theirs
 
     def check_bytes(self, constraint: Constraint) -> None:
         """Raise `LimitExceeded` for a text that no strategy takes, before it is read."""
@@ -145,17 +157,17 @@ class CandidateCache:
 
     def __contains__(self, constraint: Constraint) -> bool:
         """Return whether it came before, and was well formed. Raises `InvalidGrammar`."""
-        return _key(constraint) in self._known
+        return (self._tenant, *_key(constraint)) in self._known
 
     def chosen(self, constraint: Constraint) -> Chosen:
         """Return what `choose` says. Raises what it raises."""
-        key = _key(constraint)
+        key = (self._tenant, *_key(constraint))
         found = self._known.get(key)
         if found is None:
             found = choose(constraint, self._strategies)
             _, kind, digest = found.candidates[0].key
             with self._lock:
-                self._known[key] = self._known[constraint.strategy, kind, digest] = found
+                self._known[key] = self._known[self._tenant, constraint.strategy, kind, digest] = found
                 while len(self._known) > MAX_CONSTRAINTS:
                     self._known.popitem(last=False)
         return found

@@ -64,10 +64,11 @@ class Compilation:
 
 
 class Compiler:
-    """Compiles constraints. Equal ones in flight share one compilation, finished ones a cache bounded by bytes."""
+    """Compiles constraints. Equal ones in flight share one compilation, finished ones a cache bounded by bytes. With
+    `isolates_tenants`, equal ones are those of one tenant."""
 
-    def __init__(self, threads: Threads, at_work: AtWork, cache_bytes: int) -> None:
-        self._work: SharedWork[Made] = SharedWork(threads, at_work, cache_bytes, CACHE_BYTES)
+    def __init__(self, threads: Threads, at_work: AtWork, cache_bytes: int, *, isolates_tenants: bool = False) -> None:
+        self._work: SharedWork[Made] = SharedWork(threads, at_work, cache_bytes, CACHE_BYTES, isolates=isolates_tenants)
 
     @property
     def held_bytes(self) -> int:
@@ -116,7 +117,7 @@ class Compiler:
 
         def leave(future: Future[Compilation]) -> None:
             if future.cancelled() and (submitted := shared()) is not None:
-                self._work.leave(key, submitted)
+                self._work.leave(key, submitted, tenant)
 
         compilation.add_done_callback(leave)
 
@@ -149,9 +150,11 @@ class Shortest:
     """Finds the shortest outputs of constraints in the threads that compile, so that no step waits for a search: each
     once, as compilations are."""
 
-    def __init__(self, threads: Threads, at_work: AtWork, context: ModifierContext) -> None:
+    def __init__(
+        self, threads: Threads, at_work: AtWork, context: ModifierContext, *, isolates_tenants: bool = False
+    ) -> None:
         self._context = context
-        self._work: SharedWork[int | None] = SharedWork(threads, at_work, MAX_VALUES)
+        self._work: SharedWork[int | None] = SharedWork(threads, at_work, MAX_VALUES, isolates=isolates_tenants)
         self._own = threading.local()
         """The lexicon of each thread: a search that hangs keeps no other one waiting."""
 
@@ -212,7 +215,7 @@ class Shortest:
 
         def leave(future: Future[Compilation]) -> None:
             if future.cancelled() and (submitted := shared()) is not None:
-                self._work.leave(key, submitted)
+                self._work.leave(key, submitted, tenant)
 
         found.add_done_callback(leave)
 
@@ -228,12 +231,20 @@ class Shortest:
 class RequestCompiler:
     """Compiles what a request needs before it starts: its constraint, then, with that, what each modifier asks for."""
 
-    def __init__(self, modifiers: ModifierSet, owner: str, threads: Threads, at_work: AtWork) -> None:
+    def __init__(
+        self,
+        modifiers: ModifierSet,
+        owner: str,
+        threads: Threads,
+        at_work: AtWork,
+        *,
+        isolates_tenants: bool = False,
+    ) -> None:
         self._modifiers = modifiers
         self._owner = owner
         """The name of the modifier that is given the compiled constraint."""
         self._compiling = [m for m in modifiers.all if class_of(m).compile is not LogitModifier.compile]
-        self._work: SharedWork[Any] = SharedWork(threads, at_work, MAX_VALUES)
+        self._work: SharedWork[Any] = SharedWork(threads, at_work, MAX_VALUES, isolates=isolates_tenants)
 
     def submit(self, request: Request, constraint: Future[Compilation] | None) -> Future[Compiled] | None:
         """Compile what each `start` is given; `constraint` is the request's, which is under way. None: nothing has to

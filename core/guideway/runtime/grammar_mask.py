@@ -73,10 +73,12 @@ class GrammarMask(LogitModifier[GrammarState]):
         shortest: Shortest,
         context: ModifierContext,
         stopwatch: Stopwatch,
+        *,
+        isolates_tenants: bool = False,
     ) -> None:
         super().__init__({}, context)
         self._stopwatch = stopwatch
-        self.known = CandidateCache(strategies)
+        self.known = CandidateCache(strategies, isolates_tenants=isolates_tenants)
         """The constraints that came last."""
         self.mask_rows = MaskRows(num_words(context.vocabulary.logits_width), stopwatch)
         self._compiler = compiler
@@ -89,7 +91,7 @@ class GrammarMask(LogitModifier[GrammarState]):
     ) -> Future[Compilation]:
         """Start compiling what a request asks for, and look for its shortest output then where that is `wanted`. Raises
         `UnsupportedGrammar` at once if no strategy will take it, or none enforces all of it and it is to be."""
-        chosen = self.known.chosen(constraint)
+        chosen = self.known.of(request.tenant).chosen(constraint)
         in_full = request.params.on_unenforced == "refuse"
         candidates = enforcing_all(chosen, constraint) if in_full else chosen.candidates
         compilation = self._compiler.submit(candidates, constraint, request.tenant)

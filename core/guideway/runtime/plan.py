@@ -50,6 +50,8 @@ class RuntimePlan:
     modifier_host: Literal["process", "inline"] = "inline"
     """The place where modifiers keep their states: in hosts, or in this process. One that no entry point names, or that
     compiles with grammars which are in this process, is inline."""
+    isolate_tenants: bool = False
+    """True if requests of one tenant use nothing that was compiled for another."""
     host_environment: Sequence[str] = ()
     """Environment variables that hosts are given beside the usual ones, as patterns."""
     sits_out: bool = False
@@ -88,6 +90,7 @@ class RuntimePlan:
                     reasoning=self.reasoning,
                     on_unenforced=self.on_unenforced,
                     canonical=self.canonical,
+                    isolate_tenants=self.isolate_tenants,
                     modifier_hosts=modifier_hosts,
                 )
 

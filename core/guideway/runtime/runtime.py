@@ -115,6 +115,7 @@ class Runtime:
         on_unenforced: OnUnenforced = "report",
         modifier_hosts: ModifierHosts | None = None,
         canonical: bool = False,
+        isolate_tenants: bool = False,
     ) -> None:
         self.context = context
         self._whitespace = whitespace
@@ -143,9 +144,9 @@ class Runtime:
         self._modifier_threads = Threads("guideway-modifiers", compile_threads, reserve=True, deadline=compiling)
         """Threads of their own, so that no request waits for another one's constraint."""
         stopwatch = Stopwatch(Deadline.of_processor(limits.step_seconds, limits))
-        compiler = Compiler(self._threads, self._at_work, cache_bytes)
-        shortest = Shortest(self._threads, self._at_work, context)
-        self._mask = GrammarMask(strategies, compiler, shortest, context, stopwatch)
+        compiler = Compiler(self._threads, self._at_work, cache_bytes, isolates_tenants=isolate_tenants)
+        shortest = Shortest(self._threads, self._at_work, context, isolates_tenants=isolate_tenants)
+        self._mask = GrammarMask(strategies, compiler, shortest, context, stopwatch, isolates_tenants=isolate_tenants)
         check_names(modifiers)
         waiting = frozenset(modifier_hosts.modifiers if modifier_hosts is not None else ())
         waiting |= {ReasoningGate.name} if grammar_hosts is not None else set()
@@ -155,7 +156,9 @@ class Runtime:
         self._own = [self._mask] if self._gate is None else [self._gate, self._mask]
         self._modifiers = ModifierSet([*self._own, *modifiers], context, offers, limits, stopwatch, waiting)
         self._request_seconds = limits.request_seconds
-        self._compiler = RequestCompiler(self._modifiers, self._mask.name, self._modifier_threads, self._at_work)
+        self._compiler = RequestCompiler(
+            self._modifiers, self._mask.name, self._modifier_threads, self._at_work, isolates_tenants=isolate_tenants
+        )
         self._by_name = {m.name: m for m in modifiers}
         self._validation = ValidationContext(
             model=model,
@@ -635,7 +638,7 @@ class Runtime:
             request,
             self.context.vocabulary,
             self._validation,
-            self._mask.known,
+            self._mask.known.of(request.tenant),
             self._whitespace,
             self._on_unenforced,
         )

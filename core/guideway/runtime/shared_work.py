@@ -70,9 +70,12 @@ class _UnderWay(Generic[T]):
 
 class SharedWork(Generic[T]):
     """Work for threads: what has equal keys and is under way is one, and values are kept for later, as many as weigh
-    `capacity` together; the one that was used longest ago goes first."""
+    `capacity` together; the one that was used longest ago goes first. With `isolates` owners share nothing."""
 
-    def __init__(self, threads: Threads, at_work: AtWork, capacity: int, gauge: Gauge | None = None) -> None:
+    def __init__(
+        self, threads: Threads, at_work: AtWork, capacity: int, gauge: Gauge | None = None, *, isolates: bool = False
+    ) -> None:
+        self._isolates = isolates
         self._gauge = gauge
         """The gauge of the weights of all values kept by all."""
         self._threads = threads
@@ -100,6 +103,7 @@ class SharedWork(Generic[T]):
         weighs. None is no key, and nothing is shared. After `close` the future is cancelled. Raises what comparing keys
         raises. `interrupt` ends work that has begun, where that can be done."""
         future: Future[T] = Future()
+        key = self._own(key, owner)
         with self._lock:
             if self._closed:
                 future.cancel()
@@ -126,9 +130,10 @@ class SharedWork(Generic[T]):
         submitted.add_done_callback(partial(self._give_up, key, future))
         return future
 
-    def leave(self, key: Hashable, future: Future[T]) -> None:
+    def leave(self, key: Hashable, future: Future[T], owner: str = "") -> None:
         """One of those who were given `future` for `key` waits no more. With the last one work that has not begun is
         dropped, and work that has is interrupted, where that can be done."""
+        key = self._own(key, owner)
         with self._lock:
             known = self._under_way.get(key)
             if known is None or known.future is not future:
@@ -149,6 +154,10 @@ class SharedWork(Generic[T]):
             pending = list(self._under_way.values())
         for work in pending:
             work.future.cancel()
+
+    def _own(self, key: Hashable | None, owner: str) -> Hashable | None:
+        """Return the key under which an owner finds what has this key."""
+        return (owner, key) if self._isolates and key is not None else key
 
     def _give_up(self, key: Hashable | None, future: Future[T], submitted: Future[None]) -> None:
         """Let nobody wait for work that missed its deadline, or will have no thread."""

@@ -106,6 +106,7 @@ def assemble(config: EngineConfig, plugins: Plugins | None = None, *, worker: st
             grammar_host=config.grammar_host,
             modifier_host=config.modifier_host,
             host_environment=config.host_environment,
+            isolate_tenants=config.isolate_tenants,
             limits=config.limits,
             sits_out=config.forced_tokens != "canonical",  # its tokens are a function of what must come, not of time
             whitespace=config.whitespace,
@@ -242,6 +243,7 @@ def _cache(config: EngineConfig, max_length: int) -> KVCache:
         num_cells=num_cells,
         max_length=max_length,
         enable_prefix_caching=config.enable_prefix_caching,
+        isolate_tenants=config.isolate_tenants,
     )
 
 

@@ -88,6 +88,7 @@ class EngineArguments(TypedDict, total=False):
     kv_cache_tokens: int | None
     max_num_batched_tokens: int
     enable_prefix_caching: bool
+    isolate_tenants: bool
     max_waiting: int
     num_speculative_tokens: int
     forced_tokens: Literal["exact", "canonical", "off"]

@@ -86,6 +86,9 @@ class EngineSettings:
     """The most tokens that pass through the model in one step; long prompts are computed in pieces of this size."""
     enable_prefix_caching: bool = True
     """True if prompts that begin alike share what was computed; changes speed, never tokens."""
+    isolate_tenants: bool = False
+    """True if requests of one tenant use neither prefixes nor grammars that were computed for another: how fast they
+    are tells nothing of the others."""
     max_waiting: Positive = 1024
     """The sequences that may wait before more of the same or a lower priority are turned away."""
     num_speculative_tokens: Annotated[int, Range(0)] = 0

@@ -45,6 +45,9 @@ class GuestConfig:
     vLLM itself always are."""
     modifier_host: Literal["inline", "process"] = "inline"
     """The place where modifiers keep their states: in modifier hosts, or in vLLM's own processes."""
+    isolate_tenants: bool = False
+    """True if requests of one tenant use neither prefixes nor grammars that were computed for another: the tenant is
+    part of the request's ``cache_salt``."""
     host_environment: Names = ()
     """Environment variables that hosts are given beside the usual ones, as patterns: ``LMFE_*``."""
     compile_threads: Annotated[int, Range(1)] = 2

@@ -183,6 +183,8 @@ class FrontEnd:
                 tenant=ours.tenant,
             )
         )
+        if self._config.isolate_tenants:
+            request.cache_salt = repr((ours.tenant, request.cache_salt))
         acting = yield from self._tried(ours, None if ours.params.constraint is None else bans_of(params))
         late = [name for name in acting if self._modifiers[name].stage in (Stage.POST_WARP, Stage.SAMPLE)]
         if acting and request.prompt_embeds is not None:

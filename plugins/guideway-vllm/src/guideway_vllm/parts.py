@@ -102,6 +102,7 @@ def build_runtime(
         grammar_host=config.grammar_host,
         modifier_host=config.modifier_host,
         host_environment=config.host_environment,
+        isolate_tenants=config.isolate_tenants,
         limits=config.limits,
         sits_out=not front_end and can_sit_out(vllm_config),
         on_unenforced=config.on_unenforced,

@@ -50,6 +50,8 @@ class _Holder:
     region: Region | None
     written: int
     """The number of the region's cells that may hold something, those of tokens cut or never counted included."""
+    tenant: str
+    """The tenant that they were computed for; empty where tenants share prefixes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,15 @@ class KVCache:
     sequence alone always fits. Every method that takes a slot raises `KVCacheError` if it is not allocated.
     """
 
-    def __init__(self, *, num_slots: int, num_cells: int, max_length: int, enable_prefix_caching: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        num_slots: int,
+        num_cells: int,
+        max_length: int,
+        enable_prefix_caching: bool = True,
+        isolate_tenants: bool = False,
+    ) -> None:
         if num_slots < 1:
             raise InvalidConfiguration(f"num_slots must be at least 1, not {num_slots}", field="num_slots")
         if max_length < 1:
@@ -89,6 +99,7 @@ class KVCache:
         self.max_length = max_length
         """The most tokens one sequence can hold."""
         self._enable_prefix_caching = enable_prefix_caching
+        self._isolate_tenants = isolate_tenants
         self._min_region = min(MIN_REGION, power_of_two(max_length))
         share = power_of_two(num_cells // num_slots + 1) // 2  # the power of two at or below
         self._usual_region = max(self._min_region, min(share, power_of_two(max_length)))
@@ -102,20 +113,22 @@ class KVCache:
         """Return the number of free slots."""
         return self.num_slots - len(self._slots)
 
-    def allocate(self, token_ids: Sequence[int] = (), siblings: Sequence[int] = ()) -> int:
+    def allocate(self, token_ids: Sequence[int] = (), siblings: Sequence[int] = (), tenant: str = "") -> int:
         """The lowest free slot, now another sequence's. Raises `KVCacheFull` if there is none.
 
         It begins with the longest prefix of `token_ids`, short of the last of them, that another slot or a kept
         region holds, if that is long enough to be worth it and there is room: see `length`. Without prefix caching
-        only `siblings` count, slots of the same request.
+        only `siblings` count, slots of the same request; where tenants are isolated, only what is the `tenant`'s.
         """
         slot = self._free_slot()
+        tenant = tenant if self._isolate_tenants else ""
         holders = [self._holder(sibling) for sibling in siblings]
         if self._enable_prefix_caching:
-            holders = [*self._kept.values(), *self._slots.values()]
+            everything = (*self._kept.values(), *self._slots.values())
+            holders = [holder for holder in everything if holder.tenant == tenant]
         source, length = _longest_prefix(holders, list(token_ids))
         if source is None or source.region is None:
-            self._slots[slot] = _Holder([], None, 0)
+            self._slots[slot] = _Holder([], None, 0, tenant)
             return slot
         kept = source.region.start in self._kept
         prefix = list(token_ids[:length])
@@ -127,14 +140,14 @@ class KVCache:
             if kept:
                 room.kept[source.region.start] = room.kept.pop(source.region.start)  # the most recently used
             copied = Copy(source.region.start, room.region.start, length)
-            self._commit(room, {slot: _Holder(prefix, room.region, length)}, (copied,))
+            self._commit(room, {slot: _Holder(prefix, room.region, length, tenant)}, (copied,))
         elif kept:
             others = {start: other for start, other in self._kept.items() if other is not source}
             pending = self._pending_with(_clear(source.region.start + length, source.written - length))
-            holder = _Holder(prefix, source.region, length)
+            holder = _Holder(prefix, source.region, length, tenant)
             self._kept, self._pending, self._slots[slot] = others, pending, holder
         else:
-            self._slots[slot] = _Holder([], None, 0)
+            self._slots[slot] = _Holder([], None, 0, tenant)
         return slot
 
     def length(self, slot: int) -> int:
@@ -180,13 +193,13 @@ class KVCache:
                 "release or truncate another"
             )
         if old is None or old.start == room.region.start:
-            self._commit(room, {slot: _Holder(holder.token_ids, room.region, needed)}, ())
+            self._commit(room, {slot: replace(holder, region=room.region, written=needed)}, ())
             return
         # The new region may contain the old one, but what is copied ends before that: it starts at least its own size
         # after.
         copied = (Copy(old.start, room.region.start, length),) if length else ()
         moves = (*copied, *_clear(old.start, holder.written))
-        self._commit(room, {slot: _Holder(holder.token_ids, room.region, needed)}, moves)
+        self._commit(room, {slot: replace(holder, region=room.region, written=needed)}, moves)
 
     def advance(self, slot: int, token_ids: Sequence[int]) -> None:
         """Count `token_ids` as computed in reserved room."""
@@ -209,7 +222,7 @@ class KVCache:
             del holder.token_ids[length:]
         elif holder.region is not None:
             free, pending = self._freed(holder)
-            self._free, self._pending, self._slots[slot] = free, pending, _Holder([], None, 0)
+            self._free, self._pending, self._slots[slot] = free, pending, _Holder([], None, 0, holder.tenant)
 
     def release(self, slot: int, *, keep: bool = False) -> None:
         """Free `slot`. With `keep` its tokens stay as a prefix for later ones until their room is needed."""
@@ -221,7 +234,7 @@ class KVCache:
             free = self._free.copy()
             region = self._trim(holder.region, length, free)
             pending = self._pending_with(_clear(region.start + region.size, holder.written - region.size))
-            kept = _Holder(holder.token_ids, region, min(holder.written, region.size))
+            kept = replace(holder, region=region, written=min(holder.written, region.size))
             self._free, self._pending, self._kept[region.start] = free, pending, kept
             del self._slots[slot]
         else:
@@ -243,7 +256,8 @@ class KVCache:
 
     def forget(self) -> None:
         """The tensors are gone: every slot holds nothing, nothing is kept, and moves are numbered from 0 again."""
-        free, slots = BuddyAllocator(self.num_cells), {slot: _Holder([], None, 0) for slot in self._slots}
+        free = BuddyAllocator(self.num_cells)
+        slots = {slot: _Holder([], None, 0, holder.tenant) for slot, holder in self._slots.items()}
         self._free, self._slots, self._kept, self._pending = free, slots, {}, (0, ())
 
     def _holder(self, slot: int) -> _Holder:

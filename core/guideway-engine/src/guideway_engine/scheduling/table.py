@@ -185,9 +185,9 @@ class SequenceTable:
         computed."""
         group, scored = sequence.group, sequence.group.prompt_logprobs
         if which == 0 and sequence.index == 0 and scored is not None and len(scored) < len(group.prompts[0]):
-            return self._cache.allocate()
+            return self._cache.allocate(tenant=sequence.tenant)
         siblings = [sibling.slots[which] for sibling in group.sequences if sibling.slots]
-        return self._cache.allocate(sequence.tokens(which, 0, sequence.length(which)), siblings)
+        return self._cache.allocate(sequence.tokens(which, 0, sequence.length(which)), siblings, sequence.tenant)
 
     def _forget(self, sequence: SequenceState) -> None:
         """Take out one that has ended. Calling it twice is fine."""
