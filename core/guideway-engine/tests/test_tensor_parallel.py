@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
+import pickle
 import random
 import shutil
+import socket
+import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +62,49 @@ def test_each_worker_keeps_a_part_and_they_have_to_fit_together(sharers: Process
             assert shapes == [(32, 64), (150, 64)], "half of the query heads, half of the vocabulary"
     with pytest.raises(InvalidConfiguration, match="they compute something else than one does"):
         sharers.submit("share", [0, 1], False).results()
+
+
+@pytest.mark.slow  # see above
+def test_strangers_reach_workers_from_this_machine_alone_and_are_not_obeyed(
+    sharers: ProcessExecutor, tmp_path: Path
+) -> None:
+    sharers.submit("share", [0, 0], False).results()
+    places = listening(*(process.popen.pid for process in sharers._group._processes))
+    assert places
+    assert {ipaddress.ip_address(host).is_loopback for host, _ in places} == {True}
+    executed = tmp_path / "executed"
+    data = pickle.dumps(Executed(executed))
+    for place in places:
+        for said in (b"", data, len(data).to_bytes(8, "little") + data, struct.pack("!Q", len(data)) + data):
+            with suppress(OSError), socket.create_connection(place, timeout=30) as end:
+                end.sendall(said)
+    assert not executed.exists()
+    sharers.submit("share", [0, 0], True).results()
+
+
+class Executed:
+    """What leaves a file where it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self._file,)
+
+
+def listening(*pids: int) -> set[tuple[str, int]]:
+    """The TCP sockets at which these processes listen: host and port."""
+    links = (str(link.readlink()) for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir())
+    inodes = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text("utf-8").splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == "0A" and rest[5] in inodes:
+                host, port = local.split(":")
+                words = struct.unpack(f">{len(host) // 8}I", bytes.fromhex(host))
+                found.add((str(ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))), int(port, 16)))
+    return found
 
 
 def outputs(config: dict[str, Any]) -> list[tuple[int, ...]]:

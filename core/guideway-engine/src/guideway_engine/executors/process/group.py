@@ -354,5 +354,7 @@ def _environment(num_workers: int) -> dict[str, str]:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
         }
+        # gloo would take the address of the machine's name, where others may connect
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_workers)))
     return environment

@@ -7,6 +7,8 @@ has to compute what the whole one did before it is used.
 
 from __future__ import annotations
 
+import os
+import socket
 from math import gcd
 from typing import Any
 
@@ -35,7 +37,8 @@ def share(model: PreTrainedModel, rank: int, num_workers: int) -> PreTrainedMode
     _check_heads(model, num_workers)
     expected = _trial(model)
     if not distributed.is_initialized():
-        distributed.init_process_group("gloo", rank=rank, world_size=num_workers)
+        store = _store(rank, num_workers)
+        distributed.init_process_group("gloo", store=store, rank=rank, world_size=num_workers)
     _untie(model)
     try:
         shared = _distributed(model, num_workers)
@@ -46,6 +49,14 @@ def share(model: PreTrainedModel, rank: int, num_workers: int) -> PreTrainedMode
     if found.shape != expected.shape or not bool((found - expected).abs().max() <= tolerance):
         raise _refused(model, num_workers, "by transformers' plan for it they compute something else than one does")
     return shared
+
+
+def _store(rank: int, num_workers: int) -> distributed.Store:
+    """Return where workers find each other. The first of them listens at that address alone: torch by itself would
+    listen at every address of the machine."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    listening = socket.create_server((host, port)).detach() if rank == 0 else None
+    return distributed.TCPStore(host, port, num_workers, is_master=rank == 0, master_listen_fd=listening)
 
 
 def leave() -> None:
