@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from signal import SIGINT, SIGTERM, default_int_handler, getsignal
+from signal import default_int_handler, getsignal, valid_signals
 from threading import current_thread, get_ident, main_thread
 from time import monotonic
 from traceback import clear_frames
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any, TypeVar
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "passable",
     "printable",
     "quoted",
+    "record_progress",
     "text_of",
     "without_frames",
 ]
@@ -206,11 +208,43 @@ def contain(error: BaseException) -> None:
     are no `Exception`, and calls this first. A wish to stop is what a signal's handler raises, amid whatever the main
     thread does: Ctrl-C's KeyboardInterrupt, or the SystemExit of a handler that ends the program. In any other thread,
     and where the handlers raise nothing, as in workers' processes and under an event loop, they are the plugin's.
+
+    Python's own handler of Ctrl-C leaves no trace, so a KeyboardInterrupt of a plugin passes as well, but once: where
+    the host does again what was interrupted, and the same ``raise`` statement interrupts that, it is the plugin's.
     """
     if not isinstance(error, KeyboardInterrupt | SystemExit) or current_thread() is not main_thread():
         return
-    if any(_may_have_raised(getsignal(number), error) for number in (SIGINT, SIGTERM)):
-        raise error
+    handlers = [getsignal(number) for number in valid_signals()]
+    origin = None
+    if not any(_raised(handler, error) for handler in handlers):
+        if default_int_handler not in handlers or not isinstance(error, KeyboardInterrupt):
+            return
+        origin, depth = _raise_statement(error), _depth()
+        is_passing = depth < getattr(error, PASSED, 0)  # hosts further out are asked as well
+        setattr(error, PASSED, depth)
+        if origin is not None and origin == INTERRUPTED.origin and not is_passing:
+            return
+    INTERRUPTED.origin = origin
+    raise error
+
+
+def record_progress() -> None:
+    """What was interrupted has been done: a host calls this at the end of a step."""
+    INTERRUPTED.origin = None
+
+
+@dataclass(slots=True)
+class _Interrupted:
+    """The last wish to stop that passed."""
+
+    origin: tuple[CodeType, int] | None = None
+    """The ``raise`` statement that it came from; None: it came from a signal, or from no such statement."""
+
+
+INTERRUPTED = _Interrupted()
+
+PASSED = "_guideway_passed"
+"""The attribute of an interrupt that has passed: how deep in the stack that was."""
 
 
 CALLS: dict[int, blame] = {}
@@ -299,15 +333,35 @@ def _close(plugin: str, close: Callable[[], object]) -> None:
         log.exception("%s failed in close", plugin)
 
 
-def _may_have_raised(handler: Any, error: BaseException) -> bool:
-    if handler is default_int_handler:  # Python's own leaves no frame: what a plugin raises looks just the same
-        return isinstance(error, KeyboardInterrupt)
+def _raised(handler: Any, error: BaseException) -> bool:
+    """Return whether `error` came through a signal's handler."""
     while isinstance(handler, partial):
         handler = handler.func
     code, trace = getattr(handler, "__code__", None), error.__traceback__
     while trace is not None and trace.tb_frame.f_code is not code:
         trace = trace.tb_next
     return trace is not None
+
+
+def _depth() -> int:
+    """The number of frames on the stack."""
+    frame, count = sys._getframe(), 0
+    while frame.f_back is not None:
+        frame, count = frame.f_back, count + 1
+    return count
+
+
+def _raise_statement(error: BaseException) -> tuple[CodeType, int] | None:
+    """The ``raise`` statement that `error` came from, by its code and place there. No signal arrives in one."""
+    import dis  # for the rare interrupt
+
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or trace.tb_lasti < 0:
+        return None
+    code = trace.tb_frame.f_code
+    return (code, trace.tb_lasti) if dis.opname[code.co_code[trace.tb_lasti]] == "RAISE_VARARGS" else None
 
 
 def quoted(names: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -434,13 +435,17 @@ class ModifierSet:
         return ActiveSequence(journal, compiled, states, acting, stateful, unenforced)
 
     def _release(self, states: list[tuple[LogitModifier[Any], Any]]) -> None:
-        for modifier, state in states:
-            try:
-                modifier.release(state)
-            except BaseException as error:
-                contain(error)
-                plugin = self._plugin(modifier, state)
-                log.warning("%s failed in release; its sequence had ended", plugin, exc_info=True)
+        with ExitStack() as last_first:  # a wish to stop waits for the last
+            for modifier, state in reversed(states):
+                last_first.callback(self._release_one, modifier, state)
+
+    def _release_one(self, modifier: LogitModifier[Any], state: Any) -> None:
+        try:
+            modifier.release(state)
+        except BaseException as error:
+            contain(error)
+            plugin = self._plugin(modifier, state)
+            log.warning("%s failed in release; its sequence had ended", plugin, exc_info=True)
 
     def _refusal(self, sequence: ActiveSequence, modifier: LogitModifier[Any], state: Any, outcome: Outcome) -> Fault:
         """Whose failure it is that `modifier` refused tokens: one that it had forbidden was made possible by what acted

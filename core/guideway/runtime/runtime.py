@@ -53,6 +53,7 @@ from guideway.errors import (
     blame,
     close_each,
     contain,
+    record_progress,
     text_of,
 )
 from guideway.pipeline.context import combined_bitmask
@@ -551,6 +552,13 @@ class Runtime:
         are not looked at. A sequence whose outcome is ``fail`` has its `fault`, and its tokens of this step are not
         final.
         """
+        outcomes = self._accept_step(batch, token_ids, output)
+        record_progress()
+        return outcomes
+
+    def _accept_step(
+        self, batch: StepBatch, token_ids: Sequence[Sequence[int]], output: StepOutput | None
+    ) -> list[Outcome]:
         sequences, first_rows = self._slots.running(batch), batch.row_start.tolist()
         if not self._late:
             return self._accept(sequences, first_rows, token_ids, output)

@@ -379,8 +379,8 @@ class Scheduler:
         steps alone ends."""
         culprit = self._recovery.record_loss(error, [work.sequence for work in works])
         if culprit is not None:
-            reason = WorkerLost(f"{error}, as twice before in steps of this request, which ran alone then")
-            self._table.end(culprit, FinishReason.INTERNAL_ERROR, reason)
+            reason = f"{error}; it is the third such loss in a step of this request, and the second while it ran alone"
+            self._table.end(culprit, FinishReason.INTERNAL_ERROR, WorkerLost(reason))
 
     def _advance_workers(self, seconds: float) -> bool:
         """Bring lost workers back, which hold nothing, waiting at most so long. Returns whether they are there. If no
