@@ -26,8 +26,8 @@ __all__ = ["GROUP", "HELP", "OURS", "Command", "find", "installed"]
 GROUP = "guideway.commands"
 HELP = "help"
 """The command that the program has by itself."""
-OURS = "guideway"
-"""The distribution whose commands stay usable if others claim their names: one of them tells of that."""
+OURS = ("guideway", "guideway-engine", "guideway-conformance")
+"""The distributions whose commands are theirs, whoever else claims the names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,21 @@ class Command:
 
     def add_to(self, subparsers: _SubParsersAction[Any]) -> None:
         """Import it and let it add its parser. Raises `PluginConflict` and `PluginLoadError`."""
-        if len(self.distributions) > 1 and OURS not in self.distributions:
+        if len(self.distributions) > 1 and self.owner is None:
             claims = " and ".join(self.distributions)
             raise PluginConflict(f"the command {self.name!r} is claimed by {claims}: uninstall one", plugin=self.name)
-        with blame(self.distributions[0], f"while it added the command {self.name!r}", error=PluginLoadError):
+        with blame(
+            self.owner or self.distributions[0], f"while it added the command {self.name!r}", error=PluginLoadError
+        ):
             importlib_metadata.EntryPoint(self.name, self.value, GROUP).load()(subparsers)
             parser = subparsers.choices.get(self.name)
             if parser is None or not callable(parser.get_default("run")):
                 raise LookupError(f"{self.value} must add a parser named {self.name!r} that sets run to a function")
+
+    @property
+    def owner(self) -> str | None:
+        """The one of `OURS` that brings it, if one does."""
+        return next((name for name in OURS if name in self.distributions), None)
 
     def summary(self) -> str:
         """Say what it does, in the words of its module; empty if that cannot be read."""
@@ -64,8 +71,9 @@ class Command:
 
 def find(name: str) -> Command | None:
     """The command of that name; None if none is installed."""
-    # those of our own distribution are found without a look at all others
-    return _found(importlib_metadata.distributions(name=OURS)).get(name) or installed().get(name)
+    # ours are found without a look at all others
+    ours = (_found(importlib_metadata.distributions(name=each)).get(name) for each in OURS)
+    return next(filter(None, ours), None) or installed().get(name)
 
 
 def installed() -> dict[str, Command]:
@@ -75,17 +83,17 @@ def installed() -> dict[str, Command]:
 
 
 def _found(distributions: Iterable[Any]) -> dict[str, Command]:
-    found: dict[str, dict[str, str]] = {HELP: {OURS: ""}}
+    found: dict[str, dict[str, str]] = {HELP: {OURS[0]: ""}}
     for dist in distributions:
         try:
             text = dist.read_text("entry_points.txt")
             if text and GROUP in text:  # few distributions have any
                 for group, name, value in entries(text):
-                    if group == GROUP:
+                    if group == GROUP and name and value:
                         found.setdefault(name, {}).setdefault(normalize(headers(dist)["name"][0]), value)
         except Exception:
             continue
     return {
-        name: Command(name, values.get(OURS, next(iter(values.values()))), tuple(sorted(values)))
+        name: Command(name, next(values[each] for each in (*OURS, *values) if each in values), tuple(sorted(values)))
         for name, values in sorted(found.items())
     }

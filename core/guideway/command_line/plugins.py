@@ -20,7 +20,7 @@ from typing import Any
 import importlib_metadata
 
 from guideway.api import CONTRACT
-from guideway.command_line.commands import OURS, installed
+from guideway.command_line.commands import installed
 from guideway.command_line.terminal import print_json, print_table
 from guideway.plugins.index import PluginIndex, PluginRecord, Problem
 from guideway.plugins.kinds import KINDS, normalize
@@ -208,7 +208,7 @@ def _claimed_twice() -> list[Problem]:
             "conflict",
             f"command {command.name}",
             f"the command {command.name!r} is claimed by {' and by '.join(command.distributions)}",
-            f"uninstall {' or '.join(name for name in command.distributions if name != OURS)}",
+            f"uninstall {' or '.join(name for name in command.distributions if name != command.owner)}",
         )
         for command in installed().values()
         if len(command.distributions) > 1

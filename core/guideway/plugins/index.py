@@ -132,9 +132,17 @@ class _Scan:
 
     def distribution(self, found: _Copy) -> None:
         """Every copy of a distribution, of which `found` is the first one with entries of ours. Python imports from
-        the first of all on the path, with entries or without."""
+        the first of all on the path, with entries or without. A distribution is called as its metadata folder is: one
+        whose metadata names another, as `found` may, would hide that one."""
         dists = list(importlib_metadata.distributions(name=found.name, **self.where))
-        active, *others = (self.copies(found.name, dists) if len(dists) > 1 else ()) or (found,)
+        is_one = found.text in map(_entry_points, dists)
+        if not is_one:
+            why = f"its folder is not called {found.name!r}, as its metadata is"
+            self.problems.append(_unreadable(found.location, why))
+        copies = (found,) if is_one and len(dists) == 1 else self.copies(found.name, dists)
+        if not copies:
+            return
+        active, *others = copies
         for record in active.records:
             (self.records if record.group == GROUP else self.foreign).append(record)
         self.problems += active.problems
@@ -165,15 +173,7 @@ class _Scan:
         return tuple(copies.values())
 
     def unreadable(self, dist: Any, error: Exception) -> None:
-        place = _location(dist)
-        self.problems.append(
-            Problem(
-                "unreadable-metadata",
-                place,
-                f"the metadata of a distribution in {place} cannot be read: {type(error).__name__}: {error}",
-                "reinstall the distribution",
-            )
-        )
+        self.problems.append(_unreadable(_location(dist), f"{type(error).__name__}: {error}"))
 
 
 class _Copy:
@@ -183,7 +183,7 @@ class _Copy:
     def __init__(self, dist: Any, entry_points: str, digests: Digests) -> None:
         facts = headers(dist)
         self.name, self.version = normalize(facts["name"][0]), facts["version"][0]
-        self.location = _location(dist)
+        self.location, self.text = _location(dist), entry_points
         self.records: list[PluginRecord] = []
         self.problems: list[Problem] = []
         editable = project_folder(dist)
@@ -205,6 +205,11 @@ class _Copy:
                 code, what, fix = complaint
                 message = f"entry {name!r} of {self.name} {self.version} at {self.location} {what}"
                 self.problems.append(Problem(code, f"{self.name}/{name}", message, fix))
+
+
+def _unreadable(place: str, why: str) -> Problem:
+    message = f"the metadata of a distribution in {place} cannot be read: {why}"
+    return Problem("unreadable-metadata", place, message, "reinstall the distribution")
 
 
 def _stale(active: _Copy, hidden: _Copy) -> Problem:
@@ -282,6 +287,14 @@ def _egg_requires(dist: Any) -> Iterator[str]:
             return
         if line.strip():
             yield line.strip()
+
+
+def _entry_points(dist: Any) -> str | None:
+    try:
+        text: str | None = dist.read_text("entry_points.txt")
+    except Exception:  # a problem of that copy, as reading all of it says
+        return None
+    return text
 
 
 def _location(dist: Any) -> str:

@@ -43,7 +43,7 @@ def test_without_the_key_everything_is_left_to_vllm(additional: Any) -> None:
 
 def test_an_empty_mapping_serves_with_the_backends_of_vllm_in_its_order() -> None:
     config = of()
-    assert config.grammar == ("vllm_xgrammar", "vllm_guidance", "vllm_outlines")
+    assert config.grammar == tuple(f"guideway-vllm/vllm_{name}" for name in ("xgrammar", "guidance", "outlines"))
     assert (config.modifiers, config.worker_mixins, dict(config.options)) == ((), (), {})
     assert config.plugins == PluginSettings()
 
@@ -52,7 +52,9 @@ def test_an_empty_list_of_grammars_means_none() -> None:
     assert of(grammar=[]).grammar == ()
 
 
-@pytest.mark.parametrize(("device", "backend"), [("cpu", "cpu"), ("cuda", "torch"), ("tpu", "torch")])
+@pytest.mark.parametrize(
+    ("device", "backend"), [("cpu", "guideway-cpu/cpu"), ("cuda", "guideway/torch"), ("tpu", "guideway/torch")]
+)
 def test_the_device_component_follows_the_device_unless_it_is_named(device: str, backend: str) -> None:
     found = GuestConfig.of(vllm_config({"guideway": {}}, device=device))
     named = GuestConfig.of(vllm_config({"guideway": {"device_backend": "mine"}}, device=device))

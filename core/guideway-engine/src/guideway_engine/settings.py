@@ -63,7 +63,8 @@ class EngineSettings:
     """Logit modifiers that requests may use, in the order in which those of one stage act, after the grammar mask."""
     worker_mixins: Names = ()
     """Worker mixins, in the order their methods are called."""
-    device_backend: Name = "torch"
+    # defaults name components in full: a stranger's of the same name acts only where it is selected
+    device_backend: Name = "guideway/torch"
     """The device component that applies masks and draws."""
     device: Name = "cpu"
     """The device that the model runs on, in the words of the device's library."""
@@ -71,10 +72,10 @@ class EngineSettings:
     """Type of the weights; ``auto``: as stored."""
     load_format: LoadFormat = "safetensors"
     """Files of weights: ``safetensors``; ``auto``: ``.bin`` too, pickles that may run code."""
-    runner: Name = "transformers"
+    runner: Name = "guideway-engine/transformers"
     """The component that runs the model."""
-    executor: Name = "local"
-    """The place of the workers: ``local``, this process, or ``process``, processes of their own."""
+    executor: Name = "guideway-engine/local"
+    """The place of workers: ``local``, this process, or ``process``, their own."""
     max_num_seqs: Positive = 32
     """The number of sequences that run at once."""
     max_model_len: Annotated[int, Range(2)] | None = None

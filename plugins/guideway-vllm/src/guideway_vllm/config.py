@@ -18,7 +18,7 @@ from guideway.plugins.limits import Limits
 __all__ = ["KEY", "GuestConfig"]
 
 KEY = "guideway"
-STOCK = ("vllm_xgrammar", "vllm_guidance", "vllm_outlines")
+STOCK = tuple(f"guideway-vllm/vllm_{name}" for name in ("xgrammar", "guidance", "outlines"))
 WHERE = f'additional_config["{KEY}"]'
 KIND_OF = {"grammar": "grammar", "modifiers": "modifier", "worker_mixins": "worker", "device_backend": "device"}
 """The fields that choose components which take options, and the kind of each."""
@@ -39,7 +39,8 @@ class GuestConfig:
     worker_mixins: Names = ()
     """Worker mixins, in the order their methods are called."""
     device_backend: str | None = None
-    """The device component that applies masks and modifiers; None: ``cpu`` on a CPU, else ``torch``."""
+    """The device component that applies masks and modifiers; None: ``guideway-cpu/cpu`` on a CPU, else
+    ``guideway/torch``, whoever else offers devices of these names."""
     grammar_host: Literal["inline", "process"] = "process"
     """The place where grammar strategies compile and fill: in grammar hosts, or in vLLM's own processes, where those of
     vLLM itself always are."""
@@ -103,7 +104,7 @@ class GuestConfig:
                 given[table] = parse_options(settings, given[table], where=f"{WHERE}.{table}")
         config = parse_options(cls, given, where=WHERE)
         if config.device_backend is None:
-            backend = "cpu" if vllm_config.device_config.device_type == "cpu" else "torch"
+            backend = "guideway-cpu/cpu" if vllm_config.device_config.device_type == "cpu" else "guideway/torch"
             object.__setattr__(config, "device_backend", backend)
         freeze_components(config, KIND_OF)
         config._check_extension(vllm_config)

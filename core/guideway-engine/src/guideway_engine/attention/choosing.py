@@ -8,6 +8,7 @@ import torch
 from guideway.api.attention import AttentionBackend
 from guideway.errors import GuidewayError, PluginError, PluginNotFound, PluginUnavailable, text_of
 from guideway.plugins.building import building
+from guideway.plugins.index import PluginRecord
 from guideway.plugins.manager import Plugins
 
 __all__ = ["AUTO", "choose_attention"]
@@ -15,10 +16,17 @@ __all__ = ["AUTO", "choose_attention"]
 AUTO = "auto"
 
 PREFERRED = {
-    "cpu": ("packed", "the quickest on a CPU, as it computes nothing for padding"),
-    "": ("sdpa", "one call for many sequences, which is what a GPU wants; only what has been run there is chosen"),
+    "cpu": ("guideway-engine/packed", "the quickest on a CPU, as it computes nothing for padding"),
+    "": (
+        "guideway-engine/sdpa",
+        "one call for many sequences, which is what a GPU wants; only what has been run there is chosen",
+    ),
 }
 """By type of device the backend that ``auto`` takes, and why; under the empty name for all others."""
+
+OURS = "guideway-engine"
+"""The distribution whose backends are asked whether they can run a model that another one cannot. Strangers' run only
+where they are chosen."""
 
 
 def choose_attention(
@@ -71,13 +79,19 @@ def _others(device: torch.device, needs: frozenset[str], plugins: Plugins) -> st
             can.append(name)
         else:
             cannot.append(f"\n  {name} cannot run it: {problem}")
-    return f"those that can: {', '.join(can)}{''.join(cannot)}"
+    strangers = [f"{r.distribution}/{r.name}" for r in _installed(plugins) if r.distribution != OURS]
+    others = f"\n  not asked, as nobody chose them: {', '.join(strangers)}" if strangers else ""
+    return f"those that can: {', '.join(can)}{''.join(cannot)}{others}"
 
 
 def _survey(device: torch.device, needs: frozenset[str], plugins: Plugins) -> Iterator[tuple[str, str | None]]:
     """Yield each installed backend's name and why it cannot serve."""
-    for name in sorted({record.name for record in plugins.index.records if record.kind == "attention"}):
+    for name in [record.name for record in _installed(plugins) if record.distribution == OURS]:
         try:
-            yield name, _problem(plugins.load("attention", name), device, needs)
+            yield name, _problem(plugins.load("attention", f"{OURS}/{name}"), device, needs)
         except (PluginError, GuidewayError) as error:
             yield name, text_of(error).splitlines()[0]
+
+
+def _installed(plugins: Plugins) -> list[PluginRecord]:
+    return [record for record in plugins.index.records if record.kind == "attention"]

@@ -45,8 +45,8 @@ def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         "of a single answer, and JSON lines to a pipe. Exit status: 0 all prompts were answered; 1 some were refused, "
         "failed or, under a constraint, cut, or nothing could be asked; 2 wrong usage, or an invalid value on the "
         "command line; 130 interrupted, and 143 ended by SIGTERM, both after the answers that were ready were written. "
-        "Where there is a constraint and no configuration names strategies, all that are installed can be used, "
-        "guideway's own distributions first.",
+        "Where there is a constraint and no configuration names strategies, guideway's own that are installed can be "
+        "used.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON also to a terminal")
     parser.add_argument(
@@ -148,7 +148,7 @@ def _answer(configuration: Configuration, answers: Answers, asked: list[int], *,
                 again.append(asked[position])
                 return
             advance()
-            answers.keep(asked[position], _worded(result) if is_default else result)
+            answers.keep(asked[position], _worded(result, configuration) if is_default else result)
 
         try:
             engine.generate(
@@ -163,12 +163,13 @@ def _answer(configuration: Configuration, answers: Answers, asked: list[int], *,
     return again
 
 
-def _worded(result: GenerationResult) -> GenerationResult:
+def _worded(result: GenerationResult, configuration: Configuration) -> GenerationResult:
     """The result, in words for who configured no strategies."""
     first, *rest = result.outputs
     if not isinstance(first.error, UnsupportedGrammar):
         return result
-    return replace(result, outputs=(replace(first, error=of_installed(first.error)), *rest))
+    error = of_installed(first.error, configuration.plugin_settings())
+    return replace(result, outputs=(replace(first, error=error), *rest))
 
 
 def _say_who_would(configuration: Configuration, answers: Answers) -> None:
@@ -188,7 +189,7 @@ def _say_who_would(configuration: Configuration, answers: Answers) -> None:
 
 def _configuration(args: Namespace, jobs: list[Job]) -> tuple[Configuration, Callable[[], Configuration] | None]:
     """Combine what the sources say; where they say nothing, strategies and modifiers are what the jobs need. And,
-    where that leaves out strategies, the same with all that are installed, for what turns out not to compile."""
+    where that leaves out strategies, the same with all of guideway's own, for what turns out not to compile."""
     sources = config.sources(args)
     said = config.configuration(args, sources)
     modifiers = {name for job in jobs if isinstance(job.params.modifiers, dict) for name in job.params.modifiers}

@@ -55,7 +55,7 @@ def add_inspect(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         description=f"{summary[0].upper()}{summary[1:]}. The strategy is chosen as guideway generate chooses it; the "
         "model's weights are not loaded. Exit status: 0 the text satisfies the constraint; 1 it does not, or "
         "it could not be inspected; 2 wrong usage, or an invalid value on the command line. If no configuration names "
-        "strategies, all installed ones are tried.",
+        "strategies, guideway's own that are installed are tried.",
     )
     group = parser.add_argument_group("text", "Without a text, the allowed first tokens are shown.")
     texts = group.add_mutually_exclusive_group()
@@ -139,7 +139,7 @@ def _inspected(args: Namespace, record: Record | None) -> tuple[Inspection, str]
         return inspect_constraint(constraint, strategies, vocabulary, ids, served_by=served_by), chosen.model
     except UnsupportedGrammar as error:
         if configuration.source_of("grammar") == config.INSTALLED:
-            raise of_installed(error) from error
+            raise of_installed(error, chosen.plugins) from error
         if others := serving(error, chosen.plugins, chosen.options, constraint, chosen.grammar):
             listed = ", ".join(others)
             error.add_note(f"Other strategies, installed, say that they take it: {listed}; choose with --strategy.")

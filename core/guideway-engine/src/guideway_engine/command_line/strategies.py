@@ -20,6 +20,16 @@ __all__ = ["installed_strategies", "of_installed", "serving"]
 MOST_ASKED = 64
 """Constraints. More than these are answered for so long that the time to import a strategy does not matter."""
 
+OURS = (
+    *("guideway-llguidance", "guideway-lmfe", "guideway-outlines", "guideway-xgrammar"),
+    "guideway-conformance",  # the reference, which is slow
+)
+"""The distributions whose strategies are used where nobody names one, in the order in which they are asked. Another's
+is code that nobody chose."""
+
+IN_VLLM = "guideway-vllm"
+"""The distribution whose strategies run only there."""
+
 NONE_CONFIGURED = "no configured strategy"
 """The beginning of an error about all strategies together, before any of them compiles."""
 
@@ -33,15 +43,13 @@ BYTES = Vocabulary(
 def installed_strategies(
     settings: PluginSettings, options: Mapping[str, Any], constraints: Collection[Constraint] | None = None
 ) -> tuple[tuple[str, ...], bool]:
-    """The addresses of installed grammar strategies that may run and can: those of guideway's own distributions first,
-    the slow reference last. With `constraints` only as many as it takes until one says of each that it enforces all of
-    it; and whether others were left out, which nobody imported."""
+    """The addresses of the strategies that are installed from `OURS`, and that may run and can, in order. With
+    `constraints` only as many as it takes until one says of each that it enforces all of it; and whether others were
+    left out, which nobody imported."""
     index = PluginIndex.scan()
-    records = [r for r in index.records if r.kind == "grammar" and denial(settings, r) is None]
-    claimed = [record.name for record in records]
+    addresses = _addresses(index, settings)
     plugins = Plugins(index, settings)
-    addresses = {r: r.name if claimed.count(r.name) == 1 else f"{r.distribution}/{r.name}" for r in records}
-    ranked = iter(sorted(records, key=lambda r: (_rank(r), addresses[r])))
+    ranked = iter(sorted((r for r in addresses if r.distribution in OURS), key=lambda r: OURS.index(r.distribution)))
     found: list[str] = []
     left = list(constraints or ())
     for record in ranked:
@@ -68,10 +76,9 @@ def serving(
     *,
     in_full: bool = False,
 ) -> list[str]:
-    """The addresses of installed strategies that say they take a constraint which those `asked` do not, as `error`
+    """The addresses of strategies from `OURS` that say they take a constraint which those `asked` do not, as `error`
     says: those that enforce all of it, or else, unless it is to be enforced `in_full`, those that enforce some. None
-    where what they say tells little, because one that was asked took it and failed later. Imports every strategy that
-    is installed."""
+    where what they say tells little, because one that was asked took it and failed later. Imports them."""
     if not str(error).startswith(NONE_CONFIGURED):
         return []
     plugins = Plugins(settings=settings)
@@ -94,9 +101,13 @@ def serving(
     return full if in_full else full or some
 
 
-def of_installed(error: UnsupportedGrammar) -> UnsupportedGrammar:
-    """The same error where nobody configured the strategies that were asked: all that are installed."""
+def of_installed(error: UnsupportedGrammar, settings: PluginSettings) -> UnsupportedGrammar:
+    """The same error where nobody configured the strategies that were asked: those installed from `OURS`. It names the
+    others that are installed."""
     said = str(error).replace(NONE_CONFIGURED, "no installed strategy", 1)
+    addresses = _addresses(PluginIndex.scan(), settings)
+    if others := [address for record, address in addresses.items() if record.distribution not in (*OURS, IN_VLLM)]:
+        said = f"{said}; not asked, because nobody chose them with --strategy: {', '.join(others)}"
     told = UnsupportedGrammar(
         said.replace("configure a strategy that", "install a strategy that", 1),
         feature=error.feature,
@@ -108,10 +119,11 @@ def of_installed(error: UnsupportedGrammar) -> UnsupportedGrammar:
     return told
 
 
-def _rank(record: PluginRecord) -> int:
-    if record.name == "reference":
-        return 2
-    return 0 if record.distribution.startswith("guideway-") else 1
+def _addresses(index: PluginIndex, settings: PluginSettings) -> dict[PluginRecord, str]:
+    """The grammar strategies that may run, each with the shortest address that means it alone."""
+    records = [r for r in index.records if r.kind == "grammar" and denial(settings, r) is None]
+    claimed = [record.name for record in records]
+    return {r: r.name if claimed.count(r.name) == 1 else f"{r.distribution}/{r.name}" for r in records}
 
 
 def _left(cls: type[GrammarStrategy], options: Mapping[str, Any], constraints: list[Constraint]) -> list[Constraint]:

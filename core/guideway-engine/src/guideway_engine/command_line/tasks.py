@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import fields
 from functools import partial
 from pathlib import PurePath
-from typing import Any
+from typing import Any, cast
 
 from guideway.command_line.quiet import quiet_libraries
 from guideway.command_line.signals import interrupted_by_sigterm, status_of
@@ -78,7 +78,7 @@ def _run(task: str, args: Namespace) -> int:
     check_output(args, "output")
     entries = read_entries(args, task)
     with quiet_libraries(), interrupted_by_sigterm():
-        defaults: Layer = {("workflow",): Setting(task, f"guideway {task}")}
+        defaults: Layer = {("workflow",): Setting(f"guideway-engine/{task}", f"guideway {task}")}
         configuration = config.configuration(args, config.sources(args), defaults)
         if ("model",) not in configuration.settings:
             print(
@@ -188,7 +188,7 @@ def _writer(
         return lambda _, entry, result: shown.append((entry, result)), set()
     if args.output is not None and PurePath(args.output).suffix == MATRIX:
         matrix = stack.enter_context(Matrix(args.output, num_rows))
-        return lambda index, _, result: matrix.write(index, result), set()  # type: ignore[arg-type]  # embed's
+        return lambda index, _, result: matrix.write(index, cast("Embedding", result)), set()
     lines = stack.enter_context(Lines(args.output, resume=args.resume, digests=digests))
     return lambda index, entry, result: lines.write(line_of(index, entry, result), entry.id), lines.done
 

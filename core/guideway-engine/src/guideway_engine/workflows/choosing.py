@@ -37,7 +37,7 @@ def open_workflow(config: EngineConfig, plugins: Plugins) -> Serving | None:
         return None
     from guideway_engine.workflows.serving import Serving
 
-    return Serving(workflow, model, config, plugins)
+    return Serving(workflow, config.workflow or f"{OURS}/{workflow.name}", model, config, plugins)
 
 
 def choose(name: str | None, model: ModelFolder, plugins: Plugins) -> type[Workflow]:

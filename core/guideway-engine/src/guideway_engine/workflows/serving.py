@@ -35,9 +35,12 @@ SHARED = ("model", "device", "dtype", "load_format", "executor", "max_model_len"
 
 
 class Serving:
-    """The tasks of one workflow, for any number of threads. Raises `InvalidConfiguration` and `PluginError`."""
+    """The tasks of one workflow, which was found by `address`, for any number of threads. Raises
+    `InvalidConfiguration` and `PluginError`."""
 
-    def __init__(self, workflow: type[Workflow], model: ModelFolder, config: EngineConfig, plugins: Plugins) -> None:
+    def __init__(
+        self, workflow: type[Workflow], address: str, model: ModelFolder, config: EngineConfig, plugins: Plugins
+    ) -> None:
         _check_fields(workflow, config)
         self.workflow = workflow
         self._model = model
@@ -53,7 +56,7 @@ class Serving:
             device=config.device,
             options=options,
         )
-        plan = plugins.plan([("workflow", workflow.name)], planned(config, model.path))
+        plan = plugins.plan([("workflow", address)], planned(config, model.path))
         listening = Listening(
             plugins.hooks(),
             ValidationContext(
