@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -320,3 +321,27 @@ def test_every_key_has_help() -> None:
     """The docstrings of the fields, which flags show."""
     assert all(field.help for field in KEYS.values())
     assert len({field.name for field in dataclasses.fields(EngineConfig)}) == len([k for k in KEYS if len(k) == 1]) + 4
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "large"])
+@pytest.mark.parametrize("named_by", ["flag", "variable"])
+def test_the_file_is_a_regular_one_of_at_most_a_mebibyte(kind: str, named_by: str, tmp_path: Path) -> None:
+    path, said = tmp_path / "guideway.toml", "it is a named pipe, not a regular file"
+    if kind == "pipe":
+        os.mkfifo(path)  # to which nobody ever writes
+    elif kind == "folder":
+        path.mkdir()
+        said = "Is a directory"
+    elif kind == "device":
+        path, said = Path("/dev/zero"), "it is a device, not a regular file"
+    else:
+        path.write_bytes(b"#" * (1 << 20) + b"\n")
+        said = "it is larger than 1 MiB"
+    by_flag = named_by == "flag"
+    with pytest.raises(InvalidConfiguration) as caught:
+        EngineConfig.load(path if by_flag else None, environ={} if by_flag else {"GUIDEWAY_CONFIG": str(path)})
+    assert str(caught.value).startswith(f"the configuration file {str(path)!r}")
+    assert str(caught.value).endswith(said) and caught.value.field == "config"
+    if kind == "large":
+        path.write_bytes(b'model = "demo"\n' + b"#" * ((1 << 20) - 16) + b"\n")
+        assert EngineConfig.load(path, environ={}).model == "demo"

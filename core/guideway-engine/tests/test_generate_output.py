@@ -10,7 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from guideway.api.types import Constraint
 from guideway.command_line.program import main
 from guideway.errors import UnsupportedGrammar
 from guideway_demo_model import DemoModel
+from guideway_engine.command_line import reading, strategies
 from guideway_engine.command_line.answers import Answers
 from guideway_engine.command_line.jobs import Job
 from guideway_engine.command_line.lines import Lines, OutputLost
@@ -415,6 +418,56 @@ def test_a_line_that_is_not_utf_8_costs_itself_and_has_a_number(
     assert capsys.readouterr().err == f"guideway: {given} is UTF-16; convert it to UTF-8\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        ("generate", "--schema {}"),
+        ("generate", "--grammar-file lark={}"),
+        ("generate", "--config {}"),
+        ("inspect", "--text-file {} --regex a"),
+    ],
+)
+def test_what_is_read_whole_is_a_regular_file(
+    command: str, flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "large").open("wb") as large:
+        large.truncate(1 << 40)
+    prompt = ["--prompt", "x"] if command == "generate" else []
+    for name, said in (
+        ("pipe", "it is a named pipe, not a regular file"),
+        ("large", "it is larger than"),
+        (".", "Is a"),
+    ):
+        arguments = flag.format(tmp_path / name).split()
+        assert main([command, "--model", "demo", *prompt, *arguments]) == 1
+        err = capsys.readouterr().err
+        assert said in err and str(tmp_path / name) in err
+
+
+@pytest.mark.parametrize("command", ["generate", "embed", "inspect"])
+def test_lines_are_read_one_at_a_time_and_are_bounded(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "LONGEST", 100)
+    os.mkfifo(tmp_path / "pipe")
+    ended: list[bool] = []
+
+    def write() -> None:
+        with (tmp_path / "pipe").open("wb", buffering=0) as pipe, suppress(BrokenPipeError):
+            pipe.write(b'{"id": "a", "prompt": "x", "text": "", "finish_reason": "stop"}\n')
+            while True:  # a line without an end
+                pipe.write(b"x" * 1000)
+        ended.append(True)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    what = "--record" if command == "inspect" else "--input"
+    assert main([command, "--model", "nothing", what, str(tmp_path / "pipe")]) == 1
+    thread.join()
+    assert ended and f"{tmp_path / 'pipe'}, line 2 is longer than" in capsys.readouterr().err
+
+
 def test_a_schema_that_is_wrong_for_all_prompts_is_named_once_before_the_model_loads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -524,6 +577,7 @@ def test_what_does_not_compile_is_tried_with_all_strategies(
 ) -> None:
     install(tmp_path / "installed", "guideway-boaster", {"grammar.aaa": "test_generate_output:entry"})
     monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    monkeypatch.setattr(strategies, "OURS", ("guideway-boaster", *strategies.OURS))
     given = prompts(tmp_path / "prompts.jsonl", {"prompt": "x", "regex": "a"}, {"prompt": "x", "regex": "b"})
     status = main(["generate", "--model", "demo", "--input", given])
     out, err = capsys.readouterr()

@@ -9,6 +9,7 @@ other libraries have versions of their own. So has the contract, ``guideway.api`
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from guideway.plugins.sources import find_module, module_files, references
@@ -83,6 +84,8 @@ class Digests:
         """The file at `place`, whose path is `path` seen from the folder of the top-level package."""
         if str(place) not in self._files:
             try:
+                if isinstance(place, Path) and not place.is_file():  # nobody may ever write to a pipe
+                    raise FileNotFoundError
                 content = place.read_bytes()
             except OSError:
                 self._files[str(place)] = _File(MISSING)  # a link to nothing, say: a digest of its own

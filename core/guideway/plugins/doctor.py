@@ -11,6 +11,7 @@ from typing import Any
 import importlib_metadata
 
 from guideway.api import CONTRACT
+from guideway.files import MIB, read_file
 from guideway.plugins.index import PluginIndex, Problem, project_folder
 from guideway.plugins.kinds import GROUP_PREFIX, normalize
 from guideway.plugins.loading import incompatibility
@@ -91,7 +92,7 @@ def _editable(dist: Any, folder: Path) -> Iterator[Problem]:
                 f"pip uninstall {name}, or install it again from its new folder",
             )
         return
-    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
+    project = tomllib.loads(read_file(folder / "pyproject.toml", MIB).decode()).get("project", {})
     if "entry-points" in project.get("dynamic", ()):
         return
     written = {

@@ -15,6 +15,7 @@ from guideway.api.options import alternatives
 from guideway.api.reasoning import ReasoningConfig
 from guideway.command_line.usage import WrongUsage
 from guideway.errors import InvalidConfiguration, did_you_mean
+from guideway.files import MIB, read_file, reason
 from guideway.plugins import PluginIndex, PluginSettings
 from guideway.plugins.configuration import component_name
 from guideway.plugins.kinds import HOOKS
@@ -256,9 +257,9 @@ def _parsed(path: Path, named_by: str) -> dict[str, Any]:
         return error
 
     try:
-        data = path.expanduser().read_bytes()
+        data = read_file(path.expanduser(), MIB)
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-        raise refused(f"cannot be read: {getattr(error, 'strerror', None) or error}", error) from error
+        raise refused(f"cannot be read: {reason(error)}", error) from error
     text = ""
     try:
         return tomllib.loads(text := data.decode("utf-8-sig"))

@@ -16,7 +16,7 @@ from guideway.errors import InvalidRequest, did_you_mean
 from guideway.json_schema import check_regex, check_schema
 from guideway.runtime.sampling import validated
 
-from guideway_engine.command_line.reading import BOM, read_bytes, read_text
+from guideway_engine.command_line.reading import read_lines, read_text
 from guideway_engine.fields import add_flag, fields_of
 
 if TYPE_CHECKING:
@@ -144,21 +144,19 @@ def read_jobs(args: Namespace) -> list[Job]:
     common = _as_params(common)
     if args.prompt is not None:
         return [_job("0", args.prompt, common, args.tenant, raw=args.raw)]
-    data = read_bytes(args.input, "input")
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise InvalidRequest(f"{args.input} is UTF-16; convert it to UTF-8", field="input")
-    lines = data.removeprefix(BOM).split(b"\n")  # splitlines would cut where JSON strings may go on
-    numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    if not numbered:
-        raise InvalidRequest(f"{args.input} holds no prompt", field="input")
-    jobs = []
-    for index, (number, line) in enumerate(numbered):
+    jobs: list[Job] = []
+    for number, line in enumerate(read_lines(args.input, "input"), start=1):
+        if not line.strip():
+            continue
+        index = len(jobs)
         try:
             job = _job_of_line(f"{args.input}, line {number}", index, line, common, args.tenant, raw=args.raw)
             jobs.append(replace(job, line=number))
         except InvalidRequest as error:
             shown = line.strip().decode(errors="backslashreplace")[:200]
             jobs.append(Job(_id_of(index, line), shown, "", SamplingParams(), line=number, error=error))
+    if not jobs:
+        raise InvalidRequest(f"{args.input} holds no prompt", field="input")
     if len(jobs) > 1 and all(job.error for job in jobs):  # text, say: not one line is what was meant
         raise InvalidRequest(
             f"no line of {args.input} can be read: {jobs[0].error}. A line is a JSON object, such as "

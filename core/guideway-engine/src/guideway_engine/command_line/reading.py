@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
+from typing import BinaryIO
 
 from guideway.command_line.usage import WrongValue
 from guideway.errors import InvalidRequest
-from guideway.files import clash
+from guideway.files import LARGEST, MIB, clash, read_file, reason
 
-__all__ = ["BOM", "check_output", "read_bytes", "read_text"]
+__all__ = ["BOM", "check_output", "read_lines", "read_text"]
 
 BOM = b"\xef\xbb\xbf"
+
+LONGEST = 64 * MIB
+"""Bytes that a line may have: one answer with the log-probabilities of a long prompt has some."""
 
 INPUTS = ("input", "text_file", "record", "schema", "config")
 """The arguments that may name a file to read, besides a grammar's."""
@@ -30,7 +38,7 @@ def check_output(args: Namespace, name: str) -> None:
 
 def read_text(path: str, what: str) -> str:
     """The text of a file in UTF-8, of standard input for ``-``. Raises `InvalidRequest` with the field `what`."""
-    data = read_bytes(path, what).removeprefix(BOM)
+    data = _content(path, what).removeprefix(BOM)
     try:
         return data.decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -39,16 +47,48 @@ def read_text(path: str, what: str) -> str:
         raise InvalidRequest(f"cannot read the {what} {path!r}: it is not UTF-8: {place}", field=what) from error
 
 
-def read_bytes(path: str, what: str) -> bytes:
-    """The content of a file, of standard input for ``-``. Raises `InvalidRequest` with the field `what`."""
-    try:
+def _content(path: str, what: str) -> bytes:
+    """The content of a regular file of at most `LARGEST` bytes, or of as much standard input for ``-``. Raises
+    `InvalidRequest` with the field `what`."""
+    with _named(path, what):
         if path != "-":
-            return Path(path).read_bytes()
-        if sys.stdin is None:
-            raise InvalidRequest(f"cannot read the {what}: standard input is closed", field=what)
-        return sys.stdin.buffer.read()
+            return read_file(path)
+        data = _standard_input(what).read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise OSError(errno.EFBIG, f"it is larger than {LARGEST // MIB} MiB")
+        return data
+
+
+def read_lines(path: str, what: str) -> Iterator[bytes]:
+    """Read the lines of a file, of a pipe or device, or of standard input for ``-``, one at a time, without their ends
+    and a byte order mark. Raises `InvalidRequest` with the field `what`, of a line with more than `LONGEST` bytes
+    too."""
+    with _named(path, what), ExitStack() as stack:
+        file = _standard_input(what) if path == "-" else stack.enter_context(Path(path).open("rb"))
+        for number in count(1):
+            line = file.readline(LONGEST + 1)
+            if not line:
+                return
+            if number == 1:
+                line = line.removeprefix(BOM)
+                if line.startswith((b"\xff\xfe", b"\xfe\xff")):
+                    raise InvalidRequest(f"{path} is UTF-16; convert it to UTF-8", field=what)
+            if len(line) > LONGEST:
+                raise InvalidRequest(f"{path}, line {number} is longer than {LONGEST // MIB} MiB", field=what)
+            yield line.removesuffix(b"\n")
+
+
+def _standard_input(what: str) -> BinaryIO:
+    if sys.stdin is None:
+        raise InvalidRequest(f"cannot read the {what}: standard input is closed", field=what)
+    return sys.stdin.buffer
+
+
+@contextmanager
+def _named(path: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except InvalidRequest:
+        raise
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-        if isinstance(error, InvalidRequest):
-            raise
-        why = getattr(error, "strerror", None) or error
-        raise InvalidRequest(f"cannot read the {what} {path!r}: {why}", field=what) from error
+        raise InvalidRequest(f"cannot read the {what} {path!r}: {reason(error)}", field=what) from error

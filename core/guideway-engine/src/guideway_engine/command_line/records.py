@@ -11,7 +11,7 @@ from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, W
 from guideway.errors import InvalidRequest, did_you_mean
 
 from guideway_engine.command_line.jobs import CONSTRAINTS, constraint_of_line
-from guideway_engine.command_line.reading import read_text
+from guideway_engine.command_line.reading import read_lines
 from guideway_engine.config_sources import Key
 
 __all__ = ["Record", "read_record", "written"]
@@ -49,9 +49,7 @@ def written(model: str, constraint: Constraint | None, whitespace: Whitespace) -
 def read_record(path: str, job_id: str | None, output: int) -> Record:
     """The record of the prompt `job_id` in the file at `path`, which may be left out where there is one line; `output`
     is the index of one of its answers. Raises `InvalidRequest` that says what to do."""
-    lines = [line for line in read_text(path, "record").split("\n") if line.strip()]
-    entries = [(f"{path}, line {number}", _parsed(path, number, line)) for number, line in enumerate(lines, start=1)]
-    where, entry = _named(path, entries, job_id)
+    where, entry = _named(path, job_id)
     said = _output(where, entry, output)
     if said.get("error"):
         why = said["error"].get("message", "") if isinstance(said["error"], dict) else said["error"]
@@ -73,15 +71,22 @@ def read_record(path: str, job_id: str | None, output: int) -> Record:
         raise InvalidRequest(f"{where} is not a line of guideway generate: {error}", field="record") from error
 
 
-def _named(path: str, entries: list[tuple[str, dict[str, Any]]], job_id: str | None) -> tuple[str, dict[str, Any]]:
-    ids = [str(entry.get("id")) for _, entry in entries]
+def _named(path: str, job_id: str | None) -> tuple[str, dict[str, Any]]:
+    ids: list[str] = []
+    where, chosen = "", None
+    for number, line in enumerate(read_lines(path, "record"), start=1):
+        if line.strip():
+            entry = _parsed(path, number, line)
+            ids.append(str(entry.get("id")))
+            if chosen is None and job_id in (None, ids[-1]):
+                where, chosen = f"{path}, line {number}", entry
     if job_id is None:
-        if len(entries) == 1:
-            return entries[0]
-        several = f"{len(entries)} records; choose one with --id, such as --id {ids[0]}" if entries else "no record"
+        if chosen is not None and len(ids) == 1:
+            return where, chosen
+        several = f"{len(ids)} records; choose one with --id, such as --id {ids[0]}" if ids else "no record"
         raise InvalidRequest(f"{path} holds {several}", field="record")
-    if ids.count(job_id) == 1:
-        return entries[ids.index(job_id)]
+    if chosen is not None and ids.count(job_id) == 1:
+        return where, chosen
     hint = did_you_mean(job_id, ids)
     count = f"{ids.count(job_id)} records have" if job_id in ids else "no record has"
     raise InvalidRequest(f"{path}: {count} the id {job_id!r}{hint and f'; {hint}'}", field="record")
@@ -109,7 +114,7 @@ def _constraint(where: str, said: object) -> tuple[Constraint | None, object]:
     return constraint_of_line(f"the constraint of {where}", keys[0], said[keys[0]]), said.get("whitespace")
 
 
-def _parsed(path: str, number: int, line: str) -> dict[str, Any]:
+def _parsed(path: str, number: int, line: bytes) -> dict[str, Any]:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError) as error:

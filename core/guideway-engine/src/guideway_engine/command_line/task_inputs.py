@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
@@ -13,7 +13,7 @@ from guideway.api.types import strict_json
 from guideway.command_line.usage import WrongValue
 from guideway.errors import InvalidRequest
 
-from guideway_engine.command_line.reading import BOM, read_bytes
+from guideway_engine.command_line.reading import read_lines
 
 __all__ = ["Entry", "add_flags", "read_entries"]
 
@@ -39,6 +39,8 @@ class Entry:
     """The number of its line in the input; 0 for ``--text``."""
     error: InvalidRequest | None = None
     """The reason why its line holds none; the others are computed all the same."""
+    is_blank: bool = False
+    """True if there is nothing in its line."""
 
 
 def add_flags(parser: ArgumentParser, task: str) -> None:
@@ -64,23 +66,22 @@ def read_entries(args: Namespace, task: str) -> list[Entry]:
     if args.text is not None:
         texts = [(str(index), text) for index, text in enumerate(args.text)]
         return [Entry(its_id, text, _value(task, query, text)) for its_id, text in texts]
-    data = read_bytes(args.input, "input")
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise InvalidRequest(f"{args.input} is UTF-16; convert it to UTF-8", field="input")
-    if not data.removeprefix(BOM).strip():
-        raise InvalidRequest(f"{args.input} holds no text", field="input")
-    lines = data.removeprefix(BOM).removesuffix(b"\n").split(b"\n")
     form = args.lines or ("json" if PurePath(args.input).suffix in SUFFIXES else "text")
-    return list(_entries(lines, f"{args.input}, line ", task, query, as_json=form == "json"))
+    lines = read_lines(args.input, "input")
+    entries = list(_entries(lines, f"{args.input}, line ", task, query, as_json=form == "json"))
+    if all(entry.is_blank for entry in entries):
+        raise InvalidRequest(f"{args.input} holds no text", field="input")
+    return entries
 
 
-def _entries(lines: list[bytes], where: str, task: str, query: str | None, *, as_json: bool) -> Iterator[Entry]:
+def _entries(lines: Iterable[bytes], where: str, task: str, query: str | None, *, as_json: bool) -> Iterator[Entry]:
     """One of each line, so that a row of a matrix is found by the number of its line."""
     for index, line in enumerate(lines):
         number = index + 1
         if not line.strip():
             why = f"{where}{number} is blank; write a text there, or take the line out"
-            yield Entry(str(index), "", None, line=number, error=InvalidRequest(why, field="input"))
+            error = InvalidRequest(why, field="input")
+            yield Entry(str(index), "", None, line=number, error=error, is_blank=True)
             continue
         try:
             text = line.decode().rstrip("\r")
