@@ -32,6 +32,7 @@ __all__ = [
     "NotCertified",
     "PluginConflict",
     "PluginError",
+    "PluginExited",
     "PluginLoadError",
     "PluginNotFound",
     "PluginUnavailable",
@@ -130,6 +131,14 @@ class NotCertified(PluginUnavailable):
 
 class PluginLoadError(PluginError):
     """A selected component failed while it was imported, looked up or checked against its contract."""
+
+
+class PluginExited(PluginLoadError):
+    """A selected component ends the process that imports it. `status` is the exit status, less than 0 for a signal."""
+
+    def __init__(self, message: str, *, plugin: str, status: int) -> None:
+        super().__init__(message, plugin=plugin)
+        self.status = status
 
 
 class SequencesFailed(GuidewayError):

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -30,6 +31,7 @@ from guideway_vllm.config import GuestConfig
 from pydantic import BaseModel, field_validator
 
 from tests.docs.blocks import ROOT
+from tests.support.distributions import install
 
 HEADINGS = re.findall(r"^### `(.*)`$", (ROOT / "docs/troubleshooting.md").read_text("utf-8"), re.MULTILINE)
 IN_VLLM = {"guideway-vllm cannot run in vLLM"}
@@ -163,6 +165,19 @@ def command(_: Path) -> str:
     return said.getvalue()
 
 
+def exits(tmp: Path) -> str:
+    install(tmp / "installed", "exits", {"grammar.exits": "exits_at_once"})
+    (tmp / "installed" / "exits_at_once.py").write_text("import os\nos._exit(1)\n", "utf-8")
+    said = io.StringIO()
+    sys.path.insert(0, str(tmp / "installed"))
+    try:
+        with redirect_stderr(said):
+            assert main(["inspect", "--model", "demo", "--regex", "a", "--strategy", "exits"]) == 2
+    finally:
+        sys.path.remove(str(tmp / "installed"))
+    return said.getvalue()
+
+
 def answers_in_use(tmp: Path) -> None:
     with Lines(str(tmp / "answers.jsonl")):
         Lines(str(tmp / "answers.jsonl"))
@@ -208,6 +223,7 @@ def scenarios(engine: Engine) -> dict[str, Callable[[Path], object]]:
         "a full queue": full,
         "a closed engine": closed,
         "a misspelt option": command,
+        "a plugin that exits": exits,
         "answers in use": answers_in_use,
         "answered twice": answered_twice,
         "a misspelt key": guest(guidway={}),

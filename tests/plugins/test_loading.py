@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -43,7 +44,7 @@ def test_a_claimant_named_in_full_is_loaded(plugins: Plugins, distribution: str)
 FAILURES = {
     # address: (phase, original cause, what else the message has to say)
     "grammar.broken": ("importing", "ImportError: libfoo.so.3: cannot open shared object file", "second line"),
-    "device.exit": ("importing", "SystemExit: no licence found", ""),
+    "device.exit": ("importing", "SystemExit: no licence found (exit status 1)", ""),
     "grammar.signature": ("registering its hooks", "PluginValidationError: ", "nmae"),
     "grammar.misspelt": (
         "registering its hooks",
@@ -130,7 +131,7 @@ def test_incompatible_is_known_before_anything_is_tried(plugins: Plugins) -> Non
 
 def test_an_interrupt_passes_and_leaves_no_verdict(plugins: Plugins, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(name: str) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
         patch.setattr("guideway.plugins.loading.import_module", interrupt)

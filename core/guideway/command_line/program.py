@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from guideway.command_line.commands import HELP, Command, find, installed
 from guideway.command_line.signals import status_of
 from guideway.command_line.usage import WrongUsage
-from guideway.errors import GuidewayError, PluginError, did_you_mean, printable
+from guideway.errors import GuidewayError, PluginError, PluginExited, did_you_mean, printable
+from guideway.plugins import loading
 from guideway.version import __version__
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ Plugins of kind 'hooks' act only if they are enabled: name them with
 exit status:
   0    done
   1    an error, described on standard error; also an unknown plugin
-  2    wrong usage: an unknown command or option, or an invalid value
+  2    wrong usage: an unknown command or option, or an invalid value; also a
+       plugin that ends the process which imports it
   130  interrupted
   143  ended by SIGTERM"""
 
@@ -59,18 +61,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status, as `EPILOG` lists them; what went wrong is on standard error."""
     _reopen_what_is_closed()
     _print_anything()
+    loading.forks_first = True
     try:
         status = _run(sys.argv[1:] if argv is None else list(argv))
         print(end="", flush=True)  # a full disk should fail here, not when Python exits
         return status
     except GuidewayError as error:
         print(printable("\n  ".join([f"guideway: {error}", *getattr(error, "__notes__", ())])), file=sys.stderr)
-        return 2 if isinstance(error, WrongUsage) else 1
+        return 2 if isinstance(error, WrongUsage | PluginExited) else 1
     except KeyboardInterrupt as interrupt:
         print("guideway: interrupted", file=sys.stderr)
         return status_of(interrupt)
     except OSError as error:
         return _failed(error)
+    finally:
+        loading.forks_first = False
 
 
 def _reopen_what_is_closed() -> None:

@@ -7,6 +7,7 @@ any of its code again. Selecting one component activates no other, not even one 
 from __future__ import annotations
 
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -17,12 +18,13 @@ from importlib import import_module
 from typing import Any
 
 from guideway import api
-from guideway.errors import PluginLoadError, contain, did_you_mean, text_of
+from guideway.errors import PluginExited, PluginLoadError, contain, did_you_mean, text_of
 from guideway.plugins import moved
 from guideway.plugins.contract import ContractViolation, check_class
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.kinds import GROUP, HOOKS, KINDS
 from guideway.plugins.requirements import extra_with, missing_distributions, version_conflict
+from guideway.plugins.trial import ending, marked_interrupts
 from guideway.version import __version__
 
 __all__ = ["Loaded", "hook_manager", "incompatibility", "load", "missing_extra", "outcome", "record_of"]
@@ -39,6 +41,12 @@ class Loaded:
     """The seconds that importing its module took; close to 0 if that had been imported before."""
 
 
+OF_THE_PROGRAM = ("guideway", "guideway-engine", "guideway-conformance")
+"""Distributions that are the program itself: where they crash there is nobody to tell."""
+
+forks_first = False
+"""True in the program `guideway`: what is not its own is loaded in a fork first."""
+
 _LOCK = threading.RLock()
 _OUTCOMES: dict[PluginRecord, Loaded | PluginLoadError] = {}
 
@@ -49,14 +57,18 @@ def load(record: PluginRecord) -> Loaded:
     with _LOCK:
         if record not in _OUTCOMES:
             try:
-                _OUTCOMES[record] = _load(record)
+                with marked_interrupts():
+                    if forks_first and record.distribution not in OF_THE_PROGRAM:
+                        with _phase(record, "importing"):
+                            _try(record)
+                    _OUTCOMES[record] = _load(record)
             except PluginLoadError as error:
                 _OUTCOMES[record] = error
                 raise
         found = _OUTCOMES[record]
     if isinstance(found, PluginLoadError):
         # a fresh one: an exception raised twice would drag the first traceback along
-        raise PluginLoadError(str(found), plugin=record.id) from found.__cause__
+        raise _error(record, str(found), found.__cause__) from found.__cause__
     return found
 
 
@@ -113,6 +125,42 @@ def _load(record: PluginRecord) -> Loaded:
     return Loaded(record, component, seconds)
 
 
+class Ended(Exception):
+    """The process that imported the plugin ended, with this status."""
+
+    def __init__(self, status: int) -> None:
+        how = f"with status {status}"
+        if status < 0:
+            how = f"by {signal.Signals(-status).name if -status in set(signal.Signals) else f'signal {-status}'}"
+        super().__init__(f"it ends the process that imports it, {how}")
+        self.status = status
+
+
+def _try(record: PluginRecord) -> None:
+    """Raise `Ended` if loading `record` ends a fork of this process."""
+    status = ending(lambda: _load(record))
+    if status is not None:
+        raise Ended(status)
+
+
+def _status(cause: BaseException | None) -> int | None:
+    """The exit status of a process in which nobody catches `cause`; None for what is only an error."""
+    if isinstance(cause, Ended):
+        return cause.status
+    if isinstance(cause, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    if isinstance(cause, SystemExit):
+        return cause.code if isinstance(cause.code, int) else int(cause.code is not None)
+    return None
+
+
+def _error(record: PluginRecord, message: str, cause: BaseException | None) -> PluginLoadError:
+    status = _status(cause)
+    if status is None:
+        return PluginLoadError(message, plugin=record.id)
+    return PluginExited(message, plugin=record.id, status=status)
+
+
 def hook_manager() -> Any:
     """A new pluggy manager that knows guideway's hooks and no plugin."""
     # pluggy is imported by the first program that loads something, not by those that only look
@@ -134,7 +182,12 @@ def _phase(record: PluginRecord, phase: str) -> Iterator[None]:
     except BaseException as cause:
         contain(cause)
         notes: list[str] = getattr(cause, "__notes__", [])
-        first, *more = [*text_of(cause).removesuffix(": ").splitlines(), *notes]
+        text = text_of(cause).removesuffix(": ")
+        if isinstance(cause, Ended):
+            text = str(cause)
+        elif (status := _status(cause)) is not None:
+            text = f"{text} (exit status {status})"
+        first, *more = [*text.splitlines(), *notes]
         lines = [
             f"{record.kind} {record.name!r} ({record.distribution} {record.version} at {record.location}) failed while "
             f"{phase}: {first}",
@@ -145,7 +198,7 @@ def _phase(record: PluginRecord, phase: str) -> Iterator[None]:
         elif instead := _moved_keyword(cause):
             lines.append(f"hint: {instead}")
         lines.append(f"hint: guideway plugins doctor --import {record.id} imports it in a separate process")
-        raise PluginLoadError("\n  ".join(lines), plugin=record.id) from cause
+        raise _error(record, "\n  ".join(lines), cause) from cause
 
 
 def _import_hint(record: PluginRecord, cause: ImportError) -> str:
