@@ -84,7 +84,7 @@ def write_file(path: AnyPath, text: str, *, field: str) -> None:
         raise InvalidConfiguration(f"cannot write {os.fspath(path)!r}: {reason(error)}", field=field) from error
 
 
-def reason(error: OSError | ValueError) -> str:
+def reason(error: Exception) -> str:
     """Return why a file cannot be used, without its path and an error number."""
     return getattr(error, "strerror", None) or str(error)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from guideway.api import CONTRACT
 from guideway.errors import InvalidConfiguration, NotCertified, PluginUnavailable
 from guideway.plugins import PluginIndex, PluginRecord, Plugins, PluginSettings, bootstrap_worker
 from guideway.plugins.lock import Lock, Locked, Verdict, certifying_command, default_lock
+from guideway.plugins.plan import PlannedPlugin
 
 from tests.support.environments import Environment, unpack
 
@@ -193,3 +196,25 @@ def test_the_file_is_plain_and_sorted(installed: Path, tmp_path: Path) -> None:
     assert line["version"] == "1.0" and line["value"] == "gwt_good"
     verdict = lock.plugins["gwt-good/grammar.good"].verdict
     assert verdict is not None and line["conformance"] == {**asdict(verdict), "levels": ["core"]}
+
+
+def test_changes_at_once_lose_nothing_and_follow_no_link(tmp_path: Path) -> None:
+    path, victim = tmp_path / "guideway.lock", tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / f".guideway.lock.{os.getpid()}").symlink_to(victim)
+    ids = [f"d/grammar.p{i}" for i in range(12)]
+
+    def add(plugin_id: str) -> None:
+        locked = Locked(PlannedPlugin(plugin_id, "1.0", "module", "sha256:0"))
+        Lock.update(path, lambda earlier: Lock({**earlier.plugins, plugin_id: locked}))
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(add, ids))
+    assert set(Lock.read(path).plugins) == set(ids)
+    assert victim.read_text() == "precious"
+    with pytest.raises(InvalidConfiguration, match=r"cannot change '.*nowhere/guideway.lock': No such file"):
+        Lock.update(tmp_path / "nowhere" / "guideway.lock", lambda earlier: earlier)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InvalidConfiguration, match="it is a named pipe, not a regular file"):
+        Lock.read(path)

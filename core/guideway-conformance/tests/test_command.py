@@ -43,6 +43,23 @@ KNOWN = """\
 """
 
 
+def test_no_file_is_two_things_and_no_link_is_followed(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*CORE, "--report", "a.json", "--markdown", "./a.json"]) == 2
+    assert "--report and --markdown name the same file" in capsys.readouterr().err
+    Path("victim").write_text("precious")
+    Path("a.json").symlink_to("victim")
+    Path("folder").mkdir()
+    assert main([*CORE, "--report", "a.json"]) == 0
+    assert (Path("victim").read_text(), Path("a.json").is_symlink()) == ("precious", False)
+    assert main(["conform", "matrix", "a.json", "--markdown", "a.json"]) == 2
+    assert "REPORT a.json and --markdown name the same file" in capsys.readouterr().err
+    assert main(["conform", "matrix", "a.json", "--markdown", "folder"]) == 2
+    assert "cannot write 'folder': it is a folder, not a regular file" in capsys.readouterr().err
+    os.mkfifo("pipe")
+    assert main(["conform", "matrix", "pipe"]) == 2
+    assert "pipe is no conformance report: it is a named pipe, not a regular file" in capsys.readouterr().err
+
+
 def test_certified_and_every_form_of_the_report(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     forms = [f"--{form}={form}.out" for form in ("report", "markdown", "junit", "badge")]
     assert main([*CORE, *forms]) == 0

@@ -112,7 +112,7 @@ class Lock:
             ) from error
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidConfiguration(
-                f"{os.fspath(path)} is not a lock file ({type(error).__name__}: {error}); remove it and write "
+                f"{os.fspath(path)} is not a lock file ({type(error).__name__}: {reason(error)}); remove it and write "
                 "a new one with: guideway plugins lock",
                 field="plugins.lock",
             ) from error

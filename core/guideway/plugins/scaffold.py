@@ -9,6 +9,7 @@ from string import Template
 
 from guideway import __version__
 from guideway.errors import InvalidConfiguration
+from guideway.files import reason
 from guideway.plugins.kinds import KINDS, NAME, normalize
 
 __all__ = ["KINDS_TO_WRITE", "new_package"]
@@ -83,8 +84,9 @@ def new_package(kind: str, name: str, folder: Path, distribution: str = "") -> l
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
         except OSError as error:
-            why = error.strerror or error
-            raise InvalidConfiguration(f"cannot write {path}: {why}; choose another folder", field="folder") from error
+            raise InvalidConfiguration(
+                f"cannot write {path}: {reason(error)}; choose another folder", field="folder"
+            ) from error
     return list(contents)
 
 
