@@ -58,6 +58,12 @@ def void(_: object) -> None:
     """Ignore a result."""
 
 
+def without_tokenizer(folder: Path, **named: str) -> None:
+    """Have the tokenizer read from a file that its settings name."""
+    (folder / "tokenizer.json").unlink()
+    update(folder, "tokenizer_config.json", **named)
+
+
 LEAVE: dict[str, Callable[[Path], None]] = {
     "module above": module("../.."),
     "module elsewhere": module("/etc"),
@@ -74,6 +80,8 @@ LEAVE: dict[str, Callable[[Path], None]] = {
     "shards of no form": lambda folder: update(folder, "model.safetensors.index.json", weight_map=["../x"]),
     "weights above": lambda folder: update(folder, "config.json", transformers_weights="../model.safetensors"),
     "tokenizer above": lambda folder: update(folder, "tokenizer_config.json", fast_tokenizer_files=["../secret.json"]),
+    "vocabulary above": lambda folder: without_tokenizer(folder, vocab_file="../secret.json"),
+    "tokenizer of another format": lambda folder: without_tokenizer(folder, gguf_file="/etc/hostname"),
     "link: config.json": link("config.json"),
     "link: tokenizer.json": link("tokenizer.json"),
     "link: chat_template.jinja": link("chat_template.jinja"),
@@ -89,6 +97,8 @@ LEAVE: dict[str, Callable[[Path], None]] = {
 def test_a_file_outside_the_folder_is_refused(change: Callable[[Path], None], folder: Path) -> None:
     check_files(folder)
     change(folder)
+    with pytest.raises(InvalidConfiguration):
+        check_files(folder)
     with pytest.raises(InvalidConfiguration) as refused:
         Engine(EngineConfig(model=str(folder)))
     assert refused.value.field == "model"
@@ -149,6 +159,30 @@ def test_weights_that_are_pickles_are_read_only_where_the_operator_says_so(folde
         assert engine.generate([[5, 6, 7]], SamplingParams(max_tokens=5))[0].token_ids == expected
 
 
+def test_names_and_indexes_that_nobody_reads_matter_to_nobody(folder: Path) -> None:
+    update(folder, "tokenizer_config.json", vocab_file="/somewhere/tokenizer.model", tokenizer_file=None)
+    (folder / "texts.index.json").write_text("no JSON", encoding="utf-8")
+    with Engine(EngineConfig(model=str(folder))) as engine:
+        assert engine.generate([[5, 6, 7]], SamplingParams(max_tokens=2))[0].error is None
+
+
+OFFSETS = [b"-999999", b"9" * 30, b"1.5", b'"x"', b"null"]
+HEADERS = [b"[" * (1 << 16), b"[]", *(b'{"a": {"data_offsets": [%s, 4]}}' % each for each in OFFSETS)]
+BROKEN = {f"{i}.safetensors": len(header).to_bytes(8, "little") + header for i, header in enumerate(HEADERS)}
+BROKEN |= {"empty.safetensors": b"", "archive.bin": b"PK\5\6" + b"\xff" * 18}
+
+
+def test_files_of_whatever_bytes_have_digests(folder: Path) -> None:
+    """They lie beside those that are read."""
+    for name, content in BROKEN.items():
+        (folder / name).write_bytes(content)
+    found = digests(folder)
+    assert found.keys() >= BROKEN.keys()
+    for name, content in BROKEN.items():
+        (folder / name).write_bytes(content + b"more")
+        assert digests(folder)[name] != found[name]
+
+
 @pytest.mark.parametrize("explicit", [False, True])
 def test_no_name_makes_a_pickle_of_safetensors(
     explicit: bool, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -165,6 +199,23 @@ def test_no_name_makes_a_pickle_of_safetensors(
         Engine(EngineConfig(model=str(folder)))
     assert refused.value.field == "load_format"
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("where", ["attribute_map", "configuration_files", "__dict__"])
+def test_settings_hold_as_they_are_checked(where: str, folder: Path) -> None:
+    """transformers would find the file of the weights elsewhere than in ``config.json``."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    weights = {"transformers_weights": "model.safetensors.index.json"}
+    update(folder, "config.4.0.0.json", **config, **weights)
+    elsewhere: dict[str, Any] = {
+        "attribute_map": {"attribute_map": {"transformers_weights": "other"}, "other": weights["transformers_weights"]},
+        "configuration_files": {"configuration_files": ["config.4.0.0.json"]},
+        "__dict__": {"__dict__": weights},
+    }
+    update(folder, "config.json", **elsewhere[where])
+    with pytest.raises(InvalidConfiguration, match=f"has {where} in config.json") as refused:
+        Engine(EngineConfig(model=str(folder)))
+    assert refused.value.field == "model"
 
 
 def test_pickles_that_are_not_read_matter_to_nobody(folder: Path) -> None:

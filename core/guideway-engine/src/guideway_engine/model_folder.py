@@ -25,6 +25,8 @@ TAKEN = (
     *("pytorch_model.bin", "pytorch_model.bin.index.json"),
 )
 """The names of weights that `transformers` looks for; it takes the first that is there."""
+ELSEWHERE = frozenset({"__dict__", "attribute_map", "configuration_files"})
+"""The settings of ``config.json`` by which `transformers` reads a setting under another name, or in another file."""
 
 WEIGHTS = frozenset({".safetensors", ".bin"})
 SETTINGS = frozenset({".json", ".model", ".jinja", ".tiktoken"})
@@ -54,6 +56,12 @@ def check_files(path: Path) -> None:
                 "has quantized weights (quantization_config in config.json), and what they are computed in depends on "
                 "device and installed packages; save the model without quantization, or serve it with vLLM",
             )
+        for name in ELSEWHERE & part.keys() if isinstance(part, Mapping) else ():
+            raise _refused(
+                model,
+                f"has {name} in config.json, so that transformers would read other settings than those checked here; "
+                "write the settings that hold into config.json, and remove it",
+            )
 
 
 def check_weights(path: Path, load_format: LoadFormat) -> None:
@@ -77,11 +85,14 @@ def digests(path: Path) -> dict[str, str]:
     `InvalidConfiguration` as `check_files` does."""
     model = ModelFolder(path, {})
     files = {name: model.file(name) for name in _names(model)}
-    return {
-        name: _digest(file)
-        for name, file in sorted(files.items())
-        if (file.suffix in WEIGHTS | SETTINGS or file.name in WORDS) and file.is_file()
-    }
+    found = {}
+    for name, file in sorted(files.items()):
+        if (file.suffix in WEIGHTS | SETTINGS or file.name in WORDS) and file.is_file():
+            try:
+                found[name] = _digest(file)
+            except OSError as error:
+                raise _refused(model, f"has a {name} that cannot be read: {error}") from error
+    return found
 
 
 def _names(model: ModelFolder) -> set[str]:
@@ -92,10 +103,13 @@ def _names(model: ModelFolder) -> set[str]:
         raise _refused(model, f"cannot be read: {error}") from error
     names |= {f"{TEMPLATES}/{path.name}" for path in (model.path / TEMPLATES).glob("*.jinja")}
     names |= {str(Path(_name(model, "modules.json", each), "config.json")) for each in _modules(model)}
-    versions = _object(model, "tokenizer_config.json").get("fast_tokenizer_files") or ()
-    names |= {_name(model, "tokenizer_config.json", each) for each in versions}
-    names |= set(_explicit_weights(model))
-    return names.union(*(_shards(model, name) for name in names))
+    told = _object(model, "tokenizer_config.json")
+    named = [*(told.get("fast_tokenizer_files") or ())]
+    if "tokenizer.json" not in names:  # if it is there, it is read instead
+        named += [value for key, value in told.items() if key.endswith("_file") and value is not None]
+    names |= {_name(model, "tokenizer_config.json", each) for each in named}
+    weights = {*TAKEN, *_explicit_weights(model)}
+    return (names | weights).union(*(_shards(model, name) for name in weights))
 
 
 def _explicit_weights(model: ModelFolder) -> list[str]:
@@ -142,10 +156,17 @@ def _digest(path: Path) -> str:
     their checksums: reading all of a large model would take longer than an answer."""
     if path.suffix == ".safetensors":
         return _of_tensors(path)
-    if path.suffix in WEIGHTS and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            sums = [(each.filename, each.file_size, each.CRC) for each in archive.infolist()]
-        return hashlib.sha256(json.dumps(sums).encode()).hexdigest()
+    if path.suffix in WEIGHTS:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                sums = [(each.filename, each.file_size, each.CRC) for each in archive.infolist()]
+            return hashlib.sha256(json.dumps(sums).encode()).hexdigest()
+        except Exception:  # it is no such archive, or a broken one, which zipfile says in many ways
+            pass
+    return _of_bytes(path)
+
+
+def _of_bytes(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -159,9 +180,9 @@ def _of_tensors(path: Path) -> str:
         found.update(header)
         try:
             begins = [each["data_offsets"][0] for name, each in json.loads(header).items() if name != "__metadata__"]
-        except (ValueError, LookupError, TypeError, AttributeError):
-            begins = []  # no model of that kind, as loading it will say
-        for begin in begins:
-            file.seek(8 + length + begin)
-            found.update(file.read(TENSOR_BYTES))
+            for begin in begins:
+                file.seek(8 + length + begin)
+                found.update(file.read(TENSOR_BYTES))
+        except Exception:  # a header of another form, as loading it will say
+            return _of_bytes(path)
     return found.hexdigest()
