@@ -172,8 +172,19 @@ def test_without_closing_nothing_is_forced_by_the_limit() -> None:
     assert subject.unenforced(0) == ("constraint",), "it never began"
 
 
+@pytest.mark.parametrize("max_tokens", [1, 2, 3])
+def test_a_limit_too_small_for_marker_and_answer_is_refused(max_tokens: int) -> None:
+    """The marker has two tokens; `x1` and the stop token are two more."""
+    with pytest.raises(InvalidRequest, match=f"into the {max(0, max_tokens - 2)} tokens that are left") as refused:
+        started(runtime(), max_tokens=max_tokens, constraint=Regex("x1"))
+    assert refused.value.field == "max_tokens"
+    started(runtime(), max_tokens=max_tokens, constraint=Regex("x1"), close=False)
+    started(runtime(), max_tokens=max_tokens + 1, constraint=Regex("x1"), reasoning=False)
+    started(runtime(), max_tokens=4, constraint=Regex("x1"))
+
+
 def test_a_limit_too_small_for_marker_and_answer_is_named() -> None:
-    subject = runtime()
+    subject = runtime(short_budget="cut")
     started(subject, max_tokens=3)
     for token_id in (4, 2):
         assert allowed(subject) == [{token_id}]

@@ -670,7 +670,9 @@ class Runtime:
             if start is None:
                 journal.constraint_start = None
             if self._refuses_short and not journal.token_ids:
-                self._mask.check_room(state, room - (1 if start is None else start))  # a marker has one at least
+                # where it is not enough for both, the marker is forced at once
+                marker = 0 if start == 0 or self._gate is None else len(self._gate.marker.endings[0])
+                self._mask.check_room(state, max(0, room - marker))
             self._mask.begin_after(state, start, room, journal.end)
             if self._gate is not None and gate is not None:
                 self._gate.begin(gate, room, state)
