@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from guideway import AsyncEngine, Engine, InvalidRequest, ReasoningConfig, SamplingParams
+from guideway import AsyncEngine, Engine, InvalidRequest, ReasoningConfig, Regex, SamplingParams
 from guideway.errors import UnsupportedCapability
 from pydantic import BaseModel, Field
 
@@ -104,6 +104,23 @@ def test_chunks_say_where_the_answer_begins(engine: Engine) -> None:
     assert starts[0] is None
     assert {*starts} == {None, generation.wait().outputs[0].answer_start}
     assert text[starts[-1] :] == generation.wait().answer
+
+
+@pytest.mark.parametrize("reasons", [True, False])
+def test_chunks_say_where_the_answer_begins_once_it_is_decided(reasons: bool) -> None:
+    """The constraint allows all of the opening marker but its end."""
+    markers = ReasoningConfig(start_str="<reason>", end_str="</reason>")
+    with Engine("demo", grammar=("llguidance",), reasoning=markers) as engine:
+        spelled = engine.vocabulary.encode(b"<reason>")
+        assert spelled is not None
+        bias = dict.fromkeys(spelled if reasons else spelled[:-1], 50.0)
+        params = asked(max_tokens=60, constraint=Regex("<reasons{9}"), reasoning=None, logit_bias=bias)
+        generation = engine.submit(PROMPT, params)
+        starts = [chunk.answer_start for chunk in generation.chunks()]
+        output = generation.wait().outputs[0]
+    assert output.num_reasoning_tokens > len(spelled) if reasons else output.num_reasoning_tokens == 0
+    assert starts[: len(spelled) - 1] == [None] * (len(spelled) - 1)
+    assert {*starts} == {None, output.answer_start}
 
 
 def test_it_is_the_same_in_an_async_engine() -> None:

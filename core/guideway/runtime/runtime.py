@@ -387,6 +387,12 @@ class Runtime:
         gate = self._gate_of(sequence)
         return sequence.journal.closed_early or (gate is not None and gate.at.is_over and gate.at.was_cut)
 
+    def answer_start(self, slot: int) -> int | None:
+        """Return after how many tokens of the output in `slot` its answer begins; None: that is not decided yet."""
+        sequence = self._slots[slot]
+        gate = self._gate_of(sequence)
+        return None if gate is not None and gate.is_undecided else sequence.journal.constraint_start
+
     def completes(self, slot: int, text: str) -> bool:
         """Return whether `text`, which the output in `slot` begins with, is all that its constraint asks for; True
         without one. For a host that may end an output where no stop token stands, as stop strings do."""

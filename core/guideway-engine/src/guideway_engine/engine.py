@@ -373,7 +373,7 @@ class Engine(TaskCalls):
         """Return where the answer begins in the text of a sequence, for `Chunk.answer_start`."""
         if sequence.completion is not None:
             return sequence.completion.answer_start
-        start = self._runtime.journal(sequence.slots[0]).constraint_start if sequence.slots else None
+        start = self._runtime.answer_start(sequence.slots[0]) if sequence.slots else None
         return None if start is None else sequence.answer_start(self.vocabulary.decode(sequence.output[:start]))
 
     @_by_one_thread

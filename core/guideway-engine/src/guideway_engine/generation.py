@@ -29,7 +29,7 @@ class Chunk:
     """Set in the last chunk of an output."""
     answer_start: int | None = None
     """The offset in the whole text of the output at which the answer begins, as `Completion.answer_start`; None: the
-    reasoning has not ended."""
+    reasoning has not ended, or the first tokens have not decided whether there is one."""
 
 
 def check_streamable(params: SamplingParams, *, mixed: bool = True) -> None:
