@@ -80,6 +80,7 @@ LEAVE: dict[str, Callable[[Path], None]] = {
     "shards of no form": lambda folder: update(folder, "model.safetensors.index.json", weight_map=["../x"]),
     "weights above": lambda folder: update(folder, "config.json", transformers_weights="../model.safetensors"),
     "tokenizer above": lambda folder: update(folder, "tokenizer_config.json", fast_tokenizer_files=["../secret.json"]),
+    "tokenizer of no name": lambda folder: update(folder, "tokenizer_config.json", fast_tokenizer_files=7),
     "vocabulary above": lambda folder: without_tokenizer(folder, vocab_file="../secret.json"),
     "tokenizer of another format": lambda folder: without_tokenizer(folder, gguf_file="/etc/hostname"),
     "link: config.json": link("config.json"),

@@ -104,7 +104,8 @@ def _names(model: ModelFolder) -> set[str]:
     names |= {f"{TEMPLATES}/{path.name}" for path in (model.path / TEMPLATES).glob("*.jinja")}
     names |= {str(Path(_name(model, "modules.json", each), "config.json")) for each in _modules(model)}
     told = _object(model, "tokenizer_config.json")
-    named = [*(told.get("fast_tokenizer_files") or ())]
+    versions = told.get("fast_tokenizer_files") or []
+    named = [*versions] if isinstance(versions, list) else [versions]
     if "tokenizer.json" not in names:  # if it is there, it is read instead
         named += [value for key, value in told.items() if key.endswith("_file") and value is not None]
     names |= {_name(model, "tokenizer_config.json", each) for each in named}
