@@ -251,7 +251,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         if state.hosted:  # it may have asked its host
             self._stopwatch.leave_out(began, waited=True)
         if count != len(ours):
-            return self._refusal(state, token_ids, num_before + count)
+            return self._refusal(state, token_ids, num_before, num_before + count)
         state.accepted += ours
         if state.closer is not None:
             state.closer.accept(ours)
@@ -355,17 +355,18 @@ class GrammarMask(LogitModifier[GrammarState]):
     def _stop_token_ids(self, params: SamplingParams) -> frozenset[int]:
         return self.context.vocabulary.stop_token_ids | frozenset(params.stop_token_ids)
 
-    def _refusal(self, state: GrammarState, token_ids: Sequence[int], count: int) -> Outcome:
-        """Why the token after the first `count` of a step was refused."""
+    def _refusal(self, state: GrammarState, token_ids: Sequence[int], num_before: int, count: int) -> Outcome:
+        """Why the token after the first `count` of a step was refused, in which the constraint began after
+        `num_before`, if it had not before."""
         token_id = token_ids[count]
-        if count < state.num_open_rows:
+        if num_before:
             return fail(
                 f"token {token_id} was drawn before the start of the constraint was known, and the constraint "
                 "forbids it"
             )
         if self.mask_rows.forbade(state, token_ids[: count + 1]):
             return fail(f"token {token_id} was drawn although the mask forbids it", was_forbidden=True)
-        if count > state.num_open_rows + state.num_live_drafts:
+        if count > state.num_live_drafts:
             return fail(f"DeadEnd: after token {token_ids[count - 1]} no token is legal")
         return fail(f"it refused token {token_id}, which its own mask allowed")
 

@@ -33,8 +33,6 @@ class GrammarState:
     """Every token the matcher accepted."""
     num_live_drafts: int = 0
     """The number of the last step's drafts that led to a state with a legal token, or to the end."""
-    num_open_rows: int = 0
-    """The number of the last step's rows that came before the constraint was known to begin."""
     terminated: bool = False
     begins_in: int | None = 0
     """The number of tokens that are still to come before the constraint begins; None: not known yet."""

@@ -25,8 +25,7 @@ class Journal:
     feedback: dict[int, Mapping[str, Feedback]] = field(default_factory=dict)
     """By step, for steps that had any: feedback by modifier name."""
     constraint_start: int | None = 0
-    """The number of tokens that were generated before the constraint began; None: it has not begun (see
-    `Runtime.start`)."""
+    """The number of tokens that were generated before the constraint began; None: it has not begun."""
     overruled: dict[str, None] = field(default_factory=dict)
     """The names of what a row had to be drawn without, as `unenforced` names it; a dict for its order."""
     ends: list[Record] = field(default_factory=list)

@@ -64,7 +64,7 @@ class MaskRows:
         blocks: dict[str, Block] = {}
         name = block = None
         for i, state in enumerate(states):
-            if state is not None and not state.terminated and (state.begins_in == 0 or self._begins(batch, i, state)):
+            if state is not None and not state.terminated and state.begins_in == 0:
                 if block is None or state.candidate.name != name:
                     name = state.candidate.name
                     block = blocks.setdefault(name, Block())
@@ -93,15 +93,9 @@ class MaskRows:
 
     def forbade(self, state: GrammarState, token_ids: Sequence[int]) -> bool:
         """Return whether the last step's mask forbade one of these tokens, all that were drawn then."""
-        bitmask, masked = self._buffers[0][1:][state.rows], token_ids[state.num_open_rows :]
-        pairs = zip(range(len(bitmask)), masked, strict=False)
+        bitmask = self._buffers[0][1:][state.rows]
+        pairs = zip(range(len(bitmask)), token_ids, strict=False)
         return any(not is_allowed(bitmask, row, token_id) for row, token_id in pairs)
-
-    def _begins(self, batch: StepBatch, sequence: int, state: GrammarState) -> bool:
-        """Return whether the constraint of a sequence, which has not begun yet, begins among its drafts."""
-        num_rows = int(batch.row_start[sequence + 1] - batch.row_start[sequence])
-        state.num_open_rows = num_rows if state.begins_in is None else min(num_rows, state.begins_in)
-        return state.num_open_rows < num_rows
 
     def _lay_out(self, block: Block, batch: StepBatch, rows: list[int]) -> None:
         """Give `block` the next rows of the bitmask; `rows`, the batch's row that each of them is for, grows by its
@@ -111,16 +105,15 @@ class MaskRows:
         if batch.num_rows == batch.num_sequences:
             rows += block.sequences
             for row, state in enumerate(block.states, first):
-                state.num_open_rows, state.num_rows, state.first_row = 0, 1, row
+                state.num_rows, state.first_row = 1, row
                 state.job.first_row, state.job.draft_token_ids = row - guard, ()
         else:
             starts, drafts = batch.row_start.tolist(), batch.draft_token_ids.tolist()
             for i, state in zip(block.sequences, block.states, strict=True):
                 start, end = starts[i], starts[i + 1]
-                state.num_open_rows = num_open = state.begins_in or 0
-                state.first_row, state.num_rows = len(rows) + num_open, end - start - num_open
+                state.first_row, state.num_rows = len(rows), end - start
                 state.job.first_row = state.first_row - guard
-                state.job.draft_token_ids = tuple(drafts[start - i + num_open : end - i - 1])
+                state.job.draft_token_ids = tuple(drafts[start - i : end - i - 1])
                 rows += range(start, end)
         block.end = len(rows)
 

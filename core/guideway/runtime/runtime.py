@@ -517,7 +517,8 @@ class Runtime:
                 payload = self._modifiers.prepare(modifier, batch, states, sequences, owners)
                 if payload is not None:
                     payloads[modifier.name] = payload
-        if self._gate is not None and (masks := payloads.get(self._mask.name)) is not None:
+        masks = payloads.get(self._mask.name)
+        if self._gate is not None and masks is not None:
             gates = [self._gate_of(sequence) for sequence in sequences]
             payloads[self._mask.name] = self._gate.with_opening(masks, batch, gates)
         self._late = self._sitting_out(batch, sequences) if self._mask.mask_rows.late else frozenset()

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from threading import Lock, get_ident
@@ -21,7 +21,6 @@ from typing import Any, cast
 import numpy as np
 from guideway.api import Fault, GuidewayError, PluginError, Stage, StepBatch, UnsupportedCapability
 from guideway.api.bitmask import allow_only, num_words
-from guideway.api.steps import GRAMMAR_MASK
 from guideway.errors import contain, passable, text_of
 from guideway.plugins import Plugins
 from guideway.runtime import Admission, Journal, Runtime
@@ -230,7 +229,6 @@ class Core:
         rows, bitmask = np.empty(0, dtype=np.int32), np.empty((0, self._words), dtype=np.int32)
         if (payload := self.runtime.bitmask(step)) is not None:
             rows, bitmask = place[payload.rows], payload.arrays["bitmask"]
-            step = replace(step, payloads={**step.payloads, GRAMMAR_MASK: payload})  # the only mask that workers know
         faulty = {i for i, state in enumerate(states) if self._fault(state) is not None}
         faulty.update(void)
         for i in faulty:  # tokens of this step are not final: nothing but an end

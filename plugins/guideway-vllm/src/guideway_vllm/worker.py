@@ -23,6 +23,7 @@ from guideway.pipeline.mixins import Mixins
 from guideway.plugins import Plugins
 from guideway.plugins.building import build_device
 from guideway.runtime.grammar_mask import GrammarMask
+from guideway.runtime.reasoning import ReasoningGate
 from numpy.typing import NDArray
 
 from guideway_vllm.config import GuestConfig
@@ -118,6 +119,7 @@ class GuestWorker:
         self._pipeline = Pipeline(
             [
                 (GrammarMask, {}),
+                (ReasoningGate, {}),
                 *((cls, dict(config.options.get(f"modifier.{cls.name}", {}))) for cls in modifiers),
             ],
             WorkerContext(device=self._device, vocabulary_size=size, logits_width=width),
