@@ -362,4 +362,6 @@ def _detailed_pattern(detail: str, *patterns: str) -> None:
 
 _detailed_pattern("escaped", '"', r"\\", r"^[\n\r]$", '^a"', r"^\x22|a$", r'^["a]*$', "\n")
 _detailed_pattern("unescaped", '^[^"]*$', r"^[^\\]*$", r"[^\n]", '^[^a"]{1,2}$')
+_detailed_pattern("repeat>128", "^.{1,129}$", r"^[^\n\r]{1,150}$", "[^<>]{1,255}$", r"^\S{0,300}$", "^[ -~]{130,}$")
+_detailed_pattern("class>127", "^[^é]$", "^[^é]*$", "[ -é]+$", "^[!-~ü]{1,9}$")
 _detailed_pattern("property", r"^\p{L}$", r"\p{Lu}", r"^[\p{N}a]*$")

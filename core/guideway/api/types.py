@@ -204,7 +204,8 @@ class JsonObject(_Spaced):
 
 @dataclass(frozen=True)
 class Regex(Constraint):
-    """Text that matches a regular expression as a whole (it is anchored at both ends)."""
+    """Text that matches a regular expression as a whole, as Python's `re.fullmatch` reads it. A strategy that lacks
+    something refuses the expression, or names what it reads otherwise, as ``regex:boundary``."""
 
     pattern: str
 

@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from guideway.json_schema.exclusion import Exclusion
-from guideway.json_schema.patterns import MIXED, REPEAT, pattern_details, repeats_a_repetition, string_details
+from guideway.json_schema.patterns import pattern_details, repeats_a_repetition, string_details
 from guideway.json_schema.walking import Schema, ignores_beside_ref, resolve, walk
 
 __all__ = ["KEYWORDS", "TYPES", "Assertions", "assertions", "combine", "keywords", "root_keywords"]
@@ -72,8 +72,8 @@ def keywords(schema: Schema) -> frozenset[str]:
       strings escape and ``pattern:unescaped`` for all but some of them, and ``pattern:repetition`` for a group with
       ``*``, ``+`` or ``{2,}`` in it that ``?`` or ``{1,2}`` stands after, which engines mistake in strings of JSON.
       ``pattern:repeat>128`` is a count above 128 beside what may take a character that strings escape, and
-      ``pattern:class>127`` a class of such with a character beyond ASCII. Lookaround, repetition, anchors and these
-      two, which engines get wrong without a word, of ``patternProperties`` as well;
+      ``pattern:class>127`` a class of such with a character beyond ASCII. All but those that engines refuse there are
+      also named of ``patternProperties``;
     - ``maxItems>1000`` and the like for a count above 1,000, in addition to the plain name;
     - ``number:large`` where a number is past 2**53, which engines round, ``number:fraction`` where a value is like 0.1,
       which no double is, and ``number:narrow`` where a bound that is excluded has the other one less than 1 away.
@@ -108,7 +108,7 @@ def assertions(schema: Schema) -> Assertions:
         details |= {
             f"pattern:{detail}"
             for name in names
-            for detail in {*pattern_details(name), *string_details(name)} & {"lookaround", "anchor", MIXED, REPEAT}
+            for detail in {*pattern_details(name), *string_details(name)} - _REFUSED_IN_NAMES
         }
         if any(map(repeats_a_repetition, (pattern, *names))):
             details.add("pattern:repetition")
@@ -320,6 +320,6 @@ def _types_of(value: object) -> tuple[str, ...]:
 _NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 
 _APPLIES_OTHERS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
-_LOST_IN_NAMES = frozenset({"lookaround", "anchor"})
+_REFUSED_IN_NAMES = frozenset({"backreference", "boundary", "property", "escaped", "unescaped"})
 _REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 _NEED_NO_TYPE = frozenset({*_REFERENCES, "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"})

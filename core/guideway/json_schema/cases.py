@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from guideway.json_schema import Schema, combine, keywords, resolve
 from guideway.json_schema.assertions import LARGE
+from guideway.json_schema.dialects import pattern_cases
 from guideway.json_schema.patterns import MANY, MIXED, REPEAT
 
 __all__ = ["Case", "cases", "is_valid"]
@@ -781,6 +782,8 @@ def cases() -> Iterator[Case]:
     """Every case of the probe."""
     yield from _LABELLED
     yield from _sized()
+    for name, pattern, right_texts, wrong_texts in pattern_cases():
+        yield f"pattern:{name}", _string(pattern=pattern), right_texts, wrong_texts
     yield from _contradicted()
     everything = [instance for pool in _POOL.values() for instance in pool]
     for kind, fragments in _FRAGMENTS.items():

@@ -62,6 +62,8 @@ _UNLIKE_IN_PYTHON = re.compile(
 
 def _meant(found: re.Match[str]) -> str:
     text = found[0]
+    if text in (r"\b", r"\B"):
+        return f"(?a:{text})"
     if text.startswith("["):
         return _IN_CLASSES.sub(lambda part: _meant_in_class(part[0]), text)
     if text == "$":

@@ -14,17 +14,31 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-__all__ = ["ECMA", "Characters", "Ranges", "count", "meet", "members", "pieces", "python", "spelled_out", "takes"]
+__all__ = [
+    "ECMA",
+    "Characters",
+    "Ranges",
+    "count",
+    "meet",
+    "members",
+    "pieces",
+    "python",
+    "python_reads",
+    "spelled_out",
+    "takes",
+]
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Code points, as inclusive ranges in order."""
 
 Characters: TypeAlias = Mapping[str, Ranges]
-"""What a dialect takes for ``d``, ``s`` and ``w``; and what ``.`` leaves out."""
+"""A dialect's characters of ``d``, ``s`` and ``w``; of ``.`` those that it leaves out; of ``]`` what it stands for
+where a class begins with it: nothing, if it ends the class."""
 
 ECMA: Final[Characters] = MappingProxyType(
     {
         ".": ((10, 10), (13, 13), (0x2028, 0x2029)),
+        "]": (),
         "d": ((48, 57),),
         "w": ((48, 57), (65, 90), (95, 95), (97, 122)),
         "s": (
@@ -36,13 +50,16 @@ ECMA: Final[Characters] = MappingProxyType(
 """Those of ECMA-262, which JSON Schema's ``pattern`` is written in (sections 22.2.2.7 and 22.2.2.9)."""
 
 _CODE = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[xu]\{[0-9a-fA-F]{1,6}\}|U[0-9a-fA-F]{8})"
-_ESCAPE = rf"{_CODE}|\\[pP]\{{[^}}]*\}}|\\."
-_PIECE = re.compile(
-    rf"{_ESCAPE}|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?(?:[:=!>]|<[=!]|P?<\w+>))?|\{{\d+(?:,\d*)?\}}|.", re.DOTALL
-)
+_ESCAPE = rf"{_CODE}|\\[pPN]\{{[^}}]*\}}|\\."
+_BEFORE, _AFTER = rf"{_ESCAPE}|\[\^?", r"(?:\\.|[^\]\\])*(?:\]|\\?\Z)|\((?:\?(?:[:=!>]|<[=!]|P?<\w+>))?|\{\d*,?\d*\}|."
+_PIECE = {True: re.compile(rf"{_BEFORE}\]?{_AFTER}", re.DOTALL), False: re.compile(_BEFORE + _AFTER, re.DOTALL)}
+"""By whether a ``]`` stands for itself where a class begins with it."""
 _MEMBER = re.compile(rf"({_ESCAPE}|.)(?:-({_ESCAPE}|.))?", re.DOTALL)
-_COUNT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+_COUNT = re.compile(r"\{(\d*)(?:,(\d*))?\}")
 _CONTROLS = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0}
+_OPENING = re.compile(r"(?<!\\)[\[\]]")
+_ANCHORS = {r"\A": "^", r"\Z": "$"}
+_DOT_ALL = re.compile(r"\(\?[a-zA-Z]*s")
 _PLAIN = re.compile(r"[A-Za-z0-9_ ]")
 
 
@@ -54,18 +71,28 @@ def python() -> Characters:
     def found(escape: str) -> Ranges:
         return tuple((ord(run[0][0]), ord(run[0][-1])) for run in re.finditer(f"{escape}+", every))
 
-    return MappingProxyType({".": ((10, 10),), **{letter: found(f"\\{letter}") for letter in "dsw"}})
+    return MappingProxyType({".": ((10, 10),), "]": ((93, 93),), **{letter: found(f"\\{letter}") for letter in "dsw"}})
 
 
-def pieces(pattern: str) -> Iterator[str]:
-    """Cut an expression into escapes, classes, what begins a group, counts in braces, and other characters."""
-    return (found[0] for found in _PIECE.finditer(pattern))
+def pieces(pattern: str, *, brackets: bool = False) -> Iterator[str]:
+    """Cut an expression into escapes, classes, what begins a group, counts in braces, and other characters. With
+    `brackets`, a ``]`` stands for itself where a class begins with it."""
+    return (found[0] for found in _PIECE[brackets].finditer(pattern))
+
+
+def python_reads(pattern: str) -> bool:
+    """Return whether an expression is one in Python."""
+    try:
+        re.compile(spelled_out(pattern, python()))  # which warns of nothing
+    except (re.error, OverflowError, RecursionError):
+        return False
+    return True
 
 
 def count(piece: str) -> int:
     """Return the larger number of a count in braces; 0 for any other piece."""
     found = _COUNT.fullmatch(piece)
-    return max(int(number[:9]) for number in found.groups() if number) if found else 0
+    return max((int(number[:9]) for number in found.groups() if number), default=0) if found else 0
 
 
 def takes(piece: str, characters: Characters = ECMA) -> Ranges:
@@ -85,8 +112,8 @@ def members(piece: str, characters: Characters) -> Iterator[tuple[str, Ranges]]:
     """Give each member of a class, and the code points that it stands for."""
     for found in _MEMBER.finditer(piece, 2 if piece.startswith("[^") else 1, len(piece) - 1):
         first, last = (_of_member(text, characters) if text else () for text in found.groups())
-        if len(first) == len(last) == 1 and first[0][0] == first[0][1] <= last[0][0] == last[0][1]:
-            yield found[0], ((first[0][0], last[0][0]),)
+        if len(first) == len(last) == 1 and first[0][0] == first[0][1] and last[0][0] == last[0][1]:
+            yield found[0], ((first[0][0], last[0][0]),)  # one that ends before it begins is the engine's to refuse
         else:
             yield found[1], first
             if last:  # no range: the hyphen stands for itself
@@ -95,9 +122,12 @@ def members(piece: str, characters: Characters) -> Iterator[tuple[str, Ranges]]:
 
 
 def spelled_out(pattern: str, characters: Characters, write: Callable[[int], str] = chr) -> str:
-    """Return an expression in which ``.``, ``\\d``, ``\\s``, ``\\w`` and their opposites are classes of the characters
-    that a dialect has for them, so that every engine takes the same. `write` writes a character beyond ASCII in a
-    class."""
+    """Return an expression that every engine reads as a dialect does. ``.``, ``\\d``, ``\\s``, ``\\w`` and their
+    opposites are classes of the characters that it has for them, but for dots where the flag ``s`` is set; braces that
+    count nothing have a backslash; Python's ``\\A`` and ``\\Z`` are ``^`` and ``$``. `write` writes a character beyond
+    ASCII in a class."""
+
+    takes_line_ends = _DOT_ALL.search(pattern)
 
     def text(found: Ranges) -> str:
         return "".join(one(low) if low == high else f"{one(low)}-{one(high)}" for low, high in found)
@@ -109,18 +139,39 @@ def spelled_out(pattern: str, characters: Characters, write: Callable[[int], str
 
     def spelled(piece: str) -> str:
         if piece == ".":
-            return f"[^{text(characters['.'])}]"
+            return piece if takes_line_ends else f"[^{text(characters['.'])}]"
         if _is_class(piece):
-            inside = (
-                text(ranges) if _is_shorthand(member) else "".join(c if c.isascii() else write(ord(c)) for c in member)
-                for member, ranges in members(piece, characters)
-            )
-            return f"{piece[: 1 + piece.startswith('[^')]}{''.join(inside)}]"
+            return of_class(piece, piece.startswith("[^"))
+        if piece in ("{", "}", "{}"):
+            return "".join(f"\\{brace}" for brace in piece)
+        if piece.startswith("{,"):
+            return f"{{0{piece[1:]}" if characters["]"] else "\\" + piece[:-1] + "\\}"
+        if characters["]"] and piece in _ANCHORS:
+            return _ANCHORS[piece]
         if _is_shorthand(piece):
             return f"[{'^' if piece[1].isupper() else ''}{text(characters[piece[1].lower()])}]"
         return piece
 
-    return "".join(map(spelled, pieces(pattern)))
+    def of_class(piece: str, negated: bool) -> str:
+        parts = list(members(piece, characters))
+        if any(_is_shorthand(member) and member[1].isupper() for member, _ in parts):
+            rest = _without(tuple(pair for _, ranges in parts for pair in ranges))
+            return f"[{'' if negated else '^'}{text(rest)}]" if rest else piece
+        if not parts and characters["]"]:
+            return piece
+        if not parts:
+            return r"[\s\S]" if negated else r"[^\s\S]"
+        # once each, so that no two of them join classes, as "&&" does for some
+        inside = dict.fromkeys(
+            text(ranges) if _is_shorthand(member) else _OPENING.sub(r"\\\g<0>", "".join(map(literal, member)))
+            for member, ranges in parts
+        )
+        return f"[{'^' if negated else ''}{''.join(inside)}]"
+
+    def literal(character: str) -> str:
+        return character if character.isascii() else write(ord(character))
+
+    return "".join(map(spelled, pieces(pattern, brackets=bool(characters["]"]))))
 
 
 def meet(first: Ranges, second: Ranges) -> bool:
@@ -129,7 +180,7 @@ def meet(first: Ranges, second: Ranges) -> bool:
 
 
 def _is_class(piece: str) -> bool:
-    return piece.startswith("[") and len(piece) > 1
+    return piece.startswith("[") and piece.endswith("]") and len(piece) > 1
 
 
 def _is_shorthand(text: str) -> bool:

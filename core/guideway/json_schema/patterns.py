@@ -18,25 +18,49 @@ MIXED: Final = "class>127"
 
 
 def pattern_details(pattern: str) -> frozenset[str]:
-    """Name what a regular expression uses that engines may lack: ``lookaround``, ``backreference``, ``boundary``,
-    ``property``, and ``anchor`` for ``^`` after, or ``$`` before, what may be something. Errs on the side of naming
-    too much."""
-    return frozenset(detail for detail, search in _PATTERN_DETAILS.items() if search(pattern))
+    """Name what a regular expression uses that engines may lack, or read in another way than the dialect that it is
+    written in. Errs on the side of naming too much.
+
+    - ``lookaround``, ``backreference``, ``boundary``, ``property``; ``group`` for other extensions such as ``(?>a)``,
+      and ``flags`` for ``(?i)`` and the like;
+    - ``anchor`` for ``^`` after, or ``$`` before, what may be something;
+    - ``possessive`` for ``a*+``, and ``double`` for ``a**``, a repetition with nothing else to repeat;
+    - ``escape`` for escapes that not all dialects have, such as ``\\a``; ``brace`` for a ``{`` that begins no count;
+      ``class`` for a class with ``[``, a doubled ``&``, ``-``, ``|`` or ``~``, or a ``]`` at its beginning;
+    - ``\\A``, ``\\Z``, ``.``, ``\\d``, ``\\D``, ``\\s``, ``\\S``, ``\\w`` and ``\\W``, however spelled: ``\\S`` for
+      ``[^\\s]``.
+    """
+    cut = list(pieces(pattern, brackets=True))
+    plain = "".join("_" if len(piece) > 1 and piece[0] in "[\\" else piece for piece in cut)
+    found = {detail for detail, search in _PATTERN_DETAILS.items() if search(pattern)}
+    found |= {detail for detail, search in _IN_PLAIN.items() if search(plain)}
+    found |= {*_repeated_again(cut)}
+    found |= {"escape" for escape in _ANY_ESCAPE.findall(pattern) if _OWN_ESCAPE.fullmatch(escape)}
+    for piece in cut:
+        if piece in (".", r"\A", r"\Z"):
+            found.add(piece)
+        elif len(piece) > 1 and piece[0] in "[\\":
+            flips = piece.startswith("[^")
+            found |= {_OPPOSITE[text] if flips else text for text in _ANY_ESCAPE.findall(piece) if text in _OPPOSITE}
+            if piece[0] == "[" and _OWN_CLASS.match(piece):
+                found.add("class")
+    return frozenset(found)
 
 
 def repeats_a_repetition(pattern: str) -> bool:
     """Return whether ``?`` or ``{...}`` stands after a group in which something is repeated without end."""
     groups = [False]  # of the groups that are open, whether they have such a repetition
-    for piece in _PIECE.finditer(pattern):
-        text = piece[0]
-        if text == "(":
+    has_ended = False  # a group in which there is one, just before
+    for piece in pieces(pattern, brackets=True):
+        if has_ended and piece[0] in "?{":
+            return True
+        has_ended = False
+        if piece[0] == "(":
             groups.append(False)
-        elif text.startswith(")"):
-            inside = groups.pop() if len(groups) > 1 else groups[0]
-            if inside and len(text) > 1:
-                return True
-            groups[-1] |= inside
-        elif piece["endless"]:
+        elif piece == ")":
+            has_ended = groups.pop() if len(groups) > 1 else groups[0]
+            groups[-1] |= has_ended
+        elif piece in "*+" or (piece[0] == "{" and piece.endswith(",}")):
             groups[-1] = True
     return False
 
@@ -45,30 +69,49 @@ def string_details(pattern: str) -> Iterator[str]:
     """Tell how a regular expression treats characters that JSON's strings escape: that there is one, ``escaped``, or
     all but one, ``unescaped``; ``repeat>128`` where one that it takes may be among what stands so many times; and
     ``class>127`` where a class that takes one names a character beyond ASCII."""
-    if _ESCAPED.search(_ALL_BUT.sub("", pattern)):
+    cut = list(pieces(pattern, brackets=True))
+    if any(_ESCAPED.search(piece) for piece in cut if not piece.startswith("[^")):
         yield "escaped"
-    if any(map(_ESCAPED.search, _ALL_BUT.findall(pattern))):
+    if any(_ESCAPED.search(piece) for piece in cut if piece.startswith("[^")):
         yield "unescaped"
     if pattern.isascii() and "{" not in pattern:
         return
-    taking = [piece for piece in pieces(pattern) if meet(takes(piece), _ESCAPED_IN_JSON)]
-    if taking and any(count(piece) > MANY for piece in pieces(pattern)):
+    taking = [piece for piece in cut if meet(takes(piece), _ESCAPED_IN_JSON)]
+    if taking and any(count(piece) > MANY for piece in cut):
         yield REPEAT
     if not all(map(str.isascii, taking)):
         yield MIXED
 
 
+def _repeated_again(cut: Sequence[str]) -> Iterator[str]:
+    """Tell of repetitions that stand after another one, or after an anchor."""
+    before = ""
+    for piece in cut:
+        is_repetition = piece in "*+?" or (piece[0] == "{" and len(piece) > 1)
+        if not is_repetition:
+            before = {"(": "", "|": "", "^": "anchor", "$": "anchor"}.get(piece, "atom")
+        elif before == "atom":
+            before = "repetition"
+        elif before == "repetition" and piece in "?+":
+            before = "marked"
+            if piece == "+":
+                yield "possessive"
+        elif before:
+            yield "double"
+
+
 def _has_anchor_amid(pattern: str) -> bool:
     """Return whether a ``^`` may stand after something, or a ``$`` before something."""
-    pieces = [piece[0] if piece[0] == "(" else piece for piece in _ANY_PIECE.findall(pattern)]
-    return _may_follow("^", pieces, "(", ")") or _may_follow("$", pieces[::-1], ")", "(")
+    anchors = {r"\A": "^", r"\Z": "$"}
+    cut = [piece[0] if piece[0] in "({" else anchors.get(piece, piece) for piece in pieces(pattern, brackets=True)]
+    return _may_follow("^", cut, "(", ")") or _may_follow("$", cut[::-1], ")", "(")
 
 
-def _may_follow(anchor: str, pieces: Sequence[str], opening: str, closing: str) -> bool:
+def _may_follow(anchor: str, cut: Sequence[str], opening: str, closing: str) -> bool:
     """Return whether something may stand before an `anchor`, an earlier repetition of its own group included."""
     first, num_anchors, inside = True, 0, False
     groups: list[tuple[bool, int]] = []
-    for piece in pieces:
+    for piece in cut:
         if inside and anchor == "^" and piece in "*+{":  # read backwards, a repetition stands before its group
             return True
         inside = False
@@ -87,8 +130,6 @@ def _may_follow(anchor: str, pieces: Sequence[str], opening: str, closing: str) 
     return False
 
 
-_ALL_BUT = re.compile(r"\[\^(?:\\.|[^\]\\])*\]", re.DOTALL)
-"""A class of all characters but some."""
 _ESCAPED = re.compile(r'["\x00-\x1f]|\\(?:\\|[nrtfv]|c|x(?:22|5[cC]|[01])|u00(?:22|5[cC]|[01]))')
 
 _PATTERN_DETAILS: dict[str, Callable[[str], object]] = {
@@ -99,8 +140,15 @@ _PATTERN_DETAILS: dict[str, Callable[[str], object]] = {
     "anchor": _has_anchor_amid,
 }
 
-_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(|\)[?{]?|(?P<endless>[*+]|\{\d+,\})", re.DOTALL)
-"""An escape, a class, what begins or ends a group, or a repetition without end."""
+_IN_PLAIN: dict[str, Callable[[str], object]] = {
+    "group": re.compile(r"\(\?(?:>|#|\(|P[=>]|[&R|+\d])").search,
+    "flags": re.compile(r"\(\?[a-zA-Z^]*-?[a-zA-Z]*[:)](?<!\(\?:)").search,
+    "brace": re.compile(r"\{(?!\d+(?:,\d*)?\})").search,
+}
+"""Searches in an expression whose escapes and classes are underscores."""
 
-_ANY_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?(?:[:=!]|<[=!]|<\w+>))?|.", re.DOTALL)
-"""An escape, a class, what begins a group, or another character."""
+_ANY_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|u\{[0-9a-fA-F]+\}|0\d|.)", re.DOTALL)
+_OWN_ESCAPE = re.compile(r"\\(?:0\d|[CEGHIJKLMNOQRTUVXYaceghijlmoqyxuz])")
+"""An escape of a letter or digit that is not in both ECMA-262 and Python; malformed ones of ``x`` and ``u`` are."""
+_OWN_CLASS = re.compile(r"\[\^?\]|\[.*(?<!\\)(?:\[|&&|--|\|\||~~)", re.DOTALL)
+_OPPOSITE = {f"\\{a}": f"\\{b}" for a, b in ("dD", "Dd", "sS", "Ss", "wW", "Ww")}

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Support
-from guideway.api.types import WHITESPACE, JsonSchema, StructuralTag, Whitespace
+from guideway.api.types import WHITESPACE, JsonSchema, Regex, StructuralTag, Whitespace
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidGrammar, UnsupportedGrammar
 from guideway.json_schema import Schema, assertions, check_schema, keywords
 from guideway.json_schema.cases import cases
+from guideway.json_schema.dialects import regex_cases
+from guideway.json_schema.patterns import pattern_details
 
 __all__ = ["Status", "SupportTable", "Table", "byte_vocabulary", "probe", "probe_holders_apart", "spoilt"]
 
@@ -43,14 +45,14 @@ _WORSE: tuple[Status, ...] = ("enforced", "narrow", "unenforced", "refused")
 _REFUSED: Status = "refused"
 STOP = 256
 MOST_SECONDS = 10
-"""Of a processor, for one schema and its texts; the slowest that pass take a third."""
+"""Seconds of a processor for one schema and its texts; the slowest that pass take half of it."""
 
 
 SMALL, LONG = 1000, 5000
 """The characters of instances that are tried with each kind of white space, and the bytes of a text whose strings are
 tried with what may not stand there."""
 _BAD = (b'"', b"\\", b"\\x", b"\n", b"\x01", b"\xff", b'"b')
-"""What may not stand in a string of JSON like that."""
+"""Bytes that may not stand in a string of JSON as they are."""
 
 
 class _Unfit(Exception):
@@ -64,8 +66,16 @@ def byte_vocabulary() -> Vocabulary:
 
 def probe(strategy: GrammarStrategy) -> Table:
     """Measure what `strategy`, built for `byte_vocabulary`, does with every keyword and every two side by side,
-    whatever the white space."""
-    return _probe(strategy.compile)
+    whatever the white space; and with each construct of a `Regex`."""
+    return dict(sorted({**_probe(strategy.compile), **_probe_regexes(strategy)}.items()))
+
+
+def _probe_regexes(strategy: GrammarStrategy) -> Table:
+    found: dict[str, list[Status]] = {}
+    for name, expression, right, wrong in regex_cases() if "regex" in strategy.kinds else ():
+        texts = ([text.encode() for text in some] for some in (right, wrong))
+        found.setdefault(f"regex:{name}", []).append(_judge(strategy.compile, Regex(expression), *texts))
+    return {name: _summary(statuses) for name, statuses in found.items()}
 
 
 def probe_holders_apart(strategy: GrammarStrategy) -> Table:
@@ -89,7 +99,7 @@ def _holds(name: str) -> bool:
     return not HOLDERS.isdisjoint(name.split("+"))
 
 
-def _probe(compile_: Callable[[JsonSchema], CompiledGrammar]) -> Table:
+def _probe(compile_: Callable[[Any], CompiledGrammar]) -> Table:
     found: dict[str, list[Status]] = {}
     indirect: list[tuple[str, frozenset[str], Status]] = []
     unfit: set[str] = set()
@@ -99,7 +109,7 @@ def _probe(compile_: Callable[[JsonSchema], CompiledGrammar]) -> Table:
         words: Sequence[Whitespace] = ("bounded",) if is_pair or len(str(right)) > SMALL else WHITESPACE
         try:
             if name not in unfit and not (is_pair and "unenforced" in found.get(name, ())):  # more would tell nothing
-                statuses += (_judge(compile_, schema, right, wrong, word) for word in words)
+                statuses += (_judge_schema(compile_, schema, right, wrong, word) for word in words)
         except _Unfit:
             unfit.add(name)
         found.setdefault(name, []).extend(statuses)
@@ -124,15 +134,17 @@ def _summary(statuses: list[Status]) -> Status:
     return max(compiled, key=_WORSE.index) if compiled else "refused"
 
 
+def _judge_schema(
+    compile_: Callable[[Any], CompiledGrammar], schema: Schema, right: list[Any], wrong: list[Any], word: Whitespace
+) -> Status:
+    return _judge(compile_, JsonSchema(schema, whitespace=word), _texts(right, word), _texts(wrong, word))
+
+
 def _judge(
-    compile_: Callable[[JsonSchema], CompiledGrammar],
-    schema: Schema,
-    right: list[Any],
-    wrong: list[Any],
-    whitespace: Whitespace,
+    compile_: Callable[[Any], CompiledGrammar], constraint: JsonSchema | Regex, right: list[bytes], wrong: list[bytes]
 ) -> Status:
     try:
-        compiled = compile_(JsonSchema(schema, whitespace=whitespace))
+        compiled = compile_(constraint)
     except (InvalidGrammar, UnsupportedGrammar):
         return "refused"
     start = time.thread_time()
@@ -142,10 +154,11 @@ def _judge(
             raise _Unfit
         return _accepts(compiled, text)
 
-    accepted = [text for text in _texts(right, whitespace) if accepts(text)]
-    if any(accepts(text) for each in accepted if len(each) < LONG for text in spoilt(each)):
+    accepted = [text for text in right if accepts(text)]
+    spoilable = (each for each in accepted if len(each) < LONG and isinstance(constraint, JsonSchema))
+    if any(accepts(text) for each in spoilable for text in spoilt(each)):
         raise _Unfit
-    if any(map(accepts, _texts(wrong, whitespace))):
+    if any(map(accepts, wrong)):
         return "unenforced"
     if not accepted:
         return "refused"
@@ -218,6 +231,15 @@ class SupportTable:
             if schemas is not None and found.leaves_names_open:
                 unenforced.add("names")
         return Support(enforced=frozenset(enforced - unenforced), unenforced=frozenset(unenforced))
+
+    def support_of_regex(self, constraint: Regex) -> Support:
+        """Tell what the installed version reads as Python's `re` does; a refusal where it lacks something."""
+        table = self.installed()
+        status = {name: _look_up(f"regex:{name}", table) for name in pattern_details(constraint.source())}
+        if refused := sorted(name for name in status if status[name] == "refused"):
+            return Support(reason=f"{self.library} does not compile {', '.join(refused)} in a regular expression")
+        unenforced = frozenset(f"regex:{name}" for name in status if status[name] == "unenforced")
+        return Support(enforced=frozenset({constraint.kind}), unenforced=unenforced)
 
     def committed(self) -> dict[str, Table]:
         """The tables that come with the plugin."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from guideway.api import MAX_WHITESPACE, InvalidGrammar, JsonSchema, StructuralTag, UnsupportedGrammar
 from guideway.json_schema import Exclusion, Schema, assertions, check_schema, subschemas, with_patterns
+from guideway.json_schema.ecma import with_spelled_patterns
 
 if TYPE_CHECKING:
     from guideway.api import Whitespace
@@ -52,6 +53,7 @@ def options(whitespace: Whitespace, *, inside: bool = False) -> JsonCompileOptio
 def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
     """Return a checked schema, all or a part of what was parsed, as llguidance reads it best:
 
+    - what ``.`` and ``\\s`` take in a pattern is written out, because its own differ from those of ECMA-262;
     - formats are patterns, because its own take 29 February of any year, and those that nobody knows are left out: it
       would refuse the schema for one;
     - a ``oneOf`` of which no two branches can hold is an ``anyOf``: it sees few of those, and refuses the others;
@@ -59,6 +61,8 @@ def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
       ``items`` and ``additionalItems``, or a bound and what makes it exclusive in draft 4, it would read apart."""
     names = constraint.cached(assertions, schema).keywords
     found = with_patterns(schema, names)
+    if any(name.startswith("pattern") for name in names):
+        found = with_spelled_patterns(found)
     kinds = {name.partition(":")[0] for name in names}
     needs_change = not kinds.isdisjoint((*VALUES, *APPLYING, "format")) or not names.isdisjoint(EXCLUSIVE)
     return _changed(found) if needs_change and isinstance(found, Mapping) else found

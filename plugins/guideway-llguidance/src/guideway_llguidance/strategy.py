@@ -29,6 +29,7 @@ from guideway.api import (
     parse_options,
 )
 from guideway.json_schema import WritingRule, names_may_run_out
+from guideway.json_schema.expressions import python, python_reads, spelled_out
 from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe
 from llguidance import LLMatcher, LLParserLimits
 
@@ -110,6 +111,8 @@ class Strategy(GrammarStrategy):
                 return SUPPORT.support(constraint, self._translate(constraint)[1])
         except (InvalidGrammar, UnsupportedGrammar) as error:
             return Support(reason=str(error))
+        if isinstance(constraint, Regex):
+            return SUPPORT.support_of_regex(constraint)
         return Support(enforced=frozenset({constraint.kind}))
 
     def compile(self, constraint: Constraint) -> LlguidanceCompiled:
@@ -118,7 +121,7 @@ class Strategy(GrammarStrategy):
             raise UnsupportedGrammar(f"{SUPPORT.library} has no constraints of kind {kind}", feature=kind)
         grammar = self._lark(constraint)
         nbytes = BASE_NBYTES + 64 * len(grammar)
-        parse = partial(self._parse, kind, grammar)
+        parse = partial(self._parse, constraint, grammar)
         # one JSON text from end to end, whose bytes tell where names are
         rule = self._rules[constraint.spacing] if isinstance(constraint, JsonSchema | JsonObject) else None
         return LlguidanceCompiled(
@@ -133,12 +136,12 @@ class Strategy(GrammarStrategy):
             validates=not isinstance(constraint, Grammar),  # llguidance's own ends of lexemes move what is valid
         )
 
-    def _parse(self, kind: str, grammar: str) -> LLMatcher:
+    def _parse(self, constraint: Constraint, grammar: str) -> LLMatcher:
         native = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LLParserLimits(max_lexer_states=MAX_STATES))
         if not native.is_error():
             native.compute_bitmask()  # finds what is lazy: an empty language, a lexer that is too large
         if native.is_error():
-            _refuse(kind, native)
+            _refuse(constraint, native)
         return native
 
     def _lark(self, constraint: Constraint) -> str:
@@ -153,7 +156,8 @@ class Strategy(GrammarStrategy):
             case StructuralTag():
                 grammar = self._translate(constraint)[0]
             case Regex():
-                grammar = json.loads(LLMatcher.grammar_from_regex(source))["grammars"][0]["lark_grammar"]
+                native = LLMatcher.grammar_from_regex(spelled_out(source, python()))
+                grammar = json.loads(native)["grammars"][0]["lark_grammar"]
             case Choice():
                 grammar = "start: " + " | ".join(map(json.dumps, json.loads(source)))
             case _:
@@ -164,14 +168,16 @@ class Strategy(GrammarStrategy):
         return translate(constraint, self._specials)
 
 
-def _refuse(kind: str, native: LLMatcher) -> NoReturn:
-    error = native.get_error()
+def _refuse(constraint: Constraint, native: LLMatcher) -> NoReturn:
+    kind, error = constraint.kind, native.get_error()
     if is_dead_end(error):
         raise InvalidGrammar("no text of this vocabulary matches the constraint")
     message = f"{SUPPORT.library}: {_readable(kind, error)}"
     # these were checked already: unless nothing satisfies a schema, what is left is what llguidance lacks
     if "Unsatisfiable" not in error and (
-        kind in ("json_schema", "json_object", "structural_tag") or _UNSUPPORTED.search(error)
+        kind in ("json_schema", "json_object", "structural_tag")
+        or _UNSUPPORTED.search(error)
+        or (kind == "regex" and python_reads(constraint.source()))
     ):
         raise UnsupportedGrammar(message, feature=kind)
     raise InvalidGrammar(message)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from guideway.api import UnsupportedGrammar
 from guideway.json_schema import Schema
+from guideway.json_schema.ecma import with_spelled_patterns
 from lmformatenforcer import JsonSchemaParser  # type: ignore[import-untyped]
 from lmformatenforcer.characterlevelparser import (  # type: ignore[import-untyped]
     CharacterLevelParser,
@@ -42,7 +43,7 @@ NO_LIMIT = 1 << 30
 
 def json_language(schema: Schema, source: str) -> Language:
     """A checked schema. Raises `InvalidGrammar` and `UnsupportedGrammar`."""
-    written = rewritten(schema)
+    written = rewritten(with_spelled_patterns(schema) if '"pattern"' in source else schema)
     cache: dict[str, RegexParser] = {}
     named = {character for character in source if ord(character) > 127}
     for pattern in patterns(written):

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from guideway.api import InvalidGrammar, UnsupportedGrammar, excerpt
 from guideway.json_schema import pattern_details
+from guideway.json_schema.expressions import ECMA, pieces, python, spelled_out
 from lmformatenforcer.characterlevelparser import CharacterLevelParserConfig, StringParser, UnionParser  # type: ignore[import-untyped]
 from lmformatenforcer.regexparser import RegexParser  # type: ignore[import-untyped]
 
@@ -19,6 +20,7 @@ MAX_CALLS = 500_000
 """Calls of functions while one pattern compiles, about a second."""
 MAX_REPETITIONS = 1_000
 MAX_LENGTH = 100_000
+LACKING = frozenset({"anchor", "backreference", "boundary", "lookaround", "property"})
 ASCII = "".join(map(chr, range(128)))
 _COUNT = re.compile(r"\{(\d*)(?:,(\d*))?\}")
 _HIDDEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
@@ -33,7 +35,7 @@ class _TooMuch(Exception):
 
 def regex_parser(pattern: str) -> RegexParser:
     """lm-format-enforcer's parser of `pattern`. Raises `InvalidGrammar` and `UnsupportedGrammar`."""
-    for detail in sorted(pattern_details(pattern)):
+    for detail in sorted(pattern_details(pattern) & LACKING):
         raise UnsupportedGrammar(f"lm-format-enforcer has no {detail} in patterns", feature=f"regex:{detail}")
     counts = [int(count[:9]) for found in _COUNT.finditer(pattern) for count in found.groups() if count]
     if len(pattern) > MAX_LENGTH or max(counts, default=0) > MAX_REPETITIONS:
@@ -55,11 +57,10 @@ def regex_parser(pattern: str) -> RegexParser:
 
 def regex_language(pattern: str) -> Language:
     """Texts that match `pattern` as a whole."""
+    pattern = _spelled_out(pattern)
     if not _has_alternatives(pattern):
         pattern = pattern.removeprefix("^")
         pattern = pattern if pattern.endswith("\\$") else pattern.removesuffix("$")
-    if re.search(r"(?<!\\)(?:\\\\)*\[\^?\]", pattern):  # it would take the bracket for the end of the set
-        raise UnsupportedGrammar("lm-format-enforcer has no sets that begin with ]", feature="regex:set")
     parser = regex_parser(pattern)
     automaton = parser.context.pattern
     named = {c for c in automaton.alphabet if isinstance(c, str) and ord(c) > 127}
@@ -68,6 +69,13 @@ def regex_language(pattern: str) -> Language:
     if automaton.initial not in states.live:
         raise InvalidGrammar("no text matches the pattern")
     return Language(parser, named, states.legal, lambda at: at.current_state in automaton.finals)
+
+
+def _spelled_out(pattern: str) -> str:
+    """`pattern` with Python's characters, but that ``\\w`` takes those of ASCII alone: all others are too many here."""
+    if any("\\W" in piece or (piece.startswith("[^") and "\\w" in piece) for piece in pieces(pattern)):
+        raise UnsupportedGrammar("lm-format-enforcer has no class of so many characters", feature="regex:\\W")
+    return spelled_out(pattern, {**python(), "w": ECMA["w"]})
 
 
 def _has_alternatives(pattern: str) -> bool:

@@ -14,6 +14,7 @@ from guideway.api import (
     GrammarStrategy,
     InvalidGrammar,
     JsonSchema,
+    Regex,
     Support,
     UnsupportedGrammar,
     Vocabulary,
@@ -60,6 +61,8 @@ class Strategy(GrammarStrategy):
     def supports(self, constraint: Constraint) -> Support:
         if isinstance(constraint, JsonSchema):
             return SUPPORT.support(constraint)
+        if isinstance(constraint, Regex):
+            return SUPPORT.support_of_regex(constraint)
         return Support(enforced=frozenset({constraint.kind}))
 
     def compile(self, constraint: Constraint) -> LmfeCompiled:

@@ -329,6 +329,8 @@ class _Reader:
             self.at += 2
             ranges = _CLASSES[character.lower()]
             return ranges if character.islower() else complement(ranges)
+        if character == "0" and self.text[self.at + 2 : self.at + 3].isdigit():
+            unsupported("octal numbers are not supported", "escape")
         if character in _CONTROLS:
             self.at += 2
             return _code(_CONTROLS[character])
@@ -346,7 +348,9 @@ class _Reader:
             unsupported(f"\\{character} is not supported", _LACKS[character])
         if character in "AzZG" and character:
             unsupported(f"\\{character} is not supported; patterns are anchored at both ends", "anchor")
-        if not character or character.isalnum():
+        if character.isalnum():
+            unsupported(f"\\{character} is not supported", "escape")
+        if not character:
             self.invalid(f"\\{character} is no known escape")
         self.at += 2
         return _code(character)

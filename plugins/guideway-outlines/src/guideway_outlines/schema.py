@@ -16,6 +16,7 @@ import jsonschema  # type: ignore[import-untyped]
 from guideway.api import InvalidGrammar, UnsupportedGrammar
 from guideway.json_schema import FORMATS, KEYWORDS, Schema, resolve, subschemas
 from guideway.json_schema.ecma import with_python_patterns
+from guideway.json_schema.expressions import ECMA, spelled_out
 from outlines_core import json_schema  # type: ignore[import-untyped]
 
 from guideway_outlines.regular import MAX_LENGTH, Node, in_json, parse, simplified, to_rust
@@ -123,7 +124,7 @@ def _refers(value: Any) -> bool:
 
 @lru_cache(maxsize=256)
 def _in_string(pattern: str, *, search: bool) -> str:
-    return f"^{to_rust(simplified(in_json(parse(pattern, search=search))))}$"
+    return f"^{to_rust(simplified(in_json(parse(spelled_out(pattern, ECMA), search=search))))}$"
 
 
 def _escaped(name: str) -> str:

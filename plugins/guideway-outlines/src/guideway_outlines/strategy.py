@@ -15,6 +15,7 @@ from guideway.api import (
     InvalidConfiguration,
     InvalidGrammar,
     JsonSchema,
+    Regex,
     Support,
     UnsupportedGrammar,
     Vocabulary,
@@ -22,6 +23,7 @@ from guideway.api import (
     parse_options,
 )
 from guideway.json_schema import WritingRule, check_schema
+from guideway.json_schema.expressions import python, spelled_out
 from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe_holders_apart
 from outlines_core import Index  # type: ignore[import-untyped]
 from outlines_core import Vocabulary as NativeVocabulary
@@ -86,6 +88,8 @@ class Strategy(GrammarStrategy):
     def supports(self, constraint: Constraint) -> Support:
         if isinstance(constraint, JsonSchema):
             return SUPPORT.support(constraint)
+        if isinstance(constraint, Regex):
+            return SUPPORT.support_of_regex(constraint)
         return Support(enforced=frozenset({constraint.kind}))
 
     def compile(self, constraint: Constraint) -> OutlinesCompiled:
@@ -127,7 +131,7 @@ class Strategy(GrammarStrategy):
             return schemas.to_node(constraint.parsed, _WHITESPACE[constraint.spacing])
         if constraint.kind == "choice":
             return Either(tuple(map(literal, json.loads(constraint.source()))))
-        return parse(constraint.source())
+        return parse(spelled_out(constraint.source(), python()))
 
 
 SUPPORT = SupportTable(

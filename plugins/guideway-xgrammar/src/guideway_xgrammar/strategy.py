@@ -23,6 +23,7 @@ from guideway.api import (
     InvalidConfiguration,
     InvalidGrammar,
     JsonSchema,
+    Regex,
     StructuralTag,
     Support,
     UnsupportedGrammar,
@@ -40,13 +41,13 @@ from guideway.json_schema import (
     check_schema,
     hides_names,
     names_may_run_out,
-    pattern_details,
     subschemas,
     tag_nodes,
     tag_schemas,
     with_patterns,
 )
 from guideway.json_schema.ecma import with_spelled_patterns
+from guideway.json_schema.expressions import python, python_reads, spelled_out
 from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe
 
 from guideway_xgrammar.characters import CharacterRule
@@ -77,8 +78,6 @@ JSON_KINDS = frozenset({"json_schema", "json_object"})
 _CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")
 
 # Messages of xgrammar about text that is well formed.
-_OTHERWISE = re.compile(r"(?<!\\)(?:\\\\)*(?:\\[AZ]|\[\^?\])")
-"""Syntax that xgrammar reads in another way than Python: ``\\A`` as a letter, the bracket of ``[^]a]`` as an end."""
 _PLACE = re.compile(r" at (?:position (?P<position>\d+)|line (?P<line>\d+), column (?P<column>\d+))")
 _UNSUPPORTED = re.compile("support|not implemented|exceed|limit", re.IGNORECASE)
 # and what it says of its own reading of a schema
@@ -140,15 +139,10 @@ class Strategy(GrammarStrategy):
             return _whitespace_named(found, constraint.spacing, [constraint.parsed])
         if isinstance(constraint, StructuralTag):
             return self._tag_support(constraint)
-        source = constraint.source()
-        unenforced: set[str] = set()
-        if constraint.kind == "regex":
-            unenforced = {
-                f"regex:{d}" for d in pattern_details(source) if SUPPORT.installed()[f"pattern:{d}"] == "unenforced"
-            }
-        elif constraint.kind == "grammar:lark" and "%json" in source:
-            unenforced = {"%json"}  # its schema is not looked at
-        return Support(enforced=frozenset({constraint.kind}), unenforced=frozenset(unenforced))
+        if isinstance(constraint, Regex):
+            return SUPPORT.support_of_regex(constraint)
+        is_open = constraint.kind == "grammar:lark" and "%json" in constraint.source()  # its schema is not looked at
+        return Support(enforced=frozenset({constraint.kind}), unenforced=frozenset({"%json"} if is_open else ()))
 
     def _tag_support(self, constraint: StructuralTag) -> Support:
         """The keywords of all schemas in a structural tag."""
@@ -208,9 +202,7 @@ class Strategy(GrammarStrategy):
                     **(_SPACED if constraint.spacing == "spaced" else {}),
                 )
             case "regex":
-                if _OTHERWISE.search(source):
-                    raise UnsupportedGrammar(r"xgrammar has no \A, \Z and sets that begin with ]", feature="regex")
-                return compiler.compile_regex(source)
+                return compiler.compile_regex(spelled_out(source, python(), _escape))
             case "choice":
                 return compiler.compile_grammar("root ::= " + " | ".join(map(_ebnf_literal, json.loads(source))))
             case "grammar:ebnf":
@@ -281,7 +273,8 @@ def _refuse(kind: str, source: str, error: Exception) -> NoReturn:
             "listed properties and items unless the schema has `additionalProperties` or `items`"
         )
     # a schema was checked already; one that xgrammar finds empty may only be so because xgrammar closes objects
-    if kind in ("json_schema", "json_object") or _UNSUPPORTED.search(message):
+    is_lacking = _UNSUPPORTED.search(message) or (kind == "regex" and python_reads(source))
+    if kind in ("json_schema", "json_object") or is_lacking:
         raise UnsupportedGrammar(message + shown, feature=kind) from error
     raise InvalidGrammar(message + shown) from error
 

@@ -188,6 +188,10 @@ _MEANT: tuple[tuple[str, tuple[str, ...]], ...] = (
     *((pattern, ("A", "x41", r"\x41", "é", "u00e9")) for pattern in (r"\x41", r"\u00e9", r"\t|\n")),
     *((pattern, ("a/b", "a-b", "$", r"\$", "a.b", "axb")) for pattern in (r"a\/b", r"a\-b", r"\$", r"a\.b")),
 )
+_ANY = (*"aZ0_- \n\r\t\x0b\x1c\x85\xa0\u2003\u2028\u3000\u0663éβ中\xb2\u0301\U0001f600",)
+_MEANT += tuple(
+    (pattern, _ANY) for pattern in (".", r"\d", r"\D", r"\s", r"\S", r"\w", r"\W", r"[^\s]", r"[^\w-]", r"[\d\s]")
+)
 MEANT = tuple(
     _regex(pattern, [t for t in texts if is_match(pattern, t)], [t for t in texts if not is_match(pattern, t)])
     for pattern, texts in _MEANT

@@ -136,7 +136,7 @@ def texts_are_judged_by_what_they_mean(subject: GrammarSubject) -> None:
 
 _ABOUT_STRINGS = ("pattern", "patternProperties", "propertyNames", "format", "minLength", "maxLength", "type", "enum")
 MOST_CHARACTERS = 2000
-"""Of an instance; longer ones take long, and tell nothing else."""
+"""Characters of an instance; longer ones take long, and tell nothing else."""
 
 
 @check("grammar", trait="kind:json_schema", seconds=240)

@@ -1,7 +1,8 @@
 """Regular expressions over characters as expressions over their UTF-8 bytes.
 
 The subset: literals, ``.`` (anything but a newline), classes, the escapes below, groups ``(...)`` and ``(?:...)``,
-``|``, ``* + ? {m} {m,} {m,n}``, and ``^`` at the very beginning or ``$`` at the very end. ``\\d \\w \\s`` are ASCII.
+``|``, ``* + ? {m} {m,} {m,n}``, and ``^`` at the very beginning or ``$`` at the very end. ``. \\d \\w \\s`` are those
+of Python, and of ECMA-262 where the expression is searched for.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn, TypeAlias
 
 from guideway.errors import InvalidGrammar, UnsupportedGrammar
+from guideway.json_schema.expressions import ECMA, Characters, python
 
 from guideway_conformance.reference.expressions import Expression, Language
 
@@ -20,11 +22,6 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 SCALARS: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))
 """Every code point that UTF-8 can encode."""
-_CLASSES: dict[str, Ranges] = {
-    "d": ((48, 57),),
-    "w": ((48, 57), (65, 90), (95, 95), (97, 122)),
-    "s": ((9, 13), (32, 32)),
-}
 _CONTROLS = {"n": 10, "t": 9, "r": 13, "f": 12, "v": 11, "0": 0}
 _MAX_DEPTH = 50
 
@@ -76,7 +73,7 @@ def parse_regex(
     Raises `InvalidGrammar` for what is no regular expression and `UnsupportedGrammar` for what the subset lacks.
     """
     build = one or (lambda ranges: characters(language, ranges))
-    parser = _Parser(language, pattern, build)
+    parser = _Parser(language, pattern, build, ECMA if search else python())
     body = parser.parse()
     if not search:
         return body
@@ -87,8 +84,10 @@ def parse_regex(
 
 
 class _Parser:
-    def __init__(self, language: Language, pattern: str, one: Callable[[Ranges], Expression]) -> None:
-        self.language, self.one, self.pattern = language, one, pattern
+    def __init__(
+        self, language: Language, pattern: str, one: Callable[[Ranges], Expression], characters: Characters
+    ) -> None:
+        self.language, self.one, self.pattern, self.characters = language, one, pattern, characters
         self.from_start = pattern.startswith("^")
         self.to_end = pattern.endswith("$") and (len(pattern) - len(pattern[:-1].rstrip("\\"))) % 2 == 1
         self.at, self.end = int(self.from_start), len(pattern) - self.to_end
@@ -145,7 +144,7 @@ class _Parser:
             case "[":
                 return self.one(self.character_class())
             case ".":
-                return self.one(without(((10, 10),)))
+                return self.one(without(self.characters["."]))
             case "\\":
                 return self.one(self.escape())
             case "^" | "$":
@@ -180,8 +179,9 @@ class _Parser:
 
     def escape(self) -> Ranges:
         char = self.take()
-        if char.lower() in _CLASSES:
-            return _CLASSES[char] if char.islower() else without(_CLASSES[char.lower()])
+        if char.lower() in "dsw":
+            found = self.characters[char.lower()]
+            return found if char.islower() else without(found)
         if char in "xu":
             digits = "".join(self.take() for _ in range(2 if char == "x" else 4))
             try:
@@ -189,6 +189,8 @@ class _Parser:
             except ValueError:
                 self.invalid(f"\\{char} without hexadecimal digits")
             return ((code, code),)
+        if char == "0" and self.peek().isdigit():
+            self.unsupported("an octal number")
         if char in _CONTROLS:
             return ((_CONTROLS[char], _CONTROLS[char]),)
         if char.isalnum():

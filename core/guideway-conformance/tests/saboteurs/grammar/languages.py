@@ -57,8 +57,8 @@ class WholeCharactersOnly(Sane):
 
 @saboteur("grammar.what_is_accepted_is_json")
 class RawQuotesWhereAClassIsRepeatedOften(Sane):
-    """Where a pattern repeats a class more than 128 times, its characters stand as they are, quotes too; it says that
-    the pattern is not enforced."""
+    """Writes the characters of a class as they are, quotes too, where a pattern repeats it more than 128 times; says
+    that the pattern is not enforced."""
 
     def supports(self, constraint: Constraint) -> Support:
         found = super().supports(constraint)

@@ -22,6 +22,7 @@ from guideway.api import (
     InvalidConfiguration,
     InvalidGrammar,
     JsonSchema,
+    Regex,
     StructuralTag,
     Support,
     UnsupportedGrammar,
@@ -35,7 +36,6 @@ from guideway.json_schema import (
     check_schema,
     keywords,
     names_may_run_out,
-    pattern_details,
     tag_schemas,
 )
 from numpy.typing import NDArray
@@ -162,11 +162,9 @@ class StockStrategy(GrammarStrategy):
             return Support(enforced=names & self.enforced, unenforced=names - self.enforced)
         if isinstance(constraint, StructuralTag) and table is not None:
             return table.support(constraint, tag_schemas(constraint.parsed))
-        unenforced: set[str] = set()
-        if constraint.kind == "regex" and table is not None:
-            details = pattern_details(constraint.source())
-            unenforced = {f"regex:{d}" for d in details if table.installed().get(f"pattern:{d}") == "unenforced"}
-        return Support(enforced=frozenset({constraint.kind}), unenforced=frozenset(unenforced))
+        if isinstance(constraint, Regex) and table is not None:
+            return table.support_of_regex(constraint)
+        return Support(enforced=frozenset({constraint.kind}))
 
     def compile(self, constraint: Constraint) -> StockCompiled:
         kind = constraint.kind
