@@ -9,13 +9,25 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import guideway_engine.engine
 import guideway_engine.scheduling.kv_cache
 import pytest
 from guideway.api import Fault, GuidewayError, PluginError
-from guideway.errors import CALLS, MAX_TEXT, RemoteError, blame, contain, passable, printable, text_of, without_frames
+from guideway.errors import (
+    CALLS,
+    MAX_TEXT,
+    RemoteError,
+    blame,
+    contain,
+    passable,
+    printable,
+    record_progress,
+    text_of,
+    without_frames,
+)
 
 assert guideway_engine.engine and guideway_engine.scheduling.kv_cache  # they define errors of their own
 
@@ -189,6 +201,29 @@ def test_an_interrupt_passes_in_the_main_thread_only() -> None:
     with ThreadPoolExecutor(1) as pool:
         for error in (KeyboardInterrupt, GeneratorExit, SystemExit):
             assert not pool.submit(passes, raiser(error)).result()
+
+
+def test_one_raise_statement_interrupts_once_until_there_is_progress() -> None:
+    same = KeyboardInterrupt()
+
+    def act() -> None:
+        raise same
+
+    for plugin in (raiser(KeyboardInterrupt), act):
+        assert passes(interrupted) and passes(interrupted), "Ctrl-C passes however often it comes"
+        assert passes(partial(passes_on, plugin)), "hosts further out let it pass as well"
+        assert not passes(plugin) and not passes(plugin)
+        assert passes(interrupted)
+        assert passes(plugin) and not passes(plugin)
+        record_progress()
+        assert passes(plugin)
+
+
+def passes_on(act: Callable[[], None]) -> None:
+    try:
+        act()
+    except BaseException as error:
+        contain(error)
 
 
 def test_where_ctrl_c_is_ignored_there_is_none(handlers: Callable[[int, Any], None]) -> None:

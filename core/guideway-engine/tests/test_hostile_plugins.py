@@ -4,7 +4,7 @@ the engine."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
@@ -16,11 +16,13 @@ from guideway.api import (
     CONTINUE,
     Array,
     Choice,
+    Companion,
     CompiledGrammar,
     Constraint,
     Feedback,
     LogitModifier,
     LogitTransform,
+    Need,
     Outcome,
     Payload,
     PluginError,
@@ -32,8 +34,10 @@ from guideway.api import (
     Support,
     hookimpl,
 )
+from guideway.errors import GuidewayError
 from guideway.plugins import PluginSettings
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+from guideway_engine.scheduling.sequence import refusal
 
 from tests.support.distributions import install
 
@@ -46,12 +50,21 @@ class HostileTransform(LogitTransform):
         return Hostile.at("apply", "apply" if payload.arrays["wanted"].any() else "", logits)
 
 
-class Hostile(LogitModifier[str]):
+class State(str):
+    """The phase in which to raise. One for each sequence."""
+
+    __slots__ = ()
+
+
+class Hostile(LogitModifier[State]):
     """Raises `error` in the phase a request names."""
 
     contract = "1.0"
     name, stage, transform = "hostile", Stage.PRE_WARP, HostileTransform
+    needs = frozenset({Need.COMPANIONS})
     error: ClassVar[type[BaseException]] = KeyboardInterrupt
+    alive: ClassVar[list[State]] = []
+    """The states that were started or forked, and not released."""
 
     @classmethod
     def at(cls, here: str, wanted: str, value: T) -> T:
@@ -59,23 +72,54 @@ class Hostile(LogitModifier[str]):
             raise cls.error
         return value
 
-    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> str | None:
-        options = request.params.modifiers.get(self.name)
-        return None if options is None else self.at("start", options["phase"], str(options["phase"]))
+    @staticmethod
+    def phase(request: Request) -> str:
+        return str(request.params.modifiers.get("hostile", {"phase": ""})["phase"])
 
-    def prepare(self, batch: StepBatch, states: Sequence[str | None]) -> Payload | None:
+    def companions(self, request: Request) -> Sequence[Companion]:
+        return self.at("companions", self.phase(request), ())
+
+    def compile_key(self, request: Request) -> Hashable | None:
+        return self.at("compile_key", self.phase(request), None)
+
+    def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
+        return self.at("compile", self.phase(request), None)
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> State | None:
+        if self.name not in request.params.modifiers:
+            return None
+        self.at("start", self.phase(request), None)
+        Hostile.alive.append(state := State(self.phase(request)))
+        return state
+
+    def unenforced(self, state: State) -> Sequence[str]:
+        return self.at("unenforced", state, ())
+
+    def report(self, state: State) -> Mapping[str, Any] | None:
+        return self.at("report", state, None)
+
+    def forced(self, state: State, limit: int) -> Sequence[int]:
+        return self.at("forced", state, ())
+
+    def fork(self, state: State) -> State:
+        Hostile.alive.append(self.at("fork", state, child := State(state)))
+        return child
+
+    def prepare(self, batch: StepBatch, states: Sequence[State | None]) -> Payload | None:
         rows, sequences = batch.select(states)
         phases = [self.at("prepare", states[i] or "", states[i]) for i in sequences.tolist()]
         wanted: Any = [(lambda: True) if phase == "pickle" else phase == "apply" for phase in phases]
         return Payload(rows, {"wanted": np.array(wanted)}, MappingProxyType({"none": np.zeros(0)}))
 
-    def accept(self, state: str, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+    def accept(self, state: State, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
         return self.at("accept", state, CONTINUE)
 
-    def validate(self, state: str, token_ids: Sequence[int]) -> int:
+    def validate(self, state: State, token_ids: Sequence[int]) -> int:
         return self.at("validate", state, len(token_ids))
 
-    def release(self, state: str | None) -> None:
+    def release(self, state: State | None) -> None:
+        if state is not None:
+            Hostile.alive[:] = [other for other in Hostile.alive if other is not state]
         self.at("release", state or "", None)
 
 
@@ -138,14 +182,17 @@ def guideway_grammar_strategy() -> type[ReferenceStrategy]:
 
 PLUGINS = ("modifier.hostile", "grammar.hostile", "hooks.hostile")
 PHASES = {
-    "modifier.hostile": ("start", "prepare", "apply", "validate", "accept", "release"),
+    "modifier.hostile": (
+        *("companions", "compile_key", "compile", "start", "unenforced"),
+        *("prepare", "apply", "forced", "validate", "accept", "report", "release"),
+    ),
     "grammar.hostile": ("supports", "compile", "matcher", "fill", "accept"),
     "hooks.hostile": ("validate_request", "request_started", "request_finished"),
 }
 QUIET = {("modifier.hostile", "release"), ("hooks.hostile", "request_started"), ("hooks.hostile", "request_finished")}
 """Failures that are logged, and cost the request nothing."""
 CASES = [(plugin, phase) for plugin, phases in PHASES.items() for phase in phases]
-ELSEWHERE = {("grammar.hostile", "compile")}
+ELSEWHERE = {("grammar.hostile", "compile"), ("modifier.hostile", "compile")}
 """Calls that another thread runs than the engine's."""
 
 
@@ -256,6 +303,55 @@ def test_in_an_engine_it_costs_one_request_or_is_an_interrupt(
     assert not engine.has_work() and not engine._runtime._open
     again = engine.generate([PROMPT] * 2, [good(0), good(1)])
     assert [result.token_ids for result in again] == [result.token_ids for result in alone]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError], indirect=True)
+@pytest.mark.parametrize(("plugin", "phase"), CASES)
+def test_in_steps_that_are_made_again_it_is_raised_at_most_once(
+    plugin: str, phase: str, engine: Engine, alone: list[GenerationResult], error: type[BaseException]
+) -> None:
+    from test_hostile_plugins import Hostile
+
+    interrupts: list[BaseException] = []
+
+    def again(call: Callable[[], Any]) -> Any:
+        """Call it until nothing interrupts it, or ten times."""
+        for _ in range(10):
+            try:
+                return call()
+            except KeyboardInterrupt as interrupt:
+                interrupts.append(interrupt)
+            except GuidewayError as refused:
+                return refusal("", refused)
+        return None
+
+    hostile, tenant = bad(plugin, phase)
+    requests = [(good(0), ""), (hostile, tenant), (good(1), "")]
+    generations = [
+        again(lambda params=params, whose=whose: engine.submit(PROMPT, params, tenant=whose, wait=False))
+        for params, whose in requests
+    ]
+    for _ in range(100):
+        again(lambda: engine.step(timeout=0))
+    ended = [each if isinstance(each, GenerationResult) else each.result for each in generations]
+    assert len(interrupts) == (error is KeyboardInterrupt and (plugin, phase) not in ELSEWHERE)
+    check(plugin, phase, error, ended[1])
+    assert [ended[i].token_ids for i in (0, 2)] == [result.token_ids for result in alone]
+    assert not engine.has_work() and not engine._runtime._open and not Hostile.alive
+    assert engine._scheduler._cache.capacity() == engine._scheduler._cache.num_slots
+
+
+def test_a_fork_that_is_interrupted_leaves_its_sequence_alone(engine: Engine, error: type[BaseException]) -> None:
+    from test_hostile_plugins import Hostile
+
+    generation = engine.submit(PROMPT, replace(good(0), modifiers={"hostile": {"phase": "fork"}}))
+    engine.step()
+    if error is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            generation.fork()
+    with pytest.raises(PluginError, match="failed in fork"):
+        generation.fork()
+    assert generation.wait().error is None and not Hostile.alive
 
 
 def test_a_compilation_that_is_interrupted_keeps_nobody_waiting(
