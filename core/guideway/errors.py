@@ -238,7 +238,7 @@ def contain(error: BaseException) -> None:
 
 
 def record_progress() -> None:
-    """What was interrupted has been done: a host calls this at the end of a step."""
+    """Note that what was interrupted has been done: a host calls this at the end of a step."""
     INTERRUPTED.origin = None
 
 

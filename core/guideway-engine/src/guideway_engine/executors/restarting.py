@@ -37,9 +37,9 @@ class Restarts:
         self._due = 0.0
         """When the next attempt is made, by the monotonic clock."""
         self._calls: Iterator[Call] | None = None
-        """What is left of an attempt; None: none is under way."""
+        """The calls that are left of an attempt; None: none is under way."""
         self._call: Call | None = None
-        """The call that it waits for."""
+        """The call that is waited for."""
 
     def record_loss(self, why: WorkerLost) -> None:
         """The workers are gone. Without effect if that is known."""

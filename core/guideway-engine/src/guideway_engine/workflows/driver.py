@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from guideway.api.options import short_repr
 from guideway.api.workflow import Prepared, Task
-from guideway.errors import GuidewayError, InvalidConfiguration
+from guideway.errors import GuidewayError, InvalidConfiguration, record_progress
 
 from guideway_engine.errors import EngineClosed
 from guideway_engine.workflows.computing import Computing
@@ -338,6 +338,7 @@ class Driver:
                 self._finish(request.task, result)
             self.broken = None
             self._tell()
+        record_progress()
 
     def _finish(self, task: Task, result: Any) -> None:
         if (entry := self._entries.get(task)) is not None:  # else its caller has gone

@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 
 from guideway.errors import GuidewayError, contain, text_of
 
-from guideway_engine.executors.compiling import Compiling
 from guideway_engine.executors.devices import device_is_lost
 from guideway_engine.executors.process.blocks import BlockReader, BlockWriter
+from guideway_engine.executors.process.compiling import Compiling
 from guideway_engine.executors.process.messages import pack, pack_error, unpack
 
 __all__ = ["BUSY", "COMMAND", "DEVICE_LOST", "RAISED", "REPLY", "STEPS", "WENT_WELL", "Files", "main"]
@@ -33,7 +33,7 @@ REPLY = struct.Struct("4q")
 """Number of the command, how it went, and where in the replies' memory the block is."""
 
 RAISED, WENT_WELL, BUSY, READY = range(4)
-"""How a command went; or, before that, that something is compiled in it, and that this is done."""
+"""The outcome of a command; or, before that, the news that something is compiled in it, and that this is done."""
 
 STEPS = frozenset({"forward", "sample", "execute"})
 """The methods of which a step consists."""
