@@ -1,4 +1,4 @@
-"""Peculiarities of xgrammar: the support table, its silences, serialization, structural tags."""
+"""Peculiarities of xgrammar: the support table, its silences, structural tags."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from guideway.api import (
     Grammar,
     GrammarStrategy,
     InvalidGrammar,
-    JsonObject,
     JsonSchema,
     Matcher,
     Regex,
@@ -281,16 +280,6 @@ def _is_text(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def test_serialized_grammars_are_the_same(strategy: GrammarStrategy, vocabulary: Vocabulary, legal: Legal) -> None:
-    for constraint in (Regex("[ab]{2}"), Regex("[^z]{2}"), JsonObject(), JsonSchema({"enum": ["a", 1]})):
-        compiled = strategy.compile(constraint)
-        matchers = [c.matcher(STOP) for c in (compiled, strategy.from_bytes(compiled.to_bytes()))]
-        for _ in range(2):
-            first, second = (legal(matcher, vocabulary) for matcher in matchers)
-            assert first == second
-            assert {matcher.accept([min(first)]) for matcher in matchers} == {1}
 
 
 def test_refusals_are_quiet(strategy: GrammarStrategy, capfd: pytest.CaptureFixture[str]) -> None:

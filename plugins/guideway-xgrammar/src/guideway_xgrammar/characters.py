@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from guideway.api.bitmask import num_words
@@ -29,8 +29,6 @@ class CharacterRule:
     start = 0
     """The state before the first token. A state is the first byte of a character that not every byte may follow, if the
     text ends with one, and else 0."""
-    whitespace: ClassVar[str] = "characters"
-    """Its name in the bytes of a grammar, where a rule for JSON has its word."""
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self._tokens = tokens

@@ -27,14 +27,12 @@ class XgrammarCompiled(CompiledGrammar):
         self,
         native: xgr.CompiledGrammar,
         tokens: Sequence[bytes],
-        kind: str,
         rule: WritingRule | CharacterRule,
         *,
         looks_ahead: bool = False,
     ) -> None:
         self._native = native
         self._tokens = tokens
-        self._kind = kind
         self._rule = rule
         rule.prepare()
         self._ahead = rule.ahead() if isinstance(rule, WritingRule) and looks_ahead else None
@@ -47,10 +45,6 @@ class XgrammarCompiled(CompiledGrammar):
     @property
     def nbytes(self) -> int:
         return int(self._native.memory_size_bytes)
-
-    def to_bytes(self) -> bytes:
-        ahead = "" if self._ahead is None else " ahead"
-        return f"{self._kind} {self._rule.whitespace}{ahead}\n{self._native.serialize_json()}".encode()
 
 
 class XgrammarMatcher(Matcher):

@@ -100,7 +100,7 @@ class Strategy(GrammarStrategy):
         {"json_schema", "json_object", "regex", "choice", "structural_tag"}
         | {f"grammar:{dialect}" for dialect in _DIALECTS}
     )
-    capabilities: ClassVar[frozenset[str]] = frozenset({"fork", "serialize"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"fork"})
     max_rollback: ClassVar[int | None] = None
     limits = MappingProxyType({"strings": 640, "properties": 600, "stars": 150})
     examples: ClassVar[Sequence[GrammarExample]] = tuple(
@@ -180,7 +180,7 @@ class Strategy(GrammarStrategy):
             raise
         except (RuntimeError, ValueError, TypeError) as error:
             _refuse(kind, source, error)
-        compiled = XgrammarCompiled(native, compiler.tokens, kind, rule, looks_ahead=names_may_run_out(constraint))
+        compiled = XgrammarCompiled(native, compiler.tokens, rule, looks_ahead=names_may_run_out(constraint))
         try:
             compiled.matcher(self._specials).fill_bitmask(allocate(1, self.vocabulary.logits_width), 0)
         except DeadEnd as error:
@@ -234,14 +234,6 @@ class Strategy(GrammarStrategy):
             accepted[i] = -1
         return accepted
 
-    def from_bytes(self, data: bytes) -> XgrammarCompiled:
-        head, _, text = data.decode().partition("\n")
-        kind, whitespace, *ahead = head.split(" ")
-        compiler = self._json if kind in JSON_KINDS else self._plain
-        native = xgr.CompiledGrammar.deserialize_json(text, compiler.tokenizer_info)
-        rule = self._rules[cast("Whitespace", whitespace)] if kind in JSON_KINDS else self._characters
-        return XgrammarCompiled(native, compiler.tokens, kind, rule, looks_ahead=bool(ahead))
-
 
 class _Compiler:
     """xgrammar's compiler for one spelling of the vocabulary; its cache is off because the host has one."""
@@ -261,6 +253,8 @@ class _Compiler:
 
 def _refuse(kind: str, source: str, error: Exception) -> NoReturn:
     # "[time] /path/file.cc:123: what" and sometimes "Check failed: (...) is false: what"
+    if "bad_alloc" in str(error):
+        raise MemoryError(f"{SUPPORT.library} ran out of memory") from error
     message = re.sub(r"\[[\d:]+\] \S+:\d+: (Check failed: \(.*?\) is false: )?", "", str(error).strip())
     message = f"{SUPPORT.library}: {message.splitlines()[0][:300] if message else type(error).__name__}"
     place = _PLACE.search(message)
