@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import pickle
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 import guideway_engine.engine
 import guideway_engine.scheduling.kv_cache
 import pytest
-from guideway.api import Fault, GuidewayError, PluginError
+from guideway.api import Fault, GuidewayError, LimitExceeded, PluginError, PluginLoadError
 from guideway.errors import (
     CALLS,
     MAX_TEXT,
@@ -28,6 +29,7 @@ from guideway.errors import (
     text_of,
     without_frames,
 )
+from guideway.runtime.grammar_hosts.messages import error_of, words_of
 
 assert guideway_engine.engine and guideway_engine.scheduling.kv_cache  # they define errors of their own
 
@@ -303,3 +305,41 @@ def test_a_call_within_a_call_is_that_which_is_told() -> None:
 def test_what_commands_a_terminal_is_escaped(given: str, shown: str) -> None:
     assert printable(given) == passable(given) == shown
     assert text_of(ValueError(given)) == f"ValueError: {shown}"
+
+
+def caused(error: BaseException) -> RuntimeError:
+    outer = RuntimeError("could not compile")
+    outer.__cause__ = error
+    return outer
+
+
+OUT_OF_MEMORY = [
+    MemoryError(),
+    caused(MemoryError()),
+    caused(RuntimeError("std::bad_alloc")),
+    RuntimeError("std::bad_alloc"),
+    RuntimeError("memory allocation of 8589934592 bytes failed"),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+]
+
+
+@pytest.mark.parametrize("error", [*OUT_OF_MEMORY, *map(RemoteError.of, OUT_OF_MEMORY)], ids=repr)
+def test_memory_that_runs_out_over_a_request_is_a_limit(error: BaseException) -> None:
+    for each in (error, error_of(words_of(error))):
+        for plugin, field in (("grammar.a", "constraint"), ("some-package/modifier.b", "modifiers.b")):
+            said = rf"{plugin} failed in compile: .*raise limits.memory_bytes"
+            with pytest.raises(LimitExceeded, match=said) as ended, blame(plugin, "compile"):
+                raise each
+            assert ended.value.field == field
+            assert ended.value.__cause__ is each
+            assert isinstance(Fault.of(plugin, "fill", each).error(), LimitExceeded)
+
+
+@pytest.mark.parametrize("error", [*OUT_OF_MEMORY, RuntimeError("much memory"), ValueError("allocation")], ids=repr)
+def test_else_it_is_the_plugins_error(error: BaseException) -> None:
+    plugin = "device.c" if error in OUT_OF_MEMORY else "grammar.a"
+    with pytest.raises(PluginError), blame(plugin, "apply"):
+        raise error
+    assert isinstance(Fault.of(plugin, "apply", error).error(), PluginError)
+    with pytest.raises(PluginLoadError), blame("grammar.a", "while it was built", error=PluginLoadError):
+        raise error

@@ -47,6 +47,7 @@ __all__ = [
     "contain",
     "did_you_mean",
     "excerpt",
+    "failure_of",
     "passable",
     "printable",
     "quoted",
@@ -58,6 +59,13 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 E = TypeVar("E", bound=BaseException)
+
+OUT_OF_MEMORY = re.compile(
+    r"\bMemoryError\b|\bbad_alloc\b|\bbad allocation\b|\bout of memory\b|\bcannot allocate memory\b"
+    r"|\bmemory allocation of \d+ bytes\b|\bmemory_bytes\b",
+    re.IGNORECASE,
+)
+"""The words for memory that ran out: Python's, C++'s, Rust's, the system's and ours."""
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -199,7 +207,18 @@ class UnsupportedCapability(InvalidRequest):
 
 
 class LimitExceeded(InvalidRequest):
-    """The request is larger, deeper or slower than the configured limits allow."""
+    """The request is larger, deeper or slower than the configured limits allow, or memory ran out over it."""
+
+
+def failure_of(plugin: str, message: str, *, phase: str = "") -> GuidewayError:
+    """Return the error of a request over which a plugin failed. `message` says how, with the type of the cause: where
+    that is memory that ran out, whatever library found it so, it is a `LimitExceeded`; else a `PluginError`. A device's
+    memory, or a worker's, is no limit of a request."""
+    kind, _, name = plugin.rpartition("/")[2].partition(".")
+    field = {"grammar": "constraint", "modifier": f"modifiers.{name}"}.get(kind)
+    if field is None or OUT_OF_MEMORY.search(message) is None:
+        return PluginError(message, plugin=plugin, phase=phase)
+    return LimitExceeded(f"{message}; it ran out of memory: ask for less, or raise limits.memory_bytes", field=field)
 
 
 class DeadEnd(GuidewayError):
@@ -266,8 +285,8 @@ class blame:  # noqa: N801 - used as a function is
     the plugin and says in which phase it failed.
 
     `phase` is the name of the method that is called, or words such as ``while it was built``. `error` is the class of
-    what is raised; errors of the types in `passing`, which a plugin may raise there, pass as they are, and so does a
-    wish to stop (`contain`).
+    what is raised, or `LimitExceeded` for memory that ran out over a request (`failure_of`); errors of the types in
+    `passing`, which a plugin may raise there, pass as they are, and so does a wish to stop (`contain`).
     """
 
     plugin: str
@@ -297,7 +316,10 @@ class blame:  # noqa: N801 - used as a function is
             return
         contain(error)
         when = self.when
-        raise self.error(f"{self.plugin} failed {when}: {text_of(error)}", plugin=self.plugin, phase=when) from error
+        message = f"{self.plugin} failed {when}: {text_of(error)}"
+        if self.error is PluginError:
+            raise failure_of(self.plugin, message, phase=when) from error
+        raise self.error(message, plugin=self.plugin, phase=when) from error
 
     @property
     def when(self) -> str:
@@ -393,7 +415,7 @@ def text_of(error: BaseException) -> str:
     """``Type: message``, `passable`, whatever a stranger's class makes of its message."""
     if isinstance(error, RemoteError):  # it says both of the error it stands for
         return passable(str(error))
-    return passable(f"{type(error).__name__}: {_message(error)}")
+    return passable(_with_memory(f"{type(error).__name__}: {_message(error)}", error))
 
 
 def without_frames(error: E) -> E:
@@ -414,11 +436,21 @@ def _message(error: BaseException) -> str:
         return "its message cannot be printed"
 
 
+def _with_memory(text: str, error: BaseException) -> str:
+    """Add the type of a cause of `error` to its text where that alone says that memory ran out."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+        if OUT_OF_MEMORY.search(f"{type(cause).__name__}: {_message(cause)}"):
+            return text if OUT_OF_MEMORY.search(text) else f"{text} (MemoryError)"
+        chain.append(cause)
+    return text
+
+
 def _in_words(error: BaseException, cause: RemoteError | None) -> RemoteError:
     if isinstance(error, RemoteError):
         return error
     name, text = type(error).__qualname__, _message(error)
-    remote = RemoteError(f"{name}: {text}" if text else name, type_name=name)
+    remote = RemoteError(_with_memory(f"{name}: {text}" if text else name, error), type_name=name)
     for note in getattr(error, "__notes__", ()):
         remote.add_note(str(note))
     remote.__cause__ = cause

@@ -103,7 +103,8 @@ def test_the_tokens_are_those_of_a_strategy_in_this_process(hosts: GrammarHosts,
         ("CC[a-z]+", PluginError, "SIGSEGV"),
         ("CO[a-z]+", PluginError, "SIGSEGV"),
         ("CK[a-z]+", PluginError, "from outside"),
-        ("CE[a-z]+", PluginError, "MemoryError"),
+        ("CE[a-z]+", LimitExceeded, "MemoryError.*raise limits.memory_bytes"),
+        ("CA[a-z]+", LimitExceeded, "SIGABRT"),
         ("CR[a-z]+", PluginError, "a bug"),
         ("SS[a-z]+", LimitExceeded, "0.4 s processor time|did not answer"),
         ("SC[a-z]+", PluginError, "SIGSEGV"),
@@ -145,21 +146,23 @@ def test_an_answer_of_another_version_says_what_to_do(made: Makes, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"),
+    ("pattern", "error", "said"),
     [
-        ("FS[a-z]", "0.3 s processor time|did not answer"),
-        ("FC[a-z]", "SIGSEGV"),
-        ("FO[a-z]", "SIGSEGV"),
-        ("AS[a-z]", "0.3 s processor time|did not answer"),
-        ("AC[a-z]", "SIGSEGV"),
-        ("FR[a-z]", "a bug"),
-        ("FK[a-z]", "from outside"),
-        ("FE[a-z]", "MemoryError"),
+        ("FS[a-z]", PluginError, "0.3 s processor time|did not answer"),
+        ("FC[a-z]", PluginError, "SIGSEGV"),
+        ("FO[a-z]", PluginError, "SIGSEGV"),
+        ("AS[a-z]", PluginError, "0.3 s processor time|did not answer"),
+        ("AC[a-z]", PluginError, "SIGSEGV"),
+        ("FR[a-z]", PluginError, "a bug"),
+        ("FK[a-z]", PluginError, "from outside"),
+        ("FE[a-z]", LimitExceeded, "MemoryError"),
+        ("FB[a-z]", LimitExceeded, "SIGABRT"),
+        ("AE[a-z]", LimitExceeded, "MemoryError"),
     ],
 )
 @pytest.mark.parametrize("num_drafts", everyday([0, 2], 2))
 def test_a_step_that_fails_ends_its_request_alone(
-    hosts: GrammarHosts, pattern: str, said: str, num_drafts: int
+    hosts: GrammarHosts, pattern: str, error: type[Exception], said: str, num_drafts: int
 ) -> None:
     """The others of its host are made anew, and go on with the same tokens."""
     host = served(hosts, num_drafts=num_drafts)
@@ -169,7 +172,9 @@ def test_a_step_that_fails_ends_its_request_alone(
     assert (before.outputs[0].error, after.outputs[0].error) == (None, None)
     assert before.token_ids == after.token_ids == alone.token_ids
     assert (before.outputs[0].error, after.outputs[0].error) == (None, None)
-    assert bad.outputs[0].finish_reason is FinishReason.INTERNAL_ERROR
+    refused = error is LimitExceeded
+    assert bad.outputs[0].finish_reason is (FinishReason.REFUSED if refused else FinishReason.INTERNAL_ERROR)
+    assert isinstance(bad.outputs[0].error, error)
     assert re.search(said, str(bad.outputs[0].error))
     assert "grammar.hostile" in str(bad.outputs[0].error)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -18,6 +19,7 @@ from guideway.api import (
     FinishReason,
     GuidewayError,
     InvalidRequest,
+    LimitExceeded,
     Matcher,
     PluginError,
     Regex,
@@ -262,8 +264,73 @@ class HalfFillOnce(HalfFill):
 def test_a_matcher_that_cannot_be_made_anew_ends_its_request() -> None:
     subject = host(strategies=[HalfFillOnce])
     (result,) = subject.generate([PROMPT], [SamplingParams(max_tokens=9, constraint=Regex("abcd"))])
-    assert result.finish_reason is FinishReason.INTERNAL_ERROR
+    assert result.finish_reason is FinishReason.REFUSED
+    assert isinstance(result.error, LimitExceeded)
     assert "MemoryError: no more matchers" in str(result.error)
+
+
+class Greedy(ReferenceStrategy):
+    """Runs out of memory in the verb that a constraint names, as native libraries do."""
+
+    name, capabilities, max_rollback = "greedy", frozenset(), 0
+    verbs = ("supports", "compile", "nbytes", "matcher", "accept", "fill_bitmask")
+
+    def supports(self, constraint: Constraint) -> Support:
+        self.act(constraint, "supports")
+        return super().supports(constraint)
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        self.act(constraint, "compile")
+        return GreedyGrammar(super().compile(constraint), partial(self.act, constraint))
+
+    def act(self, constraint: Constraint, verb: str) -> None:
+        if constraint.source().startswith(verb[:2]):
+            raise RuntimeError("std::bad_alloc")
+
+
+class GreedyGrammar(CompiledGrammar):
+    def __init__(self, inner: CompiledGrammar, act: Callable[[str], None]) -> None:
+        self.inner, self.act = inner, act
+
+    def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
+        self.act("matcher")
+        return GreedyMatcher(self.inner.matcher(stop_token_ids), self.act)
+
+    @property
+    def nbytes(self) -> int:
+        self.act("nbytes")
+        return self.inner.nbytes
+
+
+class GreedyMatcher(Matcher):
+    def __init__(self, inner: Matcher, act: Callable[[str], None]) -> None:
+        self.inner, self.act = inner, act
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        self.act("accept")
+        return self.inner.accept(token_ids)
+
+    def fill_bitmask(self, bitmask: Any, row: int) -> None:
+        self.act("fill_bitmask")
+        self.inner.fill_bitmask(bitmask, row)
+
+    def is_terminated(self) -> bool:
+        return self.inner.is_terminated()
+
+    def is_accepting(self) -> bool:
+        return self.inner.is_accepting()
+
+
+@pytest.mark.parametrize("verb", Greedy.verbs)
+def test_whatever_runs_out_of_memory_is_refused(verb: str) -> None:
+    bad = SamplingParams(max_tokens=12, constraint=Regex(f"{verb[:2]}[a-z]{{6}}", strategy="greedy"))
+    result = assert_alone_ends(host(strategies=[ReferenceStrategy, Greedy]), bad, SamplingParams(max_tokens=6))
+    assert result.finish_reason is FinishReason.REFUSED
+    assert isinstance(result.error, LimitExceeded)
+    assert result.error.field == "constraint"
+    assert re.search(
+        r"grammar\.greedy failed in \w+: RuntimeError: std::bad_alloc; it ran out of memory", str(result.error)
+    )
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("can't start new thread")])

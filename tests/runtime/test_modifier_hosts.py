@@ -132,7 +132,7 @@ ENDS = (
     ("compile", "spin", LimitExceeded, "compile: .*(0.4 s processor time|did not answer)"),
     ("compile", "sleep", LimitExceeded, "compile: it did not answer"),
     ("compile", "crash", PluginError, "compile: .*SIGSEGV"),
-    ("compile", "eat", PluginError, "compile: MemoryError"),
+    ("compile", "eat", LimitExceeded, "compile: MemoryError"),
     ("compile_key", "crash", PluginError, "compile_key: .*SIGSEGV"),
     ("companions", "spin", LimitExceeded, "companions: .*(processor|did not answer)"),
     ("companions", "crash", PluginError, "companions: .*SIGSEGV"),
@@ -142,11 +142,11 @@ ENDS = (
     ("prepare", "spin", PluginError, "prepare: LimitExceeded: .*(0.2 s processor time|did not answer)"),
     ("prepare", "sleep", PluginError, "prepare: LimitExceeded: it did not answer"),
     ("prepare", "crash", PluginError, "prepare: .*SIGSEGV"),
-    ("prepare", "eat", PluginError, "prepare: MemoryError"),
+    ("prepare", "eat", LimitExceeded, "prepare: MemoryError"),
     ("prepare", "killed", PluginError, "prepare: .*from outside"),
     ("accept", "spin", PluginError, "accept: LimitExceeded: .*(0.2 s processor time|did not answer)"),
     ("accept", "crash", PluginError, "accept: .*SIGSEGV"),
-    ("accept", "eat", PluginError, "accept: MemoryError"),
+    ("accept", "eat", LimitExceeded, "accept: MemoryError"),
     ("accept", "killed", PluginError, "accept: .*from outside"),
     ("report", "crash", PluginError, "report: .*SIGSEGV"),
     ("report", "spin", PluginError, "report: LimitExceeded: .*(0.2 s|did not answer)"),
@@ -170,7 +170,8 @@ def test_what_ends_its_host_ends_its_request_alone(
     assert re.search(rf"modifier\.hostile failed in {words}", str(failure)), failure
     if when in ("prepare", "accept"):
         assert len(results[1][0]) == 5
-        assert results[1][4] is FinishReason.INTERNAL_ERROR
+        refused = error is LimitExceeded
+        assert results[1][4] is (FinishReason.REFUSED if refused else FinishReason.INTERNAL_ERROR)
 
 
 @pytest.mark.parametrize("when", ["prepare", "accept"])

@@ -23,7 +23,6 @@ from guideway.api import (
     LogitModifier,
     ModifierContext,
     Need,
-    PluginError,
     Request,
     SamplingParams,
     StepBatch,
@@ -92,8 +91,7 @@ class FakeHost:
         except GuidewayError as error:
             if admission is not None:
                 self.runtime.abandon(admission)
-            reason = FinishReason.REFUSED if isinstance(error, InvalidRequest) else FinishReason.INTERNAL_ERROR
-            refused = Completion(finish_reason=reason, error=error)
+            refused = Completion(finish_reason=reason_of(error), error=error)
             self.results[slot] = GenerationResult(request_id=request.request_id, outputs=(refused,))
             return
         self.companions[slot] = admission.companions
@@ -166,12 +164,13 @@ class FakeHost:
         """Note the result and free the slot."""
         reports = {} if self.runtime.fault(slot) else self.runtime.reports(slot)
         journal, fault = self.runtime.journal(slot), self.runtime.fault(slot)
+        error = None if fault is None else fault.error()
         completion = Completion(
             index=journal.sequence.index,
             token_ids=tuple(journal.token_ids),
             text=self.vocabulary.decode(journal.token_ids).decode(errors="replace"),
-            finish_reason=reason if fault is None else FinishReason.INTERNAL_ERROR,
-            error=None if fault is None else PluginError(str(fault), plugin=fault.plugin),
+            finish_reason=reason if error is None else reason_of(error),
+            error=error,
             strategy=self.runtime.strategy(slot),
             unenforced=self.runtime.unenforced(slot),
             reports=reports,
@@ -180,3 +179,8 @@ class FakeHost:
         self.results[slot] = GenerationResult(request_id=journal.request.request_id, outputs=(completion,))
         self.runtime.release(slot)
         del self.tokens[slot]
+
+
+def reason_of(error: GuidewayError) -> FinishReason:
+    """How a request ends with `error`."""
+    return FinishReason.REFUSED if isinstance(error, InvalidRequest) else FinishReason.INTERNAL_ERROR

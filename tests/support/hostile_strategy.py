@@ -65,6 +65,8 @@ def act(word: str) -> None:
     elif word == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(60)  # a signal may take its time
+    elif word == "abort":  # as C++ and Rust do where an allocation fails
+        os.abort()
     elif word == "tardy":
         end = time.thread_time() + TARDY
         while time.thread_time() < end:
@@ -106,6 +108,7 @@ def asked(constraint: Constraint, when: str) -> str:
         "R": "raise",
         "T": "tardy",
         "O": "orphan",
+        "A": "abort",
         "B": "camp",
         "H": "hoard",
         "W": "grow",

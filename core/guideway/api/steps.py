@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.errors import text_of
+from guideway.errors import GuidewayError, failure_of, text_of
 
 __all__ = [
     "CONTINUE",
@@ -215,6 +215,10 @@ class Fault:
     def of(plugin: str, phase: str, error: BaseException) -> Fault:
         """The fault an exception amounts to."""
         return Fault(plugin, phase, text_of(error))
+
+    def error(self) -> GuidewayError:
+        """The error that the sequence ends with: a `PluginError`, or `LimitExceeded` where memory ran out over it."""
+        return failure_of(self.plugin, str(self))
 
     def __str__(self) -> str:
         return f"{self.plugin} failed in {self.phase}: {self.message}"

@@ -75,7 +75,8 @@ class FinishReason(StrEnum):
     ABORT = "abort"
     """The caller gave it up."""
     REFUSED = "refused"
-    """It never started: `GenerationResult.error` is an `InvalidRequest` that says what to change."""
+    """It never started, or ran out of memory: `GenerationResult.error` is an `InvalidRequest` that says what to
+    change."""
     INTERNAL_ERROR = "internal_error"
     """A plugin or the host failed; `GenerationResult.error` names plugin, phase and cause."""
 

@@ -441,11 +441,11 @@ class Runtime:
         return self._modifiers.reports(self._slots[slot])
 
     def fault(self, slot: int) -> Fault | None:
-        """Why the sequence in `slot` must end with an internal error."""
+        """Why the sequence in `slot` must end, with its `Fault.error`."""
         return self._slots[slot].fault
 
     def fail(self, slot: int, fault: Fault) -> None:
-        """The sequence in `slot` must end with an internal error, for a reason its own states do not know."""
+        """The sequence in `slot` must end, for a reason its own states do not know."""
         sequence = self._slots[slot]
         sequence.fault = sequence.fault or fault
 

@@ -317,6 +317,9 @@ class Host:
         # of two calls nobody knows whose crash it was: each is tried again, and the culprit crashes alone
         if self._killed is None and not self._amid_both and status is not None and status not in INNOCENT:
             self._count("crash")
+            if status == -signal.SIGABRT:  # how native code ends that does not go on without memory
+                why = "its process aborted (signal SIGABRT), as native code does that runs out of memory"
+                return HostDied(why, broke=True, by_itself=True, working_on=working_on)
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
             return HostDied(f"its process crashed ({how})", by_itself=True, working_on=working_on)
         if not self.given_up:

@@ -34,7 +34,7 @@ from guideway_engine.scheduling.drafter import PromptLookup
 from guideway_engine.scheduling.kv_cache import KVCache, KVCacheFull
 from guideway_engine.scheduling.outputs import SequenceOutput
 from guideway_engine.scheduling.recovery import Recovery
-from guideway_engine.scheduling.sequence import SequenceGroup, SequenceState
+from guideway_engine.scheduling.sequence import SequenceGroup, SequenceState, reason_of
 from guideway_engine.scheduling.stepper import Stepper
 from guideway_engine.scheduling.steps import Work
 from guideway_engine.scheduling.table import SequenceTable, failure
@@ -401,8 +401,8 @@ class Scheduler:
         sequence, outcome = output.sequence, output.outcome
         if outcome.action == "fail":
             fault = self._runtime.fault(sequence.slots[0])
-            error = PluginError(outcome.message, plugin=fault.plugin if fault else "")
-            self._table.end(sequence, FinishReason.INTERNAL_ERROR, error)
+            error = fault.error() if fault else PluginError(outcome.message, plugin="")
+            self._table.end(sequence, reason_of(error), error)
             return
         finished = outcome.action == "finish"
         sequence.append(output.token_ids, self._runtime.context.vocabulary, finished=finished, logprobs=output.logprobs)

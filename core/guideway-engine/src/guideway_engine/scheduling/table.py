@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from guideway.api.types import FinishReason
-from guideway.errors import GuidewayError, PluginError, text_of, without_frames
+from guideway.errors import GuidewayError, text_of, without_frames
 from guideway.runtime.runtime import Runtime
 
 from guideway_engine.scheduling.kv_cache import KVCache, KVCacheError
@@ -119,7 +119,8 @@ class SequenceTable:
             if reason in (FinishReason.STOP, FinishReason.LENGTH):
                 reports = self._runtime.reports(slots[0])
                 if (fault := self._runtime.fault(slots[0])) is not None:
-                    reason, error = FinishReason.INTERNAL_ERROR, PluginError(str(fault), plugin=fault.plugin)
+                    error = fault.error()
+                    reason = reason_of(error)
                 else:
                     verdict = self._runtime.judge(slots[0], sequence.generated())
         self._changing = True
