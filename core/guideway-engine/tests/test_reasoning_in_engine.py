@@ -225,6 +225,23 @@ def test_the_marker_may_be_a_special_token() -> None:
     assert 3 <= len(result.answer) <= 5
 
 
+@pytest.mark.parametrize("options", [{}, {"num_speculative_tokens": 3}, {"grammar_host": "process"}], ids=str)
+def test_the_first_token_decides_where_the_opening_marker_is_known(options: dict[str, Any]) -> None:
+    config, likely = ReasoningConfig(start_str="<|system|>", end_str="<|tool|>"), {3: 100.0}
+    asked = [
+        SamplingParams(max_tokens=30, constraint=Regex("[a-z]{3,5}"), logit_bias=bias, close=close)
+        for bias, close in (({}, True), (likely, True), (likely | {40: 200.0}, False))
+    ]
+    with engine(**{"grammar": ("llguidance",), "grammar_host": "inline", "reasoning": config} | options) as built:
+        answered, reasoned, cut = [result.outputs[0] for result in built.generate(["hello"] * 3, asked)]
+    assert (answered.num_reasoning_tokens, answered.unenforced) == (0, ())
+    assert (reasoned.token_ids[0], 6 in reasoned.token_ids, reasoned.unenforced) == (3, True, ())
+    for output in (answered, reasoned):
+        assert 3 <= len(output.answer) <= 5
+    assert (cut.token_ids[0], cut.finish_reason) == (3, FinishReason.LENGTH)
+    assert (cut.answer, cut.unenforced) == ("", ("constraint",))
+
+
 def test_a_marker_the_model_cannot_write_is_an_error_of_the_configuration() -> None:
     with pytest.raises(InvalidConfiguration, match="not in the vocabulary") as caught:
         Engine("demo", reasoning=ReasoningConfig(end_token_ids=(99_999,)))
