@@ -64,6 +64,8 @@ REGEXES = (
         r"[a\-b]",
         r"[a\]]",
         "[z-a]",
+        r"[\w-z]",
+        r"[a-\d]",
     ),
     *(
         r"\x41",
@@ -132,6 +134,7 @@ PATTERNS: dict[str, set[str]] = {
     r"^\W$": _but(LETTERS),
     r"^[^\w-]$": _but(f"{LETTERS}-"),
     r"^[\w-.]$": set(ONE) & set(f"{LETTERS}-."),
+    r"^[a-\d]$": set(ONE) & set(f"{DIGITS}-a"),
     r"^[\s\S]$": set(ONE),
     "^[^]$": set(ONE),
     "^[]$": set(),

@@ -67,6 +67,7 @@ BOTH: Final[dict[str, tuple[str, ...]]] = {
     "backreference": (r"(a)\1", r"(ab|a)\1b?"),
     "lookaround": ("a(?=b)b", "a(?!b)b", "(?!a).b", "(?<=a)b", "(?<!a)b"),
     "class": ("[[a]", "[[a]b]", "[a&&b]", "[a&&a]", "[]a]", "[^]a]", "[[:a]"),
+    "range": (r"[\w-z]", r"[a-\d]", r"[\d-.]", r"a[\w-&]"),
     "brace": ("a{", "a{}", "{a}", "a{1", "a{,2}"),
 }
 """Expressions of both dialects, which may read them otherwise; what neither has matches nothing."""

@@ -114,6 +114,8 @@ def members(piece: str, characters: Characters) -> Iterator[tuple[str, Ranges]]:
         first, last = (_of_member(text, characters) if text else () for text in found.groups())
         if len(first) == len(last) == 1 and first[0][0] == first[0][1] and last[0][0] == last[0][1]:
             yield found[0], ((first[0][0], last[0][0]),)  # one that ends before it begins is the engine's to refuse
+        elif last and characters["]"]:  # which Python refuses
+            yield found[0], (*first, (45, 45), *last)
         else:
             yield found[1], first
             if last:  # no range: the hyphen stands for itself

@@ -26,7 +26,8 @@ def pattern_details(pattern: str) -> frozenset[str]:
     - ``anchor`` for ``^`` after, or ``$`` before, what may be something;
     - ``possessive`` for ``a*+``, and ``double`` for ``a**``, a repetition with nothing else to repeat;
     - ``escape`` for escapes that not all dialects have, such as ``\\a``; ``brace`` for a ``{`` that begins no count;
-      ``class`` for a class with ``[``, a doubled ``&``, ``-``, ``|`` or ``~``, or a ``]`` at its beginning;
+      ``class`` for a class with ``[``, a doubled ``&``, ``-``, ``|`` or ``~``, or a ``]`` at its beginning, and
+      ``range`` for one with ``\\w-z``;
     - ``\\A``, ``\\Z``, ``.``, ``\\d``, ``\\D``, ``\\s``, ``\\S``, ``\\w`` and ``\\W``, however spelled: ``\\S`` for
       ``[^\\s]``.
     """
@@ -44,6 +45,8 @@ def pattern_details(pattern: str) -> frozenset[str]:
             found |= {_OPPOSITE[text] if flips else text for text in _ANY_ESCAPE.findall(piece) if text in _OPPOSITE}
             if piece[0] == "[" and _OWN_CLASS.match(piece):
                 found.add("class")
+            if piece[0] == "[" and _RANGE_OF_CLASS.search(piece):
+                found.add("range")
     return frozenset(found)
 
 
@@ -151,4 +154,5 @@ _ANY_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|u\{[0-9a-fA-F]+\
 _OWN_ESCAPE = re.compile(r"\\(?:0\d|[CEGHIJKLMNOQRTUVXYaceghijlmoqyxuz])")
 """An escape of a letter or digit that is not in both ECMA-262 and Python; malformed ones of ``x`` and ``u`` are."""
 _OWN_CLASS = re.compile(r"\[\^?\]|\[.*(?<!\\)(?:\[|&&|--|\|\||~~)", re.DOTALL)
+_RANGE_OF_CLASS = re.compile(r"\\[dDsSwW]-[^\]]|-\\[dDsSwW]")
 _OPPOSITE = {f"\\{a}": f"\\{b}" for a, b in ("dD", "Dd", "sS", "Ss", "wW", "Ww")}

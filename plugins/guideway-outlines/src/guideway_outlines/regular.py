@@ -185,7 +185,7 @@ _QUANTIFIER = re.compile(r"[*+?]|\{(\d{1,10})(,(\d{0,10}))?\}")
 _HEX = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|[xu]\{([0-9a-fA-F]{1,6})\}")
 _GROUP = re.compile(r"\((?!\?)|\(\?:|\(\?P?<[A-Za-z_][A-Za-z0-9_]*>")
 _LACKS = {"b": "boundary", "B": "boundary", "p": "property", "P": "property", "k": "backreference", "Q": "quoting"}
-_LACKS |= dict.fromkeys("123456789", "backreference")
+_LACKS |= {**dict.fromkeys("123456789", "backreference"), **dict.fromkeys("UN", "escape")}
 
 
 class _Reader:
@@ -348,9 +348,7 @@ class _Reader:
             unsupported(f"\\{character} is not supported", _LACKS[character])
         if character in "AzZG" and character:
             unsupported(f"\\{character} is not supported; patterns are anchored at both ends", "anchor")
-        if character.isalnum():
-            unsupported(f"\\{character} is not supported", "escape")
-        if not character:
+        if not character or character.isalnum():
             self.invalid(f"\\{character} is no known escape")
         self.at += 2
         return _code(character)
