@@ -261,7 +261,7 @@ def test_what_strangers_say_is_not_read(servers: Servers, tmp_path: Path) -> Non
 
 
 class Executed:
-    """What leaves a file where it is unpickled."""
+    """An object that leaves a file where it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

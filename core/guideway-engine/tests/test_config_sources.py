@@ -76,6 +76,8 @@ def test_every_field_can_be_set_by_every_source(tmp_path: Path) -> None:
         "split_special_tokens": False,
         "grammar_host": "inline",
         "modifier_host": "process",
+        "host_environment": ["MINE_*"],
+        "isolate_tenants": True,
         "compile_threads": 9,
         "grammar_cache_bytes": 10,
         "whitespace": "compact",
@@ -94,6 +96,7 @@ def test_every_field_can_be_set_by_every_source(tmp_path: Path) -> None:
         "request_seconds": 60.5,
         "wall_factor": 7.5,
         "memory_bytes": 8_000_000,
+        "total_memory_bytes": 9_000_000,
         "remembered_seconds": 9.5,
     }
     reasoning: dict[str, Any] = {"start_str": "<think>", "end_str": "</think>"}

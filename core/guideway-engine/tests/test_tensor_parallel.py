@@ -83,7 +83,7 @@ def test_strangers_reach_workers_from_this_machine_alone_and_are_not_obeyed(
 
 
 class Executed:
-    """What leaves a file where it is unpickled."""
+    """An object that leaves a file where it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
