@@ -148,8 +148,9 @@ def what_is_accepted_is_json(subject: GrammarSubject) -> None:
         if "+" in name or not name.startswith(_ABOUT_STRINGS):
             continue
         texts = [text for instance in right for text in spellings(instance)[:1] if len(text) < MOST_CHARACTERS]
-        case = compiled_case(strategy, standard(), Sample(JsonSchema(schema))) if texts else None
-        for text in texts if case is not None else ():
+        if not texts or (case := compiled_case(strategy, standard(), Sample(JsonSchema(schema)))) is None:
+            continue
+        for text in texts:
             if not is_output(case.session().matcher, ids_of(standard(), text), stop):
                 continue
             for other in spoilt(text):

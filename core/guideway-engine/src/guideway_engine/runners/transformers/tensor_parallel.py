@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from guideway.errors import InvalidConfiguration
 from torch import distributed
+from torch._C._distributed_c10d import TCPStore  # where types say that it is exported
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import PreTrainedModel
 
@@ -51,12 +52,12 @@ def share(model: PreTrainedModel, rank: int, num_workers: int) -> PreTrainedMode
     return shared
 
 
-def _store(rank: int, num_workers: int) -> distributed.Store:
+def _store(rank: int, num_workers: int) -> TCPStore:
     """Return where workers find each other. The first of them listens at that address alone: torch by itself would
     listen at every address of the machine."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     listening = socket.create_server((host, port)).detach() if rank == 0 else None
-    return distributed.TCPStore(host, port, num_workers, is_master=rank == 0, master_listen_fd=listening)
+    return TCPStore(host, port, num_workers, is_master=rank == 0, master_listen_fd=listening)
 
 
 def leave() -> None:
