@@ -1,5 +1,5 @@
-"""What regular expressions mean: `Regex` as Python's `re.fullmatch` reads it, and ``pattern`` as ECMA-262 does. Cases
-for the probe, each about one thing that engines read otherwise (`guideway.json_schema.patterns.pattern_details`).
+"""Cases about regular expressions: `Regex` as Python's `re.fullmatch` reads it, and ``pattern`` as ECMA-262 does. Each
+is about one thing that engines read otherwise (`guideway.json_schema.patterns.pattern_details`).
 """
 
 from __future__ import annotations

@@ -148,7 +148,8 @@ def what_is_accepted_is_json(subject: GrammarSubject) -> None:
         if "+" in name or not name.startswith(_ABOUT_STRINGS):
             continue
         texts = [text for instance in right for text in spellings(instance)[:1] if len(text) < MOST_CHARACTERS]
-        if not texts or (case := compiled_case(strategy, standard(), Sample(JsonSchema(schema)))) is None:
+        case = compiled_case(strategy, standard(), Sample(JsonSchema(schema))) if texts else None
+        if case is None:
             continue
         for text in texts:
             if not is_output(case.session().matcher, ids_of(standard(), text), stop):
