@@ -234,7 +234,8 @@ def test_what_is_not_enforced_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (lines[0]["strategy"], lines[0]["unenforced"]) == ("llguidance", [])
 
 
-TWICE = {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
+ONE = {"type": "integer", "minimum": 1, "maximum": 1}
+TWICE = {"type": "array", "items": ONE, "minItems": 2, "maxItems": 2, "uniqueItems": True}
 """xgrammar does not enforce ``uniqueItems``, and then there is one answer, which is not valid."""
 
 

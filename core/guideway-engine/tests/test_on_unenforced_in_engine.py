@@ -12,7 +12,8 @@ import pytest
 from guideway import AsyncEngine, Engine, EngineConfig, FinishReason, JsonObject, JsonSchema, Regex, SamplingParams
 from guideway.api import Constraint, InvalidRequest, UnsupportedCapability
 
-TWICE = {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
+ONE = {"type": "integer", "minimum": 1, "maximum": 1}
+TWICE = {"type": "array", "items": ONE, "minItems": 2, "maxItems": 2, "uniqueItems": True}
 """xgrammar does not enforce ``uniqueItems``, and then there is one text: [1,1]."""
 
 ONCE = {"type": "array", "items": {"const": 1}, "minItems": 1, "maxItems": 1, "uniqueItems": True}
