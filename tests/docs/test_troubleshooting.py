@@ -207,6 +207,7 @@ def scenarios(engine: Engine) -> dict[str, Callable[[Path], object]]:
         "no JSON": ask(engine, constraint=JsonSchema("{'type': 'string'}")),
         "one strategy": ask(engine, constraint=JsonSchema(PAIR, strategy="llguidance")),
         "look-around": ask(engine, constraint=Regex("(?=a)b")),
+        "an escape of Python": ask(engine, constraint=Regex(r"\N{DIGIT ONE}")),
         "refuse": ask(engine, constraint=JsonSchema(PAIR), on_unenforced="refuse"),
         "a strategy that is not there": ask(engine, constraint=Regex("a", strategy="outlines")),
         "a modifier that is not there": ask(engine, modifiers={"hello": {"letter": "g"}}),

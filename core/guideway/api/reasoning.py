@@ -26,8 +26,7 @@ class ReasoningConfig:
     end_token_ids: tuple[int, ...] = ()
     """The token ids that end the reasoning, in place of `end_str`."""
     excluded_token_ids: tuple[int, ...] = ()
-    """Token ids that are not drawn in the reasoning before a constraint, such as those that a reader of the output
-    takes for its end."""
+    """Token ids that are never drawn in the reasoning before a constraint."""
 
     def __post_init__(self) -> None:
         check_fields(self, table="reasoning")

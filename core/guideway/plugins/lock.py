@@ -200,7 +200,7 @@ def _locked(plugin_id: str, line: dict[str, Any]) -> Locked:
 
 def _line(locked: Locked) -> dict[str, Any]:
     line = asdict(locked.plugin)
-    del line["id"]
+    del line["id"], line["libraries"]
     if locked.verdict is not None:
         line["conformance"] = asdict(locked.verdict)
     return line

@@ -88,8 +88,7 @@ class EngineSettings:
     enable_prefix_caching: bool = True
     """True if prompts that begin alike share what was computed; changes speed, never tokens."""
     isolate_tenants: bool = False
-    """True if requests of one tenant use neither prefixes nor grammars that were computed for another: how fast they
-    are tells nothing of the others."""
+    """True: tenants share neither prefixes nor grammars, so their timing tells nothing of others."""
     max_waiting: Positive = 1024
     """The sequences that may wait before more of the same or a lower priority are turned away."""
     num_speculative_tokens: Annotated[int, Range(0)] = 0
