@@ -66,7 +66,6 @@ def test_what_takes_more_than_others_leave_is_refused(made: Makes) -> None:
     assert idle.matcher(VOCABULARY.stop_token_ids).validate(ids("CHb")) == 3
     others.close("hostile")
     at_work.join()
-    until(lambda: held() == 0)
     hosts.strategies["hostile"].compile(greedy)
 
 
