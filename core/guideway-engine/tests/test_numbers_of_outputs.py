@@ -8,6 +8,7 @@ In float64, so that the order of summation, which depends on the batch, changes 
 from __future__ import annotations
 
 import random
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -166,11 +167,11 @@ def interrupt(owner: Any, name: str, *, after: bool) -> None:
     """Let the next call of ``owner.name`` raise, before or after it has done its work."""
     work = getattr(owner, name)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> None:
         setattr(owner, name, work)
         if after:
             work(*args, **kwargs)
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)  # as Ctrl-C does: from no `raise` statement
 
     setattr(owner, name, call)
 
