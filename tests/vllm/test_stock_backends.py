@@ -31,6 +31,7 @@ from guideway_vllm.stock.server import serving
 
 from tests.across.test_names_run_out import FEW, walks
 from tests.fuzz.examining import vocabulary
+from tests.support.dialects import misread_patterns, misread_regexes
 
 SCHEMA = {
     "type": "object",
@@ -295,3 +296,11 @@ def _failing(name: str) -> set[str]:
             except Exception:
                 failing.add(owed.check.removeprefix("grammar."))
     return failing
+
+
+@pytest.mark.parametrize("name", ["vllm_xgrammar", "vllm_guidance", "vllm_outlines"])
+def test_expressions_are_read_by_their_dialect_refused_or_named(name: str) -> None:
+    strategy = built(name)
+    num_served, wrong = misread_regexes(strategy)
+    assert num_served and not wrong
+    assert not misread_patterns(strategy)[1]

@@ -36,6 +36,7 @@ from guideway.json_schema import (
     check_schema,
     keywords,
     names_may_run_out,
+    pattern_details,
     tag_schemas,
 )
 from numpy.typing import NDArray
@@ -162,8 +163,11 @@ class StockStrategy(GrammarStrategy):
             return Support(enforced=names & self.enforced, unenforced=names - self.enforced)
         if isinstance(constraint, StructuralTag) and table is not None:
             return table.support(constraint, tag_schemas(constraint.parsed))
-        if isinstance(constraint, Regex) and table is not None:
-            return table.support_of_regex(constraint)
+        if isinstance(constraint, Regex):
+            if table is not None:
+                return table.support_of_regex(constraint)
+            unknown = frozenset(f"regex:{detail}" for detail in pattern_details(constraint.source()))
+            return Support(enforced=frozenset({constraint.kind}), unenforced=unknown)
         return Support(enforced=frozenset({constraint.kind}))
 
     def compile(self, constraint: Constraint) -> StockCompiled:
