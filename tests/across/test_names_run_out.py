@@ -65,13 +65,6 @@ def test_no_output_comes_to_a_dead_end(strategy: str, schema: Any, whitespace: W
         assert {"a", "b"} in [set(json.loads(text)) for text in texts]
 
 
-def test_a_grammar_that_travels_looks_ahead_as_well() -> None:
-    tokens = vocabulary()
-    built = build("xgrammar", tokens)
-    compiled = built.from_bytes(built.compile(JsonSchema(FEW)).to_bytes())
-    assert {"a", "b"} in [set(json.loads(text)) for text in walks(compiled, tokens, 10)]
-
-
 @pytest.mark.parametrize("num_names", [59, 60])
 def test_the_last_of_many_names_that_begin_alike_is_found(num_names: int) -> None:
     tokens = vocabulary()

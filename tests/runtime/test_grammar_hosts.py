@@ -156,7 +156,7 @@ def test_an_answer_of_another_version_says_what_to_do(made: Makes, monkeypatch: 
         ("FR[a-z]", PluginError, "a bug"),
         ("FK[a-z]", PluginError, "from outside"),
         ("FE[a-z]", LimitExceeded, "MemoryError"),
-        ("FB[a-z]", LimitExceeded, "SIGABRT"),
+        ("FA[a-z]", LimitExceeded, "SIGABRT"),
         ("AE[a-z]", LimitExceeded, "MemoryError"),
     ],
 )
