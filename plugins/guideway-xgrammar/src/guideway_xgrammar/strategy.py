@@ -78,6 +78,8 @@ JSON_KINDS = frozenset({"json_schema", "json_object"})
 _CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")
 
 # Messages of xgrammar about text that is well formed.
+_RAW_FORMATS = frozenset({"format:json-pointer", "format:relative-json-pointer"})
+"""Formats whose patterns in xgrammar take quotes as they are, which is no JSON: it is not told of them."""
 _PLACE = re.compile(r" at (?:position (?P<position>\d+)|line (?P<line>\d+), column (?P<column>\d+))")
 _UNSUPPORTED = re.compile("support|not implemented|exceed|limit", re.IGNORECASE)
 # and what it says of its own reading of a schema
@@ -318,6 +320,11 @@ def _spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
     cannot be said."""
     names = constraint.cached(assertions, schema).keywords
     found = with_patterns(schema, names)
+    if not names.isdisjoint(_RAW_FORMATS):
+        found = json.loads(json.dumps(found))
+        for _, node in subschemas(found):
+            if isinstance(node, dict) and f"format:{node.get('format')}" in _RAW_FORMATS:
+                del node["format"]
     if any(name.startswith("pattern") for name in names):
         found = with_spelled_patterns(found, _escape)
     return _with_string_names(found) if names & {"propertyNames", "propertyNames:untyped"} else found

@@ -15,7 +15,6 @@ from guideway_conformance.reference.strategy import Strategy as Reference
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
-
 SEPARATORS = (b"\x1c", b"\x1d", b"\x1e", b"\x1f")
 """Characters of ASCII that are spaces in Python alone."""
 
