@@ -318,3 +318,11 @@ def test_an_error_points_at_the_place_in_what_the_user_wrote(
 def test_what_a_grammar_says_does_not_make_it_unsupported(strategy: GrammarStrategy) -> None:
     with pytest.raises(InvalidGrammar):
         strategy.compile(Regex("no limit, no support **"))
+
+
+@pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
+def test_names_beside_applied_schemas_are_refused(strategy: GrammarStrategy, keyword: str) -> None:
+    """xgrammar would write any value for a name."""
+    schema = {"type": "object", "propertyNames": {"type": "string", keyword: [{}]}}
+    with pytest.raises(UnsupportedGrammar, match="#/propertyNames"):
+        strategy.compile(JsonSchema(schema))

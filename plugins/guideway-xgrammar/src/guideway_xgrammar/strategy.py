@@ -85,6 +85,7 @@ _UNSUPPORTED = re.compile("support|not implemented|exceed|limit", re.IGNORECASE)
 # and what it says of its own reading of a schema
 _CLOSED = re.compile("additional (?:items|properties) are(?:n't| not) allowed|less than the number of prefixItems")
 
+APPLYING = "`$ref`, `allOf`, `anyOf`, `oneOf`, `not` or `if`"
 _LARK = 'start: "[" (NUMBER ("," NUMBER)*)? "]"\nNUMBER: /[0-9]+/'
 _DIALECTS = {
     "ebnf": 'root ::= "[" (number ("," number)*)? "]"\nnumber ::= [0-9]+',
@@ -344,11 +345,10 @@ def _with_string_names(schema: Schema) -> Schema:
         if names is True:
             del node["propertyNames"]
             continue
-        if isinstance(names, dict) and not names.keys() & IN_PLACE_APPLICATORS:  # beside which a `type` may be lost
-            names.setdefault("type", "string")
-        if not isinstance(names, dict) or names.get("type") != "string":
+        keeps_type = isinstance(names, dict) and not names.keys() & IN_PLACE_APPLICATORS
+        if not keeps_type or names.setdefault("type", "string") != "string":
             raise UnsupportedGrammar(
-                f'{pointer}/propertyNames: {SUPPORT.library} needs `"type": "string"` there',
+                f'{pointer}/propertyNames: {SUPPORT.library} needs `"type": "string"` there, and no {APPLYING}',
                 feature="propertyNames:untyped",
             )
         _keep_strings(names, f"{pointer}/propertyNames")
