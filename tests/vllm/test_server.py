@@ -70,6 +70,7 @@ def server(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "modifiers": ["hello", "faulty_pre_warp", "faulty_post_warp", "faulty_compiles"],
         "refuse_within": 30,
         "worker_mixins": ["layer_timing"],
+        "host_environment": [faulty.UNBUILT],
         "plugins": {"enable": ["tenant_policy", "faulty"]},
     }
     with serve(
