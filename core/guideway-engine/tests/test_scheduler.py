@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -193,6 +194,8 @@ def once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: BaseExce
         monkeypatch.setattr(owner, name, work)
         if after:
             work(*args, **kwargs)
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            signal.raise_signal(signal.SIGINT)  # as Ctrl-C does: from no `raise` statement
         raise error
 
     monkeypatch.setattr(owner, name, call)
