@@ -77,9 +77,10 @@ JSON_KINDS = frozenset({"json_schema", "json_object"})
 # with one, but for line feed and carriage return between values, and those it does keep out of strings.
 _CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")
 
-# Messages of xgrammar about text that is well formed.
 _RAW_FORMATS = frozenset({"format:json-pointer", "format:relative-json-pointer"})
-"""Formats whose patterns in xgrammar take quotes as they are, which is no JSON: it is not told of them."""
+"""Formats whose patterns in xgrammar take unescaped quotes, which is no JSON: they are removed from its schema."""
+
+# Messages of xgrammar about text that is well formed.
 _PLACE = re.compile(r" at (?:position (?P<position>\d+)|line (?P<line>\d+), column (?P<column>\d+))")
 _UNSUPPORTED = re.compile("support|not implemented|exceed|limit", re.IGNORECASE)
 # and what it says of its own reading of a schema
