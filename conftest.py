@@ -35,6 +35,18 @@ def nursery() -> Iterator[None]:
     kept.release()
 
 
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    """A variable that a test leaves behind configures the engines of later tests in the same process."""
+    before = _variables()
+    yield
+    assert _variables() == before
+
+
+def _variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("GUIDEWAY_")}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--corpora", metavar="FOLDER", help="where the corpora for the tests marked `corpora` lie")
     parser.addoption("--sample", metavar="SEED", help="one in four of the tests marked `sampled`, others for each seed")

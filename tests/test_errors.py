@@ -15,6 +15,7 @@ from typing import Any
 
 import guideway_engine.engine
 import guideway_engine.scheduling.kv_cache
+import guideway_engine.server.errors
 import pytest
 from guideway.api import Fault, GuidewayError, LimitExceeded, PluginError, PluginLoadError
 from guideway.errors import (
@@ -31,7 +32,8 @@ from guideway.errors import (
 )
 from guideway.runtime.grammar_hosts.messages import error_of, words_of
 
-assert guideway_engine.engine and guideway_engine.scheduling.kv_cache  # they define errors of their own
+# they define errors of their own
+assert guideway_engine.engine and guideway_engine.scheduling.kv_cache and guideway_engine.server.errors
 
 
 def tree(base: type[GuidewayError] = GuidewayError) -> Iterator[type[GuidewayError]]:

@@ -100,8 +100,9 @@ def test_what_a_stranger_writes_becomes_nothing(tmp_path: Path, monkeypatch: pyt
             else:
                 assert isinstance(found, Vocabulary)
         for words in ("", "abc12", "abc12:9:9:x:/proc/1/fd/3", f"abc12:1:1:{'0' * 64}:/etc/passwd", "abc12:-1:1::"):
-            monkeypatch.setenv(handover.VARIABLE, words)
-            assert (handover.taken_over(CONFIG), handover.size_taken_over(CONFIG)) == (None, None)
+            with monkeypatch.context() as patch:
+                patch.setenv(handover.VARIABLE, words)
+                assert (handover.taken_over(CONFIG), handover.size_taken_over(CONFIG)) == (None, None)
         assert not witness.exists()
     finally:
         held.close()

@@ -240,7 +240,7 @@ def make_app(
 
     @app.exception_handler(HTTPException)
     async def no_route(request: Request, error: HTTPException) -> Response:
-        return _failure(NoRoute(_why_not(request, error.status_code), error.status_code), _new_id())
+        return _failure(NoRoute(_why_not(request, error.status_code), status=error.status_code), _new_id())
 
     return app
 

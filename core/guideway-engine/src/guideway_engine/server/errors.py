@@ -37,7 +37,7 @@ class ModelNotFound(InvalidRequest):
 class NoRoute(InvalidRequest):
     """There is no such address here, or it takes another method."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message, field="url")
         self.status = status
 
