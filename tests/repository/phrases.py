@@ -1,7 +1,7 @@
 """Find phrases that a reader from outside does not use, in docstrings, comments and pages.
 
-`docs/style.md` shows the patterns and how to say the same plainly. `python -m tests.repository.phrases` prints the share
-of each folder, and with paths every match in them.
+`docs/style.md` shows the patterns and how to say the same plainly. `python -m tests.repository.phrases` prints the
+share of each folder, and with paths every match in them.
 """
 
 from __future__ import annotations
@@ -36,24 +36,12 @@ PATTERNS = (
 )
 PRIVATE = re.compile("|".join(PATTERNS), re.IGNORECASE)
 
+KINDS = ("attention", "device", "formats", "grammar", "hooks", "modifier", "reference", "worker", "workflow")
 REWRITTEN_LATER = (
     "core/guideway/runtime/closing",
     "core/guideway/runtime/grammar_hosts",
     "core/guideway/runtime/modifier_hosts",
-    *(
-        f"core/guideway-conformance/src/guideway_conformance/{kind}/"
-        for kind in (
-            "attention",
-            "device",
-            "formats",
-            "grammar",
-            "hooks",
-            "modifier",
-            "reference",
-            "worker",
-            "workflow",
-        )
-    ),
+    *(f"core/guideway-conformance/src/guideway_conformance/{kind}/" for kind in KINDS),
 )
 """Folders whose code is about to be replaced, with its texts."""
 
