@@ -158,22 +158,23 @@ def test_a_new_file_to_which_nothing_was_written_is_removed(tmp_path: Path) -> N
 
 
 def test_of_many_that_claim_a_new_file_one_gets_it(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    got: list[int] = []
-    start = threading.Barrier(8)
+    for round_number in range(50):
+        path = tmp_path / f"{round_number}"
+        got: list[int] = []
+        start = threading.Barrier(8)
 
-    def run() -> None:
-        start.wait()
-        with suppress(OSError):
-            got.append(claim(path, new=True))
+        def run(path: Path = path, got: list[int] = got, start: threading.Barrier = start) -> None:
+            start.wait()
+            with suppress(OSError):
+                got.append(claim(path, new=True))
 
-    threads = [threading.Thread(target=run) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(got) == 1
-    os.close(got[0])
+        threads = [threading.Thread(target=run) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(got) == 1
+        os.close(got[0])
 
 
 def test_changes_of_a_file_wait_for_each_other(tmp_path: Path) -> None:

@@ -126,21 +126,24 @@ def claim(path: AnyPath, *, new: bool) -> int:
     keeps for as long as the descriptor is open: a crash leaves none. Raises FileExistsError for a file that should be
     `new` and is not, and BlockingIOError, which names the holder, for one in use."""
     while True:
-        created = True
         try:
             number = _open(path, os.O_CREAT | os.O_EXCL)
         except FileExistsError:
-            created = False
             try:
                 number = _open(path)
             except FileNotFoundError:  # it is gone by now
                 continue
+            existed = True
+        else:
+            existed = False
         try:
             _check_regular(number)
+            if existed and new:  # without a lock, which might keep the process that has just created it from its own
+                if (holder := _holder(number)) is not None:
+                    raise BlockingIOError(errno.EWOULDBLOCK, f"{holder} is using it")
+                raise FileExistsError(errno.EEXIST, "it already exists")
             lock(number)
             if _is_at(number, path):  # else it was replaced before it was locked
-                if new and not created:
-                    raise FileExistsError(errno.EEXIST, "it already exists")
                 return number
         except BaseException:
             os.close(number)
@@ -175,7 +178,7 @@ def lock(number: int) -> None:
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise BlockingIOError(error.errno, f"{_holder(number)} is using it") from None
+        raise BlockingIOError(error.errno, f"{_holder(number) or 'another process'} is using it") from None
 
 
 @contextmanager
@@ -265,8 +268,8 @@ def _is_at(number: int, path: AnyPath) -> bool:
         return False
 
 
-def _holder(number: int) -> str:
-    """The process that has locked an open file, with its command."""
+def _holder(number: int) -> str | None:
+    """Return the process that has locked an open file, with its command; None if Linux names none."""
     inode = str(os.fstat(number).st_ino)
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/locks").read_text("utf-8").splitlines():
@@ -275,4 +278,4 @@ def _holder(number: int) -> str:
                 words = Path("/proc", pid, "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
                 command = printable(b" ".join(words).decode(errors="backslashreplace"))
                 return f"process {pid} ({command[:MOST_SHOWN]})"
-    return "another process"
+    return None
