@@ -113,7 +113,7 @@ def ask(engine: Engine, prompt: Any = "Anna Berg is 34.", **params: Any) -> Call
 
 
 def slow(_: Path) -> str:
-    with Engine("demo", grammar=("xgrammar",), limits=Limits(compile_seconds=0.02)) as engine:
+    with Engine("demo", grammar=("xgrammar",), limits=Limits(compile_seconds=0.02, wall_factor=5000)) as engine:
         return ask(engine, constraint=JsonSchema(LARGE))(Path())
 
 
