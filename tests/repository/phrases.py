@@ -45,6 +45,9 @@ REWRITTEN_LATER = (
 )
 """Folders whose code is about to be replaced, with its texts."""
 
+UNCOUNTED_PAGES = ("docs/contracts/", "docs/style.md")
+"""Pages generated from the texts of the suite's checks, and the page that quotes the phrases."""
+
 
 def texts_of(source: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of every docstring and comment in `source`."""
@@ -83,7 +86,7 @@ def folder_of(path: Path) -> str:
 def is_counted(path: Path) -> bool:
     name = str(path.relative_to(ROOT))
     if path.suffix == ".md":
-        return (name.startswith("docs/") and name != "docs/style.md") or path.name == "README.md"
+        return (name.startswith("docs/") and not name.startswith(UNCOUNTED_PAGES)) or path.name == "README.md"
     return path.suffix == ".py" and not name.startswith(REWRITTEN_LATER)
 
 
