@@ -104,7 +104,7 @@ def test_the_files_and_folders_that_structure_speaks_of_are_there(root: Path) ->
 
 def test_structure_has_a_line_for_every_folder_of_the_repository() -> None:
     folders = {path.relative_to(ROOT).parts[0] for path in source_files() if path.parent != ROOT}
-    listed = set(re.findall(r"`(\.?[a-z][a-z.]+)/`", STRUCTURE.read_text("utf-8").split("\nBeside these")[1]))
+    listed = set(re.findall(r"`(\.?[a-z][a-z.]+)/`", STRUCTURE.read_text("utf-8").split("\nOther folders")[1]))
     assert folders - {"core"} <= listed
 
 
