@@ -68,7 +68,7 @@ def neighbor_rows() -> str:
             alike.setdefault(tuple(others), []).append(f"`{first}`")
         for neighbors, firsts in alike.items():
             more = f", and {len(neighbors) - FEW} more" if len(neighbors) > FEW else ""
-            lines.append(f"- {', '.join(firsts)} beside {', '.join(neighbors[:FEW])}{more}")
+            lines.append(f"- {', '.join(firsts)} with {', '.join(neighbors[:FEW])}{more}")
     return "\n".join(lines).replace("\n\n\n", "\n\n").strip("\n")
 
 

@@ -29,7 +29,7 @@ def test_every_keyword_has_a_row_and_every_pair_counts() -> None:
         (listed,) = re.findall(rf"^\*\*{name}\*\*(?:: none\.)?\n\n?((?:- .*\n)*)", text, re.MULTILINE)
         pairs = 0
         for line in listed.splitlines():
-            firsts, _, others = line.partition(" beside ")
+            firsts, _, others = line.partition(" with ")
             left_out = sum(int(number) for number in re.findall(r"and (\d+) more", others))
             shown = len(re.findall("`[^`]+`", others))
             assert shown <= FEW
