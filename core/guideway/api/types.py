@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NoReturn, Self, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeAlias, TypeVar, get_args
 
-from guideway.api.options import known_fields_only, short_repr
+from guideway.api.options import Range, known_fields_only, short_repr
 from guideway.errors import GuidewayError, InvalidGrammar
 
 __all__ = [
@@ -349,6 +349,17 @@ def _text(value: object, what: str) -> str:
     return value
 
 
+Positive: TypeAlias = Annotated[int, Range(1)]
+Share: TypeAlias = Annotated[float, Range(above=0, most=1)]
+Penalty: TypeAlias = Annotated[float, Range(-1e3, 1e3)]
+Switch: TypeAlias = Annotated[bool, "True or False"]
+Temperature: TypeAlias = Annotated[
+    float, lambda value: value == 0 or 1e-3 <= value <= 1e3, "0 (greedy) or a number from 0.001 to 1000"
+]
+"""Beyond its range, as beyond that of penalties, logits in float32 overflow or come out equal."""
+Repetition: TypeAlias = Annotated[float, Range(1e-3, 1e3), "a number from 0.001 to 1000, 1 for no change"]
+
+
 @known_fields_only
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
@@ -359,36 +370,39 @@ class SamplingParams:
 
     Logits pass, in this order: penalties, bias and bans of stop tokens; temperature, top-k, top-p, min-p, typical-p;
     the draw. The grammar mask and modifiers act before and after, as `Stage` says.
+
+    This is the table of parameters: by a field's type admission checks it, and the flags of ``guideway generate`` and
+    the keys of its input lines are these fields, with the first sentence of each docstring as help.
     """
 
-    max_tokens: int | None = None
+    max_tokens: Annotated[Positive | None, "a whole number of at least 1, or None for the rest of the context"] = None
     """The most tokens to generate, at least 1; None: as many as the model's context leaves room for."""
-    min_tokens: int = 0
+    min_tokens: Annotated[int, Range(0)] = 0
     """Before this many tokens no stop token is drawn and no stop string looked for; where a grammar allows nothing
     but its end, the grammar wins and ``min_tokens`` is named in `Completion.unenforced`."""
-    temperature: float = 0.0
+    temperature: Temperature = 0.0
     """0 takes the most likely token each time (greedy, as in ``transformers``); above 0 draws."""
-    top_k: int = 0
+    top_k: Annotated[int, Range(0), "a whole number of at least 0, or 0 or -1 for all tokens"] = 0
     """Draw among the k most likely tokens; 0, or -1 as in vLLM: among all. (Fan et al., 2018)"""
-    top_p: float = 1.0
+    top_p: Share = 1.0
     """Draw among the fewest most likely tokens whose probabilities sum to this; in (0, 1], 1: among all. (Nucleus
     sampling; Holtzman et al., 2020)"""
-    min_p: float = 0.0
+    min_p: Annotated[float, Range(0, 1)] = 0.0
     """Draw among tokens at least this fraction as likely as the likeliest; in [0, 1], 0: among all.
     (Nguyen et al., 2024)"""
-    typical_p: float = 1.0
+    typical_p: Share = 1.0
     """Draw among the fewest most typical tokens whose probabilities sum to this; most typical are those closest to the
     expected information; in (0, 1], 1: among all. (Locally typical sampling; Meister et al., 2022)"""
-    repetition_penalty: float = 1.0
+    repetition_penalty: Repetition = 1.0
     """Divides positive logits and multiplies negative ones of tokens in prompt or output; above 0, 1: no change. (CTRL;
     Keskar et al., 2019)"""
-    frequency_penalty: float = 0.0
+    frequency_penalty: Penalty = 0.0
     """Is subtracted from a token's logit for each time it is in the output, as in OpenAI's API."""
-    presence_penalty: float = 0.0
+    presence_penalty: Penalty = 0.0
     """Is subtracted from a token's logit if it is in the output, as in OpenAI's API."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Is added to logits, by token id; ``-inf`` bans the token."""
-    seed: int | None = None
+    seed: Annotated[int, Range(0, 2**63 - 1)] | None = None
     """Makes draws repeatable; 0 to 2**63 - 1. None: a seed is drawn at admission."""
     stop: str | tuple[str, ...] = ()
     """Strings that end the generation, wherever in the output they appear, also across tokens; not part of `text`. One
@@ -396,11 +410,11 @@ class SamplingParams:
     named in `Completion.unenforced`."""
     stop_token_ids: tuple[int, ...] = ()
     """Token ids that end the generation besides the vocabulary's own."""
-    ignore_eos: bool = False
+    ignore_eos: Switch = False
     """True if the vocabulary's own stop tokens end nothing; for benchmarks."""
-    n: int = 1
+    n: Positive = 1
     """The number of sequences to return."""
-    best_of: int | None = None
+    best_of: Annotated[Positive | None, "a whole number of at least 1, or None for n"] = None
     """The number of sequences to generate; the `n` with the highest mean log-probability are returned, best first;
     None: `n`."""
     logprobs: int | None = None
@@ -408,9 +422,9 @@ class SamplingParams:
     of the model's own logits, before anything changed them. None: return none."""
     prompt_logprobs: int | None = None
     """The same for the tokens of the prompt."""
-    echo: bool = False
+    echo: Switch = False
     """True if `text` begins with the text of the prompt."""
-    priority: int = 0
+    priority: Annotated[int, Range(-(2**31), 2**31 - 1)] = 0
     """Lower runs first."""
     constraint: Constraint | Any | None = None
     """The form that the output must obey: a `Constraint`, or in guideway's engine what `guideway.objects.constraint_of`
@@ -418,15 +432,15 @@ class SamplingParams:
     on_unenforced: OnUnenforced | None = None
     """The policy for a constraint of which not all can be enforced; None: what the operator chose, ``report`` by
     default."""
-    max_retries: int = 0
+    max_retries: Annotated[int, Range(0, 100)] = 0
     """The number of times that an invalid output is drawn again, each time with another seed; with
     ``on_unenforced="check"``."""
-    close: bool = True
+    close: Switch = True
     """True if the last tokens of its limit are kept to complete what the constraint asks for."""
-    reasoning: bool | None = None
+    reasoning: Annotated[bool | None, "True or False, or None where the configuration says"] = None
     """True if the output begins with reasoning, and the constraint after its marker; None: where the configuration has
     a marker and the prompt does not end with it."""
-    thinking_token_budget: int | None = None
+    thinking_token_budget: Annotated[Positive | None, "a whole number of at least 1, or None for no budget"] = None
     """So many tokens of reasoning at most, at least 1; then its marker is forced. None: as many as leave room for the
     answer that the constraint asks for."""
     modifiers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

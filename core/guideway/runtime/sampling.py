@@ -7,66 +7,25 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import cache
 from numbers import Integral, Real
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from guideway.api.options import Range, fits, is_int, mismatch, short_repr
-from guideway.api.types import OnUnenforced, SamplingParams
+from guideway.api.types import SamplingParams
 from guideway.errors import InvalidRequest, LimitExceeded, contain
 
 __all__ = ["is_text", "python_number", "validated"]
 
-MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 1e3
-"""Beyond these, logits in float32 overflow or come out equal."""
-MIN_REPETITION, MAX_REPETITION = 1e-3, 1e3
-MAX_PENALTY = 1e3
 MAX_BIAS = 1e30
-"""With all of these together, logits in float32 stay finite."""
+"""With it and every penalty, at any temperature, logits in float32 stay finite."""
 MAX_LOGPROBS = 1000
 """The most log-probabilities of each row; more is a distribution and not a list."""
 MAX_SEQUENCES = 1024
 """The most sequences of one request."""
-MAX_RETRIES = 100
-"""The most retries of one output."""
 MAX_STOP_STRINGS, MAX_STOP_LENGTH = 64, 1000
 """All are looked for after each token, in the one thread that serves all requests. The length is in characters."""
 
-POSITIVE = Annotated[int, Range(1)]
-SHARE = Annotated[float, Range(above=0, most=1)]
-PENALTY = Annotated[float, Range(-MAX_PENALTY, MAX_PENALTY)]
-TYPES: dict[str, Any] = {
-    "max_tokens": Annotated[POSITIVE | None, "a whole number of at least 1, or None for the rest of the context"],
-    "min_tokens": Annotated[int, Range(0)],
-    "temperature": Annotated[
-        float,
-        lambda value: value == 0 or MIN_TEMPERATURE <= value <= MAX_TEMPERATURE,
-        f"0 (greedy) or a number from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}",
-    ],
-    "top_p": SHARE,
-    "min_p": Annotated[float, Range(0, 1)],
-    "typical_p": SHARE,
-    "repetition_penalty": Annotated[
-        float,
-        Range(MIN_REPETITION, MAX_REPETITION),
-        f"a number from {MIN_REPETITION:g} to {MAX_REPETITION:g}, 1 for no change",
-    ],
-    "frequency_penalty": PENALTY,
-    "presence_penalty": PENALTY,
-    "top_k": Annotated[int, Range(0), "a whole number of at least 0, or 0 or -1 for all tokens"],
-    "priority": Annotated[int, Range(-(2**31), 2**31 - 1)],
-    "seed": Annotated[int, Range(0, 2**63 - 1)] | None,
-    "ignore_eos": Annotated[bool, "True or False"],
-    "echo": Annotated[bool, "True or False"],
-    "on_unenforced": OnUnenforced | None,
-    "max_retries": Annotated[int, Range(0, MAX_RETRIES)],
-    "close": Annotated[bool, "True or False"],
-    "reasoning": Annotated[bool | None, "True or False, or None where the configuration says"],
-    "thinking_token_budget": Annotated[POSITIVE | None, "a whole number of at least 1, or None for no budget"],
-    "n": POSITIVE,
-    "best_of": Annotated[POSITIVE | None, "a whole number of at least 1, or None for n"],
-    "stop": Annotated[str | tuple[Any, ...] | None, "a string or a list of strings"],
-    "logit_bias": Annotated[Mapping[Any, Any] | None, "a mapping of token ids to numbers"],
-}
-"""The types of the parameters that are the same for every model."""
+NOT_ALONE = ("stop_token_ids", "constraint", "modifiers")
+"""The parameters that admission checks against the vocabulary or the configuration."""
 DEFAULTS = {field.name: field.default for field in fields(SamplingParams)}
 
 
@@ -93,8 +52,16 @@ def validated(params: SamplingParams, vocabulary_size: int) -> SamplingParams:
 def _types(vocabulary_size: int) -> dict[str, Any]:
     """The types of all parameters that are checked by themselves."""
     most = min(MAX_LOGPROBS, vocabulary_size)
-    hint = Annotated[Annotated[int, Range(0, most)] | None, f"a whole number from 0 to {most}, or None for none at all"]
-    return {**TYPES, "logprobs": hint, "prompt_logprobs": hint}
+    count = Annotated[
+        Annotated[int, Range(0, most)] | None, f"a whole number from 0 to {most}, or None for none at all"
+    ]
+    hints = get_type_hints(SamplingParams, include_extras=True) | {
+        "logprobs": count,
+        "prompt_logprobs": count,
+        "stop": Annotated[str | tuple[Any, ...] | None, "a string or a list of strings"],
+        "logit_bias": Annotated[Mapping[Any, Any] | None, "a mapping of token ids to numbers"],
+    }
+    return {name: hint for name, hint in hints.items() if name not in NOT_ALONE}
 
 
 def is_text(value: object) -> bool:

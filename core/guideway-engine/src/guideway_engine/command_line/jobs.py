@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from guideway.api.options import expected
 from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, SamplingParams, unique_keys
 from guideway.command_line.usage import WrongValue
 from guideway.errors import InvalidRequest, did_you_mean
@@ -41,7 +42,11 @@ ANY_VOCABULARY = 2**31
 OTHER = ("constraint", "modifiers", "on_unenforced")
 """The sampling parameters with flags of another form, or that are the configuration's."""
 
-SAMPLING = {name: field for name, field in fields_of(SamplingParams).items() if name not in OTHER}
+SAMPLING = {
+    name: replace(field, expected=expected(field.hint))  # ranges are judged where all parameters are known
+    for name, field in fields_of(SamplingParams).items()
+    if name not in OTHER
+}
 """The sampling parameters that are flags, and keys of a line of input, under their own names."""
 
 CONSTRAINTS = ("schema", "regex", "choice", "grammar")
