@@ -8,13 +8,14 @@ per step and shared by every modifier.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from guideway.api.types import SamplingParams
 from guideway.errors import GuidewayError, failure_of, text_of
 
 __all__ = [
@@ -245,6 +246,13 @@ class Warp:
     """``float32[num_rows]``; 0: no limit."""
     typical_p: NDArray[np.float32] | None = None
     """``float32[num_rows]``; 1: no limit."""
+
+
+NUMBERS: Mapping[type, type[np.int32 | np.float32]] = {int: np.int32, float: np.float32}
+FILTERS: Mapping[str, np.int32 | np.float32] = {
+    each.name: NUMBERS[type(default := getattr(SamplingParams, each.name))](default) for each in fields(Warp)[2:]
+}
+"""The sampling parameters with an array in `Warp` that filter tokens, each with the value that changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)

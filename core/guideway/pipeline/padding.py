@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api.bitmask import allocate
-from guideway.api.steps import Payload, StepBatch, StepInput, Warp
+from guideway.api.steps import FILTERS, Payload, StepBatch, StepInput, Warp
 from guideway.pipeline.warping import Filter, Pairs
 
 __all__ = ["Padding", "dummy_steps", "padded_step"]
@@ -115,14 +115,11 @@ def dummy_steps(num_rows: int, width: int, bitmasks: Mapping[str, str]) -> Itera
     for step in (greedy, replace(greedy, num_logprobs=zeros), replace(greedy, num_logprobs=zeros + 1)):
         yield step
         yield replace(step, temperatures=0.5 * ones)
-    for warp in (
-        *_dummy_pairs(num_rows, width),
-        Warp(top_k=zeros + 1),
-        Warp(top_p=0.5 * ones),
-        Warp(min_p=0.5 * ones),
-        Warp(typical_p=0.5 * ones),
-        Warp(top_k=zeros + 1, top_p=0.5 * ones, min_p=0.5 * ones, typical_p=0.5 * ones),
-    ):
+    filters: dict[str, Any] = {
+        name: zeros + 1 if isinstance(neutral, np.int32) else 0.5 * ones for name, neutral in FILTERS.items()
+    }
+    alone = (Warp(**{name: values}) for name, values in filters.items())
+    for warp in (*_dummy_pairs(num_rows, width), *alone, Warp(**filters)):
         for temperature in (0, 1, 0.5):
             yield replace(greedy, warp=warp, temperatures=temperature * ones, num_logprobs=zeros + 1)
 

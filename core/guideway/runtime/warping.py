@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.steps import StepBatch, Warp
+from guideway.api.steps import FILTERS, StepBatch, Warp
 from guideway.api.types import SamplingParams
 from guideway.runtime.journal import Journal
 
@@ -32,10 +32,6 @@ def banned_by(params: SamplingParams, num_tokens: int) -> set[str]:
     return names | {"logit_bias"} if -np.inf in params.logit_bias.values() else names
 
 
-NEUTRAL = {"top_k": np.int32(0), "top_p": np.float32(1), "min_p": np.float32(0), "typical_p": np.float32(1)}
-"""By filter the value with which it changes nothing."""
-
-
 class Warping:
     """The sampling parameters of every running sequence, by slot, and what each step needs of them."""
 
@@ -43,7 +39,7 @@ class Warping:
         self._vocabulary_size = vocabulary_size
         self._stop_token_ids = stop_token_ids
         self._filters: dict[str, NDArray[Any]] = {
-            name: np.full(num_slots, value, value.dtype) for name, value in NEUTRAL.items()
+            name: np.full(num_slots, value, value.dtype) for name, value in FILTERS.items()
         }
         self._num_logprobs = np.full(num_slots, -1, dtype=np.int32)
         self._tables: dict[int, _Tables] = {}
@@ -69,7 +65,7 @@ class Warping:
     def end(self, slot: int) -> None:
         """The sequence in `slot` is gone."""
         for name, values in self._filters.items():
-            values[slot] = NEUTRAL[name]
+            values[slot] = FILTERS[name]
         self._num_logprobs[slot] = -1
         self._tables.pop(slot, None)
         self._note_uses()
@@ -89,7 +85,7 @@ class Warping:
 
     def _note_uses(self) -> None:
         """Once per start and end rather than per step."""
-        self._used = [name for name, values in self._filters.items() if (values != NEUTRAL[name]).any()]
+        self._used = [name for name, values in self._filters.items() if (values != FILTERS[name]).any()]
         self._uses_logprobs = bool((self._num_logprobs >= 0).any())
         self._uses_any = bool(self._tables or self._used)
 

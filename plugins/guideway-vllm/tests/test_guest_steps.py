@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from guideway.api import Payload, StepBatch, StepInput, Warp
+from guideway.api.steps import FILTERS
 from guideway_vllm.steps import GuestStep, Part, select
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,10 +46,7 @@ def steps(draw: st.DrawFn) -> tuple[StepInput, list[int]]:
     warp = Warp(
         repeated=maybe(pairs()),
         added=maybe(pairs()),
-        top_k=maybe(rng.integers(0, 9, num_rows).astype(np.int32)),
-        top_p=maybe(rng.random(num_rows).astype(np.float32)),
-        min_p=maybe(rng.random(num_rows).astype(np.float32)),
-        typical_p=maybe(rng.random(num_rows).astype(np.float32)),
+        **{name: maybe((9 * rng.random(num_rows)).astype(neutral.dtype)) for name, neutral in FILTERS.items()},
     )
     step = StepInput(
         batch,
@@ -76,7 +74,7 @@ def told(step: StepInput, row: int) -> dict[str, Any]:
             if place == row:
                 found[name] = {key: np.asarray(array)[i].tolist() for key, array in payload.arrays.items()}
                 found[f"{name} shared"] = {key: np.asarray(array).tolist() for key, array in payload.shared.items()}
-    for name in ("top_k", "top_p", "min_p", "typical_p"):
+    for name in FILTERS:
         array = None if step.warp is None else getattr(step.warp, name)
         found[name] = None if array is None else float(array[row])
     for name in ("repeated", "added"):

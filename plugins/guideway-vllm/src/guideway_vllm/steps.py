@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from guideway.api import Fault, Payload, StepBatch, StepInput, StepOutput
+from guideway.api.steps import FILTERS
 from numpy.typing import NDArray
 
 __all__ = ["ATTRIBUTE", "GuestOutput", "GuestStep", "Part", "select"]
@@ -99,10 +100,7 @@ def _moved(payload: Payload, rows: NDArray[np.int32], place: NDArray[np.int32]) 
 
 
 def _warp(warp: Any, rows: NDArray[np.int32], place: NDArray[np.int32]) -> Any:
-    per_row = {
-        name: None if (array := getattr(warp, name)) is None else array[rows]
-        for name in ("top_k", "top_p", "min_p", "typical_p")
-    }
+    per_row = {name: None if (array := getattr(warp, name)) is None else array[rows] for name in FILTERS}
     return replace(warp, repeated=_pairs(warp.repeated, place), added=_pairs(warp.added, place), **per_row)
 
 
