@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, get_origin
 
 from guideway.api.options import short_repr
-from guideway.api.types import Choice, Constraint, JsonObject, JsonSchema, Regex
+from guideway.api.types import CONSTRAINTS, Choice, Constraint, JsonObject, JsonSchema, Regex
 from guideway.errors import GuidewayError, InvalidAnswer, InvalidRequest, text_of
 from guideway.json_schema import subschemas
 
@@ -50,8 +50,8 @@ def constraint_of(given: Any) -> Constraint:
     if is_type(given):
         return JsonSchema(_adapted(given)[0])
     raise InvalidRequest(
-        "constraint must be a JsonSchema, JsonObject, Regex, Choice, Grammar, StructuralTag, a type, a schema as a "
-        f"dict, a compiled pattern or a list of strings, not {short_repr(given)}",
+        f"constraint must be a {', '.join(each.__name__ for each in CONSTRAINTS)}, a type, a schema as a dict, a "
+        f"compiled pattern or a list of strings, not {short_repr(given)}",
         field=FIELD,
     )
 

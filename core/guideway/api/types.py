@@ -278,6 +278,10 @@ class StructuralTag(_JsonConstraint):
         return "structural_tag"
 
 
+CONSTRAINTS: tuple[type[Constraint], ...] = (JsonSchema, JsonObject, Regex, Choice, Grammar, StructuralTag)
+"""All constraints, in the order in which messages name them. `guideway.runtime.guard.kinds` says how each is served."""
+
+
 class _CanonicalJson(str):
     """The canonical text that `_read_json` made, kept so that it is made once."""
 

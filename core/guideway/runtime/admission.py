@@ -10,24 +10,21 @@ from dataclasses import dataclass, field, replace
 from guideway.api.hooks import ValidationContext
 from guideway.api.options import is_int, short_repr
 from guideway.api.types import (
+    CONSTRAINTS,
     Companion,
     Constraint,
-    JsonObject,
-    JsonSchema,
     OnUnenforced,
-    Regex,
     Request,
     SamplingParams,
-    StructuralTag,
     Submission,
     Whitespace,
 )
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidRequest, LimitExceeded, did_you_mean
-from guideway.json_schema import check_regex, check_schema
 from guideway.plugins.hooks import Validator, validate
 from guideway.runtime.candidates import CandidateCache
 from guideway.runtime.compiler import Compiled
+from guideway.runtime.guard.kinds import kind_of
 from guideway.runtime.quarantine import Quarantine
 from guideway.runtime.sampling import is_text, python_number, validated
 
@@ -209,23 +206,21 @@ def _constraint(
     constraint: Constraint, context: ValidationContext, known: CandidateCache, whitespace: Whitespace
 ) -> Constraint:
     if not isinstance(constraint, Constraint):
+        names = [each.__name__ for each in CONSTRAINTS]
         raise InvalidRequest(
-            f"constraint must be a JsonSchema, JsonObject, Regex, Choice, Grammar or StructuralTag, not "
-            f"{type(constraint).__name__}",
+            f"constraint must be a {', '.join(names[:-1])} or {names[-1]}, not {type(constraint).__name__}",
             field="constraint",
         )
     if constraint.strategy is not None and constraint.strategy not in context.grammars:
         raise _not_configured("grammar strategy", constraint.strategy, context.grammars, "constraint.strategy")
     known.check_bytes(constraint)
     constraint = constraint.frozen()
-    if isinstance(constraint, JsonSchema | JsonObject | StructuralTag) and constraint.whitespace is None:
-        constraint = replace(constraint, whitespace=whitespace)
+    if getattr(constraint, "whitespace", whitespace) is None:
+        constraint = replace(constraint, whitespace=whitespace)  # type: ignore[call-arg]
     if constraint not in known:
         constraint.source()
-        if isinstance(constraint, JsonSchema):
-            constraint.cached(check_schema)
-        elif isinstance(constraint, Regex):
-            check_regex(constraint.pattern)
+        if (kind := kind_of(constraint)) is not None:
+            kind.check(constraint)
     return constraint
 
 

@@ -8,14 +8,11 @@ cannot bear it is not asked: the next one may. The rules are in `guideway.api.li
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from guideway.api.limits import RULES
-from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, StructuralTag
+from guideway.api.types import Constraint
 from guideway.errors import MAX_TEXT, LimitExceeded
-from guideway.json_schema.walking import Chain, Pointer
-from guideway.runtime.guard.grammars import measure_grammar
-from guideway.runtime.guard.json_schema import measure_pattern, measure_schema
+from guideway.runtime.guard.kinds import kind_of
 from guideway.runtime.guard.measures import CAP, Measures, TooLarge
 from guideway.runtime.guard.satisfiable import forms
 from guideway.runtime.metrics import LEFT_OUT
@@ -55,13 +52,11 @@ class Guard:
 def check_bytes(constraint: Constraint, limits: Iterable[Mapping[str, int]]) -> None:
     """Raise `LimitExceeded` if the text of `constraint` is longer than strategies of any of these `limits` take.
     Reading it would cost its length already."""
-    match constraint:
-        case JsonSchema(schema=str() as text) | StructuralTag(tag=str() as text):
-            size = len(text)
-        case Regex(pattern=str() as text) | Grammar(text=str() as text):
-            size = len(text)
-        case _:
-            return
+    kind = kind_of(constraint)
+    text = getattr(constraint, kind.text) if kind is not None and kind.text is not None else None
+    if not isinstance(text, str):
+        return
+    size = len(text)
     most = max((each.get("bytes", DEFAULTS["bytes"]) for each in limits), default=DEFAULTS["bytes"])
     if size > most:
         LEFT_OUT.labels("*", "bytes").inc()
@@ -74,56 +69,12 @@ def measured(constraint: Constraint, most_nodes: int) -> Measures:
     """All that is counted of `constraint`, which is well formed as far as `Constraint.source` goes."""
     measures = Measures(most_nodes)
     try:
-        match constraint:
-            case JsonSchema():
-                measure_schema(constraint.parsed, measures)
-            case Regex():
-                measure_pattern(constraint.pattern, measures, lambda: "the pattern")
-            case Choice():
-                _measure_choices(constraint, measures)
-            case Grammar():
-                measure_grammar(constraint.text, constraint.dialect, measures)
-            case StructuralTag():
-                _measure_tag(constraint.parsed, measures)
+        if (kind := kind_of(constraint)) is not None:
+            kind.measure(constraint, measures)
         measures.at("nodes", measures.nodes, "the whole")
     except TooLarge:
         pass
     return measures
-
-
-def _measure_choices(constraint: Choice, measures: Measures) -> None:
-    measures.at("alternatives", len(constraint.choices), "the choices")
-    for i, choice in enumerate(constraint.choices):
-        measures.literal(len(choice), f"choice {i}")
-
-
-def _measure_tag(tag: Any, measures: Measures) -> None:
-    """The parts of a structural tag, and each schema, pattern and grammar in it."""
-    stack: list[tuple[Any, Chain, int]] = [(tag, None, 1)]
-    while stack:
-        node, chain, depth = stack.pop()
-        here = Pointer(chain).__str__
-        if isinstance(node, str):
-            measures.literal(len(node), here)
-        elif isinstance(node, list):
-            measures.count(len(node), here)
-            measures.at("depth", depth, here)
-            measures.at("alternatives", len(node), here)
-            stack.extend((child, (chain, i), depth + 1) for i, child in enumerate(node))
-        elif isinstance(node, Mapping):
-            measures.count(len(node), here)
-            measures.at("depth", depth, here)
-            for key, value in node.items():
-                link: Chain = (chain, key)
-                place = Pointer(link).__str__
-                if key in ("json_schema", "schema") and isinstance(value, Mapping):
-                    measure_schema(value, measures, link)
-                elif key == "pattern" and isinstance(value, str):
-                    measure_pattern(value, measures, place)
-                elif key == "grammar" and isinstance(value, str):
-                    measure_grammar(value, "ebnf", measures, f"{place()}, ")
-                else:
-                    stack.append((value, link, depth + 1))
 
 
 def _told(rule: str, value: int, place: str, limit: int) -> str:

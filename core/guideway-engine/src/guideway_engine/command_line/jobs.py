@@ -15,6 +15,7 @@ from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, S
 from guideway.command_line.usage import WrongValue
 from guideway.errors import InvalidRequest, did_you_mean
 from guideway.json_schema import check_regex, check_schema
+from guideway.runtime.guard.kinds import KINDS
 from guideway.runtime.sampling import validated
 
 from guideway_engine.command_line.reading import read_lines, read_text
@@ -49,7 +50,7 @@ SAMPLING = {
 }
 """The sampling parameters that are flags, and keys of a line of input, under their own names."""
 
-CONSTRAINTS = ("schema", "regex", "choice", "grammar")
+CONSTRAINTS = {kind.form.key: kind.form for kind in KINDS.values() if kind.form is not None}
 """The constraints that a line of input may have, one of them."""
 
 LINE_KEYS = ("prompt", "id", *CONSTRAINTS, "tenant", "modifiers", "on_unenforced", *SAMPLING)
@@ -263,17 +264,10 @@ def _job_of_line(where: str, index: int, line: bytes, common: dict[str, Any], te
 
 def constraint_of_line(where: str, key: str, value: Any) -> Constraint:
     """The constraint under `key`; admission judges its text."""
-    if key == "schema":
-        if isinstance(value, str):
-            raise InvalidRequest(f"{where} must hold the schema itself, not text or a path", field="input")
-        return JsonSchema(value)
-    if key == "grammar":
-        if not isinstance(value, dict) or value.keys() != {"dialect", "text"}:
-            raise InvalidRequest(
-                f"{where} must hold the grammar as an object with 'dialect', such as 'lark', and 'text'", field="input"
-            )
-        return Grammar(**value)
-    return Regex(value) if key == "regex" else Choice(value)
+    try:
+        return CONSTRAINTS[key].read(value)
+    except TypeError as error:
+        raise InvalidRequest(f"{where} must hold {error}", field="input") from error
 
 
 def _parsed(where: str, line: bytes) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, Whitespace
+from guideway.api.types import Constraint, JsonSchema, Whitespace
 from guideway.errors import InvalidRequest, did_you_mean
+from guideway.runtime.guard.kinds import kind_of
 
 from guideway_engine.command_line.jobs import CONSTRAINTS, constraint_of_line
 from guideway_engine.command_line.reading import read_lines
@@ -34,16 +35,11 @@ class Record:
 def written(model: str, constraint: Constraint | None, whitespace: Whitespace) -> dict[str, Any]:
     """Return what a line says besides its answer; `whitespace` is that of constraints that do not say. Raises
     `InvalidGrammar` for a schema that is no JSON."""
-    said: dict[str, Any] = {}
-    if isinstance(constraint, JsonSchema):
-        said = {"schema": json.loads(constraint.source()), "whitespace": constraint.whitespace or whitespace}
-    elif isinstance(constraint, Regex):
-        said = {"regex": constraint.pattern}
-    elif isinstance(constraint, Choice):
-        said = {"choice": list(constraint.choices)}
-    elif isinstance(constraint, Grammar):
-        said = {"grammar": {"dialect": constraint.dialect, "text": constraint.text}}
-    return {"model": model, "constraint": said or None}
+    kind = None if constraint is None else kind_of(constraint)
+    if kind is None or kind.form is None:
+        return {"model": model, "constraint": None}
+    spacing = {"whitespace": constraint.whitespace or whitespace} if isinstance(constraint, JsonSchema) else {}
+    return {"model": model, "constraint": {kind.form.key: kind.form.write(constraint)} | spacing}
 
 
 def read_record(path: str, job_id: str | None, output: int) -> Record:
