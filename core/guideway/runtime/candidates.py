@@ -18,6 +18,7 @@ from guideway.plugins.contract import checked_support
 from guideway.runtime.digests import constraint_digest
 from guideway.runtime.grammar_hosts.strategy import HostedStrategy
 from guideway.runtime.guard import Guard, check_bytes, forms
+from guideway.runtime.guard.satisfiable import schemas_in
 
 __all__ = ["Candidate", "CandidateCache", "Chosen", "Key", "choose", "enforcing_all"]
 
@@ -190,16 +191,7 @@ def _misspelt(constraint: Constraint) -> frozenset[str]:
         return misspelt_keywords(constraint.cached(check_schema))
     unknown: set[str] = set()
     if isinstance(constraint, StructuralTag):
-        stack = [constraint.parsed]
-        while stack:
-            item = stack.pop()
-            if isinstance(item, dict):
-                for key, value in item.items():
-                    if key in ("schema", "json_schema") and isinstance(value, dict):
-                        with suppress(InvalidGrammar):  # a strategy says so, and where in the tag it is
-                            unknown |= constraint.cached(check_schema, value)
-                    else:
-                        stack.append(value)
-            elif isinstance(item, list):
-                stack += item
+        for _, schema in schemas_in(constraint.parsed):
+            with suppress(InvalidGrammar):  # a strategy says so, and where in the tag it is
+                unknown |= constraint.cached(check_schema, schema)
     return misspelt_keywords(unknown)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from guideway.errors import InvalidGrammar
 from guideway.json_schema import check_satisfiable, check_schema, pruned
 from guideway.json_schema.walking import Chain, Schema, parts_of
 
-__all__ = ["check_embedded", "forms"]
+__all__ = ["check_embedded", "forms", "schemas_in"]
 
 
 def forms(constraint: Constraint) -> Sequence[Constraint]:
@@ -45,24 +45,30 @@ def _pruned(schema: Schema) -> Schema | None:
     return None if found is schema else found
 
 
-def _pruned_tag(constraint: StructuralTag) -> Any:
-    """Return a structural tag without the parts of its schemas that have no values; None if there are none."""
-    found: list[tuple[Chain, Schema]] = []
-    pending: list[tuple[Any, Chain]] = [(constraint.parsed, None)]
+def schemas_in(tag: Any) -> Iterator[tuple[Chain, Schema]]:
+    """Yield each schema in a structural tag, with its place."""
+    pending: list[tuple[Any, Chain]] = [(tag, None)]
     while pending:
         node, chain = pending.pop()
         if isinstance(node, list):
             pending += ((item, (chain, i)) for i, item in enumerate(node))
         for key, value in node.items() if isinstance(node, dict) else ():
-            if key not in ("json_schema", "schema") or not isinstance(value, dict):
+            if key in ("json_schema", "schema") and isinstance(value, dict):
+                yield (chain, key), value
+            else:
                 pending.append((value, (chain, key)))
-                continue
-            try:
-                constraint.cached(check_schema, value)
-            except InvalidGrammar:  # a strategy says so, and where in the tag it is
-                continue
-            if (left := pruned(value, (chain, key))) is not value:
-                found.append(((chain, key), left))
+
+
+def _pruned_tag(constraint: StructuralTag) -> Any:
+    """Return a structural tag without the parts of its schemas that have no values; None if there are none."""
+    found: list[tuple[Chain, Schema]] = []
+    for place, schema in schemas_in(constraint.parsed):
+        try:
+            constraint.cached(check_schema, schema)
+        except InvalidGrammar:  # a strategy says so, and where in the tag it is
+            continue
+        if (left := pruned(schema, place)) is not schema:
+            found.append((place, left))
     if not found:
         return None
     tag = json.loads(constraint.source())
