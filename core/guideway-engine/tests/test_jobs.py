@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from guideway import Choice, Grammar, InvalidRequest, JsonSchema, Regex, SamplingParams
-from guideway_engine.command_line.jobs import LINE_KEYS, Job, add_flags, read_jobs
+from guideway_engine.command_line.jobs import CONSTRAINTS, LINE_KEYS, Job, add_flags, read_jobs
 
 FLAGS = shlex.split(
     """
@@ -67,11 +67,8 @@ def test_every_sampling_parameter_has_a_flag() -> None:
     assert {field.name for field in fields(SamplingParams)} == {*LINE_KEYS, "constraint"} - {
         "prompt",
         "id",
-        "schema",
-        "regex",
-        "choice",
-        "grammar",
         "tenant",
+        *CONSTRAINTS,
     }
 
 

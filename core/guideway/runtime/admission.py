@@ -219,8 +219,7 @@ def _constraint(
         constraint = replace(constraint, whitespace=whitespace)  # type: ignore[call-arg]
     if constraint not in known:
         constraint.source()
-        if (kind := kind_of(constraint)) is not None:
-            kind.check(constraint)
+        kind_of(constraint).check(constraint)
     return constraint
 
 

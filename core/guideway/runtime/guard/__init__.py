@@ -52,8 +52,7 @@ class Guard:
 def check_bytes(constraint: Constraint, limits: Iterable[Mapping[str, int]]) -> None:
     """Raise `LimitExceeded` if the text of `constraint` is longer than strategies of any of these `limits` take.
     Reading it would cost its length already."""
-    kind = kind_of(constraint)
-    text = getattr(constraint, kind.text) if kind is not None and kind.text is not None else None
+    text = getattr(constraint, kind_of(constraint).text or "", None)
     if not isinstance(text, str):
         return
     size = len(text)
@@ -69,8 +68,7 @@ def measured(constraint: Constraint, most_nodes: int) -> Measures:
     """All that is counted of `constraint`, which is well formed as far as `Constraint.source` goes."""
     measures = Measures(most_nodes)
     try:
-        if (kind := kind_of(constraint)) is not None:
-            kind.measure(constraint, measures)
+        kind_of(constraint).measure(constraint, measures)
         measures.at("nodes", measures.nodes, "the whole")
     except TooLarge:
         pass

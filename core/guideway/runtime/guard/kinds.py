@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from guideway.api.types import Choice, Constraint, Grammar, JsonObject, JsonSchema, Regex, StructuralTag
 from guideway.json_schema import check_regex, check_schema
@@ -21,8 +20,10 @@ from guideway.runtime.guard.measures import Measures
 __all__ = ["KINDS", "JsonForm", "Kind", "kind_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class JsonForm:
+def _nothing(*_: object) -> None: ...
+
+
+class JsonForm(NamedTuple):
     """A constraint as input lines and records of ``guideway generate`` have it."""
 
     key: str
@@ -33,13 +34,12 @@ class JsonForm:
     shape, for a value of another shape."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """One kind of constraint, for admission, the guard and the command line."""
 
     measure: Callable[[Any, Measures], object]
     """Counts a constraint for the guard's rules. `Constraint.source` has accepted it."""
-    check: Callable[[Any], object] = lambda _: None
+    check: Callable[[Any], object] = _nothing
     """Raises `InvalidGrammar` for a constraint that is malformed for every strategy."""
     text: str | None = None
     """The field with its text, whose length is checked before anything reads it; None: it has no long text."""
@@ -101,7 +101,7 @@ KINDS: Mapping[type[Constraint], Kind] = {
         text="schema",
         form=JsonForm("schema", lambda schema: json.loads(schema.source()), _read_schema),
     ),
-    JsonObject: Kind(measure=lambda *_: None),
+    JsonObject: Kind(_nothing),
     Regex: Kind(
         measure=lambda regex, measures: measure_pattern(regex.pattern, measures, lambda: "the pattern"),
         check=lambda regex: check_regex(regex.pattern),
@@ -119,6 +119,6 @@ KINDS: Mapping[type[Constraint], Kind] = {
 """By class. A plugin may define further classes: only the strategies that serve them check these."""
 
 
-def kind_of(constraint: Constraint) -> Kind | None:
-    """Return the kind of a constraint, or None if its class has no entry."""
-    return next((KINDS[each] for each in type(constraint).__mro__ if each in KINDS), None)
+def kind_of(constraint: Constraint | None) -> Kind:
+    """Return the kind of a constraint; for None and for classes without an entry, one without any rule."""
+    return next((KINDS[each] for each in type(constraint).__mro__ if each in KINDS), Kind(_nothing))

@@ -35,11 +35,10 @@ class Record:
 def written(model: str, constraint: Constraint | None, whitespace: Whitespace) -> dict[str, Any]:
     """Return what a line says besides its answer; `whitespace` is that of constraints that do not say. Raises
     `InvalidGrammar` for a schema that is no JSON."""
-    kind = None if constraint is None else kind_of(constraint)
-    if kind is None or kind.form is None:
-        return {"model": model, "constraint": None}
-    spacing = {"whitespace": constraint.whitespace or whitespace} if isinstance(constraint, JsonSchema) else {}
-    return {"model": model, "constraint": {kind.form.key: kind.form.write(constraint)} | spacing}
+    said = {} if (form := kind_of(constraint).form) is None else {form.key: form.write(constraint)}
+    if isinstance(constraint, JsonSchema):
+        said["whitespace"] = constraint.whitespace or whitespace
+    return {"model": model, "constraint": said or None}
 
 
 def read_record(path: str, job_id: str | None, output: int) -> Record:
