@@ -27,6 +27,7 @@ from guideway.api import (
     Warp,
     WorkerContext,
 )
+from guideway.api.steps import FILTERS
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.devices.torch.device import TorchDevice
 from guideway.pipeline import Pipeline
@@ -97,18 +98,15 @@ def step_of(rows: Sequence[Row]) -> StepInput:
             tuple(np.array(a, dtype=t) for a, t in zip(zip(*flat, strict=True), types, strict=True)) if flat else None
         )
 
-    def array(name: str, dtype: type, neutral: float) -> Any:
-        values: NDArray[Any] = np.array([getattr(row, name) for row in rows], dtype=dtype)
+    def array(name: str, neutral: Any) -> Any:
+        values: NDArray[Any] = np.array([getattr(row, name) for row in rows], dtype=neutral.dtype)
         return None if (values == neutral).all() else values
 
     count = len(rows)
     warp = Warp(
         pairs([dict.fromkeys(row.past, row.repetition) if row.repetition != 1 else {} for row in rows]),
         pairs([dict(row.added) | dict.fromkeys(row.bans, -np.inf) for row in rows]),
-        array("top_k", np.int32, 0),
-        array("top_p", np.float32, 1),
-        array("min_p", np.float32, 0),
-        array("typical_p", np.float32, 1),
+        *(array(name, neutral) for name, neutral in FILTERS.items()),
     )
     every = np.arange(count, dtype=np.int32)
     return StepInput(

@@ -68,6 +68,9 @@ CARRIER = "guideway.carrier."
 """The text that `_backend` begins with in a request that has modifiers and no constraint. vLLM waits for the tokens of
 structured requests, and only these have a carrier for a payload, so it travels as one that allows all."""
 
+SAME = ("min_tokens", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
+"""Sampling parameters that vLLM has with the same name and meaning."""
+
 GREEDY_BELOW = 1e-5
 """Temperatures vLLM takes for 0."""
 
@@ -174,15 +177,9 @@ def _close(extra: Mapping[str, Any]) -> bool:
 
 def _sampling(params: Any, priority: int) -> dict[str, Any]:
     temperature = 0.0 if params.temperature < GREEDY_BELOW else params.temperature
-    return {
+    return {name: getattr(params, name) for name in SAME} | {
         "temperature": temperature,
-        "min_tokens": params.min_tokens,
         "top_k": max(0, params.top_k),
-        "top_p": params.top_p,
-        "min_p": params.min_p,
-        "repetition_penalty": params.repetition_penalty,
-        "frequency_penalty": params.frequency_penalty,
-        "presence_penalty": params.presence_penalty,
         "logit_bias": params.logit_bias or {},
         "n": 1 if temperature == 0 else params.n,
         "logprobs": _count(params.logprobs),
