@@ -1,4 +1,4 @@
-"""The CPU device beside the NumPy device, in threads and forks, and what it costs."""
+"""The CPU device: agreement with the NumPy device, threads, forks, and costs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 DTYPES = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
-"""With the integers of their size."""
+"""Dtypes of logits, with the integer dtypes of the same size."""
 VALUES = [0.0, -0.0, 1.5, 2.0, -2.25, 3.0, 3.0, torch.inf, -torch.inf]
 WIDTHS = st.one_of(st.integers(1, 70), st.sampled_from([2047, 2048, 2049, 4096, 6150, 9001]))
 KINDS = st.lists(st.sampled_from([0, -1, 1, -2, 2**31 - 1, -(2**31), None]), min_size=1, max_size=7)
@@ -56,13 +56,13 @@ class Case:
     rows: NDArray[Any]
 
     def allowed(self) -> NDArray[np.bool_]:
-        """By the NumPy device."""
+        """Return which tokens the NumPy device allows."""
         real = self.rows >= 0
         zeros = np.zeros(self.logits.shape, dtype=np.float32)
         return np.isfinite(NumpyDevice().apply_bitmask(zeros, self.bitmask[real], self.rows[real]))
 
     def arguments(self, host: str) -> tuple[Any, Any]:
-        """Bitmask and rows as arrays of that kind."""
+        """Return the bitmask and rows as arrays of kind `host`."""
         bitmask, rows = self.bitmask.copy(), self.rows.copy()
         if host == "torch":
             return torch.from_numpy(bitmask), torch.from_numpy(rows)
@@ -88,7 +88,7 @@ def cases(draw: st.DrawFn) -> Case:
     num_words = max(0, bits.num_words(width) + draw(st.sampled_from([0, 0, 0, 1, 70, -1, -70])))
     kinds = rng.choice(np.array(draw(KINDS), dtype=np.float64), (num_rows + 2, num_words))
     words = np.where(np.isnan(kinds), rng.integers(-(2**31), 2**31, kinds.shape), kinds).astype(np.int32)
-    runs = draw(st.booleans())  # of words of one kind
+    runs = draw(st.booleans())  # whether equal words are adjacent
     words = np.sort(words, axis=1) if runs else words
     rows = np.where(rng.random(num_rows) < 0.8, rng.permutation(num_rows), -1)
     padded = np.concatenate([[-1], rows, [-1]]).astype(draw(st.sampled_from([np.int32, np.int64])))
@@ -127,7 +127,7 @@ def test_the_masked_argmax_is_that_of_numpy(case: Case, host: str, share: float)
 def batch(
     dtype: torch.dtype = torch.float32, num_rows: int = 12, width: int = 131_075
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits, masks of which every other refuses little or much, and rows; enough for two threads."""
+    """Return logits, masks that alternately refuse few and many tokens, and rows; large enough for two threads."""
     rng = np.random.default_rng(5)
     allowed = rng.random((num_rows, width)) < np.where(np.arange(num_rows) % 2, 0.999, 0.0005)[:, None]
     rows = rng.permutation(num_rows).astype(np.int32)
@@ -136,10 +136,10 @@ def batch(
 
 
 def outcomes(num_threads: int) -> list[Tensor]:
-    """Return the outcomes of both operations on all dtypes. torch itself uses one thread: its own would hang in a
+    """Return the results of both operations for all dtypes. torch itself uses one thread: its own pool would hang in a
     forked process."""
     device, found = CpuDevice(), []
-    guideway_cpu.device.WORTH_A_THREAD = 1 << 20  # so that this little is shared
+    guideway_cpu.device.WORTH_A_THREAD = 1 << 20  # small enough for these batches to be shared
     for dtype, integers in DTYPES.items():
         logits, bitmask, rows = batch(dtype)
         torch.set_num_threads(num_threads)
@@ -151,7 +151,7 @@ def outcomes(num_threads: int) -> list[Tensor]:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_largest_under_wide_masks_is_that_of_numpy(dtype: torch.dtype) -> None:
-    """With the largest logits refused, wherever they are."""
+    """The largest logits are refused, wherever they are."""
     logits, bitmask, rows = batch(dtype)
     x = logits.float().numpy()
     allowed = np.empty(x.shape, dtype=np.bool_)
@@ -191,7 +191,7 @@ def in_a_forked_process(num_threads: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_a_forked_process_goes_on(num_threads: int) -> None:
-    """In a process of its own: beside other tests there are threads of other libraries, which do not stand a fork."""
+    """Runs in a fresh interpreter: other tests load libraries whose threads do not survive a fork."""
     script = f"import test_cpu_device\ntest_cpu_device.in_a_forked_process({num_threads})\nprint('done')"
     assert _run(script).split() == ["done"]
 
@@ -226,7 +226,7 @@ def test_interrupts_are_raised_when_all_threads_have_ended() -> None:
         time.sleep(0.05)
         ended.append(first)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes start with it ignored
     try:
         with pytest.raises(KeyboardInterrupt):
             in_threads(3, work)
@@ -373,7 +373,7 @@ def test_several_processes_compile_at_once(tmp_path: Path) -> None:
 
 
 def _run(script: str, folder: Path = Path(__file__).parent, **environment: str) -> str:
-    """Return what a new interpreter prints, which finds the modules of `folder` first."""
+    """Return the output of a script in a new interpreter that imports the modules of `folder` first."""
     return subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]), **environment},

@@ -16,21 +16,21 @@ from guideway_cpu.threads import in_threads
 __all__ = ["CpuDevice"]
 
 INFINITY = {torch.float32: 0x7F800000, torch.float16: 0x7C00, torch.bfloat16: 0x7F80}
-"""The bits of infinity, by dtype of the logits."""
+"""Bits of infinity, by dtype of the logits."""
 WORDS = frozenset({torch.int32, np.dtype(np.int32)})
-"""The dtypes of a bitmask."""
+"""Dtypes of a bitmask."""
 NUMBERS = frozenset({torch.int32, torch.int64, np.dtype(np.int32), np.dtype(np.int64)})
-"""The dtypes of rows that are read where they are; other integers are copied."""
+"""Dtypes of rows that the kernels read in place; other integers are copied."""
 WORTH_A_THREAD = 16 << 20
-"""So many bytes of logits are worth waking a thread: two threads were measured to lose below 32 MiB."""
+"""Bytes of logits per thread. Measured: below 32 MiB in all, two threads are slower than one."""
 
 
 class CpuDevice(TorchDevice):
-    """torch tensors on ``cpu``. A mask costs what it writes: words that allow all of their tokens nothing, runs of
-    words that allow none one fill each.
+    """Device backend for torch tensors on ``cpu``. A mask costs as much as it writes: words that allow all their
+    tokens cost nothing, and a run of words that allow none costs one fill.
 
-    The loops are compiled, or loaded from numba's cache, when a device is made. As many threads as
-    ``torch.get_num_threads()`` share the rows, where there is enough to do for them.
+    The loops are compiled, or loaded from numba's cache, when a device is constructed. Up to
+    ``torch.get_num_threads()`` threads share the rows of a large batch.
     """
 
     contract = "1.0"
@@ -47,8 +47,8 @@ class CpuDevice(TorchDevice):
         self._forbid, self._choose, self._argmax = forbid_kernel(), choose_kernel(), argmax_kernel()
 
     def apply_bitmask(self, logits: Tensor, bitmask: Array, rows: Array) -> Tensor:
-        """Raises IndexError for a row that the logits do not have, ValueError for fewer masks than rows, and TypeError
-        for another dtype; the logits are as they were then."""
+        """Raise IndexError for a row that the logits do not have, ValueError for fewer masks than rows, and TypeError
+        for another dtype; the logits are unchanged then."""
         infinity, rows = _infinity(logits), _numbers(rows)
         start, (num_rows, width), (row_step, step), size = _layout(logits)
         chosen, (count,), (chosen_step,), row_size = _layout(rows)
@@ -65,7 +65,7 @@ class CpuDevice(TorchDevice):
         return logits
 
     def masked_argmax(self, logits: Tensor, bitmask: Array, rows: Array, num_tokens: int) -> tuple[Tensor, Tensor]:
-        """Raises as `apply_bitmask` does, and ValueError for more tokens than the logits are wide."""
+        """Raise the errors of `apply_bitmask`, and ValueError for more tokens than the logits have columns."""
         infinity, rows = _infinity(logits), _numbers(rows)
         if logits.stride(1) != 1:
             logits = logits.contiguous()
@@ -89,7 +89,7 @@ class CpuDevice(TorchDevice):
 
 
 def _infinity(logits: Array) -> int:
-    """The bits of infinity in the dtype of `logits`."""
+    """Return the bits of infinity in the dtype of `logits`."""
     infinity = INFINITY.get(logits.dtype)
     if infinity is None:
         raise TypeError(f"logits must be one of {', '.join(map(str, INFINITY))}, not {logits.dtype}")
@@ -97,7 +97,7 @@ def _infinity(logits: Array) -> int:
 
 
 def _numbers(rows: Array) -> Array:
-    """`rows`, or as int64 where they are integers of another dtype."""
+    """Return `rows`, converted to int64 if they are integers of another dtype than `NUMBERS`."""
     if rows.dtype in NUMBERS:
         return rows
     numbers = np.asarray(rows)
@@ -107,7 +107,7 @@ def _numbers(rows: Array) -> Array:
 
 
 def _layout(array: Array) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
-    """Address, shape, steps and size of an element, in bytes."""
+    """Return the address, shape, strides and item size of an array; strides and size in bytes."""
     if isinstance(array, np.ndarray):
         return array.ctypes.data, array.shape, array.strides, array.itemsize
     size = array.element_size()
@@ -115,8 +115,8 @@ def _layout(array: Array) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
 
 
 def _masks(bitmask: Array, count: int) -> tuple[Array, int, int, int]:
-    """An array in which each row is in one piece, its address, the words of a row and the step to the next. The address
-    is good while the array is kept."""
+    """Return `bitmask` with contiguous rows, its address, the words per row and the bytes between rows. The address is
+    valid while the returned array is referenced."""
     if bitmask.dtype not in WORDS:
         raise TypeError(f"a bitmask must be of int32, not {bitmask.dtype}")
     address, (num_masks, num_words), (step, word_step), size = _layout(bitmask)
@@ -129,8 +129,9 @@ def _masks(bitmask: Array, count: int) -> tuple[Array, int, int, int]:
 
 
 def _share(work: Callable[[int, int], None], num_rows: int, size: int) -> None:
-    """``work(first, every)`` for all rows, of `size` bytes each, in as many threads as pay. `work` holds on to the
-    arrays it has the addresses of: if an interrupt strikes while threads start, one of them may go on after this."""
+    """Run ``work(first, every)`` for all rows, of `size` bytes each, in as many threads as pay off. `work` must
+    reference the arrays whose addresses it has: after an interrupt while threads start, one of them may outlast this
+    call."""
     count = min(torch.get_num_threads(), num_rows, num_rows * size // WORTH_A_THREAD)
     if count > 1:
         in_threads(count, work)

@@ -1,9 +1,9 @@
 """The loops over masks and logits, compiled by numba.
 
-They take addresses instead of arrays: handing a tensor's memory to NumPy costs as much as masking a row of it. A logit
-is the integer of its bits. The loops release the GIL, start no thread and allocate nothing.
+They take addresses instead of arrays: passing a tensor's memory to NumPy costs as much as masking a row of it. Logits
+are handled as the integers of their bits. The loops release the GIL, start no threads and allocate nothing.
 
-All is in one file, as numba's cache of compiled functions looks at no other for changes.
+All of them are in one file, because numba's cache checks only the file of the compiled function for changes.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["Kernel", "argmax_kernel", "choose_kernel", "forbid_kernel"]
 Kernel: TypeAlias = Callable[..., None]
 
 CHUNK = 64
-"""Words of a mask that are looked at together."""
+"""Words of a mask that are compared at once."""
 SCATTERED = 8
-"""A chunk with more words than these that allow nothing is filled run by run, another one word by word."""
+"""Forbidding fills a chunk run by run if more words than this allow nothing, otherwise word by word."""
 BLOCK = 256
-"""Logits of which the largest is found before where it is."""
+"""Logits per block: the argmax first finds the block of the largest logit, then its column."""
 MANY = 48
-"""In a chunk with more words than these that allow something, whole blocks are looked at under their masks."""
+"""The argmax reduces whole blocks under their masks if more words of a chunk than this allow something."""
 FEW = 8
-"""Up to so many allowed tokens of a word are looked at one by one."""
+"""Up to this many allowed tokens of a word are compared one by one."""
 EVERY = np.uint64(0xFFFFFFFFFFFFFFFF)
 LOWEST_BIT = np.uint64(1)
 FULL = np.int32(-1)
@@ -41,8 +41,8 @@ NONE = np.int32(0)
 
 
 def _instruction(result: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Makes of ``emit(builder, *values)``, which writes LLVM instructions, a function that kernels can call. `result`
-    gives its type for those of its arguments."""
+    """Return a decorator that turns ``emit(builder, *values)``, which writes LLVM instructions, into a function for
+    kernels. `result` returns its numba type for the types of its arguments."""
 
     def decorate(emit: Callable[..., Any]) -> Any:
         def typed(_: Any, *kinds: Any) -> Any:
@@ -52,20 +52,20 @@ def _instruction(result: Callable[..., Any]) -> Callable[[Callable[..., Any]], A
 
             return result(*kinds)(*kinds), generate
 
-        typed.__signature__ = inspect.signature(emit)  # type: ignore[attr-defined]  # which numba counts arguments by
+        typed.__signature__ = inspect.signature(emit)  # type: ignore[attr-defined]  # numba counts arguments by it
         return intrinsic(typed)
 
     return decorate
 
 
 def _helper(function: Callable[..., Any]) -> Any:
-    """A function that kernels call, compiled with them."""
+    """Compile `function` for use in kernels."""
     return numba.njit(function)
 
 
 @_instruction(lambda *_: types.uint64)
 def _which(builder: Any, address: Any, word: Any) -> Any:
-    """``uint64``: bit i tells whether word i of the 64 at `address` is `word`."""
+    """Return a ``uint64`` whose bit i is set if word i of the 64 at `address` equals `word`."""
     i64, part = ir.IntType(64), ir.VectorType(ir.IntType(32), 16)
     found = ir.Constant(i64, 0)
     for i in range(CHUNK // 16):
@@ -77,7 +77,7 @@ def _which(builder: Any, address: Any, word: Any) -> Any:
 
 @_instruction(lambda *_: types.void)
 def _select(builder: Any, address: Any, word: Any, forbidden: Any) -> None:
-    """Each of the 32 logits at `address` whose bit of `word` is 0 becomes `forbidden`."""
+    """Set each of the 32 logits at `address` whose bit of `word` is 0 to `forbidden`."""
     place, align = _moved(builder, address, 0, ir.VectorType(forbidden.type, 32)), forbidden.type.width // 8
     logits = builder.load(place, align=align)
     builder.store(builder.select(_lanes(builder, word), logits, _splat(builder, forbidden, 32)), place, align=align)
@@ -97,49 +97,50 @@ def _count(builder: Any, word: Any) -> Any:
 
 @_instruction(lambda *kinds: types.CPointer(kinds[1]))  # type: ignore[no-untyped-call]
 def _pointer(builder: Any, address: Any, like: Any) -> Any:
-    """`address` as one of elements of the type of `like`."""
+    """Return `address` as a pointer to elements of the type of `like`."""
     return _moved(builder, address, 0, like.type)
 
 
 @_instruction(lambda *kinds: kinds[-1])
 def _narrow(builder: Any, number: Any, like: Any) -> Any:
-    """An int64 as an integer of the type of `like`; numba's own arithmetic widens them all."""
+    """Truncate an int64 to the integer type of `like`; numba's own arithmetic widens all integers."""
     return builder.trunc(number, like.type)
 
 
 @_instruction(lambda *kinds: kinds[-1])
 def _most_of_word(builder: Any, address: Any, mask: Any, lowest: Any) -> Any:
-    """The largest, by `_ordered`, of the 32 logits at `address` whose bit of the word at `mask` is 1, or `lowest`."""
+    """Return the largest, by `_ordered`, of the 32 logits at `address` whose bit of the word at `mask` is 1, or
+    `lowest`."""
     return _reduced(builder, "smax", address, 32, mask, lowest, lowest)
 
 
 @_instruction(lambda *kinds: kinds[-1])
 def _least_of_word(builder: Any, address: Any, mask: Any, lowest: Any) -> Any:
-    """The least of them, or 0."""
+    """Return the smallest of the same logits, or 0."""
     return _reduced(builder, "smin", address, 32, mask, lowest, ir.Constant(lowest.type, 0))
 
 
 @_instruction(lambda *kinds: kinds[-1])
 def _most_of_some(builder: Any, address: Any, mask: Any, lowest: Any) -> Any:
-    """The largest of the `BLOCK` logits at `address` whose bit of the words at `mask` is 1, or `lowest`."""
+    """Return the largest of the `BLOCK` logits at `address` whose bit of the words at `mask` is 1, or `lowest`."""
     return _reduced(builder, "smax", address, BLOCK, mask, lowest, lowest)
 
 
 @_instruction(lambda *kinds: kinds[-1])
 def _least_of_some(builder: Any, address: Any, mask: Any, lowest: Any) -> Any:
-    """The least of them, or 0."""
+    """Return the smallest of the same logits, or 0."""
     return _reduced(builder, "smin", address, BLOCK, mask, lowest, ir.Constant(lowest.type, 0))
 
 
 @_instruction(lambda *kinds: kinds[-1])
 def _most_of_block(builder: Any, address: Any, lowest: Any) -> Any:
-    """The largest of the `BLOCK` logits at `address`."""
+    """Return the largest of the `BLOCK` logits at `address`."""
     return _reduced(builder, "smax", address, BLOCK, None, lowest, lowest)
 
 
 @_instruction(lambda *kinds: kinds[-1])
 def _least_of_block(builder: Any, address: Any, lowest: Any) -> Any:
-    """The least of them, or 0."""
+    """Return the smaller of 0 and the smallest of the same logits."""
     return _reduced(builder, "smin", address, BLOCK, None, lowest, ir.Constant(lowest.type, 0))
 
 
@@ -163,17 +164,17 @@ def _reduced(builder: Any, what: str, address: Any, count: int, mask: Any, lowes
 
 
 def _moved(builder: Any, address: Any, offset: int, kind: Any) -> Any:
-    """A pointer to a `kind` at `address` + `offset`."""
+    """Return a pointer to a `kind` at `address` + `offset`."""
     return builder.inttoptr(builder.add(address, ir.Constant(address.type, offset)), kind.as_pointer())
 
 
 def _lanes(builder: Any, word: Any) -> Any:
-    """The 32 bits of a word as a vector."""
+    """Return the 32 bits of a word as a vector."""
     return builder.bitcast(word, ir.VectorType(ir.IntType(1), 32))
 
 
 def _splat(builder: Any, value: Any, count: int) -> Any:
-    """A vector of `count` times `value`."""
+    """Return a vector of `count` copies of `value`."""
     vector, index = ir.VectorType(value.type, count), ir.VectorType(ir.IntType(32), count)
     one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), ir.Constant(index, [0] * count))
@@ -181,7 +182,7 @@ def _splat(builder: Any, value: Any, count: int) -> Any:
 
 @_helper
 def _forbid_run(row: int, step: int, first: int, stop: int, size: int, forbidden: Any) -> None:
-    """Tokens `first` to `stop` - 1 of the row at address `row`, whose logits are `step` bytes apart."""
+    """Forbid tokens `first` to `stop` - 1 of the row at address `row`, whose logits are `step` bytes apart."""
     if step == size:
         carray(_pointer(row + first * size, forbidden), stop - first)[:] = forbidden
     else:
@@ -191,7 +192,7 @@ def _forbid_run(row: int, step: int, first: int, stop: int, size: int, forbidden
 
 @_helper
 def _forbid_some(row: int, step: int, first: int, count: int, word: Any, size: int, forbidden: Any) -> None:
-    """Those of the `count` tokens from `first` whose bit of `word` is 0."""
+    """Forbid each of the `count` tokens from `first` whose bit of `word` is 0."""
     if step == size and count == 32:
         _select(row + first * size, word, forbidden)
     else:
@@ -204,7 +205,7 @@ def _forbid_some(row: int, step: int, first: int, count: int, word: Any, size: i
 def _forbid_row(row: int, step: int, width: int, mask: int, num_words: int, size: int, forbidden: Any) -> None:
     whole = min(num_words, width // 32)
     words = carray(_pointer(mask, NONE), num_words)
-    begin, at = -1, 0  # unless it is -1, no word from `begin` to `at` allows anything
+    begin, at = -1, 0  # if `begin` is not -1, the words from `begin` to `at` allow nothing
     while at + CHUNK <= whole:
         none = _which(mask + 4 * at, NONE)
         if begin < 0 and _count(none) > SCATTERED:
@@ -224,7 +225,7 @@ def _forbid_row(row: int, step: int, width: int, mask: int, num_words: int, size
                 _forbid_run(row, step, 32 * begin, 32 * at, size, forbidden)
                 begin = -1
             left = ~_which(mask + 4 * at, FULL)
-            while left:  # no branch depends on the words, none is mispredicted
+            while left:  # no branch depends on the words, so none is mispredicted
                 place = at + _lowest(left)
                 left &= left - LOWEST_BIT
                 _forbid_some(row, step, 32 * place, 32, words[place], size, forbidden)
@@ -240,7 +241,7 @@ def _forbid_row(row: int, step: int, width: int, mask: int, num_words: int, size
 
 @_helper
 def _row_of(rows: int, rows_step: int, row_size: int, i: int, num_rows: int) -> Any:
-    """The entry `i` of `rows`."""
+    """Return entry `i` of `rows`."""
     place = rows + i * rows_step
     number = np.int64(carray(_pointer(place, NONE), 1)[0]) if row_size == 4 else carray(_pointer(place, 0), 1)[0]
     if not -1 <= number < num_rows:
@@ -254,7 +255,7 @@ def _forbid(
     rows: int, rows_step: int, row_size: int, first: int, stop: int, every: int,
     size: int, forbidden: int,
 ) -> None:  # fmt: skip
-    for i in range(stop):  # by each of several threads, so that none has written anything if this raises
+    for i in range(stop):  # each thread checks all rows, so nothing is written if one raises
         _row_of(rows, rows_step, row_size, i, num_rows)
     for i in range(first, stop, every):
         number = _row_of(rows, rows_step, row_size, i, num_rows)
@@ -267,8 +268,8 @@ def _forbid(
             _forbid_row(row, step, width, mask, num_words, 4, np.int32(forbidden))
 
 
-# The argmax compares integers: the two's complement of a logit's sign and magnitude has the order of the logits, and
-# its zeros are equal. NaN is past infinity on either side, which is why the least is looked for as well.
+# The argmax compares integers: a logit's sign and magnitude as two's complement sorts like the logits, and both zeros
+# are equal. A NaN sorts beyond infinity on either side, so the smallest value is needed as well.
 
 
 @_helper
@@ -278,7 +279,7 @@ def _ordered(bits: Any, lowest: Any) -> Any:
 
 @_helper
 def _extremes(row: int, first: int, count: int, size: int, lowest: Any) -> Any:
-    """The largest and the least of `count` logits from `first`."""
+    """Return the largest and the smallest of `count` logits from `first`."""
     if count == BLOCK:
         return _most_of_block(row + first * size, lowest), _least_of_block(row + first * size, lowest)
     logits = carray(_pointer(row + first * size, lowest), count)
@@ -291,7 +292,7 @@ def _extremes(row: int, first: int, count: int, size: int, lowest: Any) -> Any:
 
 @_helper
 def _extremes_of_some(row: int, first: int, count: int, mask: int, size: int, lowest: Any) -> Any:
-    """The largest and the least of those of `count` logits from `first` whose bit of the word at `mask` is 1."""
+    """Return the largest and the smallest of the `count` logits from `first` whose bit of the word at `mask` is 1."""
     allowed = np.uint64(carray(_pointer(mask, NONE), 1)[0]) & ((LOWEST_BIT << np.uint64(count)) - LOWEST_BIT)
     if count == 32 and _count(allowed) > FEW:
         return _most_of_word(row + first * size, mask, lowest), _least_of_word(row + first * size, mask, lowest)
@@ -308,7 +309,7 @@ def _extremes_of_some(row: int, first: int, count: int, mask: int, size: int, lo
 def _argmax_row(
     row: int, num_tokens: int, masked: bool, mask: int, num_words: int, size: int, lowest: Any, infinity: int
 ) -> Any:
-    """The column of the largest logit and its bits; without a mask every token is allowed."""
+    """Return the column of the largest allowed logit and its bits; without a mask every token is allowed."""
     logits = carray(_pointer(row, lowest), num_tokens)
     words = carray(_pointer(mask, NONE), num_words)
     most, least, where = lowest, _narrow(0, lowest), 0
@@ -350,7 +351,7 @@ def _argmax_row(
     if most > infinity or least < -infinity:
         return 0, _narrow(-1, lowest)  # a NaN
     if most == lowest:
-        return 0, _narrow(lowest + infinity, lowest)  # -inf, as none is allowed
+        return 0, _narrow(lowest + infinity, lowest)  # -inf, as no token is allowed
     while not ((not masked or (words[where // 32] >> (where % 32)) & 1) and _ordered(logits[where], lowest) == most):
         where += 1
     return where, logits[where]
@@ -388,33 +389,33 @@ def _argmax(
 
 @cache
 def forbid_kernel() -> Kernel:
-    """`DeviceBackend.apply_bitmask` for logits of `size` bytes, 2 or 4, and the entries ``range(first, stop, every)``
-    of `rows`, integers of `row_size` bytes, 4 or 8. Steps are in bytes; `forbidden` are the bits of -inf. Raises
-    IndexError for any of the `stop` entries that is no row, before it writes."""
+    """Return the kernel of `DeviceBackend.apply_bitmask` for logits of `size` bytes, 2 or 4, and the entries
+    ``range(first, stop, every)`` of `rows`, integers of `row_size` bytes, 4 or 8. Steps are in bytes; `forbidden` are
+    the bits of -inf. It raises IndexError before it writes if any of the `stop` entries is not a row."""
     return _compiled(_forbid)
 
 
 @cache
 def choose_kernel() -> Kernel:
-    """Writes to `masks`, ``int64[num_rows]``, which of the `count` entries of `rows`, integers of `row_size` bytes, is
-    that row, or -1. Raises the IndexError of `forbid_kernel`."""
+    """Return the kernel that writes to `masks`, ``int64[num_rows]``, for each row the index of its entry in `rows`, or
+    -1. `rows` are `count` integers of `row_size` bytes. It raises the IndexError of `forbid_kernel`."""
     return _compiled(_choose)
 
 
 @cache
 def argmax_kernel() -> Kernel:
-    """`DeviceBackend.masked_argmax` for logits of `size` bytes, 2 or 4, beside one another in each row, and the rows
-    ``range(first, stop, every)`` of them. `columns`, int64, holds which mask is a row's, or -1, and then its column;
-    into `best` goes the logit. `infinity` are the bits of that."""
+    """Return the kernel of `DeviceBackend.masked_argmax` for logits of `size` bytes, 2 or 4, contiguous in each row,
+    and the rows ``range(first, stop, every)``. `columns`, int64, contains the index of each row's mask, or -1, and is
+    overwritten with the chosen columns; `best` receives their logits. `infinity` are the bits of infinity."""
     return _compiled(_argmax)
 
 
 def _compiled(function: Callable[..., None]) -> Kernel:
-    """`function` of integers, from numba's cache if it is there, and in it if there is a folder for it."""
+    """Compile `function` for integers, using numba's cache if it can be written."""
     signature = types.void(*[types.int64] * len(inspect.signature(function).parameters))
     try:
         kernel: Kernel = numba.njit(signature, cache=True, nogil=True)(function)
-    except RuntimeError as error:  # raised where nothing can be written beside this file or at home
+    except RuntimeError as error:  # raised if neither this folder nor the home folder is writable
         if "cannot cache" not in str(error):
             raise
         kernel = numba.njit(signature, nogil=True)(function)

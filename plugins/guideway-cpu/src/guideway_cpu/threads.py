@@ -1,6 +1,6 @@
 """Threads that share the rows of a batch.
 
-numba's own layers of threads do not outlive a fork, and some end the forked process; an executor is made anew there.
+numba's own thread pools do not survive a fork, and some end the forked process; a child creates a new executor.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 __all__ = ["in_threads"]
 
 _executors: dict[int, ThreadPoolExecutor] = {}
-"""By number of threads; each starts them with its first tasks."""
+"""Executors by number of threads; each starts its threads with its first tasks."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_executors.clear)
 
 
 def in_threads(count: int, work: Callable[[int, int], None]) -> None:
-    """``work(first, count)`` for each `first` below `count`, the first in this thread. Returns when all have ended, and
-    raises what one of them raised. An interrupt is raised when all have ended too."""
+    """Run ``work(first, count)`` for each `first` below `count`, the first in this thread. Return when all have ended,
+    and raise the error of one that failed. An interrupt is raised when all have ended too."""
     executor = _executors.get(count)
     if executor is None:
         executor = _executors.setdefault(count, ThreadPoolExecutor(count - 1, thread_name_prefix="guideway-cpu"))
@@ -29,14 +29,14 @@ def in_threads(count: int, work: Callable[[int, int], None]) -> None:
         for first in range(1, count):
             others.append(executor.submit(work, first, count))
         work(0, count)
-    finally:  # they may be writing to memory that is freed after this
+    finally:  # they may be writing to memory that the caller frees
         _wait_for(others)
     for other in others:
         other.result()
 
 
 def _wait_for(futures: list[Future[None]]) -> None:
-    """Until all are done, whatever they raise. What interrupts the wait is raised after it."""
+    """Wait until all are done, whether or not they raise. Raise what interrupts the wait afterwards."""
     interrupt: BaseException | None = None
     for future in futures:
         while not future.done():
