@@ -1,4 +1,4 @@
-"""Peculiarities of llguidance: the support tables, options in schemas, forced tokens, its lasting errors."""
+"""Peculiarities of llguidance: support tables, options in schemas, forced tokens, lasting errors."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_format_that_nobody_knows_is_named_and_left_out() -> None:
             b'{"kind":"a","a":null}',
             b'{"kind":"a","a":1}',
         ),
-        (  # a reference leads into the branches: they stay what they are
+        (  # a reference leads into the branches, so they are not changed
             {"properties": {"a": {"$ref": "#/oneOf/0"}}, "oneOf": [{"type": "object"}, {"type": "null"}]},
             b'{"a":{}}',
             b'{"a":null}',
@@ -103,7 +103,7 @@ def test_branches_that_exclude_each_other_are_taken(schema: dict[str, Any], righ
 
 
 def _takes(strategy: Strategy, constraint: JsonSchema, text: bytes) -> bool:
-    """Return whether a strategy for a vocabulary of bytes takes a whole text."""
+    """Return whether a strategy for a vocabulary of bytes accepts a whole text."""
     matcher = strategy.compile(constraint).matcher(strategy.vocabulary.stop_token_ids)
     return matcher.accept([*text]) == len(text) and matcher.is_accepting()
 
@@ -148,7 +148,7 @@ def test_branches_that_may_overlap_are_refused_with_advice_that_can_be_followed(
 
 @pytest.mark.parametrize("keyword", ["const", "enum"])
 def test_values_are_read_beside_both_keywords_of_a_list(strategy: GrammarStrategy, keyword: str) -> None:
-    """Neither is lost, as llguidance would lose one that stands behind the values."""
+    """llguidance would lose a keyword of a list that follows the values."""
     value = [1, "a"] if keyword == "const" else [[1, "a"]]
     schema = {"$schema": "http://json-schema.org/draft-07/schema#", "items": [{}], keyword: value}
     with pytest.raises((InvalidGrammar, UnsupportedGrammar)):
@@ -222,15 +222,15 @@ def test_forced_tokens(
     assert matcher.accept([*matcher.forced_tokens(), *ids('"y')]) == 3
     assert list(matcher.forced_tokens()) == ids("es")  # the quote after it could begin a longer token
     assert matcher.accept(matcher.forced_tokens()) == 2
-    # "ab" may still become the token "ab" or two: it is not forced before it is certain
+    # "ab" may still become the token "ab" or two: it is not forced until this is certain
     assert list(strategy_with.compile(Regex("xa[bc]")).matcher(STOP).forced_tokens()) == ids("x")
     assert list(strategy_with.compile(Regex("[ab]")).matcher(STOP).forced_tokens()) == []
-    # a vocabulary without an encoder cannot tell how the model would write it
+    # a vocabulary without an encoder cannot know how the model would write it
     assert list(strategy.compile(schema).matcher(STOP).forced_tokens()) == []
 
 
 def test_a_long_token_over_the_end_of_forced_text(make: Callable[..., GrammarStrategy]) -> None:
-    # llguidance looks back over a few tokens alone, and takes the first letters to be tokens of their own
+    # llguidance looks back over only a few tokens, and takes the first letters for separate tokens
     tokens = (*(bytes([byte]) for byte in range(256)), b'{"', b'name":"A', b"")
     vocabulary = Vocabulary(tokens, frozenset({258}), {258: "</s>"}, encoder=Longest(tokens))
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -256,7 +256,7 @@ def test_an_error_inside_is_never_an_end(
     ids: Ids,
     legal: Legal,
 ) -> None:
-    """llguidance goes on after an error as if the output were complete; here it runs out of lexer states."""
+    """After an error, llguidance continues as if the output were complete; this one runs out of lexer states."""
     monkeypatch.setattr("guideway_llguidance.strategy.MAX_STATES", 24)
     matcher = make(vocabulary).compile(Regex("[ab]*a[ab]{20}")).matcher(STOP)
     accepted = 0
@@ -287,7 +287,7 @@ def test_validate_is_what_accept_takes(strategy: GrammarStrategy, vocabulary: Vo
     stops = sorted(vocabulary.stop_token_ids)
     for _ in range(60):
         matcher, asked = grammar.matcher(vocabulary.stop_token_ids), list[int]()
-        for moved in range(rng.choice((0, 0, 1, 4))):  # from anywhere, with every mask read or none
+        for moved in range(rng.choice((0, 0, 1, 4))):  # from any state, having read every mask or none
             walk(matcher, vocabulary, rng, 1, bitmask)
             if moved == 2:
                 matcher.rollback(1)
@@ -307,7 +307,7 @@ def test_validate_is_what_accept_takes(strategy: GrammarStrategy, vocabulary: Vo
 
 @pytest.mark.parametrize("pattern", ["([a-z]{1,12} ?){1,300}", "(([a-z]+)( [a-z]+)? ?){1,100}"])
 def test_what_is_too_much_between_two_masks_is_validated_all_the_same(pattern: str) -> None:
-    """llguidance says then of what is valid that it is not, and so does every matcher with that lexer."""
+    """llguidance then calls valid tokens invalid, and so does every matcher with that lexer."""
     vocabulary = byte_vocabulary()
     text = tuple(b"the quick brown fox jumps over the lazy dog and runs away " * 10)
     grammar = Strategy(vocabulary, {}).compile(Regex(pattern))
@@ -326,7 +326,7 @@ def test_validate_computes_no_masks(
 
 
 def walk(matcher: Matcher, vocabulary: Vocabulary, rng: random.Random, most: int, bitmask: Any) -> list[int]:
-    """Accept tokens that the masks allow; which."""
+    """Accept up to `most` tokens that the masks allow, and return them."""
     done: list[int] = []
     while len(done) < most and not matcher.is_terminated():
         matcher.fill_bitmask(bitmask, 0)
@@ -342,7 +342,7 @@ def test_a_full_lexer_fails_nobody_else(
     ids: Ids,
     legal: Legal,
 ) -> None:
-    """All matchers of a grammar share a lexer; what some have read must not use up the room of others."""
+    """All matchers of a grammar share a lexer; one must not use up the room of another."""
     monkeypatch.setattr("guideway_llguidance.strategy.MAX_STATES", 60)
     compiled = make(vocabulary).compile(Regex("[ab]*a[ab]{20}"))
     rng = random.Random(0)
@@ -356,7 +356,7 @@ def test_a_full_lexer_fails_nobody_else(
 def test_an_output_need_not_be_filled(
     strategy: GrammarStrategy, ids: Ids, vocabulary: Vocabulary, legal: Legal
 ) -> None:
-    """Consumed without a mask in between, llguidance has been seen to refuse legal tokens of very large patterns."""
+    """llguidance may refuse legal tokens of very large patterns if it consumes them without a mask in between."""
     filled, unfilled = (strategy.compile(Regex("([a-e]{1,900} ){1,900}x")).matcher(STOP) for _ in range(2))
     text = ("abcde" * 60 + " ") * 3 + "x"
     for token_id in ids(text):

@@ -1,4 +1,4 @@
-"""Structural tags: the same outputs as xgrammar, byte by byte; what is malformed; what is refused."""
+"""Structural tags: the same outputs as xgrammar, byte by byte; malformed tags; refused tags."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CALL = {
     "required": ["n", "a"],
     "additionalProperties": False,
 }
-# tokens over the edges of tags, triggers and JSON; every ASCII byte; a character of two bytes
+# tokens across the edges of tags, triggers and JSON; every ASCII byte; a character of two bytes
 TEXTS = [
     *(bytes([byte]) for byte in range(128)),
     *(b"\xc3", b"\xa9", "é".encode(), "é<".encode()),
@@ -184,7 +184,7 @@ def test_masks_are_xgrammars(
     definition: dict[str, Any],
     outputs: list[str],
 ) -> None:
-    """Along each output and along random ones. Whether bytes that are no character are text they see differently."""
+    """Compare along each output and along random ones. They disagree about bytes that are not characters."""
     plain = {i for i, token in enumerate(vocabulary.tokens) if token.isascii()}
     ours, theirs = (s.compile(StructuralTag(definition, whitespace="any")) for s in (strategy, xgrammar))
     rng = random.Random(str(definition))
@@ -199,7 +199,7 @@ def test_masks_are_xgrammars(
                 assert legal(mine, vocabulary) & plain == expected & plain, written
                 assert mine.is_accepting() == other.is_accepting() == (STOP in expected), written
             if output is None:
-                # letters of tags and JSON rather than any
+                # prefer the letters of tags and JSON
                 some = [t for t in expected & plain if vocabulary.tokens[t]]
                 token_id = rng.choice(sorted(some) or [STOP])
                 if rng.random() < 0.7:
@@ -222,7 +222,7 @@ def some_text(rng: random.Random, least: int, most: int) -> str:
 
 
 def some_format(rng: random.Random, depth: int = 0) -> dict[str, Any]:
-    """A format as nobody would write it."""
+    """Return a random format, unlike any that a user would write."""
     kind = rng.choice(
         ["any", "text", "schema", "schema", "tag", "triggered", "triggered", "or", "sequence", "separated"]
     )
@@ -255,7 +255,7 @@ def some_tag(rng: random.Random, begin: str, depth: int) -> dict[str, Any]:
 def test_what_is_served_has_xgrammars_masks(
     strategy: GrammarStrategy, xgrammar: GrammarStrategy, vocabulary: Vocabulary, legal: Legal
 ) -> None:
-    """Definitions and outputs at random; most definitions are refused, which is no matter here."""
+    """Definitions and outputs are random; most definitions are refused, which does not matter here."""
     plain = {i for i, token in enumerate(vocabulary.tokens) if token.isascii()}
     likely = {i for i in plain if set(vocabulary.tokens[i]) <= set(b'ab<>/ "[]truefals1')} - {STOP}
     served = 0
@@ -283,7 +283,7 @@ def test_what_is_served_has_xgrammars_masks(
 
 
 def ids(vocabulary: Vocabulary, output: str) -> list[int]:
-    """Its bytes, and stop token and special tokens for their names in braces: ``{</s>}``."""
+    """Return the ids of the bytes of `output`, and of stop and special tokens, which it names in braces: ``{</s>}``."""
     token_ids: list[int] = []
     names = {name: token_id for token_id, name in vocabulary.special_tokens.items()}
     for i, piece in enumerate(output.replace("{<", "\0<").replace(">}", ">\0").split("\0")):
@@ -333,7 +333,7 @@ def test_rollback_over_a_trigger(strategy: GrammarStrategy, vocabulary: Vocabula
     for token_id in token_ids:
         masks.append(legal(matcher, vocabulary))
         assert matcher.accept([token_id]) == 1
-    # stop is legal in free text, and there alone; the last byte of a tag is followed by free text
+    # stop is legal only in free text; after the last byte of a tag comes free text
     inside = "<f" + output.partition("<f")[2].partition("</f>")[0] + "</f"
     start = output.index("<f") + 2
     stops = [STOP in mask for mask in masks]
@@ -438,7 +438,7 @@ for _ in range(20):
         (modern({**text("a"), "x": None}), "x"),
         (modern(triggered(["<"], tag("<", ">"), excludes=["a"])), "excludes"),
         (modern(DEEP), "depth"),
-        # read in two ways
+        # ambiguous
         (modern(sequence(ANY, text("a"))), "any_text"),
         (modern(tag("<", "", ANY)), "any_text"),
         (modern(tag("<", ["", "x"], ANY)), "any_text"),
@@ -527,7 +527,7 @@ def test_schemas_inside_are_judged_like_schemas(strategy: GrammarStrategy) -> No
         *(strategy.supports(JsonSchema(inner)).enforced for inner in (bounded, listed))
     )
     assert strategy.supports(inside({"type": "object"})).unenforced == {"names"}
-    # what llguidance lacks, options for it, and what is no schema
+    # unsupported by llguidance, options for it, and not a schema
     for inner, named in (
         ({**listed, "uniqueItems": True}, "uniqueItems"),
         ({"type": "string", "x-guidance": {"lenient": True}}, "x-guidance"),

@@ -1,4 +1,4 @@
-"""A JSON Schema as a part of a Lark grammar; the same for a schema by itself and for one inside a structural tag."""
+"""JSON Schemas as parts of a Lark grammar, for a schema alone and for one inside a structural tag."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ OPTIONS_IN_SCHEMA = "a schema may not contain `x-guidance`, because llguidance w
 
 
 def check(constraint: JsonSchema | StructuralTag, schema: Any) -> None:
-    """Raise `InvalidGrammar` if `schema`, all or a part of what was parsed, is no schema or allows nothing,
-    `UnsupportedGrammar` if it has options."""
+    """Raise `InvalidGrammar` if `schema`, the parsed constraint or a part of it, is not a schema or allows nothing, and
+    `UnsupportedGrammar` if it has llguidance's options."""
     constraint.cached(check_schema, schema)
     if schema is False:
         raise InvalidGrammar("the schema `false` allows nothing", field="constraint.schema")
@@ -32,9 +32,9 @@ def check(constraint: JsonSchema | StructuralTag, schema: Any) -> None:
 
 
 def options(whitespace: Whitespace, *, inside: bool = False) -> JsonCompileOptions:
-    """Return the options by which llguidance writes JSON. It skips white space by a lexeme that may follow itself, so
-    it knows no bound; that of a whole output is the matcher's affair. `inside` other text it stands at commas and
-    colons alone, which llguidance takes for patterns."""
+    """Return llguidance's options for writing JSON. Its lexeme for white space may repeat, so llguidance cannot bound
+    it; in a whole output the matcher does. With `inside`, for JSON inside other text, the bound is part of the comma
+    and the colon, which llguidance reads as patterns."""
     comma, colon, flexible = ",", ":", whitespace in ("bounded", "any")
     if whitespace == "spaced":
         comma, colon = ", ", ": "
@@ -51,14 +51,16 @@ def options(whitespace: Whitespace, *, inside: bool = False) -> JsonCompileOptio
 
 
 def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
-    """Return a checked schema, all or a part of what was parsed, as llguidance reads it best:
+    """Return a checked schema, the parsed constraint or a part of it, in the form that llguidance reads best:
 
-    - what ``.`` and ``\\s`` take in a pattern is written out, because its own differ from those of ECMA-262;
-    - formats are patterns, because its own take 29 February of any year, and those that nobody knows are left out: it
-      would refuse the schema for one;
-    - a ``oneOf`` of which no two branches can hold is an ``anyOf``: it sees few of those, and refuses the others;
-    - ``const``, ``enum`` and keywords that apply other schemas come last: what stands on both sides of one, such as
-      ``items`` and ``additionalItems``, or a bound and what makes it exclusive in draft 4, it would read apart."""
+    - ``.`` and ``\\s`` in patterns are spelled out, because llguidance's own differ from those in ECMA-262;
+    - formats become patterns, because llguidance's own accept 29 February of any year. Unknown formats are removed,
+      because llguidance would refuse the schema;
+    - a ``oneOf`` whose branches exclude each other becomes an ``anyOf``: llguidance recognizes few of these and refuses
+      the others;
+    - ``const``, ``enum`` and keywords that apply other schemas are moved to the end: llguidance would read a pair such
+      as ``items`` and ``additionalItems``, or a bound and its exclusiveness in draft 4, separately if one of these were
+      between them."""
     names = constraint.cached(assertions, schema).keywords
     found = with_patterns(schema, names)
     if any(name.startswith("pattern") for name in names):
@@ -69,7 +71,7 @@ def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
 
 
 def to_lark(schema: Any, options: JsonCompileOptions) -> str:
-    """A checked schema as a Lark expression."""
+    """Return a checked schema as a Lark expression."""
     return "%json " + json.dumps({**({} if schema is True else schema), OPTIONS: options})
 
 
@@ -80,7 +82,7 @@ def _changed(schema: Any) -> Any:
     for _, node in subschemas(copy):
         if not isinstance(node, dict):
             continue
-        node.pop("format", None)  # those that are known are patterns by now
+        node.pop("format", None)  # known formats are patterns by now
         if exclusion is not None and "oneOf" in node and exclusion.is_exclusive(node):
             any_of = {"anyOf": node.pop("oneOf")}
             node |= {"allOf": [*node.get("allOf", ()), any_of]} if "anyOf" in node else any_of

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 MAX_MESSAGE = 300
-"""Characters of a library message that are passed on; llguidance appends its parser's state."""
+"""Characters of a library message that an error quotes; llguidance appends its parser's state."""
 FEW = 4
-"""Fewer tokens are validated by their masks."""
+"""Fewer tokens than this are validated by their masks."""
 MANY = 32
-"""Times as many tokens take as long from the start of the output as those that are validated by their masks."""
+"""Validating from the start of an output pays off if its tokens are at most this many times those to validate."""
 
 
 class LlguidanceCompiled(CompiledGrammar):
     """A parsed grammar; llguidance does the rest lazily, in each matcher.
 
-    Copies of one LLMatcher share its lexer, which makes them cheap (2 us instead of a millisecond) and warm, and which
-    grows with whatever any of them reads, up to a limit past which all of them fail. So this keeps one to copy, and
-    begins another when that one is full. `parse` makes one, its first mask computed.
+    Copies of an LLMatcher share its lexer. That makes them cheap (2 us instead of a millisecond) and warm, but the
+    lexer grows with everything that any copy reads, and at a limit all copies fail. So this keeps one matcher as a
+    template and replaces it when its lexer is full. `parse` returns a new one whose first mask is computed.
     """
 
     def __init__(
@@ -57,28 +57,28 @@ class LlguidanceCompiled(CompiledGrammar):
         self.eos_token_id = eos_token_id
         self._nbytes = nbytes
         self.rule = rule
-        """The rule of how JSON is written, where the output is nothing else."""
+        """The rule for writing JSON, if the output is JSON alone."""
         if rule is not None:
             rule.prepare()
         self.ahead = rule.ahead() if rule is not None and looks_ahead else None
-        """Looks ahead where names of properties may run out."""
+        """Looks ahead if names of properties may run out."""
         self._validates = validates and self.ahead is None
         self._validator: LLMatcher | None = None
         self._lock = threading.Lock()
 
     def native(self, *, renew: bool = False) -> LLMatcher:
-        """llguidance's matcher at the start of the grammar; with `renew`, one with a new lexer."""
+        """Return llguidance's matcher at the start of the grammar; with `renew`, one with a new lexer."""
         with self._lock:  # llguidance raises where two threads use one of its matchers
             if renew:
                 self._template = self._parse()
             return self._template.deep_copy()
 
     def num_valid(self, token_ids: Sequence[int]) -> int | None:
-        """Count the first tokens of an output that llguidance calls valid, which takes a small part of the time of
-        their masks; None if there is no telling.
+        """Count the first tokens of an output that llguidance calls valid, in a small part of the time that their masks
+        take; None if it cannot tell.
 
-        By a matcher of its own, at the start of the grammar, with a lexer of its own. llguidance limits what a lexer
-        does from mask to mask; one that reaches the limit fails all that share it, and has the next mask say so.
+        This uses a separate matcher at the start of the grammar, with a lexer of its own. llguidance limits the work of
+        a lexer between two masks; a lexer that reaches the limit fails all its matchers, and the next mask reports it.
         """
         with self._lock:
             if not self._validates:
@@ -87,7 +87,7 @@ class LlguidanceCompiled(CompiledGrammar):
                 self._validator = self._parse()
             count = self._validator.validate_tokens(list(token_ids))
             self._validator.compute_bitmask()
-            if self._validator.is_error():  # what is too much for it once is so again
+            if self._validator.is_error():  # an output that is too much for it once is so every time
                 self._validates, self._validator = False, None
                 return None
             return int(count)
@@ -101,11 +101,11 @@ class LlguidanceCompiled(CompiledGrammar):
 
 
 class LlguidanceMatcher(Matcher):
-    """Keeps the mask of its state. A token is legal if its bit there is set, so `accept` and `fill_bitmask` cannot
-    disagree; and llguidance is never offered a token it would refuse, which it would not survive, nor one whose mask
-    it has not computed, on which it errs for very large patterns.
+    """A matcher that keeps the mask of its state. A token is legal if its bit there is set, so `accept` and
+    `fill_bitmask` cannot disagree. llguidance never gets a token that it would refuse, which would break it, nor a
+    token whose mask it has not computed, where it errs for very large patterns.
 
-    Stop tokens never reach llguidance: they are legal where it says the output is complete.
+    Stop tokens never reach llguidance: they are legal where it says that the output is complete.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class LlguidanceMatcher(Matcher):
         self._token_ids: list[int] = []
         self._rule = compiled.rule
         self._places = [] if self._rule is None else [self._rule.start]
-        """The places in JSON where the output stood after each token, if there is a rule."""
+        """The places in JSON before the output and after each token, if there is a rule."""
         self._terminated = False
         self._accepting = False
         self._mask: NDArray[np.int32] = np.zeros(num_words(len(vocabulary)), dtype=np.int32)
-        # a bit at a time, and an address, are got from these several times as fast as from the array
+        # reading a bit or the address is several times as fast from these as from the array
         self._words = self._mask.data.cast("B").cast("I")
         self._address = self._mask.ctypes.data
         self._mask_is_current = False
@@ -164,7 +164,7 @@ class LlguidanceMatcher(Matcher):
         if self._compiled.ahead is not None:
             self._compiled.ahead.keep(self._places[-1], self._mask, self._mask_after)
         self._accepting = not self._native.is_error() and self._native.is_accepting()
-        # llguidance sets the bit of the tokenizer's own stop token, and of one the grammar names
+        # llguidance sets the bits of the tokenizer's own stop token and of a stop token that the grammar names
         words, eos = self._words, self._compiled.eos_token_id
         words[eos >> 5] &= ~(1 << (eos & 31))
         for token_id in self._stop_token_ids:
@@ -181,7 +181,7 @@ class LlguidanceMatcher(Matcher):
             native.consume_token(token_id)
             native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
             if native.is_error():
-                # it may allow a token after which it has none itself
+                # it may allow a token after which it allows none itself
                 return np.zeros_like(row) if is_dead_end(native.get_error()) else None
         return row
 
@@ -195,7 +195,7 @@ class LlguidanceMatcher(Matcher):
             self._check()
 
     def _start_again(self) -> None:
-        """Come back to the same place with a new lexer, because llguidance never leaves an error."""
+        """Replace the matcher by one with a new lexer in the same state, because llguidance never leaves an error."""
         self._native = self._compiled.native(renew=True)
         self._consume(self._token_ids)
 
@@ -215,7 +215,7 @@ class LlguidanceMatcher(Matcher):
         if not self._ends.isdisjoint(asked):
             num_before = next(i for i, token_id in enumerate(asked) if token_id in self._ends)
             ends = asked[num_before] in self._stop_token_ids
-            # the tokenizer's own is valid where the output may end
+            # the tokenizer's own stop token is valid where the output may end
             asked[num_before:] = [self._compiled.eos_token_id] if ends else []
         found = self._compiled.num_valid([*self._token_ids, *asked])
         if found is None or found < len(self._token_ids):
@@ -257,21 +257,20 @@ class LlguidanceMatcher(Matcher):
         return other
 
     def forced_tokens(self) -> Sequence[int]:
-        # without the model's own encoder there is no telling how it would write the text
+        # without the model's encoder the tokens that the model would write are unknown
         if self._terminated or self._native.is_error() or self._vocabulary.encoder is None:
             return ()
         forced = self._native.compute_ff_bytes()
         self._check()
         if not forced:
             return ()
-        # up to where the text that follows could change the tokens
+        # only up to where the following text could change the tokens
         token_ids = tuple(self._compiled.tokenizer.tokenize_partial(forced)[0])
         token_ids = token_ids[: self._compiled.borders.certain(forced, token_ids)]
         return token_ids if self._rule is None else token_ids[: len(self._after(token_ids))]
 
     def _after(self, token_ids: Sequence[int]) -> list[JsonCursor]:
-        """Return the places in JSON where the output stands after each of these tokens, up to the first that breaks the
-        rule."""
+        """Return the place in JSON after each of these tokens, up to the first that breaks the rule."""
         if self._rule is None:
             return []
         places = self._places[-1:]
@@ -283,8 +282,8 @@ class LlguidanceMatcher(Matcher):
         return places[1:]
 
     def _check(self) -> None:
-        """Raise what went wrong inside llguidance. It goes on as if the output were complete: its next masks would
-        allow the stop token alone."""
+        """Raise llguidance's internal error. llguidance itself continues as if the output were complete: its next masks
+        would allow the stop token alone."""
         if not self._native.is_error():
             return
         message = " ".join(self._native.get_error().split("<state>")[0].split())[:MAX_MESSAGE]
@@ -294,6 +293,6 @@ class LlguidanceMatcher(Matcher):
 
 
 def is_dead_end(error: str) -> bool:
-    """Return whether llguidance's error says that no token can follow. Its `stop_reason` does not: it calls that, and
-    much else, an internal error."""
+    """Return whether llguidance's error says that no token can follow. Its `stop_reason` is no help: that is an
+    internal error, as in many other cases."""
     return error.startswith("NoExtensionBias")

@@ -1,9 +1,8 @@
-"""The parts that a structural tag is put together from: parts of one Lark grammar, and which of them may stand
-together.
+"""The parts of a structural tag: expressions of one Lark grammar, and which of them may be adjacent.
 
-llguidance first cuts text into lexemes, the longest that can go on, and then parses those. Where that could read a
-text differently from the tag's own definition (a number before digits, one alternative the beginning of another) the
-parts are refused.
+llguidance first cuts text into lexemes, each the longest possible, and then parses those. Where it could read a text
+differently from the tag's own definition (a number before digits, one alternative the beginning of another) the parts
+are refused.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ EMPTY = '""'
 """The empty text in Lark."""
 
 TERMINALS = (r"TEXT: /(?s:.)*/", r"NEVER: /[^\s\S]/")
-"""The lexemes that parts refer to: free text; and a lexeme that nothing matches, as an alternative to every schema.
-Where several schemas and nothing else can follow, llguidance 1.9 would allow whitespace before them; but not where a
-lexeme of the grammar around them can follow too."""
+"""The lexemes that parts refer to: free text, and a lexeme that nothing matches, as an alternative to every schema.
+Without it llguidance 1.9 would allow white space before schemas where several of them, and nothing else, can follow."""
 
 DIGITS = "-0123456789"
 _FIRST = {
@@ -45,12 +43,12 @@ SPECIAL = "\udfff"
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the grammar, and what its neighbors must know of it."""
+    """A part of the grammar, with the properties that decide which neighbors it may have."""
 
     lark: str
     """An expression; empty for the empty text."""
     heads: tuple[str, ...]
-    """The texts it may begin with; ``""`` where that could be anything."""
+    """Texts that it may begin with; contains ``""`` if it may begin with anything."""
     free: bool = False
     """True if it ends in free text without an end."""
     number: bool = False
@@ -60,7 +58,7 @@ class Part:
     is_json: bool = False
     """True if it may begin with, may end with, and is nothing but one schema's text."""
     goes_on: tuple[str, ...] = ()
-    """The texts with which it may go on where it could end; ``""`` where that could be anything."""
+    """Texts that may continue it where it could end; contains ``""`` if anything may."""
 
 
 FREE = Part("TEXT", ("",), free=True)
@@ -68,7 +66,7 @@ FREE = Part("TEXT", ("",), free=True)
 
 
 def sequence(parts: Iterable[Part], path: str) -> Part:
-    """One after the other; `path` is named where that cannot be."""
+    """Return the parts in sequence; refuse, naming `path`, parts that may not be adjacent."""
     kept = [part for part in parts if part.lark]
     for part, after in pairwise(kept):
         if part.free:
@@ -102,18 +100,18 @@ def sequence(parts: Iterable[Part], path: str) -> Part:
 
 
 def separated(item: Part, separator: Part, path: str, *, optional: bool, once: bool) -> Part:
-    """Occurrences of `item` with `separator` between them: one if `once`, or none too if `optional`."""
+    """Return occurrences of `item` with `separator` between them: one if `once`, zero or more if `optional`."""
     if item.free:
         unsupported(path, "a tag needs an end, or nothing could follow it", "any_text")
     lark, goes_on = item.lark, item.goes_on
     if not once:
-        sequence([item, separator, item], path)  # refuses what may not stand beside another one
+        sequence([item, separator, item], path)  # refuses parts that may not be adjacent
         more = " ".join(filter(None, [separator.lark, item.lark]))
         lark = f"{item.lark} ({more})*"
         goes_on += separator.heads if separator.lark else item.heads
     if not optional:
         return replace(item, lark=lark, goes_on=goes_on, is_json=False)
-    # an empty one lets what stands before and after it meet
+    # if it is empty, its neighbors are adjacent to each other
     return Part(
         f"({lark})?",
         (*item.heads, ""),
@@ -125,12 +123,12 @@ def separated(item: Part, separator: Part, path: str, *, optional: bool, once: b
 
 
 def either(parts: Iterable[Part], path: str) -> Part:
-    """One of them. Two schemas may begin alike: they are what ``anyOf`` would be."""
+    """Return an alternative of the parts. Two schemas may begin alike, because together they act like ``anyOf``."""
     kept = list({part.lark: part for part in parts}.values())
     if len(kept) == 1:
         return kept[0]
     heads = sorted((head, i) for i, part in enumerate(kept) for head in part.heads)
-    # where one is the beginning of any other, it is of the next
+    # a head that begins any other one also begins the next in order
     for (head, i), (next_head, j) in pairwise(heads):
         if i != j and next_head.startswith(head) and not (kept[i].is_json and kept[j].is_json):
             what = repr(head.strip(SPECIAL)) if head else "any text or the empty text"
@@ -156,7 +154,7 @@ def alternatives(larks: Sequence[str]) -> str:
 
 
 def json_heads(schema: Schema) -> frozenset[str]:
-    """The characters an instance may begin with."""
+    """Return the characters that an instance may begin with."""
     if isinstance(schema, Mapping):
         if "const" in schema:
             return frozenset(json.dumps(schema["const"])[0])

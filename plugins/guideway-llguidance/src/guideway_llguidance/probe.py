@@ -1,4 +1,4 @@
-"""Write what the installed llguidance enforces into the plugin: ``python -m guideway_llguidance.probe``."""
+"""Write the table of keywords that the installed llguidance enforces: ``python -m guideway_llguidance.probe``."""
 
 from __future__ import annotations
 

@@ -43,19 +43,19 @@ if TYPE_CHECKING:
 
 
 MAX_STATES = 30_000
-"""The most states of one lexer, at 1 to 2 KB each; llguidance's own default of 250,000 would be half a gigabyte for
-each grammar."""
+"""Maximum states of one lexer, at 1 to 2 KB each; llguidance's default of 250,000 would take half a gigabyte for each
+grammar."""
 
 BASE_NBYTES = 1 << 16
-"""The bytes that the smallest grammar takes, roughly; measured with a vocabulary of 131072 tokens, as was the factor of
+"""Bytes that the smallest grammar takes, roughly; measured with a vocabulary of 131072 tokens, as was the factor of
 64."""
 
 NO_FORCING = '%llguidance {"no_forcing": true}'
-"""A line that turns off forcing. Where only one text can follow, llguidance's masks allow but the first token of its
-usual tokenization. We want all that are legal: a sequence may be there with another tokenization already. The last such
-line of a grammar counts."""
+"""A line that turns off forcing. Where only one text can follow, llguidance's masks would allow only the first token of
+its usual tokenization. We want all legal tokens, because a sequence may already contain another tokenization. The last
+such line of a grammar counts."""
 
-# Messages of llguidance about text that is well formed. "too" stands for limits: too big, too many, too complex.
+# Messages of llguidance about well-formed text. "too" is in messages about limits: too big, too many, too complex.
 _EXCERPT = re.compile(r"\n\s*\d+ \| ")
 _PLACE = re.compile(r"^at \d+\(\d+\): ")
 _IN_REGEX = re.compile(r"regex parse error:\n    (?P<line>.*)\n    (?P<before> *)\^+\nerror: (?P<error>.*)")
@@ -65,18 +65,18 @@ OVERLAPPING = (
     "the branches of a oneOf overlap, as far as it can tell, and it writes only those that exclude one another; make "
     "them differ by type or by a required property with a const, or say anyOf if more than one may match"
 )
-"""llguidance's advice is an option of its own, by which it would take `oneOf` for `anyOf`."""
+"""Replaces llguidance's advice, which is an option of its own that would read `oneOf` as `anyOf`."""
 
 
 @dataclass(frozen=True)
 class Options:
     """The settings of an operator under ``[grammar.llguidance]``."""
 
-    """None of its own."""
+    """There are none."""
 
 
 class Strategy(GrammarStrategy):
-    """One `LLTokenizer` for all grammars; each is parsed once and copied for every matcher."""
+    """A grammar strategy with one `LLTokenizer` for all grammars; each is parsed once and copied for every matcher."""
 
     contract: ClassVar[str] = "1.0"
     name: ClassVar[str] = "llguidance"
@@ -122,7 +122,7 @@ class Strategy(GrammarStrategy):
         grammar = self._lark(constraint)
         nbytes = BASE_NBYTES + 64 * len(grammar)
         parse = partial(self._parse, constraint, grammar)
-        # one JSON text from end to end, whose bytes tell where names are
+        # the output is one JSON text, so its bytes show where names are
         rule = self._rules[constraint.spacing] if isinstance(constraint, JsonSchema | JsonObject) else None
         return LlguidanceCompiled(
             parse,
@@ -133,13 +133,13 @@ class Strategy(GrammarStrategy):
             nbytes,
             rule,
             looks_ahead=names_may_run_out(constraint),
-            validates=not isinstance(constraint, Grammar),  # llguidance's own ends of lexemes move what is valid
+            validates=not isinstance(constraint, Grammar),  # llguidance's own lexeme ends change which tokens are valid
         )
 
     def _parse(self, constraint: Constraint, grammar: str) -> LLMatcher:
         native = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LLParserLimits(max_lexer_states=MAX_STATES))
         if not native.is_error():
-            native.compute_bitmask()  # finds what is lazy: an empty language, a lexer that is too large
+            native.compute_bitmask()  # forces lazy errors: an empty language, a lexer that is too large
         if native.is_error():
             _refuse(constraint, native)
         return native
@@ -173,7 +173,7 @@ def _refuse(constraint: Constraint, native: LLMatcher) -> NoReturn:
     if is_dead_end(error):
         raise InvalidGrammar("no text of this vocabulary matches the constraint")
     message = f"{SUPPORT.library}: {_readable(kind, error)}"
-    # these were checked already: unless nothing satisfies a schema, what is left is what llguidance lacks
+    # these were checked already: what llguidance refuses now is unsatisfiable or unsupported
     if "Unsatisfiable" not in error and (
         kind in ("json_schema", "json_object", "structural_tag")
         or _UNSUPPORTED.search(error)
@@ -184,13 +184,13 @@ def _refuse(constraint: Constraint, native: LLMatcher) -> NoReturn:
 
 
 def _readable(kind: str, error: str) -> str:
-    """llguidance's message without the state it adds, and without an excerpt of the grammar built around the
-    constraint, which the user never wrote; of what the user did write the line with the place in it is kept."""
+    """Return llguidance's message without the state it appends and without an excerpt of the grammar around the
+    constraint, which the user did not write; of the user's own text, the line with the error is kept."""
     text, *more = _EXCERPT.split(error.split("<state>")[0].rstrip(), maxsplit=1)
     if kind.startswith("grammar"):
         lines = error[len(text) :].split("\n") if more else []
         place = next((i for i, line in enumerate(lines) if line.strip() == "^"), -1)
-        text += "\n".join(lines[: place + 1])  # the line after it may be none of the user's
+        text += "\n".join(lines[: place + 1])  # later lines may not be the user's
     elif (found := _IN_REGEX.search(text)) and (kind != "regex" or len(text) > MAX_MESSAGE):
         what = "regex" if kind == "regex" else "pattern"
         text = f"invalid {what}: {found['error']}{excerpt(found['line'], len(found['before']))}"
@@ -202,5 +202,5 @@ def _readable(kind: str, error: str) -> str:
 
 
 SUPPORT = SupportTable("llguidance", "guideway_llguidance", lambda: probe(Strategy(byte_vocabulary(), {})))
-"""The keywords that the installed llguidance enforces: a table per version, by ``python -m guideway_llguidance.probe``.
-"""
+"""The keywords that the installed llguidance enforces: one table per version, written by
+``python -m guideway_llguidance.probe``."""

@@ -1,7 +1,7 @@
 """Structural tags, in vLLM's first form and in xgrammar's present one, as one Lark grammar.
 
-Free text is a lexeme of its own. What ends it, a trigger or the end of a tag, is a lazy lexeme: free text up to and
-with the first occurrence.
+Free text is a lexeme of its own. A trigger or the end of a tag, which ends free text, is a lazy lexeme: free text up to
+and including its first occurrence.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from guideway.json_schema import Schema
 
 MAX_DEPTH = 16
-"""The greatest depth of formats inside formats."""
+"""Maximum depth of formats inside formats."""
 
 MAX_ALTERNATIVES = 64
-"""Triggers, or ends of a tag; each is compared with each other one."""
+"""Maximum number of triggers, or of ends of a tag; each is compared with every other."""
 
 _SERVED = ("any_text", "const_string", "json_schema", "or", "sequence", "tag", "tags_with_separator", "triggered_tags")
 
-# Fields of these formats that change nothing while they hold this; xgrammar's own classes write them out.
+# Fields of these formats that change nothing with this value; xgrammar's own classes write them out.
 _NEUTRAL: Mapping[str, Mapping[str, Any]] = {
     "any_text": {"excludes": [], "max_tokens": None, "max_chars": None},
     "json_schema": {"style": "json", "any_order": False, "max_whitespace_cnt": None, "excludes": []},
@@ -58,7 +58,7 @@ _NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true or fal
 
 
 class SpecialTokens:
-    """The special tokens of a vocabulary as they are found in text, by their names."""
+    """The special tokens of a vocabulary, found in text by their names."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._ids = {name: i for i, name in sorted(vocabulary.special_tokens.items(), reverse=True) if name}
@@ -67,13 +67,13 @@ class SpecialTokens:
         self._pattern = re.compile(f"({'|'.join(map(re.escape, longest_first))})" if longest_first else "(?!)()")
 
     def split(self, text: str) -> list[str | int]:
-        """`text` in pieces: text, and the ids of the special tokens it names."""
+        """Split `text` into texts and the ids of the special tokens that it names."""
         return [self._ids[p] if i % 2 else p for i, p in enumerate(self._pattern.split(text)) if p]
 
 
 @dataclass(frozen=True)
 class _Tag:
-    """One tag, its content translated; `content` is None for free text up to the end."""
+    """A tag with its content translated; `content` is None for free text up to the end."""
 
     begin: str
     content: Part | None
@@ -82,10 +82,10 @@ class _Tag:
 
 
 def translate(constraint: StructuralTag, specials: SpecialTokens) -> tuple[str, list[Schema]]:
-    """A tag in either form as a Lark grammar, and the schemas in it.
+    """Translate a tag in either form; return a Lark grammar and the schemas in it.
 
-    Raises `InvalidGrammar` where it is malformed and `UnsupportedGrammar` where it, or a schema in it, cannot be
-    served; both name the field.
+    Raises `InvalidGrammar` for a malformed tag and `UnsupportedGrammar` for one that is not supported, or contains an
+    unsupported schema; both name the field.
     """
     translator = _Translator(constraint, specials)
     start = translator.top(constraint.parsed)
@@ -112,7 +112,7 @@ class _Translator:
         return self.format(_get(tag, "format", "", dict), "format")
 
     def _old(self, tag: dict[str, Any]) -> Part:
-        """The form of vLLM's first version, with `structures` and `triggers`."""
+        """Translate the form of vLLM's first version, with `structures` and `triggers`."""
         _check_fields(tag, "", {"type", "structures", "triggers"})
         tags = []
         for i, structure in enumerate(_objects(tag, "structures", "")):
@@ -184,9 +184,9 @@ class _Translator:
         return Part(lark, (f"{SPECIAL}<[{head}]>" if isinstance(head, int) else head,))
 
     def _free_until(self, text: str, path: str) -> Part:
-        """Free text up to and with the first `text`."""
+        """Return free text up to and including the first `text`."""
         pieces = self._specials.split(text)
-        if isinstance(pieces[0], int):  # free text never holds one
+        if isinstance(pieces[0], int):  # free text never contains a special token
             return Part(f"TEXT {self._pieces(pieces, path).lark}", ("",))
         if len(pieces) > 1:
             unsupported(path, "free text cannot end with text followed by a special token", "special token")
@@ -212,7 +212,7 @@ class _Translator:
         return _Tag(_get(node, "begin", path, str), None if content is FREE else content, ends, path)
 
     def _in_tag(self, tag: _Tag, trigger: str = "") -> Part:
-        """The tag; after `trigger`, what is left of it."""
+        """Return the tag without its beginning `trigger`."""
         begin = self._literal(tag.begin[len(trigger) :], f"{tag.path}.begin")
         end_path = f"{tag.path}.end"
         end = either([self._literal(end, end_path) for end in tag.ends], end_path)
@@ -259,7 +259,7 @@ class _Translator:
         for trigger, group in self._by_trigger(tags, triggers, triggers_path).items():
             body = either([self._in_tag(tag, trigger) for tag in _merged(group, tags_path)], tags_path)
             if not stop_after_first:
-                sequence([body, FREE], tags_path)  # refuses what may not stand before free text
+                sequence([body, FREE], tags_path)  # refuses content that free text may not follow
             after = self._rule("after", body.lark or EMPTY)
             until = self._free_until(trigger, triggers_path)
             whole = self._literal(trigger, triggers_path)
@@ -276,7 +276,7 @@ class _Translator:
         return Part(f"({anywhere} | TEXT)" if stop_after_first else f"{anywhere}* TEXT", ("",), free=True)
 
     def _by_trigger(self, tags: list[_Tag], triggers: list[str], path: str) -> dict[str, list[_Tag]]:
-        """The tags of each trigger; each tag has exactly one."""
+        """Return the tags of each trigger; each tag has exactly one trigger."""
         groups: dict[str, list[_Tag]] = {trigger: [] for trigger in triggers}
         if not triggers or "" in groups or len(groups) < len(triggers):
             malformed(path, "must be a list of one or more different, non-empty strings", triggers)
@@ -301,7 +301,7 @@ class _Translator:
 
 
 def _merged(tags: list[_Tag], path: str) -> list[_Tag]:
-    """The tags, those that differ in their content alone as one."""
+    """Return the tags with those merged that differ only in their content."""
     alike: dict[tuple[str, tuple[str, ...]], list[_Tag]] = {}
     for tag in tags:
         alike.setdefault((tag.begin, tag.ends), []).append(tag)
@@ -315,7 +315,7 @@ def _merged(tags: list[_Tag], path: str) -> list[_Tag]:
 
 
 def _check_ends(ends: Sequence[str], path: str) -> None:
-    """Refuse ends of which one could be found before another that began earlier: where does free text end then?"""
+    """Refuse ends that could overlap in a text, because free text would have no definite end."""
     for end in ends:
         for other in ends:
             overlaps = any(end.endswith(other[:n]) for n in range(1, min(len(end) + 1, len(other))))

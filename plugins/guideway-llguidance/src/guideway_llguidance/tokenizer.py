@@ -1,4 +1,4 @@
-"""The vocabulary as llguidance wants it."""
+"""A vocabulary as a tokenizer of llguidance."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 MOST_KEPT = 1024
-"""Texts whose tokens are kept: what is forced comes again in every output of a schema."""
+"""Texts whose tokens are cached: every output of a schema has the same forced texts."""
 LONGEST_KEPT = 256
-"""Bytes of such a text."""
+"""Maximum bytes of a cached text."""
 
 
 class _Source:
-    """The tokenizer that `TokenizerWrapper` reads. Special tokens get their names, by which a Lark grammar may refer to
-    them; no text matches them."""
+    """The tokenizer that `TokenizerWrapper` reads. Special tokens have their names, which a Lark grammar may use; no
+    text matches them."""
 
     bos_token_id = None
 
@@ -45,8 +45,8 @@ class _Source:
         return self._greedy(text) if encoded is None else encoded
 
     def _greedy(self, text: bytes) -> list[int]:
-        """The longest token at each place; bytes no token starts with are left out. Used where the vocabulary has no
-        encoder, only to judge which forced text is safe to tokenize; masks do not depend on it."""
+        """Return the longest token at each place; bytes that begin no token are skipped. Used if the vocabulary has no
+        encoder, and only to judge which forced text is safe to tokenize; masks do not depend on it."""
         token_ids, start = [], 0
         while start < len(text):
             for end in range(min(len(text), start + self._longest), start, -1):
@@ -69,14 +69,14 @@ class _Source:
 
 
 class Borders:
-    """The ends of texts over which a token may run. llguidance looks back over few tokens from the end of a text that
-    is forced; a long one may begin before those."""
+    """Finds the tokens that are certain at the end of a forced text, which a longer token may overlap. llguidance looks
+    back over few tokens there; a long one may begin before those."""
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self._tokens = tokens
 
     def certain(self, text: bytes, token_ids: Sequence[int]) -> int:
-        """Return how many of the first tokens of `text` stay its first ones however the text goes on."""
+        """Return how many of the first tokens of `text` stay the same whatever text follows."""
         start = 0
         for count, token_id in enumerate(token_ids):
             if self._run_over(text[start:]):
@@ -85,7 +85,7 @@ class Borders:
         return len(token_ids)
 
     def _run_over(self, rest: bytes) -> bool:
-        """Return whether a token begins with all of `rest`, and goes on."""
+        """Return whether a longer token begins with `rest`."""
         place = bisect_right(self._sorted, rest)
         return place < len(self._sorted) and self._sorted[place].startswith(rest)
 
@@ -95,9 +95,9 @@ class Borders:
 
 
 def build_tokenizer(vocabulary: Vocabulary) -> tuple[LLTokenizer, int]:
-    """llguidance's tokenizer and the stop token it was given; matchers handle the real stop tokens themselves.
+    """Return llguidance's tokenizer and the stop token it was given; matchers handle the real stop tokens themselves.
 
-    Raises `InvalidConfiguration` if no token of the vocabulary could be a stop token.
+    Raises `InvalidConfiguration` if the vocabulary has no token that could be a stop token.
     """
     candidates = [*sorted(vocabulary.stop_token_ids), *(i for i, token in enumerate(vocabulary.tokens) if not token)]
     if not candidates:
