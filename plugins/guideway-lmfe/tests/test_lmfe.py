@@ -119,7 +119,7 @@ def test_what_lm_format_enforcer_would_let_pass(accepts: Accepts, schema: Any, t
         ({"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}}, [[], [[], [[]]]]),
         ({"type": "string", "minLength": 2, "maxLength": 3}, ["aé", '"\n\\']),
         ({"type": ["integer", "null", "integer"]}, [3, None]),
-        # properties that are called as keywords are, also where those would refuse
+        # properties with the names of keywords, also where the keywords would be refused
         (
             {
                 "type": "object",
@@ -232,7 +232,7 @@ def test_characters_may_come_in_parts(strategy: GrammarStrategy) -> None:
     assert after(Regex("[^é]"), b"\xc3") == set(range(0x80, 0xC0)) - {0xA9}
     assert after(JsonObject(), b'{"\xed') == set(range(0x80, 0xA0))  # no surrogates
     assert after(JsonObject(), b'{"\xf4\x8f\xbf') == set(range(0x80, 0xC0))
-    # é is named by the schema, and stands for itself; the rest of its kind are others
+    # the schema names é, so it is a character of its own; the others that begin alike share one
     schema = JsonSchema({"type": "object", "properties": {"é": {"type": "null"}}})
     assert after(schema, b'{"\xc3') == {0xA9}
 
@@ -258,7 +258,7 @@ def test_utf8_is_told_from_other_bytes() -> None:
     ids=str,
 )
 def test_masks_in_strings_are_what_is_accepted(schema: Any) -> None:
-    """There tokens are not tried one by one."""
+    """In strings the mask is computed without trying every token."""
     texts = [bytes([byte]) for byte in range(256)] + [word.encode() for word in WORDS] + [b"a\xc3", b"\xa9x", b"x\xff"]
     vocabulary = Vocabulary([b"", *texts], frozenset({0}), {0: "</s>"})
     compiled = make(vocabulary).compile(JsonSchema(schema))

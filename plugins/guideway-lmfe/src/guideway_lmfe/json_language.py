@@ -1,8 +1,8 @@
-"""lm-format-enforcer's JSON parser, without what it gets wrong.
+"""lm-format-enforcer's JSON parser, with its mistakes corrected.
 
-It would count some items of arrays twice, and the blanks that a string or a name begins with not at all. It would
-allow a comma before ``}``, ``1.e5``, fractions and negative exponents of integers, raw control characters in strings,
-and whitespace before and after the value.
+It would count some array items twice, and not count the blanks at the beginning of a string or a name. It would allow a
+comma before ``}``, ``1.e5``, fractions and negative exponents of integers, raw control characters in strings, and white
+space before and after the value.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NO_LIMIT = 1 << 30
 
 
 def json_language(schema: Schema, source: str) -> Language:
-    """A checked schema. Raises `InvalidGrammar` and `UnsupportedGrammar`."""
+    """Return the language of a checked schema. Raises `InvalidGrammar` and `UnsupportedGrammar`."""
     written = rewritten(with_spelled_patterns(schema) if '"pattern"' in source else schema)
     cache: dict[str, RegexParser] = {}
     named = {character for character in source if ord(character) > 127}
@@ -58,7 +58,7 @@ def json_language(schema: Schema, source: str) -> Language:
     for parser in cache.values():
         parser.config = config
     context = JsonSchemaParser._Context()
-    context.regex_parser_cache = cache  # by itself one for all schemas, whatever their alphabets
+    context.regex_parser_cache = cache  # the default is shared by all schemas, whatever their alphabets
     context.alphabet_without_quotes = config.alphabet.replace('"', "")
     try:
         context.model_class = JsonSchemaObject(**written)
@@ -71,7 +71,7 @@ def json_language(schema: Schema, source: str) -> Language:
 
 
 def legal(parser: CharacterLevelParser) -> frozenset[str]:
-    """The characters `parser` may read."""
+    """Return the characters that `parser` may read."""
     match parser:
         case JsonSchemaParser():
             return _of_stack(parser)
@@ -94,19 +94,19 @@ def legal(parser: CharacterLevelParser) -> frozenset[str]:
         case StringParsingState(seen_opening_quote=True, seen_closing_quote=False, require_opening_quote=True):
             allowed -= CONTROLS
         case ObjectParsingState(current_stage=ObjectParsingStage.PARSING_KEY_OR_END, existing_keys=keys) if keys:
-            allowed.discard("}")  # it stands after a comma
+            allowed.discard("}")  # it would follow a comma
     return frozenset(allowed)
 
 
 def _of_either(parsers: Sequence[CharacterLevelParser]) -> frozenset[str]:
     found = frozenset[str]().union(*map(legal, parsers))
-    # each string would put a parser of its own for the rest of an escape on the one stack they share
+    # each string would push its own parser for the rest of an escape onto the stack that they share
     strings = [parser for parser in parsers if isinstance(parser, StringParsingState) and BACKSLASH in legal(parser)]
     return found - {BACKSLASH} if len(strings) > 1 else found
 
 
 def read(parser: CharacterLevelParser, character: str) -> CharacterLevelParser:
-    """`parser` after `character`, which is legal."""
+    """Return `parser` after the legal `character`."""
     if isinstance(parser, UnionParser):
         after = [read(part, character) for part in parser.parsers if character in legal(part)]
         return after[0] if len(after) == 1 else UnionParser(after)
@@ -123,7 +123,7 @@ def read(parser: CharacterLevelParser, character: str) -> CharacterLevelParser:
 
 
 def _with_blank(parser: CharacterLevelParser, blank: str) -> CharacterLevelParser:
-    """`parser` after a blank that a string begins with, which it takes for one before the string."""
+    """Return `parser` after a blank at the beginning of a string, which it mistakes for one before the string."""
     match parser:
         case UnionParser(parsers=parsers):
             return UnionParser([_with_blank(part, blank) for part in parsers])
@@ -139,7 +139,8 @@ def _with_blank(parser: CharacterLevelParser, blank: str) -> CharacterLevelParse
 
 
 def _count_once(parser: CharacterLevelParser) -> None:
-    """An item that ends by itself, as ``true`` does and ``1`` does not, is counted there, and again at its comma."""
+    """Undo the second count of an item that ends by itself (``true`` does, ``1`` does not): it is counted at its end,
+    and again at its comma."""
     parsers = parser.parsers if isinstance(parser, UnionParser) else [parser]
     lists = {id(part.object_stack[-2]): part.object_stack[-2] for part in parsers}
     for counted in lists.values():
@@ -163,8 +164,8 @@ def can_end(parser: CharacterLevelParser) -> bool:
 
 
 def legal_tokens(language: Language, place: Place, tokens: JsonTokens) -> Iterator[Ids]:
-    """Ids of the tokens that are legal at `place`. Inside a string that anything may stand in, only what a token has
-    after its plain characters is tried."""
+    """Yield the ids of the tokens that are legal at `place`. Inside a string without restrictions, only the part of a
+    token after its plain characters is tried."""
     if place.pending:
         yield from tokens.begun.legal(language, place)
         return
@@ -187,7 +188,7 @@ def legal_tokens(language: Language, place: Place, tokens: JsonTokens) -> Iterat
 
 
 def _free_string(parser: CharacterLevelParser) -> StringParsingState | None:
-    """The string `parser` is in, if nothing but its length matters."""
+    """Return the string that `parser` is in, if it is restricted only by its length."""
     if not isinstance(parser, JsonSchemaParser) or not parser.object_stack:
         return None
     top = parser.object_stack[-1]

@@ -1,7 +1,7 @@
 """lm-format-enforcer's parsers under guideway's contract.
 
 Its own `TokenEnforcer` is not used: it keeps a state for every prefix of an output, allows stop tokens where it failed,
-and takes any token it is offered.
+and accepts any token.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 MASK_NBYTES = 500
-"""Bytes of the key that a mask is kept under, about."""
+"""Bytes of a cached mask's key, about."""
 MAX_MASKS = 1024
-"""Masks a pattern keeps; 16 MB with a vocabulary of 131072 tokens."""
+"""Maximum cached masks of a pattern; 16 MB with a vocabulary of 131072 tokens."""
 
 
 class LmfeCompiled(CompiledGrammar):
-    """A language with the search for the tokens that are legal at a place of it."""
+    """A language, with the search for the tokens that are legal at a place in it."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class LmfeCompiled(CompiledGrammar):
         self.language = language
         self.vocabulary = vocabulary
         self.rule = rule
-        """The rule of how JSON is written, where the output is JSON."""
+        """The rule for writing JSON, if the output is JSON."""
         if rule is not None:
             rule.prepare()
         self._legal = legal
@@ -55,12 +55,12 @@ class LmfeCompiled(CompiledGrammar):
 
     @property
     def nbytes(self) -> int:
-        masks = list(self._masks.values())  # at once, as other threads add to them
+        masks = list(self._masks.values())  # a copy, as other threads add to them
         return self._nbytes + sum(MASK_NBYTES + mask.nbytes for mask in masks)
 
     def mask(self, place: Place) -> NDArray[np.int32]:
-        """The legal tokens at `place`, without stop tokens."""
-        state = place.parser.cache_key()  # of a pattern; other places do not come again
+        """Return the legal tokens at `place`, without stop tokens."""
+        state = place.parser.cache_key()  # of a pattern; other places do not recur
         mask = None if state is None else self._masks.get((state, place.pending))
         if mask is not None:
             return mask
@@ -75,8 +75,8 @@ class LmfeCompiled(CompiledGrammar):
 
 
 class LmfeMatcher(Matcher):
-    """The places a sequence went through, one more than tokens; None after a stop token. The mask of the last one is
-    kept. `cursors` are where in JSON they are, if there is a rule."""
+    """A matcher that keeps the place before the output and after each token, None after a stop token, and the mask of
+    the last place. `cursors` are the same places in JSON, if there is a rule."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""The place where a text stands: a parser of lm-format-enforcer's, and the bytes of a character that has begun.
+"""The place after a text: a parser of lm-format-enforcer's, and the bytes of an incomplete character.
 
-lm-format-enforcer reads characters, and knows but those of its alphabet. Here its alphabet is ASCII, the characters the
-constraint names, and one that stands for all others (`Language.other`); so every character can be read, whether a token
-holds it whole or in part, and the alphabet stays small.
+lm-format-enforcer reads only characters of its alphabet. Here its alphabet is ASCII, the characters that the constraint
+names, and one for all others (`Language.other`). So it can read every character, in one token or across several, and
+the alphabet stays small.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ FIRST_PRIVATE = 0xE000
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A state; parsers do not change."""
+    """A state of the search. Parsers are immutable."""
 
     parser: Any
     pending: bytes = b""
 
 
 class Language:
-    """The operations by which parsers are asked and moved on: `legal` gives the characters a parser may read, `can_end`
-    whether the text may end there, `read` the parser after a legal character. `named` are the characters the constraint
-    names."""
+    """The operations on parsers: `legal` returns the characters that a parser may read, `can_end` whether the text may
+    end there, and `read` the parser after a legal character. `named` are the characters that the constraint names."""
 
     def __init__(
         self,
@@ -43,11 +42,11 @@ class Language:
         self.legal = legal
         self.can_end = can_end
         self.read = read
-        # parsers of one grammar write to an object they share
+        # parsers of one grammar write to a shared object
         self.lock = threading.RLock()
 
     def step(self, place: Place, byte: int) -> Place | None:
-        """The place after `byte`; None if it is not legal."""
+        """Return the place after `byte`; None if it is not legal."""
         if byte < 0x80:
             return None if place.pending else self._read(place.parser, chr(byte))
         pending = place.pending + bytes([byte])
@@ -65,7 +64,7 @@ class Language:
         return None
 
     def walk(self, place: Place, text: bytes) -> Place | None:
-        """The place after all of `text`; None if it is not legal."""
+        """Return the place after all of `text`; None if it is not legal."""
         found: Place | None = place
         for byte in text:
             if found is None:
@@ -81,14 +80,14 @@ class Language:
 
 
 def other_than(named: Iterable[str]) -> str:
-    """A character that is not named."""
+    """Return a character that is not in `named`."""
     taken = set(named)
     return next(chr(code) for code in range(FIRST_PRIVATE, 0x110000) if chr(code) not in taken)
 
 
 @lru_cache(maxsize=4096)
 def decoded(text: bytes) -> str | None:
-    """The one character `text` is, ``""`` if it is the beginning of one, None if it is neither."""
+    """Return the one character that `text` encodes, ``""`` if it begins one, None otherwise."""
     try:
         return text.decode()
     except UnicodeDecodeError:
@@ -97,11 +96,11 @@ def decoded(text: bytes) -> str | None:
 
 @lru_cache(maxsize=4096)
 def span(begun: bytes) -> range:
-    """The code points whose UTF-8 begins with `begun`, which is no whole character."""
+    """Return the code points whose UTF-8 begins with `begun`, an incomplete character."""
     low, high = (_completed(begun, byte) for byte in (0x80, 0xBF))
     least = {2: 0x80, 3: 0x800, 4: 0x10000}[len(low)]
     found = range(max(_code(low), least), min(_code(high), 0x10FFFF) + 1)
-    if begun[:1] == b"\xed":  # surrogates are no characters
+    if begun[:1] == b"\xed":  # surrogates are not characters
         found = range(found.start, min(found.stop, 0xD800))
     is_utf8 = 0xC2 <= begun[0] < 0xF5 and all(0x80 <= byte < 0xC0 for byte in begun[1:])
     return found if is_utf8 and len(begun) < len(low) else range(0)

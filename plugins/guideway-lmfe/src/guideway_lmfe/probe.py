@@ -1,4 +1,4 @@
-"""Write what the installed lm-format-enforcer enforces into the plugin: ``python -m guideway_lmfe.probe``."""
+"""Write the table of keywords that the installed lm-format-enforcer enforces: ``python -m guideway_lmfe.probe``."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from lmformatenforcer.regexparser import RegexParser  # type: ignore[import-unty
 from guideway_lmfe.places import Language, other_than
 
 MAX_CALLS = 500_000
-"""Calls of functions while one pattern compiles, about a second."""
+"""Maximum function calls while one pattern compiles, about a second."""
 MAX_REPETITIONS = 1_000
 MAX_LENGTH = 100_000
 LACKING = frozenset({"anchor", "backreference", "boundary", "lookaround", "property"})
@@ -34,7 +34,7 @@ class _TooMuch(Exception):
 
 
 def regex_parser(pattern: str) -> RegexParser:
-    """lm-format-enforcer's parser of `pattern`. Raises `InvalidGrammar` and `UnsupportedGrammar`."""
+    """Return lm-format-enforcer's parser of `pattern`. Raises `InvalidGrammar` and `UnsupportedGrammar`."""
     for detail in sorted(pattern_details(pattern) & LACKING):
         raise UnsupportedGrammar(f"lm-format-enforcer has no {detail} in patterns", feature=f"regex:{detail}")
     counts = [int(count[:9]) for found in _COUNT.finditer(pattern) for count in found.groups() if count]
@@ -56,7 +56,7 @@ def regex_parser(pattern: str) -> RegexParser:
 
 
 def regex_language(pattern: str) -> Language:
-    """Texts that match `pattern` as a whole."""
+    """Return the language of texts that match `pattern` as a whole."""
     pattern = _spelled_out(pattern)
     if not _has_alternatives(pattern):
         pattern = pattern.removeprefix("^")
@@ -72,14 +72,15 @@ def regex_language(pattern: str) -> Language:
 
 
 def _spelled_out(pattern: str) -> str:
-    """`pattern` with Python's characters, but that ``\\w`` takes those of ASCII alone: all others are too many here."""
+    """Spell out the classes of `pattern` as Python reads them, except ``\\w``: ASCII only, as all others are too
+    many."""
     if any("\\W" in piece or (piece.startswith("[^") and "\\w" in piece) for piece in pieces(pattern)):
         raise UnsupportedGrammar("lm-format-enforcer has no class of so many characters", feature="regex:\\W")
     return spelled_out(pattern, {**python(), "w": ECMA["w"]})
 
 
 def _has_alternatives(pattern: str) -> bool:
-    """Return whether a ``|`` stands outside all groups and classes; an anchor then belongs to one side of it."""
+    """Return whether there is a ``|`` outside all groups and classes; an anchor then belongs to one side of it."""
     depth = 0
     for character in _HIDDEN.sub("", pattern):
         depth += (character == "(") - (character == ")")
@@ -89,7 +90,7 @@ def _has_alternatives(pattern: str) -> bool:
 
 
 class _States:
-    """The characters of each state that lead to an end; lm-format-enforcer allows others too."""
+    """The characters of each state that lead to an end; lm-format-enforcer would allow others too."""
 
     def __init__(self, parser: RegexParser) -> None:
         self._automaton = parser.context.pattern
@@ -120,7 +121,7 @@ class _States:
 
 
 def choice_language(choices: Sequence[str]) -> Language:
-    """Exactly one of `choices`."""
+    """Return the language of exactly `choices`."""
     named = {character for choice in choices for character in choice if ord(character) > 127}
 
     def legal(parser: Any) -> frozenset[str]:
@@ -130,8 +131,8 @@ def choice_language(choices: Sequence[str]) -> Language:
 
 
 def bounded(work: Callable[[], Result], max_calls: int) -> Result:
-    """Return what `work` returns. It is pure Python without a bound of its own, so its calls are counted, and it is
-    given up after `max_calls`; the same work ends the same way on every machine."""
+    """Return the result of `work`; raise `_TooMuch` after `max_calls` function calls. `work` is pure Python without a
+    bound of its own; unlike time, its calls are the same on every machine."""
     num_calls = 0
 
     def count(_frame: FrameType, _event: str, _arg: object) -> None:

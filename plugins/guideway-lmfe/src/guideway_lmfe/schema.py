@@ -1,7 +1,7 @@
-"""A JSON Schema in the words lm-format-enforcer understands.
+"""JSON Schemas rewritten for lm-format-enforcer.
 
-It looks at one keyword of a schema, and fails while it decodes, or worse goes on, where it does not know the rest. So a
-schema is rewritten to what it knows; what it would only notice on the way is refused.
+It reads one keyword of a schema; keywords that it does not know make it fail while it decodes, or worse, are ignored.
+So a schema is rewritten with the keywords that it knows, and refused where it would fail later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from guideway.api import InvalidGrammar, UnsupportedGrammar
 from guideway.json_schema import Schema
 
 MAX_DEPTH = 64
-"""The greatest depth of schemas inside schemas, references not followed."""
+"""Maximum depth of schemas inside schemas, references not followed."""
 TYPES = ("string", "number", "boolean", "null", "object", "array")
 ANYTHING = {"anyOf": [{"type": name} for name in TYPES]}
 CONTAINERS = ("$defs", "definitions")
@@ -26,7 +26,7 @@ _KEPT = {
 
 
 def rewritten(schema: Schema) -> dict[str, Any]:
-    """A checked schema as lm-format-enforcer should see it."""
+    """Rewrite a checked schema for lm-format-enforcer."""
     new = dict(_one(schema, 0))
     if not isinstance(schema, Mapping):
         return new
@@ -41,14 +41,14 @@ def rewritten(schema: Schema) -> dict[str, Any]:
 
 
 def patterns(new: Mapping[str, Any]) -> Iterator[str]:
-    """Every ``pattern`` of a rewritten schema, as lm-format-enforcer looks it up."""
+    """Yield every ``pattern`` of a rewritten schema, as lm-format-enforcer looks it up."""
     for node in _schemas(new):
         if "pattern" in node:
             yield node["pattern"].removeprefix("^").removesuffix("$")
 
 
 def _schemas(new: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A rewritten schema and all in it; not the mappings from names to schemas, where any name may stand."""
+    """Yield a rewritten schema and its subschemas, but not the mappings from names to schemas, whose names are free."""
     pending = [new]
     while pending:
         node = pending.pop()
@@ -92,7 +92,7 @@ def _of_type(kind: str, schema: Mapping[str, Any], depth: int) -> dict[str, Any]
     new |= {keyword: schema[keyword] for keyword in _KEPT.get(kind, ()) if keyword in schema}
     if kind == "string":
         _check_string(new)
-        if new.get("pattern", "?") in ("", "^", "$", "^$"):  # which lm-format-enforcer would not look at
+        if new.get("pattern", "?") in ("", "^", "$", "^$"):  # lm-format-enforcer would ignore these
             return {"type": "string", "enum": [""]} if new["pattern"] == "^$" else {"type": "string"}
     elif kind == "array":
         if new.get("maxItems") == 0 or new.get("minItems", 0) > new.get("maxItems", new.get("minItems", 0)):
@@ -131,7 +131,7 @@ def _check_string(new: Mapping[str, Any]) -> None:
 
 
 def _values(values: list[Any]) -> dict[str, Any]:
-    """One of some values: strings and numbers by themselves, the others as types."""
+    """Return a schema of some values: strings and numbers as they are, other values by their types."""
     branches: list[dict[str, Any]] = []
     strings = [value for value in values if isinstance(value, str)]
     for value in strings:
@@ -169,7 +169,7 @@ def _check_references(new: Mapping[str, Any], container: str = "") -> None:
 
 
 def _check_ends(name: str, targets: Mapping[str, Any]) -> None:
-    """Refuse a schema that refers to itself without anything to read on the way."""
+    """Refuse a schema that refers to itself without reading anything in between."""
     pending, seen = [targets[name]], {name}
     while pending:
         node = pending.pop()
@@ -183,7 +183,7 @@ def _check_ends(name: str, targets: Mapping[str, Any]) -> None:
 
 
 def _check_arrays(new: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
-    """Refuse a choice between arrays, which lm-format-enforcer would mix."""
+    """Refuse a choice between arrays, which lm-format-enforcer would mix up."""
     for node in _schemas(new):
         if "anyOf" not in node:
             continue

@@ -34,16 +34,16 @@ from guideway_lmfe.tokens import JsonTokens
 class Options:
     """The settings of an operator under ``[grammar.lmfe]``."""
 
-    """None of its own."""
+    """There are none."""
 
 
 BASE_NBYTES = 1 << 16
 NBYTES_PER_CHARACTER = 200
-"""The bytes for each character of a constraint's text, taken by objects of Python."""
+"""Bytes of Python objects for each character of a constraint's text."""
 
 
 class Strategy(GrammarStrategy):
-    """The tokens sorted once; grammars hold parsers only."""
+    """A grammar strategy that sorts the tokens once; its grammars contain only parsers."""
 
     contract: ClassVar[str] = "1.0"
     name: ClassVar[str] = "lmfe"
@@ -80,7 +80,7 @@ class Strategy(GrammarStrategy):
             self.vocabulary,
             lambda place: find(language, place, tokens) if find else tokens.all.legal(language, place),
             BASE_NBYTES + NBYTES_PER_CHARACTER * len(constraint.source()),
-            None if constraint.spacing is None else self._rules[constraint.spacing],  # of any white space it allows
+            None if constraint.spacing is None else self._rules[constraint.spacing],  # parsers allow any white space
         )
         if not language.ends(language.start) and not compiled.mask(language.start).any():
             raise InvalidGrammar("no text of this vocabulary matches the constraint")
@@ -104,5 +104,5 @@ class Strategy(GrammarStrategy):
 SUPPORT = SupportTable(
     "lm-format-enforcer", "guideway_lmfe", lambda: probe_holders_apart(Strategy(byte_vocabulary(), {}))
 )
-"""The keywords that the installed lm-format-enforcer enforces: a table per version, by ``python -m
+"""The keywords that the installed lm-format-enforcer enforces: one table per version, written by ``python -m
 guideway_lmfe.probe``."""

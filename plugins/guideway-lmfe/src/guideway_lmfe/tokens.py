@@ -1,4 +1,4 @@
-"""The tokens of a vocabulary in an order in which what begins alike is tried once."""
+"""The tokens of a vocabulary, sorted so that common prefixes are tried once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ids = NDArray[np.int64]
 
 
 class Tokens:
-    """Texts with the ids of the tokens that have them."""
+    """Texts, each with the ids of the tokens that have it."""
 
     def __init__(self, texts: Iterable[tuple[bytes, int]]) -> None:
         ids: dict[bytes, list[int]] = defaultdict(list)
@@ -26,9 +26,9 @@ class Tokens:
         self.ids: Sequence[Ids] = [np.array(ids[text], dtype=np.int64) for text in self.texts]
 
     def legal(self, language: Language, place: Place) -> Iterator[Ids]:
-        """Ids of the texts that are legal at `place`."""
+        """Yield the ids of the texts that are legal at `place`."""
         texts, i, before = self.texts, 0, b""
-        places = [place]  # after each byte of what begins alike
+        places = [place]  # after each byte of the common prefix
         while i < len(texts):
             text = texts[i]
             depth = 0
@@ -47,13 +47,13 @@ class Tokens:
             before = text
 
     def _past(self, prefix: bytes, i: int) -> int:
-        """The first text from `i` on that does not begin with `prefix`."""
+        """Return the index of the first text from `i` that does not begin with `prefix`."""
         stem = prefix.rstrip(b"\xff")
         return bisect_left(self.texts, stem[:-1] + bytes([stem[-1] + 1]), i) if stem else len(self.texts)
 
 
 class JsonTokens:
-    """All tokens, and those that can stand inside a JSON string by how many plain characters they begin with."""
+    """All tokens, and the tokens for the inside of JSON strings by the number of plain characters they begin with."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         texts = [(token, i) for i, token in enumerate(vocabulary.tokens) if token]
@@ -65,7 +65,7 @@ class JsonTokens:
             cut = next((at for at, byte in enumerate(token) if byte < 32 or byte in b'"\\'), len(token))
             count = count_characters(token[:cut], complete=cut < len(token))
             if count is None:
-                continue  # not UTF-8, or no beginning of it
+                continue  # not UTF-8, nor the beginning of it
             if cut == len(token):
                 plain[count].append(token_id)
             elif token[cut] >= 32:
@@ -77,8 +77,7 @@ class JsonTokens:
 
 
 def count_characters(text: bytes, *, complete: bool) -> int | None:
-    """Count the characters of `text`, one that is only begun included unless all must be `complete`; None where it is
-    not UTF-8."""
+    """Count the characters of `text`, including an incomplete last one unless `complete`; None if it is not UTF-8."""
     try:
         return len(text.decode())
     except UnicodeDecodeError as error:
