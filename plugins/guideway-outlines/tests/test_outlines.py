@@ -1,4 +1,4 @@
-"""Peculiarities of outlines: the support table, repairs of what outlines-core gets wrong, sizes, types and terms."""
+"""Peculiarities of outlines: support table, corrections of outlines-core, sizes, types and terms."""
 
 from __future__ import annotations
 

@@ -20,12 +20,12 @@ def guideway_grammar_strategy() -> type[GrammarStrategy]:
 
 
 def constraint(output_type: Any, *, strategy: str | None = None) -> Constraint:
-    """Make a guideway constraint of what `outlines` takes as an output type: a regex term, a type of
-    ``outlines.types``, a Pydantic model, a dataclass, a ``Literal``, an ``Enum`` and so on. `strategy` is
-    `Constraint.strategy`; with None any configured strategy may serve it.
+    """Make a guideway constraint of an output type of `outlines`: a regex term, a type of ``outlines.types``, a
+    Pydantic model, a dataclass, a ``Literal``, an ``Enum`` and so on. `strategy` is `Constraint.strategy`; with None
+    any configured strategy may serve it.
 
-    Raises `InvalidGrammar` for what outlines does not take as an output type, `UnsupportedGrammar` for a schema with a
-    ``whitespace_pattern`` (`JsonSchema.whitespace` is a word), `PluginUnavailable` where `outlines` is not installed.
+    Raises `InvalidGrammar` if outlines does not accept `output_type`, `UnsupportedGrammar` for a schema with a
+    ``whitespace_pattern`` (`JsonSchema.whitespace` is a word), `PluginUnavailable` if `outlines` is not installed.
     """
     from guideway_outlines.terms import to_constraint
 

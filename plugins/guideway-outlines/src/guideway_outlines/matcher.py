@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_MASKS = 1024
-"""Masks a grammar keeps; 16 MB with a vocabulary of 131072 tokens."""
+"""Maximum cached masks of a grammar; 16 MB with a vocabulary of 131072 tokens."""
 BYTES_PER_SERIALIZED_BYTE = 3
-"""Hash tables in memory, against their entries in a row."""
+"""Size of the hash tables in memory relative to their serialized entries."""
 
 
 class OutlinesCompiled(CompiledGrammar):
-    """An index: the legal tokens of every state with the state each leads to. States are numbers, and nothing in it
-    changes but the masks it keeps; so matchers share it."""
+    """An index: the legal tokens of every state, with the state that each leads to. States are numbers. The index is
+    immutable except for its cache of masks, so matchers share it."""
 
     def __init__(self, index: Index, start: int, num_tokens: int, serialized: bytes, rule: WritingRule | None) -> None:
         self.index = index
@@ -31,7 +31,7 @@ class OutlinesCompiled(CompiledGrammar):
         self.finals = frozenset(index.get_final_states())
         self.num_tokens = num_tokens
         self.rule = rule
-        """The rule of how JSON is written, where the output is JSON."""
+        """The rule for writing JSON, if the output is JSON."""
         if rule is not None:
             rule.prepare()
         self._serialized_nbytes = len(serialized)
@@ -43,7 +43,7 @@ class OutlinesCompiled(CompiledGrammar):
     @property
     def nbytes(self) -> int:
         each = 4 * num_words(self.num_tokens)
-        # before any is kept, as many as its index may need, which has an entry for each legal token of each state
+        # before masks are cached, count as many as the index may need: it has an entry per legal token and state
         masks = max(len(self._masks) * each, min(MAX_MASKS * each, self._serialized_nbytes))
         return self._serialized_nbytes * BYTES_PER_SERIALIZED_BYTE + masks
 
@@ -52,12 +52,12 @@ class OutlinesCompiled(CompiledGrammar):
         return head.encode() + b"\n" + bytes(self.index.__reduce__()[1][0])
 
     def mask(self, state: int) -> NDArray[np.int32]:
-        """The legal tokens of `state`, without stop tokens."""
+        """Return the legal tokens of `state`, without stop tokens."""
         mask = self._masks.get(state)
         if mask is None:
             legal = np.array(self.index.get_allowed_tokens(state) or (), dtype=np.int64)
             bits = np.zeros(num_words(self.num_tokens) * 32, dtype=np.uint8)
-            bits[legal[legal < self.num_tokens]] = 1  # the rest are the plugin's own
+            bits[legal[legal < self.num_tokens]] = 1  # larger ids are the plugin's own tokens
             mask = np.packbits(bits, bitorder="little").view("<i4").astype(np.int32)
             if len(self._masks) >= MAX_MASKS:
                 self._masks.clear()
@@ -66,8 +66,8 @@ class OutlinesCompiled(CompiledGrammar):
 
 
 class OutlinesMatcher(Matcher):
-    """The states a sequence went through, one more than tokens; -1 after a stop token, which outlines-core never
-    sees. `cursors` are where in JSON they are, if there is a rule."""
+    """A matcher that keeps the state before the output and after each token, -1 after a stop token, which outlines-core
+    never gets. `cursors` are the same places in JSON, if there is a rule."""
 
     def __init__(
         self, compiled: OutlinesCompiled, stop_token_ids: frozenset[int], states: list[int], cursors: list[JsonCursor]

@@ -1,4 +1,4 @@
-"""Write what the installed outlines-core enforces into the plugin: ``python -m guideway_outlines.probe``."""
+"""Write the table of keywords that the installed outlines-core enforces: ``python -m guideway_outlines.probe``."""
 
 from __future__ import annotations
 

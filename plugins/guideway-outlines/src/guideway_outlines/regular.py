@@ -1,5 +1,5 @@
-"""Regular expressions, read once: what reaches outlines-core is written anew from the tree, so that no syntax of its
-own can change the meaning, and its size is known before it compiles (`guideway_outlines.size`).
+"""Regular expressions. They are parsed here and written again from the tree for outlines-core, so that its own syntax
+cannot change the meaning, and their size is known before they are compiled (`guideway_outlines.size`).
 
 The dialect is what Rust, Python and ECMAScript agree on: literals, ``.`` (anything but a line feed), classes, groups,
 ``|``, ``* + ? {m} {m,} {m,n}`` (also lazy, which changes nothing where the whole text must match), and ``^`` and ``$``
@@ -16,38 +16,38 @@ from typing import NoReturn, TypeAlias
 from guideway.api import InvalidGrammar, UnsupportedGrammar, excerpt
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
-"""Code points, as sorted inclusive ranges that do not touch."""
+"""Code points, as sorted inclusive ranges that neither overlap nor touch."""
 
 MAX_LENGTH = 200_000
-"""Characters of a pattern; the one of a JSON Schema is longer than the schema."""
+"""Maximum characters of a pattern; the pattern of a JSON Schema is longer than the schema."""
 MAX_DEPTH = 100
-"""The greatest depth of groups inside groups; Rust's own limit is 250."""
+"""Maximum depth of groups inside groups; Rust's own limit is 250."""
 
 
 @dataclass(frozen=True, slots=True)
 class One:
-    """One character out of `ranges`; out of none: nothing matches."""
+    """One character out of `ranges`; without ranges nothing matches."""
 
     ranges: Ranges
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One after the other; of none: the empty text."""
+    """Parts in sequence; without parts the empty text."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """One of them."""
+    """An alternative of parts."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """`part` at least `low` and at most `high` times; None: without end."""
+    """`part` repeated `low` to `high` times; None: without end."""
 
     part: Node
     low: int
@@ -62,7 +62,7 @@ _SCALARS: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))
 
 
 def union(*many: Ranges) -> Ranges:
-    """Code points in any of them."""
+    """Return the code points in any of `many`."""
     merged: list[tuple[int, int]] = []
     for low, high in sorted(pair for ranges in many for pair in ranges):
         if merged and low <= merged[-1][1] + 1:
@@ -73,13 +73,13 @@ def union(*many: Ranges) -> Ranges:
 
 
 def intersection(first: Ranges, second: Ranges) -> Ranges:
-    """Code points in both."""
+    """Return the code points in both."""
     pairs = ((max(a, c), min(b, d)) for a, b in first for c, d in second)
     return union(tuple((low, high) for low, high in pairs if low <= high))
 
 
 def complement(ranges: Ranges) -> Ranges:
-    """All code points but those, without surrogates."""
+    """Return all other code points, without surrogates."""
     kept, start = [], 0
     for low, high in ranges:
         if low > start:
@@ -91,14 +91,15 @@ def complement(ranges: Ranges) -> Ranges:
 
 
 def literal(text: str) -> Node:
-    """Exactly `text`."""
+    """Return a node that matches exactly `text`."""
     return Sequence(tuple(One(((ord(c), ord(c)),)) for c in text))
 
 
 def parse(pattern: str, *, search: bool = False) -> Node:
-    """`pattern` as a whole; with `search`, any text that has a match in it, as JSON Schema's ``pattern`` wants it.
+    """Parse `pattern` for a match of the whole text; with `search`, for a match anywhere in it, as in JSON Schema.
 
-    Raises `InvalidGrammar` for what is no regular expression and `UnsupportedGrammar` for what the dialect lacks.
+    Raises `InvalidGrammar` for an invalid regular expression and `UnsupportedGrammar` for syntax that the dialect
+    lacks.
     """
     if len(pattern) > MAX_LENGTH:
         unsupported(f"a pattern may have {MAX_LENGTH} characters, not {len(pattern)}", "size")
@@ -113,7 +114,7 @@ def parse(pattern: str, *, search: bool = False) -> Node:
 
 
 def in_json(node: Node) -> Node:
-    """`node` over characters as a string of JSON writes them: plain where JSON allows it, else escaped."""
+    """Return `node` over characters as they are written in a JSON string: plain where JSON allows it, else escaped."""
     match node:
         case One(ranges):
             plain = intersection(ranges, _PLAIN_IN_JSON)
@@ -129,7 +130,7 @@ def in_json(node: Node) -> Node:
 
 
 def simplified(node: Node) -> Node:
-    """`node` without parts that cannot match; `NEVER` if nothing can."""
+    """Return `node` without parts that cannot match; `NEVER` if nothing can."""
     match node:
         case One():
             return node
@@ -147,7 +148,7 @@ def simplified(node: Node) -> Node:
 
 
 def to_rust(node: Node) -> str:
-    """A simplified `node` in the syntax of Rust's regex crate."""
+    """Write a simplified `node` in the syntax of Rust's regex crate."""
     match node:
         case One(ranges):
             return _rust_class(ranges)
@@ -359,7 +360,7 @@ def _is_one(ranges: Ranges) -> bool:
 
 
 def _has_alternatives(pattern: str) -> bool:
-    """Return whether a ``|`` stands outside all groups and classes."""
+    """Return whether there is a ``|`` outside all groups and classes."""
     depth = 0
     in_class = escaped = False
     for i, character in enumerate(pattern):

@@ -1,8 +1,8 @@
-"""A JSON Schema as a pattern.
+"""JSON Schemas as patterns.
 
-outlines-core writes the pattern. What it would write wrong is put right in the schema first, or refused: a
-``pattern`` or ``format`` that lets quotes and line feeds into a JSON string as they are, names of properties that need
-an escape, ``allOf``, of which it would write all branches one after the other.
+outlines-core writes the pattern. Where that would be wrong, the schema is corrected first, or refused: a ``pattern`` or
+``format`` that allows unescaped quotes and line feeds in a JSON string, names of properties that need an escape, and
+``allOf``, whose branches it would write one after the other.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from outlines_core import json_schema  # type: ignore[import-untyped]
 from guideway_outlines.regular import MAX_LENGTH, Node, in_json, parse, simplified, to_rust
 
 MAX_DEPTH = 40
-"""The greatest depth of schemas inside schemas, references followed."""
+"""Maximum depth of schemas inside schemas, references followed."""
 CHARACTERS_OF_ANY = 7_000
-"""The characters that outlines-core writes for an object or array of anything."""
+"""Characters that outlines-core writes for an object or array of anything."""
 
 
 def to_node(schema: Schema, whitespace: str) -> Node:
-    """A checked schema, with the pattern `whitespace` between JSON tokens."""
+    """Return the pattern of a checked schema, with the pattern `whitespace` between JSON tokens."""
     if not isinstance(schema, Mapping):
         _refuse("outlines does not compile the schema `true`", "true")
     _check_size(schema)
@@ -42,11 +42,11 @@ def to_node(schema: Schema, whitespace: str) -> Node:
 
 
 def _repaired(schema: Any) -> Any:
-    """A copy of a subschema that outlines-core gets right."""
+    """Return a copy of a subschema that outlines-core compiles correctly."""
     if not isinstance(schema, Mapping):
         return schema
     if not schema:
-        return {"anyOf": [{}]}  # by itself its alternatives would have no group around them
+        return {"anyOf": [{}]}  # `{}` alone would be alternatives without a group around them
     if "const" in schema or "enum" in schema:
         return _values(schema)
     new = _of_its_type(schema)
@@ -76,7 +76,7 @@ def _repaired(schema: Any) -> Any:
 
 
 def _of_its_type(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy without the keywords that say nothing of its ``type``. outlines-core would look at some of them first."""
+    """Return a copy without the keywords of other types than its ``type``, some of which outlines-core would prefer."""
     types = schema.get("type", tuple(_SAY))
     types = [types] if isinstance(types, str) else types
     others = {name for kind, names in _SAY.items() if kind not in types for name in names}
@@ -92,8 +92,8 @@ _SAY = {
 
 
 def _values(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of ``const`` or ``enum`` that the other keywords beside them allow, a ``$ref`` aside. outlines-core
-    would look at some of those instead."""
+    """Return the schema of the values of ``const`` or ``enum`` that its other keywords allow, except ``$ref``.
+    outlines-core would read some of those keywords instead."""
     values = [schema["const"]] if "const" in schema else schema["enum"]
     plain = {name: value for name, value in schema.items() if name in ASSERTING}
     if any(_refers(value) for name, value in plain.items() if name not in ("const", "enum")):
@@ -104,7 +104,7 @@ def _values(schema: Mapping[str, Any]) -> dict[str, Any]:
     try:
         validator = dialect(with_python_patterns(plain)[0])
         kept = [value for value in values if validator.is_valid(value)]
-    except Exception as error:  # such as a pattern that Python does not read
+    except Exception as error:  # such as a pattern that Python cannot compile
         raise UnsupportedGrammar(
             f"outlines does not compile `enum` or `const` beside an uncheckable keyword: {error}",
             feature="enum",
@@ -118,7 +118,7 @@ ASSERTING = frozenset({"type", "then", "else", *KEYWORDS}) - {"$ref", "$dynamicR
 
 
 def _refers(value: Any) -> bool:
-    """Return whether there is a reference in it, or what looks like one."""
+    """Return whether `value` contains a reference, or anything that looks like one."""
     return '"$' in json.dumps(value)
 
 
@@ -128,13 +128,13 @@ def _in_string(pattern: str, *, search: bool) -> str:
 
 
 def _escaped(name: str) -> str:
-    """A property's name as it stands between quotes."""
+    """Return a property's name as written between quotes."""
     return json.dumps(name, ensure_ascii=False)[1:-1]
 
 
 def _check_size(schema: Mapping[str, Any]) -> None:
-    """Refuse a schema whose pattern would be too long. References are written out where they stand, items twice, and
-    optional properties once for each that could be the last."""
+    """Refuse a schema whose pattern would be too long. References are inlined, items are written twice, and optional
+    properties once for each property that could be the last."""
     sizes: dict[int, int] = {}
     entered: set[int] = set()
 
@@ -163,7 +163,7 @@ def _check_size(schema: Mapping[str, Any]) -> None:
 
 
 def _children(node: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
-    """The schemas written out inside `node`'s pattern, and how often."""
+    """Yield the schemas that are inlined in `node`'s pattern, and how often."""
     for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
         yield from ((1, child) for child in node.get(keyword, ()))
     types = node.get("type", ())

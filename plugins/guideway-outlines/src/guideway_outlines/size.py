@@ -1,8 +1,8 @@
-"""The size of outlines-core's index of a pattern, found without building it.
+"""The size of outlines-core's index of a pattern, computed without building it.
 
-outlines-core makes a deterministic automaton and then follows every token of the vocabulary from every state, with no
-bound on either. Here the automaton is made over characters, by sets of positions of the pattern (Glushkov), and given
-up as soon as it is too large.
+outlines-core builds a deterministic automaton and then follows every token of the vocabulary from every state, without
+bounds. Here the automaton is built over characters, from sets of positions in the pattern (Glushkov), and abandoned
+when it becomes too large.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from guideway_outlines.regular import Either, Node, One, Ranges, Repeat, unsuppo
 from guideway_outlines.regular import Sequence as Concatenation
 
 MAX_POSITIONS = 20_000
-"""Characters of a pattern with its repetitions written out."""
+"""Maximum characters of a pattern with its repetitions written out."""
 MAX_WORK = 1_000_000
-"""Elementary steps of the estimate, about a second."""
+"""Maximum elementary steps of the estimate, about a second."""
 STEPS_PER_ENTRY = 32
-"""Tokens that outlines-core can rule out at their first byte in the time it takes to store one that is legal."""
+"""Tokens that outlines-core can exclude by their first byte in the time it takes to store a legal one."""
 STATES_IN_CHARACTER = 8
-"""States inside the bytes of a character that is not ASCII, of a class that is not tiny."""
+"""States inside the bytes of a non-ASCII character, for a class that is not tiny."""
 
 
 def first_bytes(tokens: Sequence[bytes]) -> list[int]:
@@ -33,8 +33,8 @@ def first_bytes(tokens: Sequence[bytes]) -> list[int]:
 
 
 def check_size(node: Node, counts: Sequence[int], max_entries: int) -> None:
-    """Raise `UnsupportedGrammar` if the index of a simplified `node` would have more than `max_entries` entries: tokens
-    that are legal in a state, summed over all states. `counts` are those of `first_bytes`."""
+    """Raise `UnsupportedGrammar` if the index of a simplified `node` would have more than `max_entries` entries: legal
+    tokens of a state, summed over all states. `counts` is the result of `first_bytes`."""
     automaton = _Automaton(node)
     in_characters = sum(counts[0x80:])
     every_state = sum(counts) // STEPS_PER_ENTRY + 1
@@ -94,7 +94,7 @@ class _Automaton:
             part = self.build(node)
             self.link(part.last, part.first)
             return self.joined(iter((whole, _Part(part.empty or low == 0, part.first, part.last))))
-        # x{0,3} as (x(x(x)?)?)?, where each copy follows only the one before
+        # x{0,3} as (x(x(x)?)?)?, where each copy follows only the previous one
         before, reachable = whole.last, whole.empty
         for part in self.copies(node, high - low):
             self.link(before, part.first)
@@ -108,7 +108,7 @@ class _Automaton:
         for _ in range(count):
             part = self.build(node)
             yield part
-            if not part.first:  # the empty text is the same however often it is written
+            if not part.first:  # repeating the empty text changes nothing
                 return
 
     def joined(self, parts: Iterator[_Part]) -> _Part:
@@ -134,7 +134,7 @@ class _Automaton:
             mask ^= low
 
     def states(self) -> Iterator[Ranges]:
-        """The characters that are legal in each state, as it is found; not merged."""
+        """Yield the legal characters of each state when it is found; their ranges are not merged."""
         atoms = self.atoms()
         seen = {self.whole.first}
         pending = [self.whole.first]
@@ -150,13 +150,13 @@ class _Automaton:
             yield tuple(legal)
             for positions in matched:
                 state = _or(self.follow[position] for position in self.bits(positions))
-                # what tells two states apart is also whether they accept; that is one more state at most for each
+                # states also differ by whether they accept, which adds at most one state for each
                 if state not in seen:
                     seen.add(state)
                     pending.append(state)
 
     def atoms(self) -> list[tuple[int, int, int]]:
-        """Ranges of characters that no position tells apart, with the positions they match."""
+        """Return ranges of characters that every position treats alike, with the positions that they match."""
         by_ranges: dict[Ranges, int] = {}
         for position, ranges in enumerate(self.ranges):
             by_ranges[ranges] = by_ranges.get(ranges, 0) | 1 << position

@@ -39,22 +39,22 @@ class Options:
     """The settings of an operator under ``[grammar.outlines]``."""
 
     max_entries: int = 1 << 25
-    """Legal tokens of a grammar, summed over its states. The default takes up to five seconds and half a gigabyte."""
+    """Maximum legal tokens of a grammar, summed over its states. The default takes up to 5 s and half a gigabyte."""
 
 
 _ANY = r"[ \t\n\r]*"
-# Bounds would be written out in the index, 64 states for each place; so it has more, and a rule does the rest.
+# Bounds would take 64 states of the index at each place, so the index allows any white space, and a rule bounds it.
 _WHITESPACE: Mapping[Whitespace, str] = {"bounded": _ANY, "compact": "", "spaced": "[ ]?", "any": _ANY}
 
 START = "\x00"
-"""Stands before every pattern. outlines-core wants a pattern that begins alike wherever it stands, which one that may
-be empty and is anchored at its end does not; and without that anchor ``a|ab`` would match ``a`` only."""
+"""Prefix of every pattern. outlines-core needs patterns whose beginning does not depend on the context, unlike one that
+may be empty and is anchored at its end; and without that anchor ``a|ab`` would match only ``a``."""
 
 
 class Strategy(GrammarStrategy):
-    """One native vocabulary for all grammars.
+    """A grammar strategy with one native vocabulary for all grammars.
 
-    It holds two kinds of tokens more, with ids past the real ones: `START`; and every byte that is no token by itself,
+    The vocabulary has additional tokens, with ids past the real ones: `START`, and every byte that is not a token,
     because outlines-core refuses a grammar if any of its states has no legal token.
     """
 
@@ -139,5 +139,5 @@ SUPPORT = SupportTable(
     "guideway_outlines",
     lambda: probe_holders_apart(Strategy(byte_vocabulary(), {})),
 )
-"""The keywords that the installed outlines-core enforces: a table per version, by ``python -m
+"""The keywords that the installed outlines-core enforces: one table per version, written by ``python -m
 guideway_outlines.probe``."""

@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
 
 
 def to_constraint(output_type: Any, strategy: str | None) -> Constraint:
-    """See `guideway_outlines.constraint`."""
+    """Implement `guideway_outlines.constraint`."""
     try:
         term = dsl.python_types_to_terms(output_type)
         choices = _choices(term)
@@ -38,12 +38,12 @@ def to_constraint(output_type: Any, strategy: str | None) -> Constraint:
         return Regex(dsl.to_regex(term), strategy=strategy)
     except UnsupportedGrammar:
         raise
-    except Exception as error:  # of outlines, Pydantic, or the caller's own types
+    except Exception as error:  # from outlines, Pydantic, or the caller's own types
         raise InvalidGrammar(f"outlines does not take {output_type!r:.200} as an output type: {error}") from error
 
 
 def _choices(term: dsl.Term) -> list[str] | None:
-    """The strings a term stands for, if it is nothing but some."""
+    """Return the strings that a term is an alternative of; None for any other term."""
     match term:
         case dsl.String(value):
             return [value]
