@@ -1,4 +1,4 @@
-"""Peculiarities of xgrammar: the support table, its silences, structural tags."""
+"""Peculiarities of xgrammar: support table, silent errors, structural tags."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_supports_names_what_it_would_lose(strategy: GrammarStrategy) -> None:
     found = strategy.supports(JsonSchema({"type": "string", "pattern": "^a+$", "maxLength": 3}))
     assert found.unenforced == {"pattern+maxLength"} and not found.refused
     assert found.enforced == {"type", "pattern", "maxLength"}
-    # and that is the truth
+    # check that it really is unenforced
     compiled = strategy.compile(JsonSchema({"type": "string", "pattern": "^a+$", "maxLength": 3}))
     assert compiled.matcher(STOP).accept([strategy.vocabulary.tokens.index(b'"')]) == 1
 
@@ -248,7 +248,7 @@ def test_json_holds_no_raw_control_characters(make: Callable[..., GrammarStrateg
 
 
 FIRST_BYTES = {0xC2: 0x80, 0xDF: 0xBF, 0xE0: 0xA0, 0xED: 0x9F, 0xEE: 0x80, 0xF0: 0x90, 0xF3: 0xBF, 0xF4: 0x8F}
-"""First bytes of characters, and a byte that may follow each."""
+"""First bytes of characters, each with a byte that may follow it."""
 ANYTHING = [
     Regex("[^a]{1,40}"),
     Regex("(.|b)+"),

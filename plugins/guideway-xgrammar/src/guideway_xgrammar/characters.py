@@ -1,4 +1,4 @@
-"""Texts kept to UTF-8, where xgrammar's classes of characters are not."""
+"""A rule that restricts texts to UTF-8, which xgrammar's character classes do not."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 __all__ = ["CharacterRule"]
 
 _SECOND = {0xE0: rb"\x80-\x9f", 0xED: rb"\xa0-\xbf", 0xF0: rb"\x80-\x8f", 0xF4: rb"\x90-\xbf"}
-"""By the first byte of a character the later bytes that may not follow it, where there are some (Unicode, table 3-7).
-Bytes that begin a character are the library's to refuse."""
+"""For some first bytes of a character, the continuation bytes that may not follow (Unicode, table 3-7). xgrammar itself
+refuses bytes that cannot begin a character."""
 _WRONG = re.compile(b"|".join(re.escape(bytes((first,))) + b"[%s]" % second for first, second in _SECOND.items()))
 _WRONG_AFTER = {first: re.compile(b"[%s]" % second) for first, second in _SECOND.items()}
 
 
 class CharacterRule:
-    """A rule for which of these tokens may follow, so that a text has no bytes that UTF-8 does not have: xgrammar takes
-    surrogates (``ED A0 80``) for characters. A matcher asks its library as well."""
+    """A rule for which of these tokens may follow, so that the text is UTF-8: xgrammar takes surrogates (``ED A0 80``)
+    for characters. A matcher must ask its library as well."""
 
     start = 0
-    """The state before the first token. A state is the first byte of a character that not every byte may follow, if the
-    text ends with one, and else 0."""
+    """The state before the first token. A state is the last byte of the text if that is the first byte of a character
+    which not every byte may follow, else 0."""
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self._tokens = tokens
@@ -36,7 +36,7 @@ class CharacterRule:
         self._lock = Lock()
 
     def prepare(self) -> None:
-        """Look at all tokens, once."""
+        """Examine all tokens, once."""
         with self._lock:
             if not self._allowed:
                 beyond = [(i, token) for i, token in enumerate(self._tokens) if not token.isascii()]
@@ -49,11 +49,11 @@ class CharacterRule:
                 }
 
     def allowed(self, state: int) -> Bitmask | None:
-        """The tokens that may follow, as a row of a bitmask; None: all may."""
+        """Return the tokens that may follow, as a row of a bitmask; None: all may."""
         return self._allowed[state]
 
     def after(self, state: int, token_id: int) -> int | None:
-        """The state after a token; None if it may not follow."""
+        """Return the state after a token; None if it may not follow."""
         token = self._tokens[token_id]
         if not token:
             return state
@@ -62,7 +62,7 @@ class CharacterRule:
         return token[-1] if token[-1] in _SECOND else 0
 
     def _without(self, refused: Sequence[int]) -> Bitmask | None:
-        """All tokens but these; None if there are none."""
+        """Return a row of all tokens except `refused`; None if `refused` is empty."""
         if not refused:
             return None
         row = np.full(num_words(len(self._tokens)) * 32, True)

@@ -21,7 +21,7 @@ NO_TOKEN = "the grammar allows no token of this vocabulary here"
 
 
 class XgrammarCompiled(CompiledGrammar):
-    """A compiled grammar; xgrammar allows any number of matchers and threads to share it."""
+    """A compiled grammar; any number of xgrammar's matchers and threads may share it."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class XgrammarCompiled(CompiledGrammar):
 
 
 class XgrammarMatcher(Matcher):
-    """One sequence's place in a grammar; `tokens` are those xgrammar was given."""
+    """A sequence's state in a grammar; `tokens` is xgrammar's spelling of the vocabulary."""
 
     def __init__(
         self,
@@ -65,14 +65,14 @@ class XgrammarMatcher(Matcher):
         self._rule = rule
         self._ahead = ahead
         self._width = width
-        """The tokens of a row, as xgrammar has it: those of the logits."""
+        """Tokens of a row in xgrammar: the width of the logits."""
         self._places: list[Any] = [rule.start]
-        """The rule's states after each token: of JSON the places where the output stood."""
+        """The rule's states before the output and after each token; for JSON, the places in it."""
         self._num_accepted = 0
 
     def accept(self, token_ids: Sequence[int]) -> int:
         native, rule, ahead, places = self.native, self._rule, self._ahead, self._places
-        # xgrammar prints a warning when it is offered a special token or anything after termination
+        # xgrammar prints a warning for a special token, and for any token after termination
         if native.is_terminated():
             return 0
         for count, token_id in enumerate(token_ids):
@@ -99,13 +99,13 @@ class XgrammarMatcher(Matcher):
         before = words.copy()
         self.native.fill_next_token_bitmask(bitmask, row)
         self.keep_rule(words)
-        # where no token is legal xgrammar writes zeros and says nothing
+        # where no token is legal xgrammar writes zeros without an error
         if not np.bitwise_or.reduce(words):
             words[:] = before
             raise DeadEnd(NO_TOKEN)
 
     def keep_rule(self, words: Bitmask) -> None:
-        """Take from a row that xgrammar filled the tokens by which the output would be written as it may not be."""
+        """Clear in a row that xgrammar filled the tokens that the rule refuses."""
         if (allowed := self._rule.allowed(self._places[-1])) is not None:
             words[: allowed.size] &= allowed
         if self._ahead is not None:
@@ -127,7 +127,7 @@ class XgrammarMatcher(Matcher):
         return not self.native.is_terminated() and bool(self.native.is_completed())
 
     def rollback(self, num_tokens: int) -> None:
-        # xgrammar takes some negative and some huge counts without a word
+        # xgrammar accepts some negative and some huge counts
         if not 0 <= num_tokens <= self._num_accepted:
             raise ValueError(f"cannot roll back {num_tokens} tokens, only {self._num_accepted} were accepted")
         if num_tokens:

@@ -1,4 +1,4 @@
-"""Write what the installed xgrammar enforces into the plugin: ``python -m guideway_xgrammar.probe``."""
+"""Write the table of keywords that the installed xgrammar enforces: ``python -m guideway_xgrammar.probe``."""
 
 from __future__ import annotations
 

@@ -68,22 +68,22 @@ class Options:
 
 _COMPACT: dict[str, Any] = {"any_whitespace": False, "separators": (",", ":")}
 _SPACED: dict[str, Any] = {"any_whitespace": False, "separators": (", ", ": ")}
-# xgrammar is not exact: two runs of its `max_whitespace_cnt` may follow each other, and with separators of compact JSON
-# it writes a space after commas in arrays and objects of anything. So it allows any, and a rule does the rest.
+# xgrammar is not exact: two runs of its `max_whitespace_cnt` may be adjacent, and with separators of compact JSON it
+# writes a space after commas in arrays and objects of anything. So xgrammar allows any, and a rule bounds it.
 _AFTER_COMMA = re.compile(r'^(basic_(?:array_items|object_properties) ::= \(\()", "', re.MULTILINE)
 
 JSON_KINDS = frozenset({"json_schema", "json_object"})
-# xgrammar lets raw control characters into strings that have a length, which is no JSON. Nothing in JSON needs a token
-# with one, but for line feed and carriage return between values, and those it does keep out of strings.
+# xgrammar allows raw control characters in strings that have a length, which is not JSON. JSON needs no token with one,
+# except line feed and carriage return between values, and xgrammar does keep those out of strings.
 _CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")
 
 _RAW_FORMATS = frozenset({"format:json-pointer", "format:relative-json-pointer"})
-"""Formats whose patterns in xgrammar take unescaped quotes, which is no JSON: they are removed from its schema."""
+"""Formats whose patterns in xgrammar allow unescaped quotes, which is not JSON: they are removed from its schema."""
 
-# Messages of xgrammar about text that is well formed.
+# Messages of xgrammar about well-formed text.
 _PLACE = re.compile(r" at (?:position (?P<position>\d+)|line (?P<line>\d+), column (?P<column>\d+))")
 _UNSUPPORTED = re.compile("support|not implemented|exceed|limit", re.IGNORECASE)
-# and what it says of its own reading of a schema
+# Messages about schemas that xgrammar misreads.
 _CLOSED = re.compile("additional (?:items|properties) are(?:n't| not) allowed|less than the number of prefixItems")
 
 APPLYING = "`$ref`, `allOf`, `anyOf`, `oneOf`, `not` or `if`"
@@ -92,11 +92,11 @@ _DIALECTS = {
     "ebnf": 'root ::= "[" (number ("," number)*)? "]"\nnumber ::= [0-9]+',
     **({"lark": _LARK} if hasattr(xgr.GrammarCompiler, "compile_lark") else {}),
 }
-"""The dialects this xgrammar reads, and the same language in each: lists of numbers."""
+"""The dialects that this xgrammar reads, each with a grammar of the same language: lists of numbers."""
 
 
 class Strategy(GrammarStrategy):
-    """Two compilers, because JSON is kept from some tokens."""
+    """A grammar strategy with two compilers, because JSON may not use some tokens."""
 
     contract: ClassVar[str] = "1.0"
     name: ClassVar[str] = "xgrammar"
@@ -145,11 +145,11 @@ class Strategy(GrammarStrategy):
             return self._tag_support(constraint)
         if isinstance(constraint, Regex):
             return SUPPORT.support_of_regex(constraint)
-        is_open = constraint.kind == "grammar:lark" and "%json" in constraint.source()  # its schema is not looked at
+        is_open = constraint.kind == "grammar:lark" and "%json" in constraint.source()  # its schema is not examined
         return Support(enforced=frozenset({constraint.kind}), unenforced=frozenset({"%json"} if is_open else ()))
 
     def _tag_support(self, constraint: StructuralTag) -> Support:
-        """The keywords of all schemas in a structural tag."""
+        """Return the support for all schemas in a structural tag."""
         tag = constraint.parsed
         for node in tag_nodes(tag):
             if (kind := node.get("type")) in ("token", "exclude_token", "any_tokens", "token_triggered_tags"):
@@ -214,19 +214,19 @@ class Strategy(GrammarStrategy):
         return compiler.compile_lark(source)
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
-        """In one call of the library where there are no drafts, which is what most of a mask costs. One thread: a
-        second one costs more than it saves (``tests/benchmarks/results/batch_fill.md``)."""
+        """Fill all rows in one call of the library if there are no drafts; the calls are most of the cost. One thread:
+        a second one costs more than it saves (``tests/benchmarks/results/batch_fill.md``)."""
         if any(job.draft_token_ids for job in jobs):
             return super().fill(jobs, bitmask)
         rows = [job.first_row for job in jobs]
-        # as a host lays a step without drafts out, it is one block, which is read in a fraction of the time
+        # a host's rows without drafts are adjacent; reading them as one slice takes a fraction of the time
         in_a_row = bool(rows) and rows == list(range(rows[0], rows[0] + len(rows)))
         where = slice(rows[0], rows[0] + len(rows)) if in_a_row else rows
         before = bitmask[where].copy()
         try:
             natives = [cast("XgrammarMatcher", job.matcher).native for job in jobs]
             self._batch.batch_fill_next_token_bitmask(natives, bitmask, rows)
-        except Exception:  # whose fault it is shows one by one
+        except Exception:  # filling them one by one shows which job failed
             bitmask[where] = before
             return super().fill(jobs, bitmask)
         for job in jobs:
@@ -240,16 +240,16 @@ class Strategy(GrammarStrategy):
 
 
 class _Compiler:
-    """xgrammar's compiler for one spelling of the vocabulary; its cache is off because the host has one."""
+    """xgrammar's compiler for one spelling of the vocabulary; its cache is off because the host caches grammars."""
 
     def __init__(self, vocabulary: Vocabulary, tokens: Sequence[bytes], max_threads: int) -> None:
         self.tokens = tokens
         self.tokenizer_info = xgr.TokenizerInfo(
             list(tokens),
             xgr.VocabType.RAW,
-            # whole words, so that every bit past the vocabulary belongs to a token xgrammar knows to be special
+            # whole words, so that xgrammar treats every bit past the vocabulary as a special token
             vocab_size=num_words(vocabulary.logits_width) * 32,
-            # each matcher brings its own; a token listed here would be legal as text of no bytes in the others
+            # each matcher has its own; a token listed here would be legal as text of no bytes in the others
             stop_token_ids=[],
         )
         self.native = xgr.GrammarCompiler(self.tokenizer_info, max_threads=max_threads, cache_enabled=False)
@@ -262,7 +262,7 @@ def _refuse(kind: str, source: str, error: Exception) -> NoReturn:
     message = re.sub(r"\[[\d:]+\] \S+:\d+: (Check failed: \(.*?\) is false: )?", "", str(error).strip())
     message = f"{SUPPORT.library}: {message.splitlines()[0][:300] if message else type(error).__name__}"
     place = _PLACE.search(message)
-    if kind == "regex" and place and place["line"]:  # of a grammar that xgrammar made of it
+    if kind == "regex" and place and place["line"]:  # the place is in a grammar that xgrammar made from the regex
         message = message.replace(place[0], "", 1)
     shown = "" if place is None else _shown(kind, source, place)
     if _CLOSED.search(message):
@@ -270,7 +270,7 @@ def _refuse(kind: str, source: str, error: Exception) -> NoReturn:
             ". The schema may have instances, but xgrammar requires every item of `prefixItems`, and allows only "
             "listed properties and items unless the schema has `additionalProperties` or `items`"
         )
-    # a schema was checked already; one that xgrammar finds empty may only be so because xgrammar closes objects
+    # a schema was checked already; xgrammar may find it empty only because it closes objects
     is_lacking = _UNSUPPORTED.search(message) or (kind == "regex" and python_reads(source))
     if kind in ("json_schema", "json_object") or is_lacking:
         raise UnsupportedGrammar(message + shown, feature=kind) from error
@@ -278,7 +278,7 @@ def _refuse(kind: str, source: str, error: Exception) -> NoReturn:
 
 
 def _shown(kind: str, source: str, place: re.Match[str]) -> str:
-    """The place in what the user wrote; nothing where that is not known."""
+    """Return an excerpt of the user's text at the place; empty if the place is unknown."""
     if kind == "regex" and place["position"]:
         return excerpt(source, int(place["position"]) - 1)
     lines = source.split("\n")
@@ -290,7 +290,8 @@ def _shown(kind: str, source: str, place: re.Match[str]) -> str:
 
 
 def _names_named(found: Support, constraint: JsonSchema | StructuralTag, schemas: Sequence[Schema]) -> Support:
-    """Return `found`, with ``properties`` where xgrammar takes the name of one for an additional one as well."""
+    """Return `found`; ``properties`` is unenforced where xgrammar also takes a property's name for an additional
+    one."""
     source = constraint.source()
     if found.refused or (source.isascii() and "\\" not in source):
         return found
@@ -301,8 +302,8 @@ def _names_named(found: Support, constraint: JsonSchema | StructuralTag, schemas
 
 
 def _whitespace_named(found: Support, whitespace: Whitespace, schemas: Sequence[Schema]) -> Support:
-    """`found`, with ``whitespace`` where xgrammar writes it otherwise: arrays and objects of ``enum`` and ``const`` are
-    compact, whatever it is told."""
+    """Return `found`; ``whitespace`` is unenforced if ``enum`` or ``const`` have arrays or objects, which xgrammar
+    always writes compact."""
     if whitespace != "spaced" or found.refused:
         return found
     nodes = (node for schema in schemas for _, node in subschemas(schema) if isinstance(node, Mapping))
@@ -317,9 +318,9 @@ def _is_container(value: Any) -> bool:
 
 
 def _spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
-    """`schema`, all or a part of what was parsed, with formats as patterns: xgrammar's own take 30 February. Names are
-    said to be strings, as all are: xgrammar would write any value for one. Raises `UnsupportedGrammar` where that
-    cannot be said."""
+    """Return `schema`, the parsed constraint or a part of it, with formats as patterns: xgrammar's own accept 30
+    February. Names of properties get the type string, because xgrammar would write any value for one. Raises
+    `UnsupportedGrammar` where that is impossible."""
     names = constraint.cached(assertions, schema).keywords
     found = with_patterns(schema, names)
     if not names.isdisjoint(_RAW_FORMATS):
@@ -333,7 +334,7 @@ def _spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
 
 
 def _escape(code: int) -> str:
-    """Write a character of a class. As it is, it would make xgrammar take quotes in strings of JSON as well."""
+    """Escape a character of a class. Unescaped, it would make xgrammar allow raw quotes in JSON strings as well."""
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\u{{{code:x}}}"
 
 
@@ -357,7 +358,7 @@ def _with_string_names(schema: Schema) -> Schema:
 
 
 def _keep_strings(names: dict[str, Any], pointer: str) -> None:
-    """Drop what is no string from the values that names may have: xgrammar writes them whatever the ``type`` is."""
+    """Remove values that are not strings from the allowed names: xgrammar writes them regardless of ``type``."""
     for keyword, values in (("enum", names.get("enum")), ("const", [names["const"]] if "const" in names else None)):
         strings = [value for value in values or () if isinstance(value, str)]
         if values is not None and not strings:
@@ -367,7 +368,7 @@ def _keep_strings(names: dict[str, Any], pointer: str) -> None:
 
 
 def _as_asked(tag: Any, constraint: StructuralTag) -> Any:
-    """A copy of a tag in xgrammar's present form, its JSON regions with the white space asked for."""
+    """Return a copy of a tag in xgrammar's present form, with the requested white space in its JSON regions."""
     whitespace = constraint.spacing
     if isinstance(tag, list):
         return [_as_asked(item, constraint) for item in tag]
@@ -378,11 +379,11 @@ def _as_asked(tag: Any, constraint: StructuralTag) -> Any:
     if isinstance(tag.get("json_schema"), dict):
         tag = {**tag, "json_schema": _spelled(constraint, tag["json_schema"])}
     if whitespace == "bounded":
-        own, most = tag.get("max_whitespace_cnt"), MAX_WHITESPACE // 2  # in places two runs follow each other
+        own, most = tag.get("max_whitespace_cnt"), MAX_WHITESPACE // 2  # at some places two runs are adjacent
         return {**tag, "max_whitespace_cnt": min(own, most) if isinstance(own, int) else most}
     if whitespace == "any" or not _is_plain(tag):
         return tag
-    # xgrammar knows no other white space here, but takes a region as the grammar it would make of its schema
+    # xgrammar has no other white space here, but accepts the grammar that it would make from the schema
     schema, any_order = json.dumps(tag["json_schema"]), tag.get("any_order", False)
     options = _SPACED if whitespace == "spaced" else _COMPACT
     grammar = str(xgr.Grammar.from_json_schema(schema, any_order=any_order, **options))
@@ -390,12 +391,12 @@ def _as_asked(tag: Any, constraint: StructuralTag) -> Any:
 
 
 def _is_plain(region: Mapping[str, Any]) -> bool:
-    """Return whether nothing is said of a JSON region that a grammar could not say."""
+    """Return whether a grammar can express everything about a JSON region."""
     return region.get("style", "json") == "json" and not region.get("excludes")
 
 
 def _modern(tag: Any) -> Any:
-    """The tag with ``structures`` and ``triggers``, as vLLM's first version wrote it, in xgrammar's present form."""
+    """Convert a tag with ``structures`` and ``triggers``, vLLM's first form, to xgrammar's present form."""
     if not isinstance(tag, dict) or "structures" not in tag:
         return tag
     try:
@@ -416,4 +417,5 @@ def _ebnf_literal(text: str) -> str:
 
 
 SUPPORT = SupportTable("xgrammar", "guideway_xgrammar", lambda: probe(Strategy(byte_vocabulary(), {})))
-"""The keywords that the installed xgrammar enforces: a table per version, by ``python -m guideway_xgrammar.probe``."""
+"""The keywords that the installed xgrammar enforces: one table per version, by ``python -m
+guideway_xgrammar.probe``."""
