@@ -1,4 +1,4 @@
-"""Without a GPU the kernels run in Triton's interpreter, which they must find switched on when they are imported."""
+"""Without a GPU the kernels run in Triton's interpreter, which must be on when they are imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripts for a GPU, as far as they run without one: in Triton's interpreter."""
+"""The GPU scripts, as far as they run without a GPU, in Triton's interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of device backends, up to what certification needs: the rest takes the interpreter minutes."""
+"""The contract of device backends, up to the level for certification: the rest takes minutes in the interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results of the kernels, against loops in NumPy; on a GPU, or without one in Triton's interpreter."""
+"""The results of the kernels against loops in NumPy; on a GPU, or without one in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ on_a_gpu = pytest.mark.skipif(not HAS_GPU, reason="no GPU")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 INF = np.inf
 WIDTH = 2100
-"""Two blocks of logits and a part of a third, whose last word is not whole."""
+"""Two blocks of logits and part of a third, with an incomplete last word."""
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,12 @@ def device() -> TritonDevice:
 
 
 def random_logits(rows: int, width: int = WIDTH, seed: int = 0) -> NDArray[np.float32]:
-    """Values that every dtype holds, many of them equal."""
+    """Return values that every dtype can represent, many of them equal."""
     return np.random.default_rng(seed).integers(-40, 40, (rows, width)).astype(np.float32) / 4
 
 
 def random_masks(rows: int, width: int = WIDTH, seed: int = 1) -> bits.Bitmask:
-    """Half of the bits; among the words also some that are all ones or all zeros, and a row of each."""
+    """Return masks with half of the bits set; some words, and one row each, are all ones or nearly all zeros."""
     rng = np.random.default_rng(seed)
     words = rng.integers(-(2**31), 2**31, (rows, bits.num_words(width))).astype(np.int32)
     words[rng.random(words.shape) < 0.3] = bits.FULL
@@ -57,7 +57,7 @@ def put(array: NDArray[Any], dtype: torch.dtype | None = None) -> Tensor:
 
 
 def masked(x: NDArray[np.float32], bitmask: bits.Bitmask, rows: list[int]) -> NDArray[np.float32]:
-    """The loop of `DeviceBackend.apply_bitmask`."""
+    """Return the result of the loop in `DeviceBackend.apply_bitmask`."""
     x, allowed = x.copy(), NumpyOps().unpack_bitmask(bitmask, x.shape[1])
     for i, row in enumerate(rows):
         if row >= 0:
@@ -197,7 +197,7 @@ def test_draws_are_the_gumbel_maximum(device: TritonDevice) -> None:
 
 
 def test_choosing_and_warping_of_views(device: TritonDevice) -> None:
-    """Views of every other column, with masks of fewer words than the logits have, and rows that lie apart."""
+    """Logits are views of every other column, masks have fewer words than the logits, and rows are not adjacent."""
     base = random_logits(4, 2 * WIDTH)
     x, bitmask, rows = base[:, ::2], random_masks(3, 32 * 40), [3, 1, 0]
     logits, there = put(base)[:, ::2], (put(bitmask), put(np.repeat(rows, 2))[::2])
@@ -390,7 +390,7 @@ def test_more_logits_than_an_int32_counts(device: TritonDevice) -> None:
 
 
 def run(code: str, cache: Path) -> str:
-    """The output of `code` in a process where kernels are compiled, not interpreted."""
+    """Return the output of `code` in a process that compiles kernels instead of interpreting them."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
@@ -468,7 +468,7 @@ for target, binary in ((GPUTarget("cuda", 80, 32), "cubin"), (GPUTarget("cuda", 
 
 @pytest.mark.slow
 def test_every_kernel_compiles_for_gpus(tmp_path: Path) -> None:
-    """Also where there is none: for sm_80, sm_90 and gfx942."""
+    """Compile for sm_80, sm_90 and gfx942, even where no such GPU is present."""
     cases = [
         (name, dtype) for name in ("forbid", "forbid_lists", "warp", "choose_in_blocks") for dtype in ("fp32", "bf16")
     ]

@@ -1,4 +1,4 @@
-"""The Triton device: torch tensors on a GPU, masked and drawn from by kernels of one pass."""
+"""The Triton device: torch tensors on a GPU, masked and sampled by single-pass kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["TritonDevice", "TritonOps"]
 
 
 class TritonOps(TorchOps):
-    """The operations of torch, but for copies to the device and random numbers."""
+    """torch's operations, except copies to the device and random numbers."""
 
     def __init__(self, device: torch.device, copier: Copier, launches: ModuleType) -> None:
         super().__init__(device)
@@ -35,7 +35,8 @@ class TritonOps(TorchOps):
 
 
 class TritonDevice(TorchDevice):
-    """torch tensors on the CUDA or ROCm device of that name; on ``cpu`` in Triton's interpreter, for tests."""
+    """Device backend for torch tensors on the CUDA or ROCm device `device`; on ``cpu`` in Triton's interpreter, for
+    tests."""
 
     contract = "1.0"
     name = "triton"
@@ -46,7 +47,7 @@ class TritonDevice(TorchDevice):
         if reason is not None:
             raise InvalidConfiguration(f"device backend {self.name!r} cannot run here: {reason}", field="device")
         super().__init__(device)
-        # the module decorates its kernels when it is imported, and is not needed to say that this cannot run
+        # imported late: the module decorates kernels at import, which a device that cannot run does not need
         from guideway_triton import launches
 
         if self._device.type != "cuda" and not (self._device.type == "cpu" and launches.INTERPRETED):
@@ -68,7 +69,7 @@ class TritonDevice(TorchDevice):
         return None
 
     def upload(self, payload: Payload) -> Payload:
-        """All arrays of the payload in one transfer from pinned memory, in a stream of its own."""
+        """Copy all arrays of the payload in one transfer from pinned memory, on a separate stream."""
         named = {("rows", ""): payload.rows}
         named |= {("arrays", name): array for name, array in payload.arrays.items()}
         named |= {("shared", name): array for name, array in payload.shared.items()}
@@ -98,7 +99,7 @@ class TritonDevice(TorchDevice):
     def warp_masked(
         self, logits: Tensor, bitmask: Any, rows: Any, added: tuple[Tensor, Tensor, Tensor] | None, factors: Tensor
     ) -> Tensor:
-        if added is not None:  # before the mask, which forbids whatever was added
+        if added is not None:  # before the mask, which must also forbid tokens with additions
             logits = self.ops.add_at(logits.float(), *added)
         warped: Tensor = self._launches.warp(logits, *self._there(bitmask, rows), factors)
         return warped
@@ -114,7 +115,7 @@ class TritonDevice(TorchDevice):
         return chosen
 
     def _there(self, bitmask: Any, rows: Any) -> tuple[Tensor, Tensor]:
-        """A mask and its rows on the device, from where they are there already or both on the host."""
+        """Return a mask and its rows on the device; they must be both on the device already, or both on the host."""
         if isinstance(bitmask, Tensor):
             return bitmask, rows
         there = self._copier.upload({"bitmask": np.asarray(bitmask), "rows": np.asarray(rows)})

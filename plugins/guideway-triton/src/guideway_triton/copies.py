@@ -1,4 +1,4 @@
-"""Copies to the device that run beside the work of the current stream."""
+"""Copies to the device that overlap with the work of the current stream."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["Copier"]
 Key = TypeVar("Key")
 
 ALIGNMENT = 16
-"""Bytes: what each array of an upload begins at, for the kernels' widest access."""
+"""Alignment in bytes of each array of an upload, for the kernels' widest access."""
 
 LARGE = 1 << 16
-"""Bytes from which on several threads copy an array: 1.2 MB take 16 us instead of 70."""
+"""Bytes from which several threads copy an array: 1.2 MB take 16 us instead of 70."""
 
 
 class Copier:
-    """Uploads in a stream of their own.
+    """Uploads arrays on a separate stream.
 
-    Host memory on the way is pinned and comes from torch's cache, which hands a piece out again once the copies from it
-    are done: after warm-up nothing is allocated, and nobody waits, however many uploads are under way.
+    The staging memory is pinned and comes from torch's cache, which reuses it when the copies from it are done: after
+    warm-up nothing is allocated, and no upload waits, however many are in flight.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -34,7 +34,7 @@ class Copier:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def upload(self, arrays: Mapping[Key, NDArray[Any]]) -> dict[Key, Tensor]:
-        """Copies on the device, in one transfer. The arrays may change as soon as this returns."""
+        """Return copies on the device, made in one transfer. The arrays may change as soon as this returns."""
         starts, size = {}, 0
         for name, array in arrays.items():
             starts[name] = size
@@ -44,7 +44,7 @@ class Copier:
         for name, array in arrays.items():
             part = memory[starts[name] : starts[name] + array.nbytes].view(array.dtype).reshape(array.shape)
             if array.nbytes >= LARGE and array.flags.writeable and array.flags.c_contiguous:
-                torch.from_numpy(part).copy_(torch.from_numpy(array))  # by several threads
+                torch.from_numpy(part).copy_(torch.from_numpy(array))  # uses several threads
             else:
                 part[...] = array
         there = staged if self._stream is None else self._sent(staged, self._stream)

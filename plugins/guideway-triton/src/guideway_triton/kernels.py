@@ -1,6 +1,6 @@
-"""The kernels. What each computes is said by the function of `guideway_triton.launches` that starts it.
+"""The kernels; `guideway_triton.launches` starts and documents them.
 
-A program takes one block of one row. Offsets into the logits are 64-bit: there may be more than 2**31 of them.
+A program handles one block of one row. Offsets into the logits are 64-bit: there may be more than 2**31 of them.
 """
 
 # mypy: ignore-errors
@@ -14,14 +14,14 @@ import triton.language as tl
 
 @triton.jit
 def _largest(x):
-    # `tl.max` is this behind a function that the interpreter cannot call where Triton was imported before
-    # TRITON_INTERPRET was set, and transformers imports it.
+    # the same as `tl.max`, which the interpreter cannot call if Triton was imported before TRITON_INTERPRET was set;
+    # transformers imports Triton
     return tl.reduce(x, 0, tl.standard._elementwise_max)
 
 
 @triton.jit
 def _allowed(bitmask, mask_stride, num_words, entry, first, block: tl.constexpr):
-    """bool[block]: bits `first` to `first + block` of the bitmask's row; past its last word they are 0."""
+    """Return ``bool[block]``: bits `first` to `first + block` of the bitmask's row, 0 past its last word."""
     words = first // 32 + tl.arange(0, block // 32)
     found = tl.load(bitmask + entry.to(tl.int64) * mask_stride + words, mask=words < num_words, other=0)
     return tl.reshape((found[:, None] >> tl.arange(0, 32)[None, :]) & 1, [block]) != 0
@@ -29,7 +29,7 @@ def _allowed(bitmask, mask_stride, num_words, entry, first, block: tl.constexpr)
 
 @triton.jit
 def _entry_of(rows, num_entries, row):
-    """The i with ``rows[i] == row``, or -1."""
+    """Return the i with ``rows[i] == row``, or -1."""
     found = -1
     for start in range(0, num_entries, 128):
         entries = start + tl.arange(0, 128)
@@ -54,10 +54,10 @@ def forbid(
             columns = numbers[:, None] * 32 + tl.arange(0, 32)[None, :]
             there = logits + row.to(tl.int64) * row_stride + columns.to(tl.int64) * column_stride
             within = columns < width
-            # words that allow nothing are the bulk of what is written, and known to be contiguous: 16 bytes at a time
+            # most writes are for words that allow nothing, which are known to be contiguous: 16 bytes at a time
             tl.store(there, -float("inf"), mask=(words == 0)[:, None] & within)
-            # of the others that refuse something the logits are read and written back, 16 bytes at a time as well: on
-            # an H200 single stores took 1.6 times as long where half of the tokens are refused
+            # for the other words that refuse something the logits are read and written back, also 16 bytes at a time:
+            # on an H200 single stores took 1.6 times as long where half of the tokens are refused
             mixed = ((words != 0) & (words != -1))[:, None] & within
             allowed = ((words[:, None] >> tl.arange(0, 32)[None, :]) & 1) != 0
             x = tl.load(there, mask=mixed, other=0.0)
@@ -89,7 +89,7 @@ def forbid_lists(
 
 @triton.jit
 def _first_from(token_ids, low, high, token_id):
-    """The first of the ascending ``token_ids[low:high]`` that is at least `token_id`, or `high`."""
+    """Return the index of the first of the ascending ``token_ids[low:high]`` that is at least `token_id`, or `high`."""
     while low < high:
         middle = (low + high) // 2
         if tl.load(token_ids + middle) < token_id:
@@ -133,7 +133,7 @@ def warp(
 
 @triton.jit
 def _philox(c0, c1, c2, c3, low, high):
-    """Ten rounds of Philox4x32 in uint32, as `guideway.devices.philox`."""
+    """Compute ten rounds of Philox4x32 in uint32, like `guideway.devices.philox`."""
     for _ in tl.static_range(10):
         high0 = tl.umulhi(c0, 0xD2511F53)
         low0 = c0 * 0xD2511F53
@@ -150,10 +150,10 @@ def _philox(c0, c1, c2, c3, low, high):
 
 @triton.jit
 def _uniform(seeds, sequences, positions, purpose, row, first, block: tl.constexpr):
-    """float32[block]: columns `first` to `first + block` of a row of `ArrayOps.uniform`."""
+    """Return ``float32[block]``: columns `first` to `first + block` of a row of `ArrayOps.uniform`."""
     seed = tl.load(seeds + row).to(tl.int64)
     counter = (first // 4 + tl.arange(0, block // 4)).to(tl.uint32)
-    zero = counter * 0  # so that all four words of the counter are blocks of one shape
+    zero = counter * 0  # makes all four words of the counter blocks of one shape
     c0, c1, c2, c3 = _philox(
         counter,
         zero + tl.load(positions + row).to(tl.uint32),
@@ -177,11 +177,11 @@ def uniform(out, width, seeds, sequences, positions, purpose, num_blocks, block:
 
 @triton.jit
 def _key(x, columns):
-    """int64: larger for a larger `x`, of equals for the earlier column; NaN is above all.
+    """Return an int64 that is larger for a larger `x`, and among equals for the earlier column; NaN is above all.
 
-    The high word is the float's bits, of which those of a negative one are flipped, the low word the column.
+    The high word is the float's bits, flipped for a negative float except for the sign, the low word the column.
     """
-    bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)  # -0.0 is as large as 0.0
+    bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)  # -0.0 equals 0.0
     order = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     order = tl.where(x == x, order, 0x7FFFFFFF)
     return (order.to(tl.int64) << 32) | (0x7FFFFFFF - columns).to(tl.int64)
@@ -218,13 +218,13 @@ def choose_in_blocks(
         allowed = allowed & _allowed(bitmask, mask_stride, num_words, entry, first, block)
     there = row.to(tl.int64) * row_stride + columns.to(tl.int64) * column_stride
     x = tl.load(logits + there, mask=allowed, other=-float("inf")).to(tl.float32)
-    # a block begins below `num_tokens`, so of columns that are all -inf none from there on is the first
+    # a block begins below `num_tokens`, so if all columns are -inf the first one is never past that
     best = _largest(_key(x, columns))
     tl.store(bests + tl.program_id(0), best)
     if draws:
         score = best
         temperature = tl.load(temperatures + row)
-        # most blocks of most masks allow nothing, and need no random numbers
+        # most blocks of most masks allow nothing and need no random numbers
         if (temperature != 0) & (_largest(allowed.to(tl.int32)) != 0):
             u = _uniform(seeds, sequences, positions, purpose, row, first, block)
             score = _largest(_key(tl.div_rn(x, temperature) - tl.log(-tl.log(u)), columns))

@@ -1,7 +1,7 @@
-"""Starts the kernels: tensors of one device in, nothing allocated on the host, nothing waited for.
+"""Starts the kernels on tensors of one device, without allocations or waits on the host.
 
-What depends on the step (how many rows, entries, purposes) never makes Triton compile anew; what depends on the model
-(width, layout, dtype) does once each. All may be captured in a CUDA graph.
+A value that changes from step to step (number of rows or entries, purpose) never makes Triton compile again; values
+that depend on the model (width, layout, dtype) do so once each. All launches may be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from guideway_triton import kernels
 __all__ = ["INTERPRETED", "choose", "forbid", "forbid_lists", "uniform", "warp"]
 
 INTERPRETED = not isinstance(kernels.forbid, triton.runtime.JITFunction)
-"""True if the kernels run in Triton's interpreter, on the CPU: TRITON_INTERPRET was set as they were imported."""
+"""True if the kernels run in Triton's interpreter, on the CPU: TRITON_INTERPRET was set when they were imported."""
 
 _INTERPRETER = threading.Lock()
 
@@ -27,12 +27,12 @@ FORBID_BLOCK = 2048
 LIST_BLOCK = 1024
 CHOOSE_BLOCK = 1024
 EXACT = {"enable_fp_fusion": False}
-"""Options of every launch: each operation is rounded as IEEE 754 and the contract have it."""
+"""Options of every launch: each operation is rounded as in IEEE 754 and the contract."""
 
 
 def forbid(logits: Tensor, bitmask: Tensor, rows: Tensor) -> None:
-    """`DeviceBackend.apply_bitmask` in place: -inf is stored where a bit is 0. Logits are read only where one of 32
-    neighbors is refused and another is not."""
+    """Compute `DeviceBackend.apply_bitmask` in place: store -inf where a bit is 0. Logits are read only where some of
+    32 neighbors are refused and some are not."""
     width = logits.shape[1]
     if not rows.numel() or not width:
         return
@@ -45,7 +45,7 @@ def forbid(logits: Tensor, bitmask: Tensor, rows: Tensor) -> None:
 
 
 def forbid_lists(logits: Tensor, offsets: Tensor, token_ids: Tensor, allow: Tensor, rows: Tensor) -> None:
-    """`DeviceBackend.apply_token_lists` in place, from the parts of `TokenLists`; `allow` is an integer each."""
+    """Compute `DeviceBackend.apply_token_lists` in place, from the parts of `TokenLists`; `allow` are integers."""
     width = logits.shape[1]
     if not rows.numel() or not width:
         return
@@ -57,7 +57,7 @@ def forbid_lists(logits: Tensor, offsets: Tensor, token_ids: Tensor, allow: Tens
 
 
 def warp(logits: Tensor, bitmask: Tensor, rows: Tensor, factors: Tensor) -> Tensor:
-    """`DeviceBackend.warp_masked` without additions, in place where `logits` are float32."""
+    """Compute `DeviceBackend.warp_masked` without additions, in place if `logits` are float32."""
     num_rows, width = logits.shape
     out = logits if logits.dtype == torch.float32 else torch.empty_like(logits, dtype=torch.float32)
     if not num_rows or not width:
@@ -72,7 +72,7 @@ def warp(logits: Tensor, bitmask: Tensor, rows: Tensor, factors: Tensor) -> Tens
 
 
 def uniform(seeds: Tensor, sequences: Tensor, positions: Tensor, purpose: int, width: int) -> Tensor:
-    """`ArrayOps.uniform`."""
+    """Compute `ArrayOps.uniform`."""
     out = torch.empty(len(seeds), width, dtype=torch.float32, device=seeds.device)
     if out.numel():
         num_blocks = _blocks(width, CHOOSE_BLOCK)
@@ -85,10 +85,10 @@ def uniform(seeds: Tensor, sequences: Tensor, positions: Tensor, purpose: int, w
 
 
 def choose(logits: Tensor, bitmask: Tensor, rows: Tensor, num_tokens: int, draw: Draw | None) -> tuple[Tensor, Tensor]:
-    """`DeviceBackend.masked_sample`, or without a `draw` `DeviceBackend.masked_argmax`.
+    """Compute `DeviceBackend.masked_sample`, or `DeviceBackend.masked_argmax` without a `draw`.
 
-    One reduction in blocks and one of their results in rows. Whatever is compared is one integer for value and column,
-    so that the order of the comparisons cannot matter.
+    One kernel reduces in blocks, a second one their results in rows. Both compare integers that combine value and
+    column, so the order of the comparisons does not matter.
     """
     num_rows, num_blocks = len(logits), _blocks(num_tokens, CHOOSE_BLOCK)
     chosen = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
@@ -117,7 +117,7 @@ def _blocks(width: int, block: int) -> int:
 
 
 def _signed(word: int) -> int:
-    """The int32 of the same bits, so that Triton takes every purpose for the same type."""
+    """Return the int32 with the same bits, so that Triton gives every purpose the same type."""
     return (word + 2**31) % 2**32 - 2**31
 
 
@@ -126,6 +126,6 @@ def _unit_stride(bitmask: Tensor) -> Tensor:
 
 
 def _on(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Triton launches on the current device, which need not be that of the tensor; its interpreter replaces parts of
-    Triton's language while it runs, so only one thread at a time can use it."""
+    """Return a context for launches on the tensor's device, which need not be the current one. Triton's interpreter
+    replaces parts of Triton's language while it runs, so there only one thread at a time can use it."""
     return _INTERPRETER if INTERPRETED else torch.cuda.device(tensor.device)
