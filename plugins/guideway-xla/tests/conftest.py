@@ -1,4 +1,4 @@
-"""Things that both halves of the plugin are tested with."""
+"""Fixtures for both halves of the plugin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def compilations() -> Compilations:
 
 @contextmanager
 def _compilations() -> Iterator[list[str]]:
-    """The names of what jax traces and compiles meanwhile."""
+    """Collect the events of jax's traces and compilations in the meantime."""
     events: list[str] = []
 
     def listen(event: str, _: float, **__: Any) -> None:

@@ -1,5 +1,5 @@
-"""The runner computes what `transformers` computes, whatever the mix of prompts, parts of prompts, drafts and moves,
-and compiles nothing after its start."""
+"""The runner computes the same as `transformers`, for any mix of prompts, parts of prompts, drafts and moves, and
+compiles nothing after its start."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Llam
 VOCABULARY_SIZE = 300
 LIMITS = RunnerLimits(num_cells=2048, max_length=160, max_num_tokens=96, max_num_rows=12)
 LARGEST = 256
-"""Cells of a region that takes any sequence."""
+"""Cells of a region that is large enough for any sequence."""
 TOLERANCE = 1e-4
 
 torch.set_num_threads(1)
 
 
 def saved(folder: Path, **changes: Any) -> Path:
-    """A Llama with random weights, large enough that logits spread over several units."""
+    """Save a Llama with random weights, large enough that logits spread over several units."""
     config = LlamaConfig(
         **{
             "vocab_size": VOCABULARY_SIZE,
@@ -67,18 +67,18 @@ def runner_of(folder: Path, dtype: str = "float32", limits: RunnerLimits = LIMIT
 
 
 class Reference:
-    """The same model by `transformers`, from scratch each time."""
+    """The same model in `transformers`, computed from scratch each time."""
 
     def __init__(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
 
     def __call__(self, texts: Sequence[Sequence[int]]) -> list[np.ndarray[Any, Any]]:
-        """For each text the logits of all of its tokens."""
+        """Return for each text the logits of all of its tokens."""
         padded = torch.zeros(len(texts), max(map(len, texts)), dtype=torch.int64)
         for row, text in zip(padded, texts, strict=True):
             row[: len(text)] = torch.tensor(text)
         with torch.inference_mode():
-            logits = self.model(padded, use_cache=False).logits.float().numpy()  # what follows a text does not reach it
+            logits = self.model(padded, use_cache=False).logits.float().numpy()  # padding does not affect a text
         return [row[: len(text)] for row, text in zip(logits, texts, strict=True)]
 
 
@@ -90,7 +90,7 @@ class Running:
 
 @dataclass
 class Walk:
-    """Random steps over sequences that join, grow into larger regions, fork, are cut and leave."""
+    """Random steps over sequences that join, grow into larger regions, fork, are truncated and leave."""
 
     runner: JaxRunner
     vocabulary_size: int
@@ -107,7 +107,7 @@ class Walk:
     def change(self) -> None:
         rng, event = self.rng, self.rng.random()
         if self.free and (event < 0.3 or not self.sequences):
-            # at the end of its cells, where what is read beyond them would show
+            # at the end of its cells, so that reading beyond them would be noticed
             size = rng.choice([64, 128, LARGEST])
             start = self.free.pop(rng.randrange(len(self.free)))
             self.sequences.append(Running(Region(start + LARGEST - size, size), []))
@@ -129,7 +129,7 @@ class Walk:
             self.seen.add("cut")
 
     def step(self) -> tuple[ForwardStep, list[tuple[Running, list[int], int]]]:
-        """The next step, and what of which sequence it appends, with how many rows."""
+        """Return the next step, and for each append its sequence, tokens and number of rows."""
         rng, chosen, tokens, rows = self.rng, [], LIMITS.max_num_tokens, LIMITS.max_num_rows
         for sequence in rng.sample(self.sequences, len(self.sequences)):
             room = min(sequence.region.size, LIMITS.max_length) - len(sequence.token_ids)
@@ -222,7 +222,7 @@ def test_prompt_of_which_all_rows_are_wanted(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("beside", [[], [Append(Region(512, 128), 0, [9] * 70, 1)]], ids=["small", "in blocks"])
 def test_another_sequence_that_is_not_a_number_stays_alone(beside: list[Append], tmp_path: Path) -> None:
-    """Cells around a sequence hold what others left there."""
+    """The cells around a sequence have stale contents of other sequences."""
     runner = runner_of(saved(tmp_path))
     step = ForwardStep([Append(Region(64, 64), 0, [1, 2, 3], 1), *beside])
     wanted = np.asarray(runner.forward(step).logits)[0]
@@ -248,7 +248,7 @@ def test_moves_copy_and_clear_what_they_name(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_interrupts_lose_nothing(tmp_path: Path) -> None:
-    """Wherever an interrupt arrives, doing the same step again computes the same."""
+    """Wherever an interrupt arrives, repeating the step gives the same result."""
     runner = runner_of(saved(tmp_path))
     text = [5, 250, 31, 7, 8, 120, 44]
     other = Append(Region(128, 64), len(text), [3], 1)
@@ -258,7 +258,7 @@ def test_interrupts_lose_nothing(tmp_path: Path) -> None:
     armed = False
 
     def interrupt(*_: Any) -> None:
-        if armed:  # elsewhere it would end the tests
+        if armed:  # otherwise it would end the tests
             raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
@@ -299,7 +299,7 @@ def test_interrupts_lose_nothing(tmp_path: Path) -> None:
 def test_nothing_is_compiled_after_the_start_whatever_the_limits(
     compilations: Any, limits: RunnerLimits, tmp_path: Path
 ) -> None:
-    """A step of each number of tokens that fits, in one sequence's region after the other."""
+    """Run a step of each number of tokens that fits, filling one sequence's region after the other."""
     runner = runner_of(saved(tmp_path), limits=limits)
     size = 1 << (limits.max_length - 1).bit_length()
     most = min(limits.max_num_tokens, limits.num_cells // size * limits.max_length + limits.num_cells % size)
@@ -311,7 +311,7 @@ def test_nothing_is_compiled_after_the_start_whatever_the_limits(
             appends = []
             for start in range(0, num_tokens, limits.max_length):
                 count = min(limits.max_length, num_tokens - start)
-                # what is left of the cells is used too, in a region as large as it has to be
+                # the remaining cells are used too, in a region just large enough
                 region = Region(start // limits.max_length * size, 1 << (count - 1).bit_length())
                 appends.append(Append(region, 0, [1] * count, 1))
             if len(appends) > limits.max_num_rows:
@@ -408,6 +408,6 @@ def test_shapes_are_few_and_take_every_step(max_num_tokens: int, max_num_rows: i
     assert largest.num_tokens >= most
     num_sequences = min(most, max_num_rows)
     assert largest.num_rows >= num_sequences
-    # as many blocks as can be short: all sequences but one have one token, or each one more than full blocks
+    # enough blocks for the shortest ones: all sequences but one have one token, or each has one more than full blocks
     if largest.block_size > 1:
         assert largest.num_blocks >= min(most, (most - num_sequences) // largest.block_size + num_sequences)

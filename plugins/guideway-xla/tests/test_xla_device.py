@@ -1,4 +1,4 @@
-"""Facts of a device that the conformance suite cannot know: compilation, ownership of memory, devices' names."""
+"""Properties of the device that the conformance suite does not test: compilation, memory ownership, device names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bitmask_of(rng: np.random.Generator, width: int = WIDTH) -> bits.Bitmask:
 
 def rows_of(rng: np.random.Generator) -> np.ndarray[Any, Any]:
     rows = rng.permutation(ROWS).astype(np.int32)
-    rows[rows == ROWS - 1] = -1  # padding: that the last row is spared shows that -1 is not counted from the end
+    rows[rows == ROWS - 1] = -1  # padding; the last row must stay as it is, so -1 is not counted from the end
     return rows
 
 
@@ -49,7 +49,7 @@ def draw_of(rng: np.random.Generator, asarray: Callable[[Any], Any]) -> Draw:
 
 
 def every_operation(device: DeviceBackend, rng: np.random.Generator) -> dict[str, Any]:
-    """One call of everything a step may need, all of one shape, none with the values of another."""
+    """Return the results of all operations that a step may need, with the same shapes but other values in each call."""
     ops = device.ops
     rows, columns = (ops.asarray(rng.integers(0, ROWS, ROWS).astype(np.int32)) for _ in range(2))
     each = ops.asarray(rng.permutation(ROWS).astype(np.int32))
@@ -100,7 +100,7 @@ def test_nothing_is_compiled_for_other_values(compilations: Any) -> None:
 
 
 def test_all_arrays_are_committed() -> None:
-    """Else an operation would be compiled twice: for arrays that are, and for arrays that are not."""
+    """jax would compile an operation twice: for committed and for uncommitted arrays."""
     device = XlaDevice("cpu")
     for logits in (torch.zeros(2, 32), np.zeros((2, 32), dtype=np.float32), jnp.zeros((2, 32))):
         assert device.from_logits(logits).committed
@@ -173,7 +173,7 @@ def test_logits_of_torch_that_cannot_be_shared_are_copied() -> None:
 
 def test_a_mask_leaves_the_logits_and_a_warp_takes_their_memory() -> None:
     device = XlaDevice("cpu")
-    logits = device.ops.exp(device.ops.asarray(np.zeros((4, 4096), dtype=np.float32)))  # no memory of the host
+    logits = device.ops.exp(device.ops.asarray(np.zeros((4, 4096), dtype=np.float32)))  # not in host memory
     mask, rows = np.zeros((1, 128), dtype=np.int32), np.array([2])
     memory = logits.unsafe_buffer_pointer()
     masked = device.apply_bitmask(logits, mask, rows)
@@ -188,7 +188,7 @@ def test_a_mask_leaves_the_logits_and_a_warp_takes_their_memory() -> None:
 
 
 def test_a_transform_that_fails_halfway_leaves_the_logits() -> None:
-    """A host goes back to them: no operation that a transform may use takes their memory."""
+    """A host reuses them, so no operation for transforms may take their memory."""
     ops: ArrayOps = XlaDevice("cpu").ops
     x = ops.asarray(np.ones((4, 32), dtype=np.float32))
     rows, values = ops.asarray(np.array([1, 2])), ops.asarray(np.ones((2, 1), dtype=np.float32))

@@ -1,4 +1,4 @@
-"""The device: logits in jax arrays, on whatever XLA compiles for."""
+"""The device: logits in jax arrays, on any device that XLA compiles for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["XlaDevice"]
 
 @dataclass(frozen=True, slots=True)
 class _Copying:
-    """A `Download` under way."""
+    """A `Download` in progress."""
 
     arrays: Mapping[str, jax.Array]
 
@@ -31,7 +31,7 @@ class _Copying:
 
 
 class XlaDevice(DeviceBackend):
-    """jax arrays on one device, each operation compiled once for each shape of its arguments."""
+    """Device backend for jax arrays on one device; each operation is compiled once per shape of its arguments."""
 
     contract = "1.0"
     name = "xla"
@@ -46,19 +46,19 @@ class XlaDevice(DeviceBackend):
 
     @classmethod
     def available(cls) -> str | None:
-        # A CPU is always there, and not to look keeps jax from starting threads, after which a process cannot fork.
+        # There is always a CPU, and not searching keeps jax from starting threads, after which a process cannot fork.
         if getattr(jax.config, "jax_platforms", None) in (None, "", "cpu"):
             return None
         try:
             jax.devices()
-        except Exception as error:  # an AssertionError too, depending on how jax was installed
+        except Exception as error:  # may be an AssertionError, depending on how jax was installed
             return f"jax finds no device: {type(error).__name__}: {error}"
         return None
 
     def from_logits(self, logits: Array) -> Array:
-        """`logits` itself where it is a jax array on this device. A tensor of torch is shared with it (DLPack) where
-        both are on one device and its memory begins at a multiple of 64 bytes, else copied: nobody may write to it
-        until what is computed from it has been downloaded."""
+        """Return `logits` themselves if they are a jax array on this device. A torch tensor is shared with jax (DLPack)
+        if both are on one device and its memory is aligned to 64 bytes, else copied. Do not write to a shared tensor
+        until the results computed from it have been downloaded."""
         if hasattr(logits, "detach"):  # a torch tensor
             logits = jax.dlpack.from_dlpack(logits.detach().contiguous())
         if isinstance(logits, jax.Array):
@@ -69,7 +69,7 @@ class XlaDevice(DeviceBackend):
         return _apply_bitmask(logits, self._on_device(bitmask), self._on_device(rows))
 
     def download(self, arrays: Mapping[str, Array]) -> _Copying:
-        # logits alone may be donated before the copy is done, and would take it with them
+        # only logits may be donated before the copy is done, which would free them too early
         kept = {
             name: _copied(array) if array.ndim == 2 and jnp.issubdtype(array.dtype, jnp.floating) else array
             for name, array in arrays.items()
@@ -134,7 +134,7 @@ _warp_masked_in_place = jax.jit(_warped, donate_argnums=0)
 
 
 def _considered(logits: jax.Array, bitmask: jax.Array, rows: jax.Array, num_tokens: jax.Array) -> jax.Array:
-    """`logits` in float32, with -inf for what the masks do not allow and for what is no token."""
+    """Return `logits` in float32, with -inf for tokens that the masks refuse and for columns past the tokens."""
     allowed = kernels.allowed(bitmask, rows, *logits.shape) & (jnp.arange(logits.shape[1]) < num_tokens)
     return jnp.where(allowed, logits.astype(jnp.float32), -jnp.inf)
 

@@ -1,4 +1,4 @@
-"""Devices as jax names them."""
+"""Devices by their names in jax."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["find_device"]
 
 
 def find_device(name: str) -> jax.Device:
-    """The device of that name: a platform of jax, ``cpu``, ``tpu`` or ``cuda``, and from 1 on a number, ``tpu:1``.
-    Raises `InvalidConfiguration`."""
+    """Return the device named `name`: a platform of jax, ``cpu``, ``tpu`` or ``cuda``, and for devices after the first
+    a number, ``tpu:1``. Raises `InvalidConfiguration`."""
     platform, _, number = name.partition(":")
     if platform and (number.isdecimal() or name == platform):
         try:
             devices = jax.local_devices(backend=platform)
-        except Exception as error:  # an AssertionError too, depending on how jax was installed
+        except Exception as error:  # may be an AssertionError, depending on how jax was installed
             raise _unknown(name, str(error)) from error
         index = int(number or 0)
         if index < len(devices):

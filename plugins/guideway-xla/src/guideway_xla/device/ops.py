@@ -1,8 +1,8 @@
 """`ArrayOps` on jax arrays: one compiled function each.
 
-Nothing is donated here: a host goes back to the logits it had when a transform fails halfway, and a donated array is
-gone. What may vary from step to step without another shape (a column, a purpose, a condition) is an argument of the
-compiled function and no constant in it.
+Nothing is donated here: if a transform fails halfway, a host reuses the logits that it had, and a donated array would
+be deleted. Values that may vary from step to step without another shape (a column, a purpose, a condition) are
+arguments of the compiled function, not constants in it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ __all__ = ["XlaOps"]
 
 
 class XlaOps(ArrayOps):
-    """Every operation on arrays that are committed to `device`. Arguments are never changed.
+    """Operations on arrays that are committed to `device`. Arguments are never changed.
 
-    All arrays have to be committed the same way: jax compiles a function anew for arguments that are not.
+    All arrays must be committed: for other arguments jax compiles a function again.
     """
 
     def __init__(self, device: jax.Device) -> None:
         self.device = device
 
     def asarray(self, array: NDArray[Any]) -> Array:
-        # A copy, because jax may go on reading the memory of the host, which the caller is about to use again.
+        # A copy, because jax may continue to read the host memory, which the caller is about to reuse.
         copied = np.array(array, order="C")
         if copied.dtype.itemsize < 8:
             return jax.device_put(copied, self.device)
-        with jax.enable_x64(True):  # or 64-bit seeds would lose half of their bits
+        with jax.enable_x64(True):  # otherwise 64-bit seeds would lose half of their bits
             return jax.device_put(copied, self.device)
 
     def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
@@ -89,13 +89,13 @@ class XlaOps(ArrayOps):
 
 
 def _all_bits(x: Array) -> AbstractContextManager[object]:
-    """Switch on 64-bit numbers where x has them, so that an operation that writes into it keeps all of their bits."""
+    """Return a context that enables 64-bit numbers if `x` has them, so that writes to it keep all of their bits."""
     wide: AbstractContextManager[object] = jax.enable_x64(True) if x.dtype.itemsize == 8 else nullcontext()
     return wide
 
 
 def _index(array: jax.Array) -> jax.Array:
-    """Without 64-bit numbers switched on jax does not index with int64."""
+    """Convert to int32: without 64-bit numbers enabled, jax does not index with int64."""
     return array.astype(jnp.int32)
 
 
@@ -105,7 +105,7 @@ def _wide(x: jax.Array) -> jax.Array:
 
 @jax.jit
 def _add_at(x: jax.Array, rows: jax.Array, columns: jax.Array, values: jax.Array) -> jax.Array:
-    if x.dtype.itemsize < values.dtype.itemsize:  # what x does not hold would be infinite, and with -inf make NaN
+    if x.dtype.itemsize < values.dtype.itemsize:  # values out of x's range would be infinite, and NaN with -inf
         most = float(jnp.finfo(x.dtype).max)  # type: ignore[no-untyped-call]
         values = jnp.where(jnp.isinf(values), values, jnp.clip(values, -most, most))
     return x.at[_index(rows), _index(columns)].add(values.astype(x.dtype))
@@ -114,7 +114,7 @@ def _add_at(x: jax.Array, rows: jax.Array, columns: jax.Array, values: jax.Array
 @jax.jit
 def _scale_rows(x: jax.Array, rows: jax.Array, factors: jax.Array) -> jax.Array:
     rows = _index(rows)
-    return x.at[rows].set((x[rows] * factors[:, None]).astype(x.dtype))  # float16 may not hold a factor
+    return x.at[rows].set((x[rows] * factors[:, None]).astype(x.dtype))  # a factor may not fit float16
 
 
 @jax.jit
@@ -178,8 +178,8 @@ def _argmax(x: jax.Array) -> jax.Array:
 def _categorical(logprobs: jax.Array, uniforms: jax.Array) -> jax.Array:
     weights = jax.nn.softmax(_wide(logprobs), axis=1)
     sums = weights.cumsum(axis=1)
-    # float32 may round a target up to the total, and a parallel sum need not be monotonic: only what weighs something
-    # counts, and if none is past the target it is the last that does
+    # float32 may round a target up to the total, and a parallel sum need not be monotonic: only columns with a weight
+    # count, and the last of them if none is past the target
     heavy = weights > 0
     drawn = kernels.first((sums > uniforms[:, None] * sums[:, -1:]) & heavy)
     last = jnp.where(heavy, jnp.arange(heavy.shape[1], dtype=jnp.int32), 0).max(axis=1)

@@ -1,8 +1,8 @@
 """Llama in jax: one compiled forward pass over a packed step.
 
-A step's tokens stand one after the other, whichever sequences they belong to. For attention they are cut into blocks
-of neighboring tokens of one sequence, and each block looks at its sequence's cells, a few at a time with a running
-softmax, as many times as the longest sequence of the step needs: so shapes are fixed while the work is not.
+A step's tokens are adjacent, whichever sequences they belong to. For attention they are divided into blocks of
+neighboring tokens of one sequence. Each block attends to its sequence's cells, a few at a time with a running softmax,
+for as many rounds as the longest sequence of the step needs: so shapes are fixed while the work is not.
 (Milakov, Gimelshein: Online normalizer calculation for softmax, 2018.)
 """
 
@@ -19,10 +19,10 @@ from jax import lax
 __all__ = ["KEYS", "Cache", "Llama", "Shape", "Weights", "forward", "move"]
 
 KEYS = 128
-"""So many cells are looked at at once. Behind the last cell there have to be as many more, which hold zeros."""
+"""Cells that attention reads at once. The cache needs as many more cells, with zeros, after the last."""
 
 Weights: TypeAlias = dict[str, Any]
-"""``embedding``, ``norm`` and ``head``; in ``layers`` those of the layers, stacked: the leading axis is the layer."""
+"""``embedding``, ``norm`` and ``head``, and ``layers`` with the stacked weights of all layers, layer axis first."""
 
 
 Cache: TypeAlias = tuple[jax.Array, jax.Array]
@@ -30,8 +30,8 @@ Cache: TypeAlias = tuple[jax.Array, jax.Array]
 
 
 class Llama(NamedTuple):
-    """The facts that are fixed in a model's computation. jax compares it in each call, and a tuple without running
-    Python."""
+    """The constants of a model's computation. A tuple, because jax compares it in each call and can compare tuples
+    without running Python."""
 
     num_layers: int
     num_heads: int
@@ -42,34 +42,34 @@ class Llama(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The sizes that are fixed in a step; see `Step`."""
+    """The fixed sizes of a step; see `Step`."""
 
     num_tokens: int
     num_rows: int
     num_blocks: int
     block_size: int
-    """The most tokens of one block."""
+    """Maximum tokens of one block."""
 
 
 class Step(NamedTuple):
-    """One packed step, each a part of one int32 array, in this order."""
+    """One packed step. Its fields are parts of one int32 array, in this order."""
 
     token_ids: jax.Array
     """``[tokens]``"""
     positions: jax.Array
-    """``[tokens]``: in their sequences."""
+    """``[tokens]``: the tokens' positions in their sequences."""
     cells: jax.Array
-    """``[tokens]``: where their keys and values go; of a token that is padding, past all cells."""
+    """``[tokens]``: the cells for their keys and values; past all cells for padding."""
     places: jax.Array
     """``[tokens]``: the token's place in its block, plus `block_size` times its block."""
     rows: jax.Array
-    """``[rows]``: the tokens whose logits are wanted."""
+    """``[rows]``: the tokens whose logits are returned."""
     starts: jax.Array
     """``[blocks]``: the first cell of the block's sequence."""
     firsts: jax.Array
     """``[blocks]``: the block's first token; the others follow it."""
     counts: jax.Array
-    """``[blocks]``: how many these are."""
+    """``[blocks]``: the block's number of tokens."""
 
 
 def _unpack(packed: jax.Array, shape: Shape) -> Step:
@@ -82,13 +82,13 @@ def _unpack(packed: jax.Array, shape: Shape) -> Step:
 def forward(
     model: Llama, shape: Shape, weights: Weights, cache: Cache, packed: jax.Array
 ) -> tuple[Cache, jax.Array, jax.Array]:
-    """The cache with the keys and values of the step that is `packed`, logits ``float32[rows, width]``, and the hidden
-    states ``[rows, hidden]`` they are computed from."""
+    """Run the `packed` step. Return the cache with its keys and values, logits ``float32[rows, width]``, and the hidden
+    states ``[rows, hidden]`` that they are computed from."""
     step = _unpack(packed, shape)
     cosine, sine = _rotary(model, step.positions)
     num_chunks = step.positions.max() // KEYS + 1
     places = jnp.arange(shape.block_size)
-    # past a block's end is any token, whose answer nobody reads; it looks at what the block sees anyway
+    # past a block's end any token will do, as its result is not read; it attends to nothing that the block does not
     queries = jnp.minimum(step.firsts[:, None] + places, shape.num_tokens - 1)
     query_positions = jnp.where(places < step.counts[:, None], step.positions[queries], 0)
     precision = "highest" if weights["embedding"].dtype == jnp.float32 else "default"
@@ -127,7 +127,7 @@ def _rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
 
 
 def _rotary(model: Llama, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Cosine and sine ``float32[tokens, 1, head dim]`` of each position's angles."""
+    """Return the cosine and sine, ``float32[tokens, 1, head dim]``, of each position's angles."""
     exponents = jnp.arange(0, model.head_dim, 2, dtype=jnp.float32) / model.head_dim
     angles = positions.astype(jnp.float32)[:, None] / model.rope_theta**exponents
     angles = jnp.concatenate([angles, angles], axis=1)[:, None, :]
@@ -135,7 +135,7 @@ def _rotary(model: Llama, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _rotated(x: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
-    """``[tokens, heads, dim]`` turned by its position: a dimension of the first half with its like of the second."""
+    """Rotate ``[tokens, heads, dim]`` by position, each dimension of the first half with its partner in the second."""
     first, second = jnp.split(x, 2, axis=-1)
     return x * cosine.astype(x.dtype) + jnp.concatenate([-second, first], axis=-1) * sine.astype(x.dtype)
 
@@ -143,15 +143,15 @@ def _rotated(x: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
 def _attend(
     query: jax.Array, positions: jax.Array, starts: jax.Array, cache: Cache, layer: jax.Array, num_chunks: jax.Array
 ) -> jax.Array:
-    """``float32[blocks, queries, heads * dim]`` from `query` ``[blocks, queries, heads, dim]`` at `positions`
-    ``[blocks, queries]``: attention to all keys up to each one's own position."""
+    """Return ``float32[blocks, queries, heads * dim]`` for `query` ``[blocks, queries, heads, dim]`` at `positions`
+    ``[blocks, queries]``: attention to all keys up to the query's own position."""
     num_blocks, num_queries, num_heads, dim = query.shape
     num_kv_heads = cache[0].shape[2]
     query = query.reshape(num_blocks, num_queries, num_kv_heads, num_heads // num_kv_heads, dim)
     query = query * jnp.asarray(dim**-0.5, dtype=query.dtype)
 
     def cells(stored: jax.Array, chunk: jax.Array) -> jax.Array:
-        """``[blocks, KEYS, kv heads, dim]``"""
+        """Return ``[blocks, KEYS, kv heads, dim]``."""
         take = (1, KEYS, num_kv_heads, dim)
         return jax.vmap(lambda start: lax.dynamic_slice(stored, (layer, start + chunk * KEYS, 0, 0), take)[0])(starts)
 
@@ -159,7 +159,7 @@ def _attend(
         largest, total, output = carry
         places = index * KEYS + jnp.arange(KEYS)
         visible = places <= positions[:, :, None]  # [blocks, queries, KEYS]
-        # a cell nobody of the block may see can be another sequence's, and what is in it not a number
+        # a cell that no query of the block may see can be another sequence's, and contain NaN
         ours = visible.any(axis=1)[:, :, None, None]
         keys, values = (jnp.where(ours, cells(stored, index), 0) for stored in cache)
         scores = jnp.einsum("bqhgd,bkhd->bqhgk", query, keys, preferred_element_type=jnp.float32)
@@ -174,7 +174,7 @@ def _attend(
         return new_largest, total, output * kept[..., None] + added
 
     heads = query.shape[:4]
-    # every query sees its sequence's first key, so that after the first chunk the largest is finite
+    # every query sees its sequence's first key, so the largest score is finite after the first chunk
     start = (jnp.full(heads, -jnp.inf), jnp.zeros(heads), jnp.zeros(query.shape, dtype=jnp.float32))
     _, total, output = lax.fori_loop(0, num_chunks, chunk, start)
     attended: jax.Array = (output / total[..., None]).reshape(num_blocks, num_queries, num_heads * dim)
@@ -183,11 +183,11 @@ def _attend(
 
 @partial(jax.jit, static_argnums=4, donate_argnums=0)
 def move(cache: Cache, source: jax.Array, target: jax.Array, count: jax.Array, most: int) -> tuple[Cache]:
-    """The cache with `count` cells, at most `most`, copied from `source` on to `target` on; set to zero where `source`
-    is -1."""
+    """Return the cache with `count` cells, at most `most`, copied from `source` to `target`; set to zero if `source` is
+    -1."""
     places = jnp.arange(most)
     num_cells = cache[0].shape[1]
     taken = jnp.minimum(jnp.maximum(source, 0) + places, num_cells - 1)
-    into = jnp.where(places < count, target + places, num_cells)  # past all cells: nowhere
+    into = jnp.where(places < count, target + places, num_cells)  # past all cells: dropped
     keys, values = (stored.at[:, into].set(jnp.where(source < 0, 0, stored[:, taken]), mode="drop") for stored in cache)
     return ((keys, values),)

@@ -32,30 +32,29 @@ from guideway_xla.runner.weights import load
 __all__ = ["JaxRunner", "Model", "shapes_for"]
 
 SMALL = 64
-"""Steps of up to so many tokens are padded to a power of two, larger ones to a power of four."""
+"""Steps of up to this many tokens are padded to a power of two, larger ones to a power of four."""
 BLOCK_SIZE = 16
-"""The most tokens of a block in larger steps; in small ones, which mostly have a token of each sequence, one."""
+"""Maximum tokens of a block in larger steps. In small steps, mostly one token per sequence, it is one."""
 MOST_SHAPES = 8
 MOVED = 256
-"""So many cells are moved at once."""
+"""Cells that one move copies at once."""
 ONE_TOKEN = Append(Region(0, 1), 0, [0], 1)
-"""The token that is passed through the model to have it compiled."""
+"""A step of one token, to compile the model with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The model as worker mixins see it."""
+    """The model as worker mixins use it."""
 
     config: Llama
     weights: Weights
 
 
 class JaxRunner(ModelRunner):
-    """Runs a ``LlamaForCausalLM`` where the device is, or, for a device of another library, where jax has one of that
-    name.
+    """Runs a ``LlamaForCausalLM`` on the backend's device; if that belongs to another library, on jax's device of the
+    same name.
 
-    Nothing is compiled after `start`, but for prompts whose log-probabilities are wanted: the first such prompt of each
-    size.
+    Nothing is compiled after `start`, except for prompts with log-probabilities: the first such prompt of each size.
     """
 
     contract = "1.0"
@@ -70,7 +69,7 @@ class JaxRunner(ModelRunner):
             )
         self._device = find_device(backend.device)
         self._state: list[tuple[Any, ...]] = []
-        """One entry: what `_run` ran last returned, the cache first."""
+        """One entry: the last result of the function in `_run`, the cache first."""
         self._num_moves = 0
         self._shapes: list[Shape] = []
         self._limits: RunnerLimits
@@ -98,13 +97,13 @@ class JaxRunner(ModelRunner):
             ) from error
         self._limits = limits
         self._shapes = shapes_for(limits)
-        # so that all is compiled, whether or not there is room for a step that fills its shape
+        # compiles everything, whether or not there is room for a step that fills its shape
         self._run(partial(llama.move, most=MOVED), *(np.int32(0) for _ in range(3)))
         for shape in self._shapes:
             self._pass([ONE_TOKEN], shape)
 
     def dummy_steps(self) -> Iterator[ForwardStep]:
-        """One for each number of rows; `start` has compiled the rest."""
+        """Yield one step for each number of rows; `start` has compiled the rest."""
         for num_rows in sorted({shape.num_rows for shape in self._shapes}):
             yield ForwardStep([ONE_TOKEN] * num_rows)
 
@@ -118,9 +117,9 @@ class JaxRunner(ModelRunner):
         self._state = []
 
     def _run(self, function: Callable[..., Any], *inputs: Any) -> None:
-        """``self._state = [function(cache, *inputs)]``, in one piece: the cache is gone once `function` was called, and
-        between a call and an assignment an interrupt could take the new one with it. Within one statement that calls
-        nothing written in Python there is no place for an interrupt."""
+        """Do ``self._state = [function(cache, *inputs)]`` atomically. `function` deletes the old cache, and an
+        interrupt between its call and an assignment would lose the new one. A single statement that runs no Python code
+        in between cannot be interrupted."""
         cache = self._state[0][0]
         self._state[:] = map(function, (cache,), *((one,) for one in inputs))
 
@@ -136,7 +135,7 @@ class JaxRunner(ModelRunner):
             raise GuidewayError(f"moves {self._num_moves} to {first_move - 1} of the KV cache never arrived")
         for one in moves[self._num_moves - first_move :]:
             self._move(one)
-            # counted when done: an interrupt before this means that the move is done twice, which changes nothing
+            # counted when done: after an interrupt the move is done twice, which changes nothing
             self._num_moves += 1
 
     def _move(self, one: Move) -> None:
@@ -149,7 +148,7 @@ class JaxRunner(ModelRunner):
             self._run(partial(llama.move, most=MOVED), *(np.int32(number) for number in (source, target, count)))
 
     def _shape(self, step: ForwardStep) -> Shape:
-        """The smallest shape the step fits into."""
+        """Return the smallest shape that the step fits into."""
         for shape in self._shapes:
             num_blocks = sum(-(-len(append.token_ids) // shape.block_size) for append in step.appends)
             if step.num_tokens <= shape.num_tokens and num_blocks <= shape.num_blocks:
@@ -161,8 +160,8 @@ class JaxRunner(ModelRunner):
 
 
 def shapes_for(limits: RunnerLimits) -> list[Shape]:
-    """At most `MOST_SHAPES` shapes, by size; the last takes any step within `limits` that has no more sequences than
-    rows."""
+    """Return at most `MOST_SHAPES` shapes, by size; the last fits any step within `limits` that has no more sequences
+    than rows."""
     most = -(-min(limits.max_num_tokens, limits.num_cells) // BLOCK_SIZE) * BLOCK_SIZE
     sizes = [8]
     while sizes[-1] < most:
@@ -175,21 +174,21 @@ def shapes_for(limits: RunnerLimits) -> list[Shape]:
         if size <= SMALL:
             shapes.append(Shape(size, num_rows, num_blocks=size, block_size=1))
         else:
-            # each sequence may leave one block that is not full
+            # each sequence may have one incomplete block
             num_blocks = min(size, size // BLOCK_SIZE + num_rows)
             shapes.append(Shape(size, num_rows, num_blocks, BLOCK_SIZE))
     return shapes
 
 
 def _packed(appends: Sequence[Append], shape: Shape, nowhere: int) -> NDArray[np.int32]:
-    """`llama.Step` of `appends`; padding is written to the cell `nowhere`."""
+    """Return `llama.Step` of `appends`; padding is written to the cell `nowhere`."""
     counts = np.array([len(append.token_ids) for append in appends])
     starts = np.array([append.region.start for append in appends])
     ends = np.cumsum(counts)
     num_tokens, size = int(ends[-1]), shape.block_size
 
     token = np.arange(num_tokens)
-    within = token - np.repeat(ends - counts, counts)  # which of its append's tokens it is
+    within = token - np.repeat(ends - counts, counts)  # the token's index in its append
     positions = within + np.repeat([append.length for append in appends], counts)
     num_blocks = -(-counts // size)
     first_block = np.repeat(np.cumsum(num_blocks) - num_blocks, counts)

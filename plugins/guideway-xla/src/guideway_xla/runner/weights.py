@@ -1,4 +1,4 @@
-"""Reads a Llama of `transformers` from its folder. Whatever the forward pass here does not compute is refused."""
+"""Reads a Llama of `transformers` from its folder. Refuses models that the forward pass here does not compute."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ LAYER = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
-"""A layer's weights here and there."""
+"""A layer's weights by their names here, with their names in the files."""
 
 
 def load(folder: str, dtype: str, device: jax.Device) -> tuple[Llama, Weights, ModelInfo]:
-    """The model in `folder`, its weights on `device` as `dtype`; ``auto``: as stored. Raises `InvalidConfiguration`."""
+    """Read the model in `folder`, with its weights on `device` as `dtype` (``auto``: as stored). Raises
+    `InvalidConfiguration`."""
     from transformers import AutoConfig, GenerationConfig
 
     if dtype not in ("auto", *DTYPES):
@@ -44,7 +45,7 @@ def load(folder: str, dtype: str, device: jax.Device) -> tuple[Llama, Weights, M
         config: Any = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         has_defaults = (path / "generation_config.json").is_file()
         generation: Any = GenerationConfig.from_pretrained(path, local_files_only=True) if has_defaults else config
-    # what is wrong with a folder comes as errors of json, huggingface_hub, or whatever the class checks
+    # errors may come from json, huggingface_hub, or the checks of the class
     except Exception as error:
         raise _refused(folder, f"its configuration cannot be used: {error}") from error
     model = _checked(folder, config)
@@ -84,7 +85,7 @@ def _checked(folder: str, config: Any) -> Llama:
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Read what the files of weights hold, by name, on the host."""
+    """Yield the names and arrays of the weight files, on the host."""
     from safetensors import SafetensorError, safe_open
 
     index = path / "model.safetensors.index.json"
@@ -92,7 +93,7 @@ def _tensors(path: Path) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
         names = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
         for name in sorted(names):
             with jax.default_device(jax.local_devices(backend="cpu")[0]), safe_open(path / name, "flax") as file:
-                for key in file.keys():  # noqa: SIM118 (it is no mapping)
+                for key in file.keys():  # noqa: SIM118 (it is not a mapping)
                     yield key, np.asarray(file.get_tensor(key))
     except (OSError, KeyError, ValueError, SafetensorError) as error:
         raise _refused(str(path), f"its weights cannot be read: {error}") from error
