@@ -1,4 +1,4 @@
-"""The data: repeatable, right by its own schemas, and what the evaluation sees is never trained on."""
+"""The data: repeatable, valid by its own schemas, and without held-out values and templates in training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def drawn(count: int = 400, **splits: Any) -> list[Sample]:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """The strings and numbers of JSON data; true and false are no values anybody could hold out."""
+    """Yield the strings and numbers of JSON data; true and false cannot be held out."""
     if isinstance(value, dict):
         for inner in value.values():
             yield from leaves(inner)
@@ -131,7 +131,7 @@ def test_noise_spares_the_words_that_show_where_a_value_ends() -> None:
         elif sample.kind == "booking" and "guest" in sample.answer:
             before_guests |= {*re.findall(rf"([a-z]+) {sample.answer['guest'].lower()}", sample.prompt.lower())}
     assert before_copies == words_before("copy.text")
-    assert before_guests - words_before("booking.guest")  # a name shows by itself
+    assert before_guests - words_before("booking.guest")  # a name is recognizable without them
 
 
 def test_odd_lists_of_items_are_none_that_is_held_out() -> None:
@@ -146,7 +146,7 @@ def test_odd_lists_of_items_are_none_that_is_held_out() -> None:
                 f"{name}(.{{0,9}}?){quantity}(.{{0,9}}?){price}",
             ):
                 forms |= {(order[0] == str(quantity)[0], *found) for found in re.findall(order, sample.prompt)}
-    assert len(forms) > 60  # far more than there are templates
+    assert len(forms) > 60  # many more than there are templates
     for template in held_out:
         order = re.fullmatch(r"\{(quantity|name)\}(.*)\{(?:name|quantity)\}(.*)\{price\}.*", template)
         assert order is None or (order[1] == "quantity", order[2], order[3]) not in forms, template

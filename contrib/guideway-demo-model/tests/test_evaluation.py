@@ -1,4 +1,4 @@
-"""The evaluation: what counts as right, and that the model card tells what was measured on the shipped weights."""
+"""The evaluation: which answers are right, and that the model card has the figures of the shipped weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training in seconds: a tiny network learns, goes on where it stopped, and is exported exactly."""
+"""Training in seconds: a tiny network learns, resumes where it stopped, and is exported exactly."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture
 def out(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> Path:
-    """With the shipped tokenizer, to save the time of making one."""
+    """Return a folder with the shipped tokenizer, to save the time of training one."""
     tokenizer.save_pretrained(tmp_path)
     return tmp_path
 
@@ -130,7 +130,7 @@ def test_an_exported_model_is_taken_over_with_fewer_kv_heads_or_as_many(batch: B
     with torch.no_grad():
         for weight in first.parameters():
             weight.normal_(0, 0.1)
-        for block in first.blocks:  # pairs of kv heads that are the same lose nothing as one
+        for block in first.blocks:  # merging pairs of equal kv heads loses nothing
             key, value = block.qkv.weight[128:256].view(2, 2, 32, 128), block.qkv.weight[256:].view(2, 2, 32, 128)
             key[:, 1], value[:, 1] = key[:, 0], value[:, 0]
         losses = []
@@ -155,7 +155,7 @@ def test_an_exported_model_is_taken_over_with_more_layers(batch: Batch, layers: 
     losses = [network(batch.token_ids, batch.positions, batch.targets) for network in (first, more)]
     assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-5)
     losses[1].backward()
-    assert all(block.out.weight.grad.abs().max() > 0 for block in more.blocks)  # the new ones will learn
+    assert all(block.out.weight.grad.abs().max() > 0 for block in more.blocks)  # the new layers will learn
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ def test_training_begins_with_another_model(tmp_path: Path, batch: Batch) -> Non
 
 
 def test_the_gradient_is_the_exports_own(batch: Batch) -> None:
-    """The two functions that write their own derivative, against autograd's."""
+    """Compare the two functions that write their own derivative with autograd's."""
     torch.manual_seed(0)
     network = Network(Shape(VOCABULARY_SIZE, hidden=32, layers=1, intermediate=64, kv_heads=1))
     with torch.no_grad():
@@ -188,7 +188,7 @@ def test_the_gradient_is_the_exports_own(batch: Batch) -> None:
 
 
 def test_muon_moves_every_direction_alike() -> None:
-    """A gradient of singular values 1, 0.1 and 0.01 becomes an update whose are near one another."""
+    """A gradient with singular values 1, 0.1 and 0.01 becomes an update with nearly equal singular values."""
     torch.manual_seed(0)
     left, right = (torch.linalg.qr(torch.randn(8, 3))[0] for _ in range(2))
     matrix = torch.zeros(8, 8)

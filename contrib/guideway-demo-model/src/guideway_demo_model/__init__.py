@@ -1,4 +1,4 @@
-"""The demo model as a plugin: 2.7 million parameters that turn a text into JSON."""
+"""The demo model as a plugin: a model of 2.7 million parameters that turns a text into JSON."""
 
 from __future__ import annotations
 

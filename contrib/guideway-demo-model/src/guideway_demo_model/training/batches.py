@@ -17,21 +17,21 @@ from guideway_demo_model.training.tokenizer import END, PAD_ID
 __all__ = ["Batch", "Position", "batches", "texts"]
 
 LENGTH_STEP = 16
-"""Lengths are rounded up to a multiple of this: few shapes, as the kernels are compiled and kept for each."""
+"""Lengths are rounded up to a multiple of this, because kernels are compiled and cached for each shape."""
 SPACED_SHARE = 0.2
 NOISE = 0.35
 SHORT_SHARE = 0.4
 CROWDED_SHARE = 0.5
 MORE = {"record": 0.3, "order": 0.08, "person": 0.04}
-"""Shares of the samples that are of a kind whatever the weights say: which value belongs to a key is hard to learn, and
-so are lists of items, and what may stand in the place of a name."""
+"""Shares of samples that are always of this kind, in addition to the weights. It is hard to learn which value belongs
+to a key, how lists of items look, and which words may replace a name."""
 YES_NO_WEIGHT = 4.0
-"""The weight of the tokens of true and false in the loss: they are few, and the hardest to learn."""
+"""Weight of true and false in the loss: these tokens are rare, and the hardest to learn."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """The place where the data goes on: batch `index` of pool `pool`."""
+    """A place in the data to resume from: batch `index` of pool `pool`."""
 
     pool: int = 0
     index: int = 0
@@ -39,21 +39,22 @@ class Position:
 
 @dataclass(frozen=True)
 class Batch:
-    """`token_ids`: [batch, length]; `positions`: of the flattened ids, those that predict `targets`, all of answers."""
+    """`token_ids`: [batch, length]; `positions`: indices into the flattened ids of the tokens that predict `targets`,
+    all tokens of answers."""
 
     token_ids: Tensor
     positions: Tensor
     targets: Tensor
     weights: Tensor
-    """The weights of the targets in the loss."""
+    """Weights of the targets in the loss."""
     num_tokens: int
     """Without the padding."""
     after: Position
-    """The position of the next batch."""
+    """Position of the next batch."""
 
 
 def texts(seed: int, pool: int, count: int) -> list[tuple[str, str]]:
-    """Prompts and answers of a pool, each with the special tokens around it."""
+    """Return the prompts and answers of a pool, each with its special tokens."""
     name = f"{seed}-{pool}"
     source = Source(name, values="train", templates="train", noise=NOISE, short=SHORT_SHARE, crowded=CROWDED_SHARE)
     style = random.Random(f"style-{name}")
@@ -69,7 +70,8 @@ def texts(seed: int, pool: int, count: int) -> list[tuple[str, str]]:
 def batches(
     tokenizer: PreTrainedTokenizerFast, seed: int, *, pool_samples: int, max_tokens: int, start: Position
 ) -> Iterator[Batch]:
-    """Endless batches of at most `max_tokens` with padding, from `start` on. `pool_samples` are shuffled at a time."""
+    """Yield endless batches of at most `max_tokens` with padding, from `start`. `pool_samples` are shuffled at a
+    time."""
     pool, index = start.pool, start.index
     yes_no = torch.tensor([tokenizer.convert_tokens_to_ids(word) for word in ("true", "false")])
     while True:
@@ -89,7 +91,7 @@ def _rounded(pair: tuple[list[int], list[int]]) -> int:
 
 
 def _grouped(pairs: list[tuple[list[int], list[int]]], max_tokens: int) -> list[list[tuple[list[int], list[int]]]]:
-    """Full batches of one rounded length each; what is left over of a length is dropped."""
+    """Return full batches of one rounded length each; the remainder of a length is dropped."""
     by_length: dict[int, list[tuple[list[int], list[int]]]] = {}
     for pair in pairs:
         by_length.setdefault(_rounded(pair), []).append(pair)

@@ -1,4 +1,4 @@
-"""Synthetic samples: a text, the JSON it stands for, and the schema of that JSON."""
+"""Synthetic samples: a text, the JSON that it describes, and the schema of that JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from guideway_demo_model.training.templates import Split
 __all__ = ["Sample", "Source", "dumps", "plain", "render"]
 
 TOOL_AND_COPY = {"tool": 3, "copy": 2}
-"""The weight of tool calls and copies, beside the weights of `Domains.every`."""
+"""Weights of tool calls and copies, relative to the weights of `Domains.every`."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Sample:
 class Source:
     """Endless samples, the same for the same arguments.
 
-    `values` and `templates` say which split each comes from; `noise` is how many sentences are made odd, see `Domains`.
-    `short` is the share of texts that tell one or two things only: where to look is learned there first, and a yes or
-    no, a single token of a longer answer, hardly anywhere else. `crowded` is the share of texts whose values are drawn
-    from few, as held-out ones are, see `Values.crowd`.
+    `values` and `templates` say which split each is drawn from; `noise` is the share of odd sentences, see `Domains`.
+    `short` is the share of texts with only one or two facts: a model first learns there where to look, and hardly
+    anywhere else does it learn yes or no, a single token of a longer answer. `crowded` is the share of texts whose
+    values are drawn from few, as held-out ones are, see `Values.crowd`.
     """
 
     def __init__(
@@ -51,7 +51,8 @@ class Source:
         self._domains = Domains(self._rng, values=values, templates=templates, noise=noise)
 
     def sample(self, kind: str | None = None, *, listed: bool | None = None) -> Sample:
-        """Draw one, by default of any kind. `listed`: whether it names the wanted fields; None: in 70% it does."""
+        """Draw a sample, by default of any kind. `listed`: whether it names the wanted fields; None: in 70 % of
+        draws."""
         if self._crowded:
             self._domains.draw.crowd(self._rng.random() < self._crowded)
         if kind is None:
@@ -82,7 +83,7 @@ class Source:
         sentences = [facts.sentences[field] for field in said if field in facts.sentences]
         if r.random() < 0.6:
             r.shuffle(sentences)
-        while r.random() < 0.15:  # beside the point
+        while r.random() < 0.15:  # irrelevant sentences
             sentences.insert(r.randint(0, len(sentences)), self._domains.sentence("filler.text"))
         if listed:
             instruction = self._domains.sentence("instruction.listed", x=self._domains.listing(wanted))
@@ -111,7 +112,7 @@ class Source:
         return Sample("copy", self._domains.sentence("copy.text", x=text), {"text": text}, schema)
 
     def _compose(self, instruction: str, sentences: list[str]) -> str:
-        """Instruction and sentences as one text, in one of several layouts."""
+        """Return the instruction and the sentences as one text, in one of several layouts."""
         r = self._rng
         layout = r.choice(["line", "line", "lines", "lines", "bare lines", "semicolons", "bullets"])
         if layout == "line":
@@ -132,13 +133,13 @@ class Source:
         return f"{_stop(instruction)}{gap}{text}"
 
     def _stop(self, sentence: str) -> str:
-        """With a final stop, unless it ends with an address and chance will have none."""
+        """Add a final stop, except in half of the draws that end with an address."""
         bare = "@" in sentence.rsplit(" ", 1)[-1] and self._rng.random() < 0.5
         return sentence if bare else _stop(sentence)
 
 
 def plain(value: Any) -> Any:
-    """JSON data with each whole float as an int, so that 5.0 and 5 are one value."""
+    """Convert whole floats in JSON data to ints, so that 5.0 and 5 are one value."""
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -149,7 +150,7 @@ def plain(value: Any) -> Any:
 
 
 def dumps(answer: dict[str, Any], *, spaced: bool) -> str:
-    """An answer as the model shall write it: compact, or `spaced` after commas and colons."""
+    """Write an answer as the model should: compact, or `spaced` after commas and colons."""
     return json.dumps(plain(answer), ensure_ascii=False, separators=(", ", ": ") if spaced else (",", ":"))
 
 

@@ -32,32 +32,32 @@ EVERYDAY = frozenset([*ROOMS, *UNITS, *JOBS, *COLORS, *(word for words in CURREN
 
 @dataclass(frozen=True)
 class Facts:
-    """One thing and its fields, in order."""
+    """A subject of a text and its fields, in order."""
 
     domain: str
     values: dict[str, Any]
     schemas: dict[str, Schema]
     sentences: dict[str, str]
-    """By field, without a final stop. A currency has none: it is said with the amount."""
+    """Sentences by field, without a final stop. A currency has none: the amount's sentence names it."""
 
 
 def _blends_in(slot: str, value: object) -> bool:
-    """Return whether `value` looks like the words of any sentence. A record's key is told by the instruction."""
+    """Return whether `value` looks like the words of any sentence. The instruction names a record's key."""
     text = str(value)
     return slot != "k" and text[0].islower() and "@" not in text and text not in EVERYDAY
 
 
 def number(value: float) -> str:
-    """As a text writes it: no trailing zeros."""
+    """Write a number as texts do: without trailing zeros."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 class Domains:
     """Draws `Facts` with values and templates of their splits.
 
-    With a `noise` above 0 a model leans on more than the words it was taught: that share of the sentences with a value
-    begins with a small letter, as many have a word replaced by another, and that share of the lists of items and of the
-    sentences that say yes or no is odd too. What a sentence says stays clear.
+    With a `noise` above 0 a model cannot rely on the words it was taught alone: that share of the sentences with a
+    value begins with a small letter, the same share has a word replaced by another, and that share of the lists of
+    items and of the sentences for yes or no is odd too. The meaning of a sentence stays clear.
     """
 
     def __init__(self, rng: random.Random, *, values: Split, templates: Split, noise: float = 0) -> None:
@@ -73,10 +73,10 @@ class Domains:
             "product": (2, self.product),
             "record": (4, self.record),
         }
-        """By name: how often, and how to draw one."""
+        """Domains by name, each with its weight and a function that draws its facts."""
 
     def sentence(self, group: str, **slots: object) -> str:
-        """A sentence of `group` with its slots filled."""
+        """Return a random sentence of `group` with its slots filled."""
         template = expand(self._rng.choice(pool(group, self._templates)), self._rng)
         if slots and self._noise and self._rng.random() < 2 * self._noise:
             keep_near = group == "copy.text" or any(_blends_in(slot, value) for slot, value in slots.items())
@@ -84,7 +84,7 @@ class Domains:
         return template.format(**slots)
 
     def _disturb(self, template: str, keep_near: bool) -> str:
-        """`keep_near`: leave the words beside a value, where they alone show what belongs to it."""
+        """Disturb the words of `template`; `keep_near` keeps those next to a value, which alone show its extent."""
         words = template.split(" ")
         if self._coin():
             words[0] = words[0] if "{" in words[0] else words[0].lower()
@@ -96,7 +96,7 @@ class Domains:
         return " ".join(words)
 
     def _any_word(self) -> str:
-        """One that means nothing, or one of another sentence; in small letters, or it might be part of a name."""
+        """Return a meaningless word, or a word of another sentence; in lower case, or it might be part of a name."""
         if self._coin():
             return self.draw.filler_word()
         other = expand(self._rng.choice(pool(self._rng.choice(list(groups())), self._templates)), self._rng)
@@ -108,7 +108,7 @@ class Domains:
         return expand(self._rng.choice(pool("order.item", self._templates)), self._rng)
 
     def _odd_item_form(self) -> str:
-        """Quantity, name and price with anything between them that cannot be taken for a part of the name."""
+        """Return quantity, name and price with separators that cannot be taken for a part of the name."""
         r = self._rng
         glue = "".join(r.choices("abcdefghijklmnopqrstuvwxyz", k=r.randint(1, 3)))
         before_name = r.choice([" ", f" {glue} ", f"{glue} ", f" {self._any_word()} ", ": ", " - "])
@@ -180,7 +180,7 @@ class Domains:
             {"name": draw.item(), "quantity": draw.integer(1, self._rng.choice([20, 20, 99])), "price": draw.price()}
             for _ in range(self._rng.choice([1, 1, 2, 2, 3]))
         ]
-        form = self._item_form()  # one for the whole list
+        form = self._item_form()  # the same for the whole list
         phrases = [form.format(**{**item, "price": number(item["price"])}) for item in items]
         values: dict[str, Any] = {
             "order_id": draw.code(),
@@ -251,7 +251,7 @@ class Domains:
         return Facts("product", values, schemas, sentences)
 
     def record(self) -> Facts:
-        """Fields of any name, with a string or an integer each."""
+        """Draw fields with any names, each a string or an integer."""
         draw = self.draw
         values: dict[str, Any] = {}
         schemas: dict[str, Schema] = {}
@@ -267,7 +267,7 @@ class Domains:
         return Facts("record", values, schemas, sentences)
 
     def tool_call(self) -> tuple[str, dict[str, Any], dict[str, Schema], str]:
-        """The tool's name, its arguments, their schemas, and the sentence that asks for it."""
+        """Draw a tool's name, its arguments, their schemas, and the sentence that asks for the call."""
         draw, r = self.draw, self._rng
         name = r.choice(["get_weather", "send_message", "set_timer", "search", "book_flight", "calculate"])
         group = f"tool.{name}"
@@ -298,7 +298,7 @@ class Domains:
         return name, arguments, schemas, self.sentence(group, **arguments)
 
     def copy_text(self) -> str:
-        """Anything, to be repeated."""
+        """Draw a text to be repeated."""
         draw, r = self.draw, self._rng
         makers: list[Callable[[], str]] = [
             draw.words,
@@ -312,7 +312,7 @@ class Domains:
         return " ".join(r.choice(makers)() for _ in range(r.randint(1, 5)))
 
     def listing(self, phrases: list[str]) -> str:
-        """``a, b, c`` or ``a, b and c``."""
+        """Join `phrases` as ``a, b, c`` or ``a, b and c``."""
         if len(phrases) < 2 or self._rng.random() < 0.55:
             return ", ".join(phrases)
         return f"{', '.join(phrases[:-1])} and {phrases[-1]}"

@@ -1,7 +1,7 @@
 """``python -m guideway_demo_model.training.evaluate``: measure the demo model, or another, through guideway's engine.
 
-Values are held out throughout. Templates were seen in training, or are held out too; prompts name the wanted fields,
-or do not; answers come under each sample's schema, or unconstrained. Greedy.
+Values are always held out. Templates were seen in training or are held out; prompts list the wanted fields or do not;
+answers are constrained by each sample's schema or unconstrained. Decoding is greedy.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["SEED", "Setting", "evaluate", "main", "samples", "settings", "table"
 
 SEED = 2026
 MAX_TOKENS = 400
-"""Per answer; what needs more counts as it is, with the finish reason ``length``."""
+"""Maximum tokens of an answer; a longer one is counted as it is, with the finish reason ``length``."""
 PACKAGES = ("torch", "transformers", "llguidance", "jsonschema")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The prompts of an evaluation, and whether they stand under their schemas."""
+    """A kind of prompts, and whether the answers are constrained by their schemas."""
 
     held_out_templates: bool
     listed: bool
@@ -48,7 +48,7 @@ class Setting:
 
 
 def settings() -> list[Setting]:
-    """All eight, those under the schema first."""
+    """Return all eight settings, constrained ones first."""
     return [
         Setting(held, listed, constrained)
         for constrained, held, listed in product((True, False), (False, True), (True, False))
@@ -56,14 +56,14 @@ def settings() -> list[Setting]:
 
 
 def samples(setting: Setting, count: int, seed: int = SEED) -> list[Sample]:
-    """The samples of a setting; unconstrained ones are the same as those under the schema."""
+    """Return the samples of a setting; constrained and unconstrained settings have the same."""
     name = f"evaluation-{seed}-{setting.held_out_templates}-{setting.listed}"
     source = Source(name, values="test", templates="test" if setting.held_out_templates else "train")
     return [source.sample(listed=setting.listed) for _ in range(count)]
 
 
 def evaluate(engine: Engine, setting: Setting, count: int, seed: int = SEED) -> Score:
-    """Let `engine` answer the samples of `setting`. Raises the error of a request that was refused or failed."""
+    """Let `engine` answer the samples of `setting`. Raises the error of a request that fails."""
     asked = samples(setting, count, seed)
     params = [
         SamplingParams(max_tokens=MAX_TOKENS, constraint=JsonSchema(sample.schema) if setting.constrained else None)
@@ -77,7 +77,7 @@ def evaluate(engine: Engine, setting: Setting, count: int, seed: int = SEED) -> 
 
 
 def table(report: dict[str, Any]) -> str:
-    """The report of `main` as Markdown."""
+    """Return the report of `main` as Markdown."""
     lines = [
         "| templates | fields | decoding | exact match | 95% interval | single fields | valid | cut short |",
         "|---|---|---|---|---|---|---|---|",
@@ -125,7 +125,7 @@ def _row(setting: Setting, result: Score) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m guideway_demo_model.training.evaluate")
     parser.add_argument("--model", type=Path, default=None, help="folder of a model; default: the one in this package")
     parser.add_argument("--samples", type=int, default=300, help="for each setting (default 300)")

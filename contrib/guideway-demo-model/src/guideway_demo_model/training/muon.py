@@ -1,4 +1,4 @@
-"""Muon: momentum, made orthogonal, for matrices; all matrices of one shape in one stack."""
+"""Muon: orthogonalized momentum for matrices; all matrices of one shape are updated as one stack."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NEWTON_SCHULZ_STEPS = 5
 class Muon:
     """Updates `matrices` in place from their ``grad``.
 
-    A matrix that is several in a column, such as query, key and value in one, is given with the number of its `parts`;
-    each is made orthogonal by itself.
+    A matrix that combines several in a column, such as query, key and value, is passed with the number of its `parts`;
+    each part is orthogonalized separately.
     """
 
     def __init__(self, matrices: Sequence[tuple[Tensor, int]]) -> None:
@@ -34,7 +34,7 @@ class Muon:
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
-        """One update; as large, in root mean square, as Adam's at a fifth of `learning_rate`."""
+        """Update once; the update has the root mean square of Adam's at a fifth of `learning_rate`."""
         for shape, stack in self._stacks.items():
             gradient = torch.cat([_gradient(matrix).view(-1, *shape) for matrix in stack])
             momentum = self._momentum[shape].lerp_(gradient, 1 - MOMENTUM)
@@ -58,7 +58,7 @@ def _gradient(matrix: Tensor) -> Tensor:
 
 
 def _orthogonal(stack: Tensor) -> Tensor:
-    """Each matrix with its singular values brought near one, by a Newton-Schulz iteration in bfloat16."""
+    """Move the singular values of each matrix near one, by a Newton-Schulz iteration in bfloat16."""
     tall = stack.shape[1] > stack.shape[2]
     x = (stack.mT if tall else stack).bfloat16()
     x = x / (x.norm(dim=(1, 2), keepdim=True) * 1.01 + 1e-7)

@@ -1,7 +1,7 @@
-"""A Llama for training on a CPU: the mathematics of ``transformers``' own, in fewer passes over memory.
+"""A Llama for training on a CPU: the mathematics of ``transformers``' Llama in fewer passes over memory.
 
-Its normalizations have no weights (they are exported as ones). Attention is written out: at heads of 32 and some
-hundred tokens, bfloat16 scaled-dot-product attention on a CPU was measured at five times the time.
+Its normalizations have no weights (they are exported as ones). Attention is written out: with heads of 32 dimensions
+and a few hundred tokens, bfloat16 scaled-dot-product attention on a CPU took five times as long when measured.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROJECTIONS = (
     *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"),
     *("self_attn.o_proj", "mlp.down_proj"),
 )
-"""The matrices of a layer, as transformers names them."""
+"""The matrices of a layer, by their names in transformers."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Shape:
 
 
 class _Normalize(torch.autograd.Function):
-    """x / rms(x). The derivative needs the output and the factor only."""
+    """x / rms(x). The derivative needs only the output and the factor."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -71,7 +71,8 @@ class _Normalize(torch.autograd.Function):
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Cross entropy of `hidden @ weight.T` against `target`, averaged with `shares`, its gradient made on the way."""
+    """Cross entropy of `hidden @ weight.T` against `target`, averaged with `shares`; `forward` computes its
+    gradient."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, shares: Tensor) -> Tensor:
@@ -95,7 +96,7 @@ def _normalize(x: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
-    """One layer; query, key and value are one matrix, gate and up another."""
+    """A layer. Query, key and value are one matrix, gate and up another."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -117,7 +118,7 @@ class Block(nn.Module):
         qk, v = z[:, : heads + kv_heads], z[:, heads + kv_heads :]
         turned = torch.cat((qk[..., HEAD // 2 :], qk[..., : HEAD // 2]), -1)  # its sign is folded into `sin`
         qk = torch.addcmul(qk * cos, turned, sin)
-        # the query heads of one kv head are queries side by side
+        # the query heads of one kv head become additional queries
         q = qk[:, :heads].reshape(-1, group * length, HEAD)
         k = qk[:, heads:].reshape(-1, length, HEAD)
         bias = mask.repeat(group, 1).expand(batch * kv_heads, -1, -1)
@@ -130,7 +131,7 @@ class Block(nn.Module):
 
 
 class Network(nn.Module):
-    """`forward` is the mean loss over chosen positions; embedding and output share their weights."""
+    """The network; `forward` returns the mean loss over chosen positions. Embedding and output share their weights."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -147,8 +148,8 @@ class Network(nn.Module):
         self.register_buffer("mask", future, persistent=False)
 
     def forward(self, token_ids: Tensor, positions: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """`token_ids`: [batch, length]; `positions`: of the flattened batch, those that predict `targets`; `weights`
-        of the targets in the mean, by default all the same."""
+        """`token_ids`: [batch, length]; `positions`: indices into the flattened batch of the tokens that predict
+        `targets`; `weights` of the targets in the mean, equal by default."""
         length = token_ids.shape[1]
         x = self.embedding(token_ids)
         cos, sin, mask = self.get_buffer("cos"), self.get_buffer("sin"), self.get_buffer("mask")
@@ -164,7 +165,7 @@ class Network(nn.Module):
 
 
 def export(network: Network) -> LlamaForCausalLM:
-    """The same function as a model of ``transformers``, in float32."""
+    """Return a model of ``transformers`` that computes the same function, in float32."""
     shape = network.shape
     config = LlamaConfig(
         vocab_size=shape.vocabulary,
@@ -205,10 +206,10 @@ def export(network: Network) -> LlamaForCausalLM:
 
 @torch.no_grad()
 def take_over(network: Network, model: LlamaForCausalLM) -> None:
-    """Give `network` the weights of an exported `model`; training goes on from there.
+    """Initialize `network` with the weights of an exported `model`.
 
-    It may have more kv heads: those that become one are averaged (Ainslie et al., GQA, 2023). It may have fewer layers:
-    its middle one is repeated, and as the repetitions' output matrices are zero, the function is the same (Wu et al.,
+    `network` may have fewer kv heads: those that are merged are averaged (Ainslie et al., GQA, 2023). It may have more
+    layers: the middle layer is repeated with output matrices of zeros, so that the function stays the same (Wu et al.,
     LLaMA Pro, 2024).
     """
     shape, weights = network.shape, model.state_dict()

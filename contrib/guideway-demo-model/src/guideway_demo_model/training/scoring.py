@@ -39,10 +39,10 @@ class Score:
     kinds: Counter[str] = field(default_factory=Counter)
     kinds_exact: Counter[str] = field(default_factory=Counter)
     wrong: list[dict[str, Any]] = field(default_factory=list)
-    """The samples that are not exact, each with its prompt, what was expected and what came."""
+    """The samples that are not exact, each with its prompt, the expected and the actual answer."""
 
     def add(self, sample: Sample, answer: Answer) -> None:
-        """Count one more."""
+        """Count one more sample."""
         expected, got = plain(sample.answer), _parsed(answer.text)
         exact = got == expected
         self.samples += 1
@@ -67,7 +67,7 @@ class Score:
 
 
 def score(samples: Iterable[Sample], answers: Iterable[Answer]) -> Score:
-    """The score of `answers`, one for each of `samples`."""
+    """Return the score of `answers`, one for each of `samples`."""
     total = Score()
     for sample, answer in zip(samples, answers, strict=True):
         total.add(sample, answer)
@@ -75,7 +75,7 @@ def score(samples: Iterable[Sample], answers: Iterable[Answer]) -> Score:
 
 
 def interval(right: int, total: int) -> tuple[float, float]:
-    """Wilson's 95% interval of a share."""
+    """Return Wilson's 95 % interval of a share."""
     z = 1.96
     share = right / total
     middle = share + z * z / (2 * total)
@@ -85,7 +85,7 @@ def interval(right: int, total: int) -> tuple[float, float]:
 
 
 def _parsed(text: str) -> Any:
-    """JSON data, or an object equal to none if it is not JSON."""
+    """Parse JSON data; return an object that equals nothing else if it is not JSON."""
     try:
         return plain(json.loads(text))
     except (ValueError, RecursionError):

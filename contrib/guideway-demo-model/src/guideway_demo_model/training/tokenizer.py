@@ -15,8 +15,8 @@ PAD_ID, BOS_ID, END_ID = 0, 1, 2
 ROLES = ["<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"]
 SPECIAL = ["<|pad|>", "<|bos|>", END, *ROLES]
 
-# A word gets the same tokens after a space and after a quote, which makes copying learnable. Punctuation runs are
-# merged (`":"`, `","`), so that tokens do cross the borders of a grammar's terminals.
+# A word has the same tokens after a space and after a quote, which makes copying learnable. Runs of punctuation are
+# merged (`":"`, `","`), so that tokens cross the borders of a grammar's terminals.
 SPLIT = r"\p{L}+|\p{N}|\s+|[^\s\p{L}\p{N}]+"
 
 CHAT_TEMPLATE = (
@@ -27,7 +27,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer of at most `VOCABULARY_SIZE` tokens, with the chat template."""
+    """Train a tokenizer of at most `VOCABULARY_SIZE` tokens, with the chat template."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -1,7 +1,7 @@
 """``python -m guideway_demo_model.training.train --out FOLDER``: train the demo model on a CPU.
 
-FOLDER gets the model as ``transformers`` loads it, ``log.jsonl``, and, until the end, ``checkpoint.pt``. Run again, it
-goes on from there. ``--start FOLDER`` begins with the tokenizer and the weights of an earlier model of the same sizes,
+FOLDER gets the model as ``transformers`` loads it, ``log.jsonl``, and, until the end, ``checkpoint.pt``, from which
+another run resumes. ``--start FOLDER`` begins with the tokenizer and the weights of an earlier model of the same sizes,
 which may have more kv heads and fewer layers.
 """
 
@@ -30,7 +30,7 @@ __all__ = ["Recipe", "Trainer", "main", "train"]
 TOKENIZER_SAMPLES = 12_000
 WARM_UP_STEPS = 60
 DECAY_FROM = 0.3
-"""Share of the training after which the learning rate falls, in a straight line."""
+"""Share of the training after which the learning rate decreases linearly."""
 LOWEST_RATE = 0.02
 LOG_EVERY = 50
 
@@ -40,26 +40,27 @@ class Recipe:
     """The settings that decide the outcome of a training run."""
 
     tokens: float = 40e6
-    """The number of tokens to train on, prompts included, padding not."""
+    """Tokens to train on, including prompts, without padding."""
     minutes: float | None = None
-    """End after so much time even if there were fewer tokens; the learning rate falls accordingly."""
+    """Minutes after which training ends, even with fewer tokens; the learning rate is scheduled for this."""
     batch_tokens: int = 4096
-    """With padding."""
+    """Tokens of a batch, including padding."""
     pool_samples: int = 6000
-    """The number of samples that are shuffled at a time; what does not fill a batch of them is dropped."""
+    """Samples that are shuffled at a time; samples that do not fill a batch are dropped."""
     hidden: int = 192
     layers: int = 6
     intermediate: int = 512
     kv_heads: int = 3
     start: str | None = None
-    """The folder of a model to begin with."""
+    """Folder of a model to begin with."""
     muon_rate: float = 4e-3
     adam_rate: float = 4e-3
     seed: int = 0
 
 
 class Trainer:
-    """A network in bfloat16, its weights in float32 beside it, and the two optimizers: AdamW has the embedding."""
+    """A network in bfloat16 with float32 weights, and its two optimizers: AdamW for the embedding, Muon for the
+    rest."""
 
     def __init__(self, recipe: Recipe, vocabulary_size: int) -> None:
         self.recipe = recipe
@@ -72,7 +73,7 @@ class Trainer:
         self.network = network.bfloat16()
         names = [name for name, _ in network.named_parameters()]
         self._embedding = names.index("embedding.weight")
-        parts = {"qkv": self.shape.group + 2, "gate_up": 2}  # by kv head; its query heads are as many parts
+        parts = {"qkv": self.shape.group + 2, "gate_up": 2}  # by kv head; each of its query heads is a part
         self._muon = Muon(
             [
                 (weight, parts.get(name.split(".")[-2], 1))
@@ -86,17 +87,17 @@ class Trainer:
         self.tokens = 0
         self.seconds = 0.0
         self.loss: float | None = None
-        """Smoothed, over the answers' tokens."""
+        """Smoothed loss over the answers' tokens."""
         self.position = Position()
 
     def progress(self) -> float:
-        """From 0 to 1: of the tokens or of the time, whichever is further."""
+        """Return the progress from 0 to 1, of the tokens or of the time, whichever is further."""
         by_tokens = self.tokens / self.recipe.tokens
         by_time = self.seconds / 60 / self.recipe.minutes if self.recipe.minutes else 0.0
         return min(1.0, max(by_tokens, by_time))
 
     def step(self, batch: Batch) -> float:
-        """One update. Returns the batch's loss before it."""
+        """Update once. Return the batch's loss before the update."""
         start = time.perf_counter()
         rate = self._rate()
         loss = self.network(batch.token_ids, batch.positions, batch.targets, batch.weights)
@@ -123,13 +124,13 @@ class Trainer:
         return value
 
     def _rate(self) -> float:
-        """Compute one of the learning rates: warm-up, plateau, then down to `LOWEST_RATE`."""
+        """Return the factor of both learning rates: warm-up, plateau, then down to `LOWEST_RATE`."""
         warm = min(1.0, (self.steps + 1) / WARM_UP_STEPS)
         progress = self.progress()
         return warm if progress < DECAY_FROM else warm * max(LOWEST_RATE, (1 - progress) / (1 - DECAY_FROM))
 
     def finished(self) -> Network:
-        """The network with the float32 weights."""
+        """Return the network with the float32 weights."""
         network = Network(self.shape)
         with torch.no_grad():
             for parameter, weight in zip(network.parameters(), self.weights, strict=True):
@@ -137,7 +138,7 @@ class Trainer:
         return network
 
     def save(self, path: Path) -> None:
-        """Everything to go on from, written whole or not at all."""
+        """Write everything needed to resume, atomically."""
         state = {
             "recipe": asdict(self.recipe),
             "weights": self.weights,
@@ -150,7 +151,7 @@ class Trainer:
         partial.replace(path)
 
     def load(self, path: Path) -> None:
-        """Go on from `path`. Raises `ValueError` if it was made by another recipe (more time or tokens are fine)."""
+        """Resume from `path`. Raises `ValueError` if it has another recipe (more time or tokens are fine)."""
         state: dict[str, Any] = torch.load(path, weights_only=True)
         for name, value in asdict(self.recipe).items():
             if name not in ("tokens", "minutes") and state["recipe"][name] != value:
@@ -167,7 +168,7 @@ class Trainer:
 
 
 def train(recipe: Recipe, out: Path, *, save_every: float = 300.0, stop_after_steps: int | None = None) -> Trainer:
-    """Train into the folder `out`, going on from a checkpoint there, and leave the model there.
+    """Train into the folder `out`, resuming from a checkpoint there, and leave the model there.
 
     `save_every`: seconds between checkpoints. `stop_after_steps`: end early, with a checkpoint instead of a model.
     """
@@ -226,7 +227,7 @@ def _summary(trainer: Trainer) -> dict[str, float | None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m guideway_demo_model.training.train", description=train.__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the model and its checkpoints")
     parser.add_argument("--threads", type=int, default=1)

@@ -1,4 +1,4 @@
-"""Random values, of which the evaluation keeps some for itself."""
+"""Random values; some are held out for the evaluation."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ CURRENCIES = {
     "GBP": ("pounds", "GBP"),
     "JPY": ("yen", "JPY"),
 }
-"""The ways in which a text says a currency."""
+"""The words and codes by which a text names a currency."""
 
 HELD_OUT_SHARE = 8
-"""One in so many values is held out."""
+"""One of this many values is held out."""
 
 
 CROWD_TRIES = 50
-"""After so many draws a value of another class will do: there are few whole numbers in a small range."""
+"""Draws after which a value of another class is accepted: a small range has few whole numbers."""
 
 
 def is_held_out(value: object) -> bool:
-    """Return whether only the evaluation may use `value`: by the CRC-32 of its text."""
+    """Return whether only the evaluation may use `value`, by the CRC-32 of its text."""
     return _value_class(value) == 0
 
 
@@ -98,9 +98,9 @@ class Values:
         self._crowd: int | None = None
 
     def crowd(self, crowded: bool) -> None:
-        """From here on, draw training values of one class out of `HELD_OUT_SHARE` only, or of all.
+        """From now on, draw training values of one class out of `HELD_OUT_SHARE`, or of all classes.
 
-        The held-out values are such a class. Among few, the same word or number is often said of two things.
+        The held-out values are such a class. With few values, two facts of a text often have the same word or number.
         """
         self._crowd = self._rng.randrange(1, HELD_OUT_SHARE) if crowded else None
 
@@ -113,14 +113,15 @@ class Values:
         raise RuntimeError(f"no {'held-out' if self._held_out else 'training'} value found, the last was {value!r}")
 
     def _invented(self) -> str:
-        """A word of few syllables that recur, or of many: what a value is made of shall not tell where it is."""
+        """Invent a word from few recurring syllables or from many, so that its syllables do not show where a value
+        is."""
         r = self._rng
         if r.random() < 0.4:
             return "".join(r.choice(SYLLABLES) for _ in range(r.randint(2, 3)))
         return "".join(r.choice(ONSETS) + r.choice(VOWELS) + r.choice(CODAS) for _ in range(r.choice([1, 2, 2, 3])))
 
     def _proper(self, known: list[str], share: float) -> str:
-        """One of `known` in `share` of all draws, else an invented name."""
+        """Return one of `known` in `share` of all draws, else an invented name."""
         return self._rng.choice(known) if self._rng.random() < share else self._invented().capitalize()
 
     def name(self) -> str:
@@ -145,7 +146,7 @@ class Values:
         return self._draw(make)
 
     def email(self, name: str) -> str:
-        """An address, in three of four draws made of `name`."""
+        """Draw an address, derived from `name` in three of four draws."""
 
         def make() -> str:
             first, *_, last = name.lower().split()
@@ -170,7 +171,7 @@ class Values:
         return self._draw(lambda: self._rng.randint(low, high))
 
     def price(self) -> float:
-        """At most two decimals; whole numbers are floats too."""
+        """Draw a price with at most two decimals; whole numbers are floats too."""
 
         def make() -> float:
             if self._rng.random() < 0.3:
@@ -188,7 +189,7 @@ class Values:
         return self._draw(make)
 
     def date(self) -> tuple[str, str]:
-        """As a text writes it, and in ISO format."""
+        """Draw a date; return it as a text writes it, and in ISO format."""
 
         def make() -> str:
             return f"{self._rng.randint(2019, 2031)}-{self._rng.randint(1, 12):02d}-{self._rng.randint(1, 28):02d}"
@@ -202,7 +203,7 @@ class Values:
         return self._draw(lambda: f"{self._rng.randint(0, 23):02d}:{self._rng.choice([0, 15, 30, 45]):02d}")
 
     def words(self, count: int | None = None) -> str:
-        """`count` lower-case words, by default one to three."""
+        """Draw `count` lower-case words, by default one to three."""
 
         def make() -> str:
             some = range(count or self._rng.randint(1, 3))
@@ -211,10 +212,10 @@ class Values:
         return self._draw(make)
 
     def key(self) -> str:
-        """A word for a field of any name."""
+        """Draw a word for the name of a field."""
         known = [*NOUNS, *COLORS, *ITEMS, *JOBS]
         return self._draw(lambda: self._rng.choice(known) if self._rng.random() < 0.5 else self._invented())
 
     def filler_word(self) -> str:
-        """A word that means nothing."""
+        """Draw a meaningless word."""
         return self._invented()
