@@ -1,4 +1,4 @@
-"""The data: repeatable, one answer to each question, and what the evaluation keeps is in no text of the training."""
+"""The data: repeatable, one answer to each question, and without held-out values in the training texts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def drawn(count: int, seed: int = 5, **splits: str) -> list[Ranking]:
 
 
 def slots(template: str, entity: str = "(?P<x>.+)") -> re.Pattern[str]:
-    """The pattern of what `template` becomes."""
+    """Return a pattern for the texts that `template` expands to."""
     return re.compile(re.escape(template).replace(r"\{x\}", entity).replace(r"\{v\}", ".+"), re.IGNORECASE)
 
 
 def tells(document: str, relation: Relation, entity: str) -> bool:
-    """True if a sentence of `document` is a fact of `relation` about `entity`."""
+    """Return whether a sentence of `document` is a fact of `relation` about `entity`."""
     patterns = [slots(passage, re.escape(entity)) for passage in relation.passages]
     sentences = re.split(r"(?<=\.) ", document)
     return any(pattern.fullmatch(sentence) for pattern in patterns for sentence in sentences)

@@ -1,4 +1,4 @@
-"""The package: found by its entry point, loaded offline and in silence, complete when built, right on its examples."""
+"""The package: found by its entry point, loaded offline and silently, complete when built, right on its examples."""
 
 from __future__ import annotations
 

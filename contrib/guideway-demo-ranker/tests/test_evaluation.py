@@ -1,4 +1,4 @@
-"""The evaluation: what counts as right, and that the model card tells what was measured on the shipped weights."""
+"""The evaluation: which rankings are right, and that the model card has the figures of the shipped weights."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_documents_that_are_refused_are_no_score(engine: Engine) -> None:
 
 
 def test_the_shipped_model_on_what_it_never_saw(engine: Engine, report: dict[str, Any]) -> None:
-    """The first 40 of the rankings that the table is of: what it says, give or take."""
+    """Score the first 40 of the rankings in the table; the result must be about the same as there."""
     setting = SETTINGS[1]
     (row,) = [row for row in report["settings"] if (row["entities"], row["wordings"]) == ("test", "train")]
     said, asked = row["demo-ranker"], rankings(setting, 40)

@@ -1,4 +1,4 @@
-"""Training in seconds: a tiny model learns, the same each time, and is stored as it was."""
+"""Training in seconds: a tiny model learns, the same each time, and is stored unchanged."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_new_model_looks_for_tokens_that_are_the_same() -> None:
     others = (ids[0][:, None] == ids[0][None]).float() - torch.eye(40)
     on_others = (heads * others).sum(-1).mean(-1)
     assert on_others[:2].min() > 0.2  # nearly as much as on itself
-    assert on_others[2:].max() < 0.05  # as chance has it: one in forty
+    assert on_others[2:].max() < 0.05  # the average by chance is one in forty
 
 
 def test_hints_tell_what_the_rankings_hold() -> None:
@@ -92,4 +92,4 @@ def test_hints_tell_what_the_rankings_hold() -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert losses[-1] < 0.1 < 3 < losses[0]  # twelve vectors of sixteen numbers can tell it all
+    assert losses[-1] < 0.1 < 3 < losses[0]  # twelve vectors of sixteen numbers can contain it all

@@ -1,4 +1,4 @@
-"""BM25, the usual ranking by shared words: what the demo ranker is compared with."""
+"""BM25, the usual ranking by shared words, as a baseline for the demo ranker."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 __all__ = ["BM25"]
 
 SATURATION = 1.5
-"""k1 of the formula."""
+"""k1 in the formula."""
 LENGTH = 0.75
-"""b of the formula."""
+"""b in the formula."""
 
 
 class BM25:
-    """Scores documents by the words they share with a query; a word counts more the fewer of `collection` have it."""
+    """Scores documents by the words they share with a query; words that are rare in `collection` count more."""
 
     def __init__(self, collection: Iterable[str]) -> None:
         self._having: Counter[str] = Counter()

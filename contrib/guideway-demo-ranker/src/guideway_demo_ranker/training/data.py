@@ -1,4 +1,4 @@
-"""Synthetic questions, each with texts of which one answers it."""
+"""Synthetic questions, each with several texts, one of which answers it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from guideway_demo_ranker.training.entities import KINDS, Entities, Entity, Spli
 __all__ = ["Ranking", "Relation", "Source", "fillers", "relations"]
 
 WRONG = ("fact", "alike", "fact", "entity", "alike", "fact", "random")
-"""The texts that do not answer, in turn: another fact about what is asked for; what is asked, but about something alike
-or something else of its kind; anything."""
+"""The kinds of texts that do not answer, in turn: another fact about the subject; the wanted fact about a similar
+subject, or about another of the same kind; any fact."""
 
 SECOND_FACT = 0.2
-"""The share of texts that tell one more fact."""
+"""Share of texts with a second fact."""
 FILLER = 0.35
-"""The chance of one more sentence beside the point."""
+"""Probability of another irrelevant sentence."""
 
 
 @dataclass(frozen=True)
 class Relation:
-    """A kind of fact, such as what an animal eats: how it is asked for, how it is told, and its values."""
+    """A kind of fact, such as the food of an animal: its questions, its passages, and its values."""
 
     kind: str
     name: str
@@ -37,23 +37,23 @@ class Relation:
         return f"{self.kind}.{self.name}"
 
     def wordings(self, split: Split) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The questions and the passages that `split` may use: ``test`` has the last of each."""
+        """Return the questions and the passages that `split` may use: ``test`` has the last of each."""
         part = slice(-1, None) if split == "test" else slice(-1)
         return self.questions[part], self.passages[part]
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """A question with texts of which the one at `answer` answers it."""
+    """A question with documents; the one at index `answer` answers it."""
 
     relation: str
     query: str
     documents: tuple[str, ...]
     answer: int
     told: tuple[str, ...]
-    """The relation of each document, without that of its second fact."""
+    """The relation of each document's main fact."""
     same_entity: tuple[bool, ...]
-    """True for each document that is about what is asked for."""
+    """True for each document about the entity of the question."""
 
 
 @cache
@@ -63,7 +63,7 @@ def _file() -> dict[str, Any]:
 
 @cache
 def relations() -> tuple[Relation, ...]:
-    """All kinds of facts."""
+    """Return all kinds of facts."""
     return tuple(
         Relation(kind, name, tuple(said["questions"]), tuple(said["passages"]), tuple(said["values"]))
         for kind in KINDS
@@ -72,12 +72,13 @@ def relations() -> tuple[Relation, ...]:
 
 
 def fillers() -> list[str]:
-    """The sentences that are beside the point."""
+    """Return the irrelevant sentences."""
     return list(_file()["fillers"]["passages"])
 
 
 class Source:
-    """Endless rankings, the same for the same arguments. `entities` and `wordings` say which split each comes from."""
+    """Endless rankings, the same for the same arguments. `entities` and `wordings` say which split each is drawn
+    from."""
 
     def __init__(self, seed: str | int, *, entities: Split, wordings: Split) -> None:
         self._rng = random.Random(seed)
@@ -86,8 +87,7 @@ class Source:
         self._fillers = fillers()
 
     def ranking(self, num_documents: int, max_fillers: int = 2) -> Ranking:
-        """Draw a question with `num_documents` texts, of which each has at most `max_fillers` sentences beside the
-        point."""
+        """Draw a question with `num_documents` texts, each with at most `max_fillers` irrelevant sentences."""
         rng = self._rng
         asked = rng.choice(relations())
         entity = self._entities.draw(asked.kind)
@@ -127,7 +127,7 @@ class Source:
 
     def _sentence(self, relation: Relation, entity: Entity) -> str:
         value = self._rng.choice(relation.values)
-        if value in KINDS:  # the value is something that texts are about, too
+        if value in KINDS:  # the value is an entity, too
             value = str(self._entities.draw(value))
         return _capitalized(self._rng.choice(relation.wordings(self._wordings)[1]).format(x=entity, v=value))
 

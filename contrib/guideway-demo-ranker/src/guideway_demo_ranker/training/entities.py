@@ -1,4 +1,4 @@
-"""The things that texts are about: animals, places, articles, persons, towns and trains. The evaluation keeps some."""
+"""The subjects of texts: animals, places, articles, persons, towns and trains. Some are held out for the evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Split: TypeAlias = Literal["train", "test"]
 
 NUM_NAMES = 4000
 HELD_OUT_SHARE = 5
-"""One in so many names, and animals, is held out."""
+"""One of this many names, and of this many animals, is held out."""
 
 
 def _words(text: str) -> list[str]:
@@ -48,13 +48,13 @@ KINDS = tuple(NOUNS)
 
 @dataclass(frozen=True)
 class Entity:
-    """Something that a text is about: an otter, the Velmar otter, Anna Velmar, Velmar."""
+    """The subject of a text: an otter, the Velmar otter, Anna Velmar, Velmar."""
 
     kind: str
     name: str
-    """Invented; empty for an animal without one."""
+    """Invented name; empty for an animal without one."""
     noun: str
-    """The first name of a person; empty for a town."""
+    """Noun, or the first name of a person; empty for a town."""
 
     def __str__(self) -> str:
         if self.kind == "person":
@@ -66,7 +66,7 @@ class Entity:
 
 @cache
 def names() -> tuple[str, ...]:
-    """All invented names: two or three syllables each."""
+    """Return all invented names, of two or three syllables each."""
     rng = random.Random("names")
     found: dict[str, None] = {}
     while len(found) < NUM_NAMES:
@@ -76,12 +76,12 @@ def names() -> tuple[str, ...]:
 
 
 def is_held_out(word: str) -> bool:
-    """Return whether only the evaluation may use a name, or an animal without one: by its CRC-32."""
+    """Return whether only the evaluation may use a name, or an animal without one, by its CRC-32."""
     return zlib.crc32(word.encode()) % HELD_OUT_SHARE == 0
 
 
 class Entities:
-    """Draws entities of one split. First names and the nouns beside a name are not split."""
+    """Draws entities of one split. First names, and nouns next to a name, are not split."""
 
     def __init__(self, rng: random.Random, split: Split) -> None:
         self._rng = rng
@@ -90,14 +90,14 @@ class Entities:
         self._nouns = {**NOUNS, "animal": [noun for noun in NOUNS["animal"] if not is_held_out(noun)]}
 
     def draw(self, kind: str) -> Entity:
-        """Draw any of `kind`."""
+        """Draw an entity of `kind`."""
         rng = self._rng
         if kind == "animal" and rng.random() < 0.5:
             return Entity(kind, "", rng.choice(self._animals))
         return Entity(kind, rng.choice(self._names), rng.choice(self._nouns[kind]) if self._nouns[kind] else "")
 
     def other(self, entity: Entity, *, alike: bool) -> Entity:
-        """Draw another of the same kind; `alike`: with the same name or the same noun, if it has both."""
+        """Draw another entity of the same kind; `alike`: with the same name or the same noun, if it has both."""
         alike = alike and bool(entity.name and entity.noun)
         keeps_name = self._rng.random() < 0.5
         while True:

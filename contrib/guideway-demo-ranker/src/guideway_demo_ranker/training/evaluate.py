@@ -1,5 +1,5 @@
 """``python -m guideway_demo_ranker.training.evaluate``: measure the demo ranker, or another, through guideway's engine,
-beside BM25 on the same questions.
+and BM25 on the same questions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["DOCUMENTS", "SEED", "SETTINGS", "Figures", "Setting", "evaluate", "m
 
 SEED = 2026
 DOCUMENTS = 20
-"""For each question; one of them answers it."""
+"""Documents of each question, one of which answers it."""
 PACKAGES = ("torch", "transformers", "tokenizers")
 
 Scorer = Callable[[str, Sequence[str]], list[float]]
@@ -35,7 +35,7 @@ Scorer = Callable[[str, Sequence[str]], list[float]]
 
 @dataclass(frozen=True)
 class Setting:
-    """The questions of an evaluation: whether entities and wordings are those of the training, or held out."""
+    """A kind of questions: whether their entities and wordings were seen in training or are held out."""
 
     entities: Split
     wordings: Split
@@ -54,14 +54,14 @@ class Figures:
     reciprocal_ranks: float = 0.0
     """The sum of 1 / rank of the answer."""
     documents: int = 0
-    """Those that do not answer."""
+    """Number of documents that do not answer."""
     answers_above: int = 0
     """Answers with a score above 0.5."""
     others_below: int = 0
     """Other documents with a score below 0.5."""
 
     def add(self, ranking: Ranking, scores: Sequence[float]) -> None:
-        """Count one more. Of equal scores the one that comes first counts as the higher: the order is random."""
+        """Count one more ranking. Of equal scores the first counts as higher, because the order is random."""
         order = sorted(range(len(scores)), key=lambda index: -scores[index])
         rank = order.index(ranking.answer) + 1
         self.queries += 1
@@ -72,26 +72,26 @@ class Figures:
         self.others_below += sum(score < 0.5 for index, score in enumerate(scores) if index != ranking.answer)
 
     def ranks(self) -> dict[str, float]:
-        """The figures of scores that are no probabilities."""
+        """Return the figures that do not need probabilities as scores."""
         return {"queries": self.queries, "first": self.first, "reciprocal_ranks": self.reciprocal_ranks}
 
 
 def rankings(setting: Setting, count: int, seed: int = SEED) -> list[Ranking]:
-    """The questions of a setting, with their documents."""
+    """Return the questions of a setting, with their documents."""
     name = f"evaluation-{seed}-{setting.entities}-{setting.wordings}"
     source = Source(name, entities=setting.entities, wordings=setting.wordings)
     return [source.ranking(DOCUMENTS) for _ in range(count)]
 
 
 def scorer(engine: Engine) -> Scorer:
-    """Score documents with `engine`. The scorer raises the error of a document that was refused or failed."""
+    """Return a function that scores documents with `engine`. It raises the error of a document that fails."""
 
     def scores(query: str, documents: Sequence[str]) -> list[float]:
         found = []
         for result in engine.rerank(query, documents):
             if result.error is not None:
                 raise result.error
-            assert result.score is not None  # as wherever there is no error
+            assert result.score is not None  # always, if there is no error
             found.append(result.score)
         return found
 
@@ -99,7 +99,7 @@ def scorer(engine: Engine) -> Scorer:
 
 
 def evaluate(scores: Scorer, asked: Sequence[Ranking]) -> Figures:
-    """The figures of a way to score documents."""
+    """Return the figures of a scorer."""
     figures = Figures()
     for ranking in asked:
         figures.add(ranking, scores(ranking.query, ranking.documents))
@@ -107,7 +107,7 @@ def evaluate(scores: Scorer, asked: Sequence[Ranking]) -> Figures:
 
 
 def table(report: dict[str, Any]) -> str:
-    """The report of `main` as Markdown."""
+    """Return the report of `main` as Markdown."""
     lines = [
         "| entities | wordings | ranked by | answer first | MRR | answers above 0.5 | others below 0.5 |",
         "|---|---|---|---|---|---|---|",
@@ -132,7 +132,7 @@ def _share(right: int, total: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m guideway_demo_ranker.training.evaluate")
     parser.add_argument("--model", type=Path, default=None, help="folder of a model; default: the one in this package")
     parser.add_argument("--queries", type=int, default=500, help="for each setting (default 500)")

@@ -1,4 +1,4 @@
-"""The network before training, and the hints that it is trained with."""
+"""The network before training, and the hints for its training."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ __all__ = ["Hints", "new_model"]
 
 HEAD_SIZE = 32
 SHARPNESS = 0.9
-"""The weight with which a token looks for its like at first: most of its attention is on what is the same, itself
-among it."""
+"""Initial weight with which a token attends to equal tokens: they, including itself, get most of its attention."""
 TYPE_SIZE = 0.01
-"""The size of the embeddings of the two types at first, in each dimension; those of tokens have 0.02."""
+"""Initial size of the embeddings of the two types, per dimension; tokens' embeddings have 0.02."""
 
 
 def new_model(vocabulary_size: int, *, hidden: int, layers: int) -> BertForSequenceClassification:
-    """Make a model to be trained. In half of the heads of its first layer, tokens look for others that are the same, in
-    either text, from the beginning, so that this need not be found out by chance."""
+    """Return a model to be trained. In half of the heads of its first layer, tokens initially attend to equal tokens in
+    both texts, so that training need not discover this by chance."""
     config = BertConfig(
         vocab_size=vocabulary_size,
         hidden_size=hidden,
@@ -45,7 +44,7 @@ def new_model(vocabulary_size: int, *, hidden: int, layers: int) -> BertForSeque
         embeddings.token_type_embeddings.weight.copy_(TYPE_SIZE * torch.stack([side, -side]))
         embeddings.position_embeddings.weight.mul_(0.1)
         alike = torch.randn(hidden // 2, hidden) * SHARPNESS * hidden**-0.5
-        alike -= torch.outer(alike @ side, side) / hidden  # which text a token is of makes no difference
+        alike -= torch.outer(alike @ side, side) / hidden  # makes it independent of which text a token is in
         for projection in (first.query, first.key):
             projection.weight[: hidden // 2] = alike
     model.train()
@@ -53,9 +52,9 @@ def new_model(vocabulary_size: int, *, hidden: int, layers: int) -> BertForSeque
 
 
 class Hints(nn.Module):
-    """Tasks that a model has besides, and only in training: to tell after the first layer which fact is asked for and
-    which is told; after the last, whether they are the same, and whether both texts are about the same. The score needs
-    all of that at once."""
+    """Additional tasks of a model, only in training: after the first layer, name the fact that is asked for and the
+    fact in the document; after the last, say whether these facts are the same, and whether both texts have the same
+    entity. The score needs all of this at once."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -65,7 +64,7 @@ class Hints(nn.Module):
 
     def forward(self, first: Tensor, last: Tensor, rankings: list[Ranking]) -> Tensor:
         """Return the loss. `first` and `last` are the vectors of the first token after these layers, ``[n, hidden]``,
-        with the documents of all rankings one after the other."""
+        for the documents of all rankings, in order."""
         asked = [self._relations[ranking.relation] for ranking in rankings for _ in ranking.documents]
         told = [self._relations[relation] for ranking in rankings for relation in ranking.told]
         facts = torch.tensor([asked, told])

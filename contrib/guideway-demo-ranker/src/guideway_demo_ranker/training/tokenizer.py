@@ -11,29 +11,29 @@ from transformers import PreTrainedTokenizerFast
 __all__ = ["CONTEXT", "train_tokenizer"]
 
 VOCABULARY_SIZE = 2048
-"""The most tokens."""
+"""Maximum number of tokens."""
 MIN_FREQUENCY = 24
-"""The least count of a token in the texts: words of templates are tokens, and invented names are made of several."""
+"""Minimum count of a token in the texts: template words become tokens, and invented names several tokens."""
 CONTEXT = 128
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 LETTERS = string.ascii_lowercase + string.digits
 INSIDE = [f"##{letter}" for letter in LETTERS]
-"""Letters and digits that do not begin a word."""
+"""Letters and digits inside a word."""
 
 
 def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Make a tokenizer of the words and syllables of `texts`. The same texts give the same one."""
+    """Train a tokenizer on the words and syllables of `texts`. The same texts give the same tokenizer."""
     tokenizer = _tokenizer(models.WordPiece(unk_token="[UNK]"))
     trainer = trainers.WordPieceTrainer(
         vocab_size=VOCABULARY_SIZE,
         min_frequency=MIN_FREQUENCY,
-        # special: else those inside words are numbered by chance, which decides between merges that are as frequent
+        # special: otherwise those inside words get random numbers, which decide between equally frequent merges
         special_tokens=[*SPECIAL, *INSIDE],
         initial_alphabet=[*LETTERS, *string.punctuation],
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer = _tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token="[UNK]"))  # where they are not
+    tokenizer = _tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token="[UNK]"))  # here they are not special
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",

@@ -27,7 +27,7 @@ __all__ = ["Recipe", "main", "train"]
 WARM_UP_STEPS = 50
 LOG_EVERY = 50
 FILLERS = (0, 1, 2, 2, 4, 8)
-"""The most sentences beside the point, in turn: texts of one step are about as long as each other."""
+"""Maximum irrelevant sentences per text, in turn, one entry per step: the texts of a step have similar lengths."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,22 +36,22 @@ class Recipe:
 
     steps: int = 3000
     queries: int = 8
-    """For each step."""
+    """Queries per step."""
     documents: int = 8
-    """For each query; one of them answers it."""
+    """Documents per query, one of which answers it."""
     hidden: int = 128
     layers: int = 2
     rate: float = 2e-3
     seed: int = 0
     tokenizer_queries: int = 4000
-    """The tokenizer is made of so many queries, with their documents."""
+    """Queries, with their documents, that the tokenizer is trained on."""
 
 
 def train(recipe: Recipe, out: Path) -> list[float]:
-    """Train into the folder `out`, and leave the model there. Returns the loss of each step, without that of the hints.
+    """Train into the folder `out`, and leave the model there. Return the loss of each step, without the hints' loss.
 
-    The loss has two parts: the softmax over the documents of a query, so that the right one comes first, and the binary
-    one of every document, so that the sigmoid of a score means something.
+    The loss has two parts: the softmax over the documents of a query, so that the right one is first, and the binary
+    loss of every document, so that the sigmoid of a score is a probability.
     """
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(recipe.seed)
@@ -111,7 +111,7 @@ def _batches(recipe: Recipe) -> Iterator[list[Ranking]]:
 def _losses(
     model: BertForSequenceClassification, hints: Hints, tokenizer: PreTrainedTokenizerFast, rankings: list[Ranking]
 ) -> tuple[Tensor, Tensor]:
-    """The loss of the scores, and that of the hints."""
+    """Return the loss of the scores and the loss of the hints."""
     queries = [ranking.query for ranking in rankings for _ in ranking.documents]
     documents = [document for ranking in rankings for document in ranking.documents]
     inputs = tokenizer(
@@ -128,7 +128,7 @@ def _losses(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m guideway_demo_ranker.training.train")
     parser.add_argument("--out", type=Path, required=True, help="folder of the model")
     parser.add_argument("--threads", type=int, default=1)
