@@ -18,11 +18,11 @@ from transformers import AutoModelForCausalLM
 
 README = Path(__file__).parents[1] / "README.md"
 NUM_LAYERS = 6
-"""The number of layers of the demo model."""
+"""Layers of the demo model."""
 
 
 class TheWorker:
-    """The facts that a mixin may know of its worker."""
+    """The attributes of a worker that a mixin may use."""
 
     def __init__(self, model: Any, device: str = "cpu") -> None:
         self.model = model
@@ -57,7 +57,7 @@ def run(mixin: LayerTiming, model: Any, num_steps: int) -> None:
 
 
 def rows(report: str) -> dict[str, list[str]]:
-    """By the layer's name: calls, total, mean, share."""
+    """Return calls, total, mean and share by the layer's name."""
     _, header, *lines = report.splitlines()
     assert header.split() == ["layer", "calls", "total", "ms", "mean", "ms", "share"]
     assert len({len(line) for line in [header, *lines]}) == 1, "columns are aligned"
@@ -126,7 +126,7 @@ def test_closing_takes_the_hooks_away(model: Any) -> None:
 
     before = num_hooks()
     mixin = LayerTiming({})
-    mixin.close()  # the engine closes also what never saw a model
+    mixin.close()  # the engine also closes mixins that never had a model
     mixin.on_model_loaded(TheWorker(model))
     assert num_hooks() == before + 2 * (NUM_LAYERS + 3)
     mixin.close()

@@ -1,4 +1,4 @@
-"""A measurement of where a model's time goes, layer by layer."""
+"""A measurement of a model's time, layer by layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Options:
     """The settings of an operator."""
 
     each_layer: bool = True
-    """A line for each decoder layer; else one for all of them together."""
+    """Whether each decoder layer has a line of its own, or all of them share one."""
 
 
 @dataclass
@@ -32,13 +32,13 @@ class Part:
 
 
 class LayerTiming(WorkerMixin):
-    """Measures embedding, decoder layers and head in processor time of the worker's process, all threads together."""
+    """Measures embedding, decoder layers and head in CPU time of the worker's process, all threads together."""
 
     contract = "1.0"
     name = "layer_timing"
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        # all mixins of a worker are one object: one attribute, with the mixin's name, meets no other's
+        # all mixins of a worker are one object, so the only attribute has the mixin's name, to avoid collisions
         self._layer_timing = Timing(parse_options(Options, options, where="worker.layer_timing"))
 
     def on_model_loaded(self, worker: Worker) -> None:
@@ -58,16 +58,16 @@ class LayerTiming(WorkerMixin):
         self._layer_timing.remove_hooks()
 
     def report(self) -> str:
-        """A table to read, of all steps since the start or the last `reset`."""
+        """Return a table of all steps since the start or the last `reset`."""
         return self._layer_timing.table()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Discard all measurements."""
         self._layer_timing.reset()
 
 
 class Timing:
-    """Hooks on the parts of a model, and what they have measured."""
+    """Hooks on the parts of a model, and their measurements."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -78,12 +78,12 @@ class Timing:
         self._remove: list[Callable[[], None]] = []
 
     def watch(self, model: Any) -> None:
-        """Hook the model's decoder layers, and its embedding and head if it says which they are, as those of
-        ``transformers`` do; else these are in the rest."""
+        """Hook the model's decoder layers, and its embedding and head if the model names them, as models of
+        ``transformers`` do; otherwise these count as the rest."""
         from torch.nn import ModuleList
 
         names = {module: name for name, module in model.named_modules()}
-        # whatever the architecture calls it: the longest list of modules is that of the decoder layers
+        # the decoder layers are the longest list of modules, whatever name the architecture gives it
         layers = max((module for module in names if isinstance(module, ModuleList)), key=len)
         self._hook_end(model, "get_input_embeddings", names)
         for layer in layers:
