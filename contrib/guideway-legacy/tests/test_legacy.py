@@ -1,4 +1,4 @@
-"""The distribution as a stranger has it: its entry point, and what it notices about processors."""
+"""The installed distribution: its entry point, and the state that it detects in processors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Inside:
 
 
 class Anew:
-    """Has another list at each call, equal to the one before."""
+    """Has a new list at each call, equal to the previous one."""
 
     def __call__(self) -> None:
         self.held = [1, 2]
@@ -66,7 +66,7 @@ class Late:
 
 
 class Cached:
-    """Harmless: fills a cache at its first call, and notes the same value at each."""
+    """Harmless: fills a cache at its first call, and stores the same value at each."""
 
     def __init__(self) -> None:
         self.cache: list[int] | None = None

@@ -1,4 +1,4 @@
-"""The scheduler's half and the worker's: what the one sends of its sequences, and how the other calls processors."""
+"""The scheduler's half and the worker's: the payload of sequences, and the calls of processors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PROMPT = (1, 2)
 
 
 def raising(token_id: int, logits: Tensor) -> Tensor:
-    """The row with one token that is far likelier than the others."""
+    """Return the row with one token that is much more likely than the others."""
     raised = logits.clone()
     raised[token_id] = 50.0
     return raised
@@ -51,7 +51,7 @@ def last(token_ids: list[int], logits: Tensor) -> Tensor:
 
 
 class Count:
-    """Remembers: its n-th call raises token ``first + n``."""
+    """A stateful processor: its n-th call raises token ``first + n``."""
 
     def __init__(self, first: int = 4) -> None:
         self.next = first
@@ -66,7 +66,7 @@ class Count:
 
 
 class PerRequest:
-    """A processor of vLLM, per request."""
+    """A per-request processor of vLLM."""
 
     made: Any = None
 
@@ -89,20 +89,20 @@ class PerRequest:
 
 
 class Free(PerRequest):
-    """The same, and takes whatever is asked."""
+    """A per-request processor that accepts all parameters."""
 
     validate_params: Any = None
 
 
 class Invariant(PerRequest):
-    """One that vLLM applies later than here."""
+    """A processor that vLLM would apply later than guideway does."""
 
     def is_argmax_invariant(self) -> bool:
         return True
 
 
 class Demanding(PerRequest):
-    """One that asks for more than there is."""
+    """A processor that reads more of the configuration than there is."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self.longest = vllm_config.model_config.max_model_len
@@ -136,7 +136,7 @@ def remembering(**kwargs: Any) -> type[LegacyModifier]:
 
 
 class Host:
-    """A modifier with its transform, and the steps they take."""
+    """A modifier with its transform, and their steps."""
 
     def __init__(self, cls: type[LegacyModifier]) -> None:
         self.modifier = cls({}, ModifierContext(vocabulary=VOCABULARY, max_num_sequences=4, max_model_len=64))
@@ -164,7 +164,7 @@ class Host:
         return found[torch.from_numpy(np.asarray(payload.rows)).long()]
 
     def step(self, *states: Any) -> list[int]:
-        """One token of each, the likeliest."""
+        """Draw the likeliest token for each sequence."""
         found: list[int] = self.apply(self.prepare(*states)).argmax(dim=1).tolist()
         for state, token_id in zip(states, found, strict=True):
             self.modifier.accept(state, (token_id,), None)
@@ -314,7 +314,7 @@ READERS: dict[str, Callable[[Any, str], Any]] = {
 
 
 def reader(when: str, how: str, batch: bool) -> type:
-    """A processor that reads an attribute when it is made for a request, or in its first call."""
+    """Return a processor that reads an attribute when it is made for a request, or in its first call."""
     read = READERS[how]
 
     class Adapter(PerRequest):
@@ -368,7 +368,7 @@ def test_what_a_processor_reads_is_there_or_refused_at_admission(when: str, how:
 
 
 def test_what_fails_in_the_trial_for_another_reason_is_no_refusal() -> None:
-    host = Host(subclass(Processor("vllm", BatchLevel)))  # it needs a token
+    host = Host(subclass(Processor("vllm", BatchLevel)))  # it needs the name of a token
     request = Request(request_id="a", prompt_token_ids=PROMPT, params=SamplingParams(modifiers={"mine": {}}))
     host.modifier.compile(request, None)
 

@@ -1,4 +1,4 @@
-"""The processors that an operator may write, the words that refuse others, and batch-level ones of vLLM."""
+"""The processors that an operator may write, the messages that refuse others, and batch-level ones of vLLM."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Both(PerRequest):
 
 
 class BatchLevel:
-    """Hears of its batch, and returns what it is told to."""
+    """Records the updates of its batch, and returns a given result."""
 
     def __init__(self, result: Callable[[Tensor], Any] = lambda logits: logits + 1) -> None:
         self.heard: list[Any] = []
@@ -71,7 +71,7 @@ def written(*processors: dict[str, Any]) -> tuple[Processor, ...]:
 
 
 def refusal(call: Callable[[], Any]) -> tuple[str, str | None]:
-    """The words of an error and the option it is about."""
+    """Return the message of an error and the option that it names."""
     with pytest.raises(InvalidConfiguration) as caught:
         call()
     return str(caught.value), caught.value.field

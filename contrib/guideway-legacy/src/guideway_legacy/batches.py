@@ -1,4 +1,4 @@
-"""Batch-level processors of vLLM V1 (``update_state``, ``apply``): each sequence has its own, in a batch of one."""
+"""Batch-level processors of vLLM V1 (``update_state``, ``apply``), one per sequence, each with a batch of one."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ __all__ = ["BatchOfOne", "config_of_one"]
 
 @dataclass(frozen=True)
 class BatchUpdate:
-    """Stands in for vLLM's class of this name, with its fields."""
+    """A stand-in for vLLM's class of this name, with its fields."""
 
     batch_size: int
     removed: Sequence[int]
     added: Sequence[tuple[int, Any, list[int] | None, list[int]]]
-    """For each new request: index, sampling parameters, ids of the prompt, and the list that gets its output ids."""
+    """For each new request: index, sampling parameters, ids of the prompt, and the list that receives its output
+    ids."""
     moved: Sequence[tuple[int, int, Any]]
 
 
 class BatchOfOne:
-    """Calls a processor as vLLM does, for a batch that one request has entered and nothing else happens to."""
+    """Calls a processor as vLLM does for a batch of one request to which nothing else happens."""
 
     def __init__(self, processor: Any, params: Any) -> None:
         self._processor = processor
@@ -42,7 +43,7 @@ class BatchOfOne:
             self._output = past.generated
             update = BatchUpdate(1, (), ((0, self._params, past.prompt, self._output),), ())
         else:
-            # the list that the processor was given
+            # extend the list that the processor was given
             self._output.extend(past.generated[len(self._output) :])
         self._processor.update_state(update)
         logits = self._processor.apply(row[None])
@@ -50,16 +51,16 @@ class BatchOfOne:
 
 
 class Partial(SimpleNamespace):
-    """As much of a ``vllm_config`` as there is outside of vLLM."""
+    """The part of a ``vllm_config`` that exists outside of vLLM."""
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"outside of vLLM, guideway has no {name!r} of vllm_config for a processor")
 
 
 def config_of_one() -> Any:
-    """Return the ``vllm_config`` of a process of vLLM that is being set up, elsewhere what stands in for it; for one
-    request at a time, so that no processor makes room for more."""
-    vllm = sys.modules.get("vllm.config")  # which a process of vLLM has long imported
+    """Return the ``vllm_config`` of the vLLM process that is being set up, or a stand-in outside of vLLM; changed to
+    one request at a time, so that no processor allocates room for more."""
+    vllm = sys.modules.get("vllm.config")  # a vLLM process imported it long ago
     current = None if vllm is None else vllm.get_current_vllm_config_or_none()
     if current is None:
         return Partial(scheduler_config=Partial(max_num_seqs=1))

@@ -1,4 +1,4 @@
-"""Calling one processor on one row, whatever its interface, and judging what it returns."""
+"""Calls of a processor, of any interface, on one row, with checks of the result."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ class Past(NamedTuple):
 
 
 Call: TypeAlias = Callable[[Past, "Tensor"], "Tensor"]
-"""The row float32[width] after a processor, which may change the row it is given, and its token ids, in place."""
+"""Returns the row float32[width] after a processor, which may change the given row and its token ids in place."""
 
 
 class ProcessorFailed(GuidewayError):
-    """A legacy processor raised, or cannot be called as it would have to be."""
+    """A legacy processor raised an exception, or cannot be called as required."""
 
 
 def in_order(calls: list[Call], past: Past, row: Tensor) -> Tensor:
-    """`row` after all `calls`."""
+    """Return `row` after all `calls`."""
     for call in calls:
         row = call(Past(list(past.token_ids), past.num_prompt), row)
     return row
 
 
 def bound(processor: Processor, target: Any) -> Call:
-    """`target` called as its kind is, with errors that name it."""
+    """Return a call of `target` for its kind, with errors that name it."""
     if processor.kind == "transformers":
         return checked(processor.label, lambda past, row: _scores(target, past, row))
     if processor.prompt:
@@ -57,7 +57,7 @@ def bound(processor: Processor, target: Any) -> Call:
 
 
 def shared(processor: Processor, target: Any) -> Call:
-    """`target` called for all sequences. Once it is seen to keep state it is never trusted again."""
+    """Return a call of `target` for all sequences. Once `target` is seen to keep state, every call raises."""
     call, watch = bound(processor, target), Watch(target)
     changed: list[str] = []
 
@@ -77,14 +77,14 @@ def shared(processor: Processor, target: Any) -> Call:
 
 
 def vllm_call(processor: Processor, target: Any) -> Call:
-    """Call what ``new_req_logits_processor`` returned as vLLM's AdapterLogitsProcessor calls it."""
+    """Return a call of the result of ``new_req_logits_processor``, as vLLM's AdapterLogitsProcessor calls it."""
     if len(inspect.signature(target).parameters) == 3:
         return checked(processor.label, lambda past, row: target(past.prompt, past.generated, row))
     return checked(processor.label, lambda past, row: target(past.generated, row))
 
 
 def checked(label: str, call: Call) -> Call:
-    """`call`, with errors that name the processor, and nothing returned but a row of numbers."""
+    """Return `call` with errors that name the processor, and with checks that the result is a row of numbers."""
 
     def named(past: Past, row: Tensor) -> Tensor:
         import torch
@@ -103,7 +103,7 @@ def checked(label: str, call: Call) -> Call:
 
 
 def _scores(target: Any, past: Past, row: Tensor) -> Any:
-    """A ``transformers`` processor sees a batch of one."""
+    """Call a ``transformers`` processor with a batch of one."""
     import torch
 
     input_ids = torch.tensor([past.token_ids], dtype=torch.int64, device=row.device)

@@ -1,4 +1,4 @@
-"""The scheduler's half: token ids of each sequence, and which sequences there are."""
+"""The scheduler's half: the token ids of each sequence, and which sequences exist."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from guideway_legacy.transform import LegacyTransform, Maker, maker_of, try_on
 __all__ = ["LegacyModifier"]
 
 NO_KEY = -1
-"""The key of a sequence for which nothing is kept."""
+"""The key of a sequence that needs no processors of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RequestOptions:
     extra_args: dict = field(default_factory=dict)  # type: ignore[type-arg]  # `parse_options` reads plain classes
-    """The values that vLLM processors find in ``params.extra_args``."""
+    """The values for ``params.extra_args`` of vLLM processors."""
 
 
 class _State:
-    """One sequence: its token ids so far."""
+    """The state of a sequence: its token ids."""
 
     __slots__ = ("_buffer", "key", "length", "num_prompt", "owner", "params")
 
@@ -60,7 +60,7 @@ class _State:
         self.key = NO_KEY
         self.owner: tuple[str, int] = ("", 0)
         self.params = b""
-        """The parameters that the sequence's own processors are made from, until its first token is drawn."""
+        """The parameters for the sequence's own processors, until its first token is drawn."""
 
     def append(self, token_ids: Sequence[int]) -> None:
         end = self.length + len(token_ids)
@@ -77,8 +77,8 @@ class _State:
 class LegacyModifier(LogitModifier[_State]):
     """Runs existing processors, in order, on each row of every request that selects it.
 
-    As ``modifier.legacy`` it takes them from its options. A subclass with a `name` and `processors` of its own is a
-    modifier of that name which takes none.
+    As ``modifier.legacy`` it takes them from its options. A subclass with its own `name` and `processors` is a modifier
+    with that name and without options.
     """
 
     contract = "1.0"
@@ -102,19 +102,20 @@ class LegacyModifier(LogitModifier[_State]):
             for i, processor in enumerate(found)
             if processor.kind == "vllm"
         ]
-        # from anywhere: in a process that takes the place of this one, no key may be one of these
+        # random, so that the keys of a process that replaces this one are never the same
         self._keys = count(secrets.randbits(62))
         self._live: dict[tuple[str, int], list[int]] = {}
-        """The key of each request and sequence index, and how many states stand for it. There are two for a moment when
-        states are made anew."""
+        """The key of each request and sequence index, and its number of states. There are two for a moment when states
+        are rebuilt."""
 
     def compile_key(self, request: Request) -> Hashable | None:
-        """Requests with equal parameters are tried once."""
+        """Return one key for requests with equal parameters, so that they are tried once."""
         wanted = parse_options(_RequestOptions, request.params.modifiers[self.name], where=f"modifiers.{self.name}")
         return self._params(request, wanted.extra_args).to_json() if self._vllm else b""
 
     def compile(self, request: Request, grammar: CompiledGrammar | None) -> None:
-        """Try the processors of vLLM on a first row, and refuse what one asks of its parameters in vain."""
+        """Try the processors of vLLM on a first row, and refuse parameters that a processor reads but guideway
+        lacks."""
         options = parse_options(_RequestOptions, request.params.modifiers[self.name], where=f"modifiers.{self.name}")
         for label, maker in self._trials:
             params = self._params(request, options.extra_args)
@@ -146,7 +147,7 @@ class LegacyModifier(LogitModifier[_State]):
         return CONTINUE
 
     def validate(self, state: _State, token_ids: Sequence[int]) -> int:
-        """A processor that remembers must be called once for each final token, so it gets no drafts."""
+        """Accept drafts only without state: a stateful processor must be called exactly once for each final token."""
         return len(token_ids) if state.key == NO_KEY else 0
 
     def prepare(self, batch: StepBatch, states: Sequence[_State | None]) -> Payload | None:
@@ -199,7 +200,8 @@ class LegacyModifier(LogitModifier[_State]):
             del self._live[state.owner]
 
     def _params(self, request: Request, extra_args: Mapping[str, Any]) -> VllmParams:
-        """Return the parameters of the request for vLLM processors; each that can say so has accepted them."""
+        """Return the request's parameters for vLLM processors, after every processor that validates them accepted
+        them."""
         field = f"modifiers.{self.name}.extra_args"
         params = VllmParams.of(request.params, self.context.vocabulary, extra_args, field)
         for label, target in self._vllm:
@@ -210,24 +212,25 @@ class LegacyModifier(LogitModifier[_State]):
                         validate(params)
                 except InvalidRequest:
                     raise
-                except ValueError as error:  # what vLLM's interface says a refusal is
+                except ValueError as error:  # a refusal in vLLM's interface
                     raise InvalidRequest(str(error), field=field) from error
         return params
 
     @cached_property
     def _trials(self) -> list[tuple[str, Maker]]:
-        """The processors of vLLM, each with its name: of this process, in which no sequence uses them."""
+        """The processors of vLLM, each with its name, made in this process only for trials."""
         found = []
         for i, processor in enumerate(self._processors):
             if processor.kind == "vllm":
-                with suppress(InvalidConfiguration):  # it can be made in the worker alone
+                with suppress(InvalidConfiguration):  # it may only be possible in the worker
                     where = f"modifier.{self.name}.processors[{i}]"
                     found.append((processor.label, maker_of(processor, where, "cpu")))
         return found
 
     @contextmanager
     def _refusing(self, label: str, params: VllmParams) -> Iterator[None]:
-        """Raise `UnsupportedCapability` for an attribute of `params` that is asked for in vain meanwhile."""
+        """Raise `UnsupportedCapability` for an attribute of `params` that was read in the meantime but does not
+        exist."""
         missed = None
         try:
             yield
@@ -242,7 +245,7 @@ class LegacyModifier(LogitModifier[_State]):
 
 
 def _as_rows(texts: list[bytes]) -> NDArray[np.uint8]:
-    """``uint8[m, n]``: each text, with zeros behind it."""
+    """Return ``uint8[m, n]``: each text, padded with zeros."""
     found = np.zeros((len(texts), max(map(len, texts), default=0)), dtype=np.uint8)
     for row, text in enumerate(texts):
         found[row, : len(text)] = np.frombuffer(text, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""The parameters that a vLLM processor is told about its request."""
+"""The sampling parameters that a vLLM processor gets for its request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PASSED_ON = (
     "top_k",
     "top_p",
 )
-"""Sampling parameters that mean the same in vLLM."""
+"""Sampling parameters that have the same meaning in vLLM."""
 
 LACKING = frozenset(
     {
@@ -55,15 +55,15 @@ LACKING = frozenset(
         "watermarking",
     }
 )
-"""Attributes of vLLM's that guideway does not know of every request in every host."""
+"""Attributes in vLLM that guideway does not know for every request in every host."""
 
 
 class Lacking(AttributeError):
-    """A processor read an attribute that it is not told."""
+    """A processor read an attribute that it is not given."""
 
 
 class VllmParams(SimpleNamespace):
-    """Stands in for ``vllm.SamplingParams``, with the values that vLLM would have."""
+    """A stand-in for ``vllm.SamplingParams``, with the values that vLLM would have."""
 
     extra_args: dict[str, Any]
 
@@ -73,11 +73,12 @@ class VllmParams(SimpleNamespace):
 
     @staticmethod
     def of(params: SamplingParams, vocabulary: Vocabulary, extra_args: Mapping[str, Any], field: str) -> VllmParams:
-        """Raises `InvalidRequest` if `extra_args` is not JSON, for it goes to the worker."""
+        """Return the parameters for `params`. Raises `InvalidRequest` if `extra_args` is not JSON: it is sent to the
+        worker."""
         values = {name: getattr(params, name) for name in PASSED_ON}
-        if params.temperature == 0:  # as vLLM leaves them where it takes the likeliest token
+        if params.temperature == 0:  # vLLM's values for greedy sampling
             values |= {"min_p": 0.0, "top_k": 0, "top_p": 1.0}
-        values["n"] = 1  # each sequence is a request of its own there
+        values["n"] = 1  # in vLLM each sequence is a request of its own
         values["num_logprobs"] = params.logprobs
         values["sampling_type"] = 0 if params.temperature == 0 else 1 if params.seed is None else 2
         values["logit_bias"] = list(params.logit_bias.items())
@@ -94,26 +95,26 @@ class VllmParams(SimpleNamespace):
 
     @staticmethod
     def from_json(text: bytes) -> VllmParams:
-        """Read what `to_json` wrote."""
+        """Read the result of `to_json`."""
         values = json.loads(text)
         values["logit_bias"] = dict(values["logit_bias"]) or None
         values["all_stop_token_ids"] = set(values["all_stop_token_ids"])
         return VllmParams(**values)
 
     def to_json(self) -> bytes:
-        """As text that crosses to the worker."""
+        """Return the parameters as JSON, to be sent to the worker."""
         values = {name: value for name, value in vars(self).items() if not name.startswith("_")}
         values["logit_bias"] = list((self.logit_bias or {}).items())
         values["all_stop_token_ids"] = sorted(self.all_stop_token_ids)
         return json.dumps(values).encode()
 
     def clone(self) -> VllmParams:
-        """As vLLM's: a copy that may be changed."""
+        """Return a deep copy, like vLLM's method."""
         return copy.deepcopy(self)
 
     @property
     def missed(self) -> str | None:
-        """An attribute of vLLM's that was asked for in vain, if there is one."""
+        """An attribute of vLLM's that was read but does not exist here, if any."""
         return min(self._missed, default=None)
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The processors that run, in their order: what an operator writes, and the objects it names."""
+"""The processors that run, in their order: the operator's options, and the objects that they name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Processor", "is_batch_level", "make", "processors_of", "vllm_target"
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """One existing logits processor, and how it is to be called."""
+    """An existing logits processor, and how to call it."""
 
     kind: Literal["callable", "transformers", "vllm"]
     """``callable``: ``f(token_ids, logits) -> logits``, a list of int and a tensor float32[width].
@@ -23,22 +23,22 @@ class Processor:
     ``vllm``: a V1 processor, per request (a subclass of ``AdapterLogitsProcessor``) or batch-level (``update_state``
     and ``apply``)."""
     target: Any
-    """The object, or where it is: ``module:attribute``. A class is called to make one."""
+    """The object, or its import path: ``module:attribute``. A class is called to construct the processor."""
     kwargs: Mapping[str, Any] | None = None
-    """Keywords that `target` is called with, if given; what it returns is the processor."""
+    """Keyword arguments to call `target` with, if given; the result is the processor."""
     per_sequence: bool = False
-    """Call `target` once per sequence: what it returns may keep state. Needless for ``vllm``, always so."""
+    """Call `target` once per sequence: its result may keep state. Not needed for ``vllm``, where it always is so."""
     prompt: bool = True
-    """True if the token ids of a ``callable`` begin with the prompt; false if they hold what was generated alone."""
+    """True if the token ids of a ``callable`` begin with the prompt; false if they are the generated ones only."""
 
     @property
     def stateful(self) -> bool:
-        """True if each sequence has one of its own, which may remember."""
+        """True if each sequence has its own processor, which may keep state."""
         return self.per_sequence or self.kind == "vllm"
 
     @property
     def label(self) -> str:
-        """The name that messages call it by."""
+        """The name of the processor in messages."""
         if isinstance(self.target, str):
             return self.target
         named = self.target if hasattr(self.target, "__qualname__") else type(self.target)
@@ -52,7 +52,7 @@ class _Options:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """`Processor` as an option can say it."""
+    """A `Processor` as written in options."""
 
     kind: Literal["callable", "transformers", "vllm"]
     target: str
@@ -67,7 +67,8 @@ class _NoOptions:
 
 
 def processors_of(declared: Sequence[Processor], options: Mapping[str, Any], where: str) -> tuple[Processor, ...]:
-    """Those a class declares, or else those the operator's options list. Raises `InvalidConfiguration`."""
+    """Return the declared processors of a class, or else those in the operator's options. Raises
+    `InvalidConfiguration`."""
     if declared:
         parse_options(_NoOptions, options, where=where)
         found = tuple(declared)
@@ -84,7 +85,7 @@ def processors_of(declared: Sequence[Processor], options: Mapping[str, Any], whe
 
 
 def make(processor: Processor, where: str) -> Any:
-    """The object `processor` stands for, or with `per_sequence` what makes one. Raises `InvalidConfiguration`."""
+    """Return the processor, or with `per_sequence` the callable that makes one. Raises `InvalidConfiguration`."""
     target = _resolve(processor, where)
     if processor.kind == "vllm":
         return vllm_target(processor, where)
@@ -105,8 +106,8 @@ def make(processor: Processor, where: str) -> Any:
 
 
 def vllm_target(processor: Processor, where: str) -> Any:
-    """The class or instance of a processor of V1, of a batch-level one the class. Raises `InvalidConfiguration` for
-    every other interface."""
+    """Return the class or instance of a V1 processor; for a batch-level one, the class. Raises `InvalidConfiguration`
+    for every other interface."""
     target = _resolve(processor, where)
     if hasattr(target, "new_req_logits_processor") or (is_batch_level(target) and isinstance(target, type)):
         return target
@@ -123,7 +124,7 @@ def vllm_target(processor: Processor, where: str) -> Any:
 
 
 def is_batch_level(target: Any) -> bool:
-    """Return whether it has the interface of V1 for batches, and not that for requests."""
+    """Return whether `target` has only V1's interface for batches, not the one for requests."""
     return not hasattr(target, "new_req_logits_processor") and hasattr(target, "update_state")
 
 

@@ -1,4 +1,4 @@
-"""The worker's half: processors called row by row, and those of each sequence kept while it lives."""
+"""The worker's half: processors are called row by row, and kept for each sequence while it exists."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["LegacyTransform", "Maker", "maker_of", "try_on"]
 
 Maker: TypeAlias = Callable[[VllmParams], Call | None]
-"""Makes the call of one sequence; None where the processor leaves it alone."""
+"""Makes the call for one sequence; None if the processor does not apply to it."""
 
 
 class _Sequence:
     """The processors of one sequence, called exactly once for each of its tokens.
 
-    A host may apply a step twice: after another row failed, or after an interrupt. The second time the first answer is
-    given again, for a processor that remembers must not hear of one token twice.
+    A host may apply a step twice: after another row failed, or after an interrupt. The second time the first result is
+    returned again, because a stateful processor must not see a token twice.
     """
 
     def __init__(self, calls: list[Call], num_prompt: int) -> None:
@@ -57,7 +57,7 @@ class _Sequence:
 
 
 class LegacyTransform(LogitTransform):
-    """Calls the processors on a float32 copy of each row and writes back what they return, all rows or none."""
+    """Calls the processors on a float32 copy of each row and writes their results back, all rows or none."""
 
     arrays = frozenset({"torch"})
     processors: ClassVar[Sequence[Processor]] = ()
@@ -69,7 +69,7 @@ class LegacyTransform(LogitTransform):
         device = context.device.device
         self._makers = [maker_of(p, f"{self.where}.processors[{i}]", device) for i, p in enumerate(found)]
         self._stateless = None if any(p.stateful for p in found) else self._calls(VllmParams())
-        """The processors of every sequence, if none is made per sequence."""
+        """The processors for every sequence, if none is made per sequence."""
         self._sequences: dict[int, _Sequence] = {}
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
@@ -79,7 +79,7 @@ class LegacyTransform(LogitTransform):
         self._sequences = {key: sequence for key, sequence in self._sequences.items() if key in live}
         before = step.ops.gather(logits, payload.rows).float()
         after = torch.empty_like(before)
-        forbidden = torch.isneginf(before)  # now, for a processor may write into `before`
+        forbidden = torch.isneginf(before)  # computed first, because a processor may write to `before`
         names = ("token_ids", "num_tokens", "num_prompt", "key", "params")
         entries = zip(*(payload.arrays[name].tolist() for name in names), strict=True)
         for i, (padded, num_tokens, num_prompt, key, params) in enumerate(entries):
@@ -93,7 +93,7 @@ class LegacyTransform(LogitTransform):
         return step.ops.where_rows(logits, payload.rows, True, after)
 
     def _sequence(self, key: int, past: Past, params: bytes) -> _Sequence:
-        """The processors of a row's sequence; made if this is its first token."""
+        """Return the processors of a row's sequence; make them if this is its first token."""
         if key not in self._sequences:
             if len(past.token_ids) != past.num_prompt:
                 raise ProcessorFailed(
@@ -108,7 +108,7 @@ class LegacyTransform(LogitTransform):
 
 
 def maker_of(processor: Processor, where: str, device: str) -> Maker:
-    """Return what makes the call of a processor for a sequence. Raises `InvalidConfiguration`."""
+    """Return the maker of a processor's call for a sequence. Raises `InvalidConfiguration`."""
     made = make(processor, where)
     if processor.kind == "vllm":
         make_one = _vllm_maker(made, device)
@@ -124,8 +124,8 @@ def maker_of(processor: Processor, where: str, device: str) -> Maker:
 
 
 def try_on(maker: Maker, params: VllmParams, past: Past, width: int) -> None:
-    """Make the call of a sequence, and call it for a first row of so many logits. Raises `Lacking` if that comes from
-    parameters that are not there; whatever else goes wrong will in earnest, or is the trial's own fault."""
+    """Make the call of a sequence, and call it for a first row of `width` logits. Raises `Lacking` if the cause is a
+    missing parameter. Other errors are ignored: they will occur again in a real call, or only a trial has them."""
     import torch
 
     try:
@@ -149,7 +149,7 @@ def _vllm_maker(made: Any, device: str) -> Callable[[], Any]:
 
 
 def _probed(processor: Processor, make_one: Callable[[], Any], where: str) -> Any:
-    """Make one, and see that it can be run. Raises `InvalidConfiguration`."""
+    """Make a processor, and check that it can run. Raises `InvalidConfiguration`."""
     try:
         instance = make_one()
         invariant = instance.is_argmax_invariant()

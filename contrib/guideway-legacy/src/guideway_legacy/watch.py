@@ -1,4 +1,4 @@
-"""Notices that a processor which all sequences share keeps state."""
+"""Detects state in a processor that all sequences share."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 __all__ = ["Watch"]
 
 MAX_ITEMS = 256
-"""Containers longer than this are told apart by their length alone."""
+"""Containers longer than this are compared by their length only."""
 
 Holdings = dict[str, tuple[Any, tuple[Any, ...]]]
-"""By name: the object, and its items if it is a container. Holding on to all of them keeps addresses unique."""
+"""By name: the object, and its items if it is a container. References to all of them keep addresses unique."""
 
 
 class Watch:
-    """Compares what a callable holds before and after each of its calls.
+    """Compares the contents of a callable before and after each of its calls.
 
-    Seen are attributes, closure cells, the object of a bound method and the members of a processor list that became
-    something else; containers among them that got other items; and tensors changed in place. Not seen are globals,
-    objects inside objects, and what C code remembers. The first call ever may change something, for many processors
-    fill a cache then.
+    It detects a change of attributes, closure cells, the object of a bound method and the members of a processor list;
+    changed items of containers among them; and tensors changed in place. It does not detect changes of globals, of
+    objects inside objects, or in C code. The very first call may change something, because many processors fill a cache
+    then.
     """
 
     def __init__(self, target: Any) -> None:
@@ -29,12 +29,12 @@ class Watch:
         self._before: Holdings = {}
 
     def begin(self) -> None:
-        """Just before a call."""
+        """Record the contents just before a call."""
         if self._called:
             self._before = _holdings(self._target)
 
     def changed(self) -> str | None:
-        """Just after it: the name of something it changed and should not have."""
+        """Return the name of something that the call changed and should not have."""
         if not self._called:
             self._called = True
             return None
@@ -55,7 +55,8 @@ def _same(old: tuple[Any, tuple[Any, ...]], new: tuple[Any, tuple[Any, ...]]) ->
 
 
 def _alike(old: Any, new: Any) -> bool:
-    """The same object, or an equal number, text or the like; two equal containers or tensors are two."""
+    """Return whether both are one object, or equal numbers, texts or the like; equal containers or tensors do not
+    count."""
     try:
         return old is new or (type(old) is type(new) and hash(old) == hash(new) and (old == new) is True)
     except Exception:  # no hash, or no comparison
@@ -74,14 +75,14 @@ def _holdings(target: Any) -> Holdings:
     for name, cell in zip(names, getattr(target, "__closure__", None) or (), strict=False):
         try:
             value = cell.cell_contents
-        except ValueError:  # bound to nothing yet
+        except ValueError:  # not bound yet
             continue
         found[name] = (value, tuple(_items(value)))
     return found
 
 
 def _items(value: Any) -> Iterator[Any]:
-    """List what tells two states of one object apart."""
+    """Yield values that differ between any two states of an object."""
     if isinstance(value, list | tuple | dict | set | bytearray):
         yield len(value)
         if len(value) <= MAX_ITEMS:
