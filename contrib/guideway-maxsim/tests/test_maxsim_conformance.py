@@ -1,4 +1,4 @@
-"""The workflow keeps its contract: what certification needs."""
+"""The contract of workflows, up to the level for certification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of the workflow, called as a host calls them."""
+"""The parts of the workflow, called as by a host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def task(value: Any, **params: Any) -> Task:
 
 @torch.inference_mode()
 def reference(tokenizer: Any, model: Any, query: str, document: str) -> float:
-    """The definition, one pair at a time."""
+    """Compute the definition for one pair."""
     vectors = []
     for text in (query, document):
         hidden = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]

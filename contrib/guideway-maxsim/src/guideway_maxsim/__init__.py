@@ -1,5 +1,5 @@
-"""Late interaction, as ColBERT does: query and document pass through an encoder each by itself, and every token of the
-query looks for the closest token of the document. The score is the sum of their cosines."""
+"""Late interaction, as in ColBERT: query and document pass through an encoder separately, and every token of the query
+is matched with the closest token of the document. The score is the sum of their cosines."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class MaxSimOptions:
     """The options of ``workflow.maxsim``."""
 
     truncate: Literal["refuse", "right"] = "refuse"
-    """The policy for a document that is longer than the model's context: ``refuse`` it, or cut its ``right`` end off. A
-    query is never cut."""
+    """What to do with a document that is longer than the model's context: ``refuse`` it, or cut off its ``right`` end.
+    A query is never cut."""
     max_step_tokens: Positive = 8192
-    """The most tokens of a step, those of the queries among them."""
+    """Maximum tokens of a step, including the queries."""
     max_step_requests: Positive = 64
-    """The most pairs of a step."""
+    """Maximum pairs of a step."""
 
 
 class MaxSimWorkflow(Workflow):
-    """Scores pairs of a query and a document. What it serves is ``rerank``, so that `Engine.rerank`,
-    ``guideway rerank`` and ``/v1/rerank`` are its calls."""
+    """Scores pairs of a query and a document. It serves ``rerank``: `Engine.rerank`, ``guideway rerank`` and
+    ``/v1/rerank`` use it."""
 
     contract = "1.0"
     name = "maxsim"
@@ -62,7 +62,7 @@ class MaxSimWorkflow(Workflow):
     def max_length(cls, model: ModelFolder) -> int:
         positions = int(model.config["max_position_embeddings"])
         if model.config["model_type"] in ("camembert", "mpnet", "roberta", "xlm-roberta"):
-            positions -= 1 + int(model.config.get("pad_token_id") or 0)  # theirs begin behind the padding's
+            positions -= 1 + int(model.config.get("pad_token_id") or 0)  # their positions begin after the padding's
         return 2 * positions
 
 

@@ -1,4 +1,4 @@
-"""The way in: pairs are looked at, then tokenized."""
+"""Input processing: pairs are checked, then tokenized."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class Pairs(InputProcessor):
 
 
 class BothTexts(RequestProcessor):
-    """The ids of query and document one after the other, each with its special tokens; types tell them apart."""
+    """Prepares the ids of the query followed by the document, each with special tokens, distinguished by token
+    types."""
 
     def __init__(self, context: WorkflowContext) -> None:
         super().__init__(context)
@@ -55,7 +56,7 @@ class BothTexts(RequestProcessor):
         self._most = context.max_model_len // 2
 
     def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
-        texts = sorted({text for task in tasks for text in task.value})  # a query comes with many documents
+        texts = sorted({text for task in tasks for text in task.value})  # many documents share a query
         try:
             encodings = self._tokenizer.backend_tokenizer.encode_batch(texts)
         except Exception as error:  # a word that the tokenizer has no token for
@@ -76,7 +77,7 @@ class BothTexts(RequestProcessor):
                     "with truncate='right'",
                     field="input",
                 )
-            document = [*document[: self._most - 1], document[-1]]  # what ends a text stays
+            document = [*document[: self._most - 1], document[-1]]  # keep the token that ends a text
         types = np.repeat(np.arange(2), [len(query), len(document)])
         return Prepared(
             task=task,

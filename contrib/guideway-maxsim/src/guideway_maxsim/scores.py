@@ -1,4 +1,4 @@
-"""The scores that callers get."""
+"""The scores returned to callers."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class MaxSimScore:
 
     request_id: str
     num_tokens: int = 0
-    """The number of tokens of query and document."""
+    """Tokens of query and document."""
     truncated: bool = False
     error: GuidewayError | None = None
     """The reason why there is no score."""
     index: int = 0
-    """The document's place in what was given."""
+    """The document's index in the input."""
     score: float | None = None
-    """At most the number of the query's tokens."""
+    """At most the number of tokens of the query."""
 
 
 class Scores(OutputProcessor):
-    """One number for each pair."""
+    """Returns one number for each pair."""
 
     def results(self, work: Sequence[Prepared], output: Any) -> list[Any]:
         return [self._result(request, float(score)) for request, score in zip(work, output, strict=True)]

@@ -1,4 +1,4 @@
-"""From pairs to numbers: steps, and the encoder on the worker."""
+"""Steps built from pairs, and the encoder on the worker that scores them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The texts of some pairs. Each text is there once, however many pairs have it."""
+    """The texts of some pairs. A text is contained once, however many pairs have it."""
 
     texts: list[Array]
     pairs: list[tuple[int, int]]
-    """The places of query and document in `texts`."""
+    """Indices of query and document in `texts`."""
 
 
 class PaddedSteps(StepBuilder):
-    """Texts of like lengths lie beside each other, so that little of a batch is padding."""
+    """Builds steps with texts sorted by length, so that little of a batch is padding."""
 
     def build(self, work: Sequence[Prepared]) -> Step:
         found: dict[bytes, Array] = {}
@@ -42,20 +42,20 @@ class PaddedSteps(StepBuilder):
 
 
 class Encoder(WorkflowRunner):
-    """The sum, over a query's tokens, of the largest cosine with a token of the document."""
+    """Computes the sum, over a query's tokens, of the largest cosine with a token of the document."""
 
     batch_size = 16
 
     def load(self) -> None:
         dtype = getattr(torch, "float32" if self.context.dtype == "auto" else self.context.dtype)
         shown = logging.is_progress_bar_enabled()
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the engine says that it loads
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the engine reports that it loads
         try:
             self._model = AutoModel.from_pretrained(
                 self.context.model.path, local_files_only=True, trust_remote_code=False, dtype=dtype
             )
         finally:
-            if shown:  # whoever else loads models in this process keeps theirs
+            if shown:  # keep them for other models loaded in this process
                 logging.enable_progress_bar()  # type: ignore[no-untyped-call]
         self._model.to(self.context.device)
         self._model.train(False)
