@@ -1,4 +1,4 @@
-"""Mistakes that the simulated accelerator punishes. Its results are checked by the conformance suite."""
+"""Mistakes that the simulated accelerator detects. The conformance suite checks its results."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_memory_of_a_payload_may_change_after_its_upload(device: SimDevice) -> N
 
 
 def test_other_memory_of_the_host_is_read_late(device: SimDevice) -> None:
-    """No contract says that a host may overwrite it before the step is over."""
+    """No contract lets a host overwrite it before the step is over."""
     uploads: list[Callable[[Any], SimArray]] = [device.ops.asarray, device.from_logits]
     for upload in uploads:
         host = np.ones((1, 2), dtype=np.float32)
@@ -264,18 +264,18 @@ def test_what_is_wrong_with_values_is_known_late(device: SimDevice) -> None:
 
 
 def failures(component: type[SimDevice]) -> set[str]:
-    """The checks of the conformance suite that it fails."""
+    """Return the checks of the conformance suite that `component` fails."""
     report = run(Target.of_class(component), up_to="core", jobs=1, timeout_factor=4)
     return {result.obligation.check for result in report.results if result.outcome == "fail"}
 
 
 class NeverWaits(Stream):
     def wait(self, event: Event) -> None:
-        """Forgotten."""
+        """Do nothing."""
 
 
 class Racing(SimDevice):
-    """Its streams do not wait for one another."""
+    """A device whose streams do not wait for one another."""
 
     def __init__(self, device: str = "cpu") -> None:
         super().__init__(device)
@@ -283,7 +283,7 @@ class Racing(SimDevice):
 
 
 class Unstaged(SimDevice):
-    """Copies a payload from memory that is no longer its to read."""
+    """A device that copies a payload from memory that it may no longer read."""
 
     def upload(self, payload: Payload) -> Payload:
         arrays = {name: self.ops.asarray(array) for name, array in payload.arrays.items()}

@@ -1,4 +1,4 @@
-"""The contract of devices, kept also by the one with fused operations and the one with static shapes."""
+"""The contract of devices, for the one with fused operations and the one with static shapes."""
 
 from __future__ import annotations
 

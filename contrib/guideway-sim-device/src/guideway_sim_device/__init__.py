@@ -1,4 +1,4 @@
-"""A CPU that poses as an accelerator, and punishes what would go wrong on one."""
+"""A CPU that simulates an accelerator, and raises errors for mistakes that a real one would not report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated device with kernels of its own."""
+"""The simulated device with its own kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Host = NDArray[Any]
 
 
 class FusedSimDevice(SimDevice):
-    """All of the fused operations too: an accelerator with kernels of its own."""
+    """An accelerator that has kernels for all fused operations, too."""
 
     name = "sim_fused"
     fused: ClassVar[frozenset[str]] = frozenset(FUSED_OPERATIONS)

@@ -1,4 +1,4 @@
-"""Arrays in memory that the host cannot reach."""
+"""Arrays in memory that the host cannot access."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["SimArray"]
 
 
 class Computes(Protocol):
-    """The machine that an array is of."""
+    """The machine that an array belongs to."""
 
     def compute(self, name: str, work: Callable[..., Any], *operands: Any, **how: Any) -> SimArray: ...
 
@@ -24,9 +24,10 @@ class Computes(Protocol):
 class SimArray:
     """An array of the device, which may not have been computed yet.
 
-    It offers what arrays of every library do: ``+ - * /`` with arrays of the device and plain numbers, unary minus,
-    comparisons, ``& | ~``, ``.sum(axis=...)``, ``.reshape(...)``, indices of slices, whole numbers, None and other
-    arrays of whole numbers, ``.shape``, ``.dtype``, ``len``. Its values are reached by `DeviceBackend.download` alone.
+    It supports the operations that all array libraries have: ``+ - * /`` with arrays of the device and plain numbers,
+    unary minus, comparisons, ``& | ~``, ``.sum(axis=...)``, ``.reshape(...)``, indices of slices, whole numbers, None
+    and other arrays of whole numbers, ``.shape``, ``.dtype``, ``len``. Only `DeviceBackend.download` returns its
+    values.
     """
 
     __slots__ = ("_consumed_by", "_data", "_machine", "_parent", "dtype", "ready", "shape")
@@ -38,10 +39,10 @@ class SimArray:
         self.shape = shape
         self.dtype = dtype
         self.ready: Event
-        """When its values are there."""
+        """The event after which its values exist."""
         self._machine = machine
         self._parent = parent
-        """The array it may share memory with."""
+        """The array that it may share memory with."""
         self._data: NDArray[Any] | DeviceFault | None = None
         self._consumed_by: str | None = None
 
@@ -53,10 +54,10 @@ class SimArray:
             raise TypeError("len() of an array without axes")
         return self.shape[0]
 
-    # what the machine does with it
+    # for the machine
 
     def check(self, use: str, machine: Computes) -> None:
-        """Raises `UseAfterDonation`, or `HostAccess` for an array of another device."""
+        """Raise `UseAfterDonation`, or `HostAccess` for an array of another device."""
         if self._machine is not machine:
             raise HostAccess(f"{use} was given an array of another device, whose memory it cannot reach")
         array: SimArray | None = self
@@ -70,7 +71,7 @@ class SimArray:
             array = array._parent
 
     def donate(self, consumed_by: str, ready: Event) -> None:
-        """From now on nobody may use it; what it is a part of has changed at `ready`."""
+        """Forbid further uses; the array that it is a part of changes at `ready`."""
         self._consumed_by = consumed_by
         whole = self._parent
         while whole is not None:
@@ -82,21 +83,21 @@ class SimArray:
         return self._parent is not None
 
     def read(self) -> NDArray[Any] | DeviceFault:
-        """Return what is in its memory now, on the device: garbage before it was written."""
+        """Return the contents of its memory now, on the device: garbage before it was written."""
         return garbage(self.shape, self.dtype) if self._data is None else self._data
 
     def write(self, data: NDArray[Any] | DeviceFault) -> None:
-        """The values, on the device."""
+        """Set the values, on the device."""
         self._data = data
 
-    # what the host may do with it
+    # allowed to the host
 
     def sum(self, axis: int) -> SimArray:
-        """The sum along one axis."""
+        """Return the sum along one axis."""
         return self._machine.compute("sum", lambda x: x.sum(axis=axis), self, static=(axis,))
 
     def reshape(self, *shape: Any) -> SimArray:
-        """The same values in another shape, which may have one -1."""
+        """Return the same values in another shape, which may have one -1."""
         return self._machine.compute("reshape", lambda x: x.reshape(*shape), self, static=shape, part=True)
 
     def __getitem__(self, key: Any) -> SimArray:
@@ -118,7 +119,7 @@ class SimArray:
     def __invert__(self) -> SimArray:
         return self._machine.compute("invert", operator.invert, self)
 
-    # what it may not
+    # forbidden to the host
 
     def __setitem__(self, key: object, value: object) -> NoReturn:
         raise HostAccess(
@@ -159,7 +160,7 @@ class SimArray:
             self._refuse(f"np.{ufunc.__name__}")
         if any(isinstance(one, np.ndarray) for one in plain):
             raise HostAccess(f"the operator {ufunc.__name__} was given {MIXED}")
-        return UFUNCS[ufunc](*plain)  # a scalar of NumPy came first, and is a number like any other
+        return UFUNCS[ufunc](*plain)  # the first operand was a NumPy scalar, which is a number like any other
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         self._refuse("copying or pickling it")
@@ -187,20 +188,20 @@ MIXED = "an array of the device and one of NumPy, which it cannot reach; ops.asa
 
 
 def garbage(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Make the content of memory that nobody wrote: values that show."""
+    """Return conspicuous values for memory that was never written."""
     if dtype.kind == "f":
         return np.full(shape, np.nan, dtype)
     return np.full(shape, np.iinfo(dtype).min if dtype.kind in "iu" else True, dtype)
 
 
 def forbid_negative(indices: NDArray[Any]) -> None:
-    """Raises IndexError: what an index below 0 does differs between libraries."""
+    """Raise IndexError for an index below 0, because libraries differ in its meaning."""
     if (indices < 0).any():
         raise IndexError(f"index {indices.min()} is negative")
 
 
 def _index(one: Any) -> Any:
-    """A part of an index as NumPy takes it."""
+    """Return a part of an index in NumPy's form."""
     if isinstance(one, SimArray):
         if one.dtype.kind not in "iu":
             raise HostAccess(
@@ -216,7 +217,7 @@ def _index(one: Any) -> Any:
 
 
 def _number(one: Any) -> Any:
-    """A number of NumPy's, which is in no memory of the host, as a plain one; anything else as it is."""
+    """Convert a NumPy scalar, which is not in host memory, to a plain number; return anything else unchanged."""
     return one.item() if isinstance(one, np.generic | np.ndarray) and one.ndim == 0 else one
 
 
@@ -249,10 +250,10 @@ UFUNCS: dict[np.ufunc, Callable[..., Any]] = {
     np.bitwise_and: operator.and_,
     np.bitwise_or: operator.or_,
 }
-"""The operators, by what NumPy calls them."""
+"""The operators by NumPy's function for each."""
 
 for _ufunc, _function in UFUNCS.items():
     _name = _function.__name__.strip("_")
     setattr(SimArray, f"__{_name}__", _binary(_ufunc.__name__, _function))
-    if _name not in ("eq", "ne", "lt", "le", "gt", "ge"):  # of which each is another's reflection
+    if _name not in ("eq", "ne", "lt", "le", "gt", "ge"):  # these are reflections of each other
         setattr(SimArray, f"__r{_name}__", _binary(_ufunc.__name__, _function, reflected=True))

@@ -1,4 +1,4 @@
-"""The simulated device. What it computes is what guideway's NumPy reference computes."""
+"""The simulated device. It computes the same as guideway's NumPy reference."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ numpy = REFERENCE.ops
 
 
 class SimOps(ArrayOps):
-    """Every operation, launched on a machine."""
+    """All operations, launched on a machine."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
     def asarray(self, array: Host) -> SimArray:
-        """The memory of `array` is read late, as other libraries may share it; that of a payload is copied first."""
+        """Copy an array late: its memory may be shared until then, as in other libraries. A payload is copied first."""
         if isinstance(array, SimArray):
             raise HostAccess("asarray takes an array of the host; this one is on the device already")
         return self._machine.upload(np.asarray(array))
@@ -106,7 +106,7 @@ class SimOps(ArrayOps):
 
 
 def _checked(work: Any, num_indices: int) -> Any:
-    """`work`, which raises where one of the indices after its first argument is negative."""
+    """Return `work` with a check that raises for a negative index in the `num_indices` operands after the first."""
 
     def checked(x: Host, *given: Host) -> Any:
         for indices in given[:num_indices]:
@@ -117,7 +117,7 @@ def _checked(work: Any, num_indices: int) -> Any:
 
 
 class SimDevice(DeviceBackend):
-    """Mandatory operations alone, and arrays of any shape: an array library on an accelerator."""
+    """An accelerator with an array library: only mandatory operations, for arrays of any shape."""
 
     contract = "1.0"
     name = "sim"
@@ -136,11 +136,11 @@ class SimDevice(DeviceBackend):
 
     @property
     def syncs(self) -> int:
-        """The number of times the host waited for the device."""
+        """How often the host waited for the device."""
         return self.machine.syncs
 
     def from_logits(self, logits: Array) -> SimArray:
-        """A copy of logits of the host, be they NumPy's or another library's. As with `ArrayOps.asarray`, it is made
+        """Return a copy of logits of the host, of NumPy's or another library's. Like `ArrayOps.asarray`, it copies
         late."""
         if isinstance(logits, SimArray):
             logits.check("from_logits", self.machine)
@@ -155,7 +155,7 @@ class SimDevice(DeviceBackend):
         return self.machine.download(arrays)
 
     def on_device(self, bitmask: Array, rows: Array) -> tuple[Array, Array]:
-        """Masks and rows, which may both be of the host."""
+        """Copy masks and rows to the device if both are on the host."""
         return (
             (self.ops.asarray(bitmask), self.ops.asarray(rows)) if isinstance(bitmask, np.ndarray) else (bitmask, rows)
         )

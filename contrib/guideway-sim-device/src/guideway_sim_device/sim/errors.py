@@ -1,4 +1,4 @@
-"""The errors of the simulated accelerator, and what to do instead."""
+"""The errors of the simulated accelerator."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ __all__ = ["DeviceFault", "HostAccess", "UseAfterDonation"]
 
 
 class HostAccess(GuidewayError, TypeError):
-    """The host reached into memory of the device, or the device was handed memory of the host."""
+    """The host accessed memory of the device, or the device was given memory of the host."""
 
 
 class UseAfterDonation(GuidewayError, RuntimeError):
-    """An array was used again after an operation had it as its argument and may have changed it in place."""
+    """An array was used again after an operation took it as its argument and may have changed it in place."""
 
 
 class DeviceFault(GuidewayError, RuntimeError):
-    """An operation failed on the device, when the host had long gone on; raised where the host waits for what came of
-    it."""
+    """An operation failed on the device after the host had continued; raised where the host waits for a result that
+    depends on it."""

@@ -1,4 +1,4 @@
-"""The simulated accelerator: memory of its own, and three streams beside the host."""
+"""The simulated accelerator: separate memory, and three streams that run asynchronously to the host."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ __all__ = ["Machine", "Signature", "SimDownload"]
 
 Host: TypeAlias = NDArray[Any]
 Signature: TypeAlias = tuple[Any, ...]
-"""The name of an operation, what else than arrays decides its code, and shape and dtype of each array."""
+"""The name of an operation, its static parameters, and the shape and dtype of each array."""
 Type: TypeAlias = tuple[tuple[int, ...], np.dtype[Any]]
 """Shape and dtype."""
 
 
 class Machine:
-    """Launches work on arrays. The host learns what shape and dtype comes of it, and goes on."""
+    """Launches work on arrays. The host gets the shape and dtype of the result at once, and continues."""
 
     def __init__(self) -> None:
         self.syncs = 0
-        """The number of times the host waited."""
+        """How often the host waited."""
         self.programs: dict[Signature, list[Type]] = {}
-        """The operations launched so far, and the outcome's types."""
+        """The operations launched before, with the types of their results."""
         lock = RLock()
         self._uploads, self._computing, self._downloads = Stream(lock), Stream(lock), Stream(lock)
 
     def upload(self, host: Host) -> SimArray:
-        """An array of the device with the values of `host`, which are read late: until then it must not change."""
+        """Return a device array with the values of `host`, which are read late: until then it must not change."""
         array = SimArray(self, host.shape, host.dtype)
         array.ready = self._uploads.launch(lambda: array.write(np.array(host)))
         return array
 
     def compute(self, name: str, work: Callable[..., Any], *operands: Any, **how: Any) -> SimArray:
-        """`launch` of what returns one array."""
+        """Call `launch` for work with one result."""
         (outcome,) = self.launch(name, work, *operands, **how)
         return outcome
 
@@ -55,8 +55,9 @@ class Machine:
     ) -> list[SimArray]:
         """Launch `work`, which takes and returns NumPy arrays: one, or a tuple.
 
-        `static` is what else decides its code. With `donates` the first operand is dead afterwards; with `part` the
-        outcome may share memory with it. What is wrong with shapes and dtypes is raised at once, with values later.
+        `static` are the other parameters that decide its code. With `donates` the first operand is unusable afterwards;
+        with `part` the result may share memory with it. Errors in shapes and dtypes are raised at once, errors in
+        values later.
         """
         for operand in operands:
             if not isinstance(operand, SimArray):
@@ -78,7 +79,7 @@ class Machine:
             for array, value in zip(outcome, _run(name, work, values, donates, len(outcome)), strict=True):
                 array.write(value)
             if donates and operands[0].is_part and isinstance(values[0], np.ndarray):
-                # in some libraries the whole changes with its part, in others not: nobody may rely on either
+                # in some libraries the whole changes with its part, in others not, so code may rely on neither
                 values[0][...] = garbage(values[0].shape, values[0].dtype)
 
         ready = self._computing.launch(run)
@@ -107,14 +108,14 @@ class Machine:
 
 
 class SimDownload:
-    """Arrays on their way to the host."""
+    """Arrays that are being copied to the host."""
 
     def __init__(self, machine: Machine, event: Event, copies: Mapping[str, Host | DeviceFault]) -> None:
         self._machine, self._event, self._copies = machine, event, copies
         self._waited = False
 
     def result(self) -> Mapping[str, Host]:
-        """The arrays, read-only, as some libraries have it. Raises `DeviceFault`."""
+        """Return the arrays, read-only as in some libraries. Raises `DeviceFault`."""
         if not self._waited:
             self._machine.syncs += 1
             self._waited = True
@@ -127,7 +128,7 @@ class SimDownload:
 
 
 def _trace(work: Callable[..., Any], operands: tuple[SimArray, ...], donates: bool) -> list[Type]:
-    """Find what types `work` returns, learned from zeros."""
+    """Return the types of the results of `work`, found by running it on zeros."""
     zeros = [np.broadcast_to(np.zeros((), operand.dtype), operand.shape) for operand in operands]
     if donates:
         zeros[0] = zeros[0].copy()
@@ -139,7 +140,7 @@ def _trace(work: Callable[..., Any], operands: tuple[SimArray, ...], donates: bo
 def _run(
     name: str, work: Callable[..., Any], values: list[Host | DeviceFault], donates: bool, num_outcomes: int
 ) -> list[Host | DeviceFault]:
-    """Compute what comes of `values`. A fault goes on to all that is computed from it."""
+    """Compute the results for `values`. A fault in a value becomes the result of everything computed from it."""
     fault = next((value for value in values if isinstance(value, DeviceFault)), None)
     if fault is not None:
         return [fault] * num_outcomes

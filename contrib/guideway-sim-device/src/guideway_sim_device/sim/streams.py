@@ -1,7 +1,7 @@
-"""Streams: work that is done in order, and as late as can be.
+"""Streams: queues of work that is done in order, and as late as possible.
 
-Nothing happens when it is launched. An event is waited for, and only then is done what it depends on, so whoever
-forgets to wait reads what was there before: every time, not once in a while.
+Launching does nothing. Only when an event is waited for, the work that it depends on is done, so code that forgets to
+wait reads the old contents: every time, not once in a while.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ __all__ = ["Event", "Stream"]
 
 
 class Stream:
-    """A queue of work. Work of different streams is in no order but that of the events they wait for.
+    """A queue of work. The work of different streams is ordered only by the events that they wait for.
 
-    Streams that wait for one another have one `lock`, so that threads may launch and wait too.
+    Streams that wait for one another share one `lock`, so that threads may launch and wait too.
     """
 
     def __init__(self, lock: RLock | None = None) -> None:
@@ -34,17 +34,17 @@ class Stream:
             return self.now()
 
     def now(self) -> Event:
-        """The event after all that has been launched."""
+        """Return the event after all work that is already launched."""
         return Event(self, self._launched)
 
     def wait(self, event: Event) -> None:
-        """Let what is launched from now on begin after `event`."""
+        """Make work that is launched from now on begin after `event`."""
         if event.stream is not self:
             self.launch(event.synchronize)
 
     def run(self, number: int) -> None:
-        """Do what was launched, up to and with the work of this number."""
-        with self._lock:  # whoever finds that work has begun may go on only when it is done
+        """Do the launched work, up to and including the given number."""
+        with self._lock:  # a thread that finds the work begun must wait until it is done
             while self._begun < number:
                 self._begun += 1
                 self._queue.popleft()()
@@ -58,5 +58,5 @@ class Event:
     number: int
 
     def synchronize(self) -> None:
-        """Have everything before it done."""
+        """Complete all work before this event."""
         self.stream.run(self.number)

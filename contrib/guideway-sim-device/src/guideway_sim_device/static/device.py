@@ -9,12 +9,12 @@ __all__ = ["StaticSimDevice"]
 
 
 class StaticSimDevice(FusedSimDevice):
-    """Compiles a program for each shape: an accelerator behind a compiler."""
+    """An accelerator with a compiler, which compiles a program for each shape."""
 
     name = "sim_static"
     static_shapes = True
 
     @property
     def compiled(self) -> frozenset[Signature]:
-        """The programs it has compiled: each names operation, parameters, shapes and dtypes."""
+        """The compiled programs: each names operation, parameters, shapes and dtypes."""
         return frozenset(self.machine.programs)
