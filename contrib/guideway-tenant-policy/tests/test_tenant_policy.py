@@ -1,4 +1,4 @@
-"""The promises of the validator."""
+"""The documented behavior of the validator."""
 
 from __future__ import annotations
 

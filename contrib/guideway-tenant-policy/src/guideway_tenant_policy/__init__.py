@@ -1,7 +1,6 @@
-"""The limits of what each tenant may ask for, read from the TOML file that the environment variable
-GUIDEWAY_TENANT_POLICY names.
+"""Limits for the requests of each tenant, read from the TOML file in the environment variable GUIDEWAY_TENANT_POLICY.
 
-Without a policy that can be read and understood, every request is refused.
+Without a valid policy, every request is refused.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ __all__ = ["VARIABLE", "Limits", "Policy", "PolicyFile", "policy_file"]
 VARIABLE = "GUIDEWAY_TENANT_POLICY"
 
 _files: dict[str, PolicyFile] = {}
-"""By path: the variable may change while a process runs."""
+"""Files by path, because the variable may change while a process runs."""
 
 
 @hookimpl
 def guideway_validate_request(request: Request, context: ValidationContext) -> None:
-    """Refuse what the tenant's limits do not allow."""
+    """Refuse a request beyond the tenant's limits."""
     try:
         policy = policy_file().policy()
     except InvalidConfiguration as error:
@@ -34,7 +33,7 @@ def guideway_validate_request(request: Request, context: ValidationContext) -> N
 
 
 def policy_file() -> PolicyFile:
-    """The file that the environment names. Raises `InvalidConfiguration` if it names none."""
+    """Return the file that the environment names. Raises `InvalidConfiguration` if it names none."""
     path = os.environ.get(VARIABLE, "")
     if not path:
         raise InvalidConfiguration(f"the environment variable {VARIABLE} names no file", field=VARIABLE)

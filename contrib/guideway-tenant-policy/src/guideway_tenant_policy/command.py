@@ -22,5 +22,5 @@ def add_tenant_policy(subparsers: _SubParsersAction[ArgumentParser]) -> None:
 
 def _show(args: Namespace) -> int:
     file = policy_file() if args.file is None else PolicyFile(args.file)
-    print("\n".join(file.policy().described()))  # noqa: T201 - printing is what a command is for
+    print("\n".join(file.policy().described()))  # noqa: T201 - a command prints
     return 0

@@ -1,4 +1,4 @@
-"""A policy: limits per tenant, and the file they stand in."""
+"""A policy, with limits per tenant, and the file that contains it."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from guideway.api import InvalidConfiguration, InvalidRequest, LimitExceeded, Re
 __all__ = ["Limits", "Policy", "PolicyFile"]
 
 KEYS = ("unknown", "default", "tenants")
-"""The keys that a policy may hold."""
+"""The keys that a policy may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of what one tenant may ask for; None: whatever the engine allows."""
+    """The limits for one tenant's requests; None: no limit but the engine's."""
 
     max_tokens: int | None = None
-    """Generated tokens of one sequence."""
+    """Maximum generated tokens of one sequence."""
     max_prompt_tokens: int | None = None
     max_sequences: int | None = None
-    """``n``, or ``best_of``."""
+    """Maximum ``n`` or ``best_of``."""
     max_logprobs: int | None = None
-    """``logprobs`` and ``prompt_logprobs``; -1: not even those of the tokens themselves."""
+    """Maximum ``logprobs`` and ``prompt_logprobs``; -1: none at all, not even for the tokens themselves."""
     min_temperature: float | None = None
     max_temperature: float | None = None
     min_priority: int | None = None
-    """Lower runs first: this is how far forward a tenant may push."""
+    """Lowest allowed priority. Requests with a lower one run first."""
     grammars: tuple[str, ...] | None = None
-    """The grammar strategies that may serve its constraints."""
+    """The grammar strategies that constraints may use."""
     modifiers: tuple[str, ...] | None = None
-    """The logit modifiers it may use."""
+    """The logit modifiers that requests may use."""
 
     def __post_init__(self) -> None:
         for name in ("min_temperature", "max_temperature"):
@@ -46,7 +46,7 @@ class Limits:
                 raise InvalidConfiguration(f"{name} must be finite, not {value}", field=name)
 
     def check(self, request: Request, context: ValidationContext) -> None:
-        """Raises `InvalidRequest`, naming field and limit."""
+        """Raise `InvalidRequest`, naming field and limit."""
         tenant = _named(request.tenant)
         num_tokens = len(request.prompt_token_ids)
         _at_most(self.max_prompt_tokens, num_tokens, "prompt", f"the prompt's length in tokens of {tenant}")
@@ -116,16 +116,17 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Limits by tenant, and what becomes of tenants without any."""
+    """Limits by tenant, and the treatment of tenants without any."""
 
     unknown: Literal["deny", "default"] = "deny"
-    """True if a tenant that is not listed is refused, or has the limits of `default`."""
+    """Whether a tenant that is not listed is refused, or has the limits of `default`."""
     default: Limits = field(default_factory=Limits)
     tenants: Mapping[str, Limits] = field(default_factory=dict)
 
     @staticmethod
     def parse(text: str) -> Policy:
-        """Raises `InvalidConfiguration`. What a tenant's table leaves out, it has from the table ``default``."""
+        """Parse a policy. A limit that a tenant's table leaves out is taken from the table ``default``. Raises
+        `InvalidConfiguration`."""
         try:
             table = tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
@@ -142,19 +143,19 @@ class Policy:
         limits = {}
         for tenant, own in tenants.items():
             _check_table(where := f"tenants.{tenant}", own)
-            parse_options(Limits, own, where=where)  # of its own, so that a mistake is told where it stands
+            parse_options(Limits, own, where=where)  # parsed separately first, so that an error names the right table
             limits[tenant] = parse_options(Limits, {**default, **own}, where=where)
         return Policy(unknown=unknown, default=parse_options(Limits, default, where="default"), tenants=limits)
 
     def check(self, request: Request, context: ValidationContext) -> None:
-        """Raises `InvalidRequest`, naming field and limit."""
+        """Raise `InvalidRequest`, naming field and limit."""
         limits = self.tenants.get(request.tenant, self.default if self.unknown == "default" else None)
         if limits is None:
             raise InvalidRequest(f"{_named(request.tenant)} is not in the policy", field="tenant")
         limits.check(request, context)
 
     def described(self) -> Iterator[str]:
-        """Lines for a person: each tenant, and its limits."""
+        """Yield a line for each tenant, with its limits."""
         for tenant, limits in self.tenants.items():
             yield f"{_named(tenant)}: {_described(limits)}"
         yield f"others: {'refused' if self.unknown == 'deny' else _described(self.default)}"
@@ -169,7 +170,7 @@ class PolicyFile:
         self._policy: Policy | None = None
 
     def policy(self) -> Policy:
-        """The policy as the file has it now. Raises `InvalidConfiguration` if it cannot be read or understood."""
+        """Return the current policy of the file. Raises `InvalidConfiguration` if it cannot be read or is invalid."""
         try:
             status = os.stat(self._path)  # noqa: PTH116 - what `Path.stat` calls, per request
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
