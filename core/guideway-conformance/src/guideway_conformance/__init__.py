@@ -1,6 +1,6 @@
-"""One conformance suite for every plugin: the program that checks what the contracts say.
+"""The conformance suite: checks that a plugin keeps its contract.
 
-``guideway conform KIND.NAME`` runs it, and in a plugin's own tests `conformance`. Needs ``guideway[conformance]``.
+``guideway conform KIND.NAME`` runs it, as does `conformance` in a plugin's own tests. Needs ``guideway[conformance]``.
 """
 
 from __future__ import annotations

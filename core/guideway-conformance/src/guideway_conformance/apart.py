@@ -1,4 +1,4 @@
-"""Functions that are called in a process of their own, which knows what this one knows and leaves nothing behind."""
+"""Calls of functions in a forked process, which has all of this one's state and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 def apart(function: Callable[[], T]) -> T:
-    """Return what `function` returns in a copy of this process. Raises `AssertionError` with what it raises there. The
-    process must have one thread."""
+    """Return the result of `function` in a copy of this process. Raises `AssertionError` with the error that it raises
+    there. The process must have one thread."""
     receiving, sending = os.pipe()
     child = os.fork()
     if not child:

@@ -1,4 +1,4 @@
-"""Ask `available` what it says where something that it looks for is not installed."""
+"""Check the answer of `available` where a package that it looks for is not installed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LOOKING = ("find_spec", "import_module", "__import__")
 
 
 def expect_reasons(component: type[Any]) -> None:
-    """Expect that ``component.available()`` gives None or a reason, and a reason rather than an error where a package
-    is missing that its code imports anywhere or looks for."""
+    """Expect that ``component.available()`` returns None or a reason, and that it returns a reason instead of raising
+    if a package is missing that its code imports anywhere or looks for."""
     with _watched(_top(component.__module__)) as imported:
         _expect_reason(component.available, "available()")
     named = imported | _named(_top(component.__module__))
@@ -44,7 +44,7 @@ def _top(name: str) -> str:
 
 
 def _needed(package: str) -> set[str]:
-    """Packages without which `package` could not have been imported, and those that are always there."""
+    """Return the packages that `package` needs to be imported, and those that are always there."""
     found = {package, "guideway", "numpy", "builtins", *sys.stdlib_module_names}
     for name, module in list(sys.modules.items()):
         if _top(name) == package and module is not None:
@@ -55,7 +55,7 @@ def _needed(package: str) -> set[str]:
 
 
 def _named(package: str) -> set[str]:
-    """Collect the packages that the code of `package` imports, be it within a function, or looks for by
+    """Collect the packages that the code of `package` imports, also inside functions, or passes to a function in
     `LOOKING`."""
     found: set[str] = set()
     for name, module in list(sys.modules.items()):
@@ -76,7 +76,7 @@ def _named(package: str) -> set[str]:
 
 @contextmanager
 def _watched(package: str) -> Iterator[set[str]]:
-    """Collect the packages that the code of `package` imports within."""
+    """Collect the packages that the code of `package` imports in the meantime."""
     found: set[str] = set()
     ordinary = builtins.__import__
 
@@ -96,7 +96,7 @@ def _watched(package: str) -> Iterator[set[str]]:
 
 @contextmanager
 def _missing(package: str) -> Iterator[None]:
-    """Let `package` look as if it were not installed."""
+    """Make `package` look as if it were not installed."""
     hidden = {name: module for name, module in sys.modules.items() if _top(name) == package}
     for name in hidden:
         del sys.modules[name]

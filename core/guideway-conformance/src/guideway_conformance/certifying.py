@@ -1,5 +1,5 @@
-"""Test the plugins that an operator names, or that a configuration selects; tell of it, and record what passed."""
-# ruff: noqa: T201 - printing is what a command is for
+"""Test the plugins that an operator names, or that a configuration selects; print and record the results."""
+# ruff: noqa: T201 - a command prints
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ FORMS: dict[str, tuple[str, Callable[[Report], str]]] = {
     "junit": (".xml", junit),
     "badge": (".badge.json", badge),
 }
-"""By option: the end of a file's name where the option names a folder, and what writes the text."""
+"""By option: the suffix of the file if the option names a folder, and the function that writes the text."""
 
 Outcome: TypeAlias = tuple[int, str, str]
-"""The end of one test: an exit status, a word, and how many obligations were met."""
+"""The outcome of one test: an exit status, a word, and the number of obligations that were met."""
 
 
 def conform(args: Namespace) -> int:
-    """Carry out ``guideway conform``. Returns the exit status: of several plugins the gravest."""
+    """Run ``guideway conform``. Return the exit status; for several plugins, the worst."""
     with _signals_interrupt():
         records, lock = _chosen(args)
         several = args.config is not None or len(records) > 1
@@ -63,14 +63,14 @@ def conform(args: Namespace) -> int:
         if said := clash(written, {"--lock": lock, "--config": args.config}):
             raise InvalidConfiguration(said, field="report")
         if args.record and Path(lock).exists():
-            Lock.read(lock)  # an unreadable one is better known before the run than after it
+            Lock.read(lock)  # report an unreadable lock before the run, not after it
         if not several:
             return _one(args, records[0], lock, in_folders=False)[0]
         return _all(args, records, lock)
 
 
 def _chosen(args: Namespace) -> tuple[Sequence[PluginRecord | Target], str]:
-    """The plugins to test, each once, and the lock file. Raises `InvalidConfiguration` and `PluginError`."""
+    """Return the plugins to test, each once, and the lock file. Raises `InvalidConfiguration` and `PluginError`."""
     if args.config is None:
         if not args.plugin:
             raise InvalidConfiguration("name a PLUGIN, or give --config FILE", field="plugin")
@@ -79,7 +79,7 @@ def _chosen(args: Namespace) -> tuple[Sequence[PluginRecord | Target], str]:
         chosen = [Target.in_file(address) if is_file(address) else find(address) for address in args.plugin]
         for record in () if args.record else chosen:
             if isinstance(record, PluginRecord):
-                Target.of(record)  # which refuses a kind without checks
+                Target.of(record)  # raises for a kind without checks
         once = [record for i, record in enumerate(chosen) if record not in chosen[:i]]
         names = [_name(record) for record in once]
         if twice := next((name for name in names if names.count(name) > 1), None):
@@ -89,10 +89,10 @@ def _chosen(args: Namespace) -> tuple[Sequence[PluginRecord | Target], str]:
         return once, args.lock or default_lock()
     if args.plugin:
         raise InvalidConfiguration("name plugins or give --config FILE, not both", field="config")
-    from guideway import EngineConfig  # of a host, and only for its files
+    from guideway import EngineConfig  # a host's class, only to read its files
 
     config = EngineConfig.load(args.config)
-    # what is not certified yet may be tested
+    # plugins that are not certified yet may be tested
     plugins = Plugins(PluginIndex.scan(), replace(config.plugins, require="installed"))
     records = list(dict.fromkeys(plugins.require(config.selection(plugins.index))))
     return records, args.lock or plugins.lock_file
@@ -103,7 +103,7 @@ def _name(record: PluginRecord | Target) -> str:
 
 
 def _all(args: Namespace, records: Sequence[PluginRecord | Target], lock: str) -> int:
-    """Test several, one after the other, and tell at the end what came of each."""
+    """Test several plugins, one after the other, and print all outcomes at the end."""
     came: dict[str, Outcome] = {}
     for form in FORMS:
         if folder := getattr(args, form):
@@ -131,7 +131,7 @@ def _all(args: Namespace, records: Sequence[PluginRecord | Target], lock: str) -
 
 
 def _one(args: Namespace, record: PluginRecord | Target, lock: str, *, in_folders: bool) -> Outcome:
-    """Test one. Raises `CannotLoad`."""
+    """Test one plugin. Raises `CannotLoad`."""
     if isinstance(record, PluginRecord) and record.kind not in KIND_MODULES:
         return _without_checks(record, lock if args.record else "")
     preferences = _preferences(record)
@@ -170,7 +170,7 @@ def _one(args: Namespace, record: PluginRecord | Target, lock: str, *, in_folder
 
 
 def _without_checks(record: PluginRecord, lock: str) -> Outcome:
-    """Accept as it is installed, in the lock file at `lock` if there is one to write, what nobody can test."""
+    """Accept a plugin whose kind has no checks as it is installed, and add it to the lock file at `lock`, if given."""
     why = f"kind {record.kind} has no checks"
     if not lock:
         print(f"{record.id}: {why}")
@@ -181,15 +181,15 @@ def _without_checks(record: PluginRecord, lock: str) -> Outcome:
 
 
 def _preferences(record: PluginRecord | Target) -> Preferences:
-    """Read the preferences of the nearest ``conformance.toml``: from here, or else from where the file is, or an
-    editable install has its sources."""
+    """Read the nearest ``conformance.toml``: from here, or else from the folder of the file or of an editable install's
+    sources."""
     sources = str(Path(record.file).parent) if isinstance(record, Target) else record.editable
     file = Preferences.find(".") or (Preferences.find(sources) if sources else None)
     return Preferences.read(file) if file else Preferences()
 
 
 def _record(report: Report, target: Target, path: str) -> bool:
-    """Write the verdict into the lock file, if it is one that can be; otherwise say why not."""
+    """Write the verdict to the lock file and return True; if that is impossible, print why and return False."""
     record = target.record()
     if report.verdict != "certified":
         print(f"not recorded in {path}: the verdict is {report.verdict}", file=sys.stderr)
@@ -208,7 +208,7 @@ def _record(report: Report, target: Target, path: str) -> bool:
 
 @contextlib.contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a run as Ctrl-C does: what is known by then is told, and no process stays behind."""
+    """Make SIGTERM and SIGHUP end a run like Ctrl-C: it reports its results and leaves no process behind."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

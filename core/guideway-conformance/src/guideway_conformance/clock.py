@@ -1,4 +1,4 @@
-"""A clock that is moved, while a plugin works."""
+"""Clocks that are changed while a plugin works."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import Any
 __all__ = ["HOURS", "clock_moved", "clock_running"]
 
 HOURS = 5 * 3600.0
-"""Seconds."""
+"""Five hours, in seconds."""
 CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
 
 
 @contextmanager
 def clock_moved(component: type | ModuleType, seconds: float) -> Iterator[None]:
-    """All clocks of `time`, and ``datetime.now``, ahead by `seconds`, also where modules of the package of `component`
-    imported them by name. For one thread."""
+    """Set all clocks of `time`, and ``datetime.now``, ahead by `seconds`, also where modules of `component`'s package
+    imported them by name. Affects only one thread."""
     with _clocks(component, lambda clock: lambda: clock() + seconds):
         yield
 
 
 @contextmanager
 def clock_running(component: type | ModuleType, seconds: float) -> Iterator[None]:
-    """All clocks as `clock_moved` has them, each of which stands still but for `seconds` that it goes on whenever it is
-    read: 0 stops it, and a negative number turns it back. For one thread."""
+    """Replace the same clocks as `clock_moved` by clocks that advance by `seconds` with each reading, and stand still
+    otherwise. 0 stops them, and a negative number turns them back. Affects only one thread."""
 
     def run(clock: Callable[[], float]) -> Callable[[], float]:
         began, times = clock(), count()

@@ -2,7 +2,7 @@
 
 ``guideway conform``; it also compares reports and verifies them.
 """
-# ruff: noqa: T201 - printing is what a command is for
+# ruff: noqa: T201 - a command prints
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def add_conform(subparsers: _SubParsersAction[ArgumentParser]) -> None:
     parser.add_argument("--lock", metavar="FILE", help=f"with --record; default: {DEFAULT_LOCK}")
     parser.set_defaults(run=_reporting(conform))
 
-    # a positional argument that is a plugin or a word cannot be told apart by argparse, hence by its first word
+    # argparse cannot tell a plugin from a subcommand by a positional argument, so the first word decides
     matrix = subparsers.add_parser(
         "conform matrix",
         description="Compare reports: plugins across, rules down. Without --html and --markdown, Markdown is printed.",
@@ -134,7 +134,7 @@ def _positive(text: str) -> float:
 
 
 def _reporting(command: Callable[[Namespace], int]) -> Callable[[Namespace], int]:
-    """`command`, with the exit statuses of ``conform`` where it raises: 1 would say that a plugin broke a rule."""
+    """Return `command` with the exit statuses of ``conform`` for errors: 1 would mean that a plugin broke a rule."""
 
     def run_command(args: Namespace) -> int:
         try:

@@ -1,8 +1,8 @@
-"""The pages of ``docs/contracts/``, written from the checks, so that they say what the suite asks, and nothing else::
+"""Generate the pages of ``docs/contracts/`` from the checks, so that they have exactly the rules that the suite tests::
 
 python -m guideway_conformance.contract_pages [--check] FOLDER
 """
-# ruff: noqa: T201 - printing is what a command is for
+# ruff: noqa: T201 - a command prints
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ UNDECLARED = {
         "must not override it. Where it is for plugins of a trait, others are not asked.",
     )
 }
-"""By kind, where nobody can use what is not declared."""
+"""By kind: the rule for an undeclared capability, for kinds where it cannot be used and refused."""
 TIER_WORDS = {
     "smoke": "Whether it is alive. What fails here is not tested further.",
     "core": "What certification needs.",
@@ -53,7 +53,7 @@ TIER_WORDS = {
 
 
 def page(kind: str) -> str:
-    """The rules of `kind`, by tier."""
+    """Return the page with the rules of `kind`, by tier."""
     title, classes, module = WHAT[kind]
     lines = [
         f"# {title}: the rules of the contract",
@@ -83,7 +83,7 @@ def _row(check: Check) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the pages, or with ``--check`` name those that are not up to date. Returns the exit status."""
+    """Write the pages, or with ``--check`` list the outdated ones. Return the exit status."""
     parser = argparse.ArgumentParser(prog="guideway_conformance.contract_pages")
     parser.add_argument("folder", metavar="FOLDER", type=Path)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is not up to date")

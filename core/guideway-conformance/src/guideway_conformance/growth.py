@@ -1,4 +1,4 @@
-"""The work that a plugin does and what it keeps, measured without a clock."""
+"""The work and the memory of a plugin, measured without a clock."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ __all__ = [
 ]
 
 PATIENCE_SECONDS = 5.0
-"""The time that threads may take to end."""
+"""Seconds that threads may take to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The threads of this process and its open files; where the system has no /proc, Python's own threads alone."""
+    """The threads and the open files of this process; only Python's own threads if the system has no /proc."""
 
     threads: int
     files: int
@@ -51,7 +51,7 @@ class Open:
 
     @staticmethod
     def soon(wanted: Open) -> Open:
-        """Count them, and wait a while for no more than `wanted`: threads need a moment to end."""
+        """Count them when there are no more than `wanted`, or after a while: threads need a moment to end."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             gc.collect()
@@ -67,15 +67,15 @@ class Open:
 
 
 def alive(references: Iterable[weakref.ref[Any]]) -> int:
-    """The number of different objects that are still there, though nobody should hold them."""
+    """Return the number of different referents that still exist, though nothing should keep them alive."""
     gc.collect()
     return len({id(found) for reference in references if (found := reference()) is not None})
 
 
 @contextmanager
 def traced() -> Iterator[Callable[[], int]]:
-    """Trace allocations; what it gives returns the bytes that Python, and NumPy, hold at that moment of what was made
-    since."""
+    """Trace allocations. The yielded function returns the bytes allocated since then, by Python and NumPy, and not yet
+    freed."""
     tracemalloc.start()
     try:
 
@@ -89,7 +89,7 @@ def traced() -> Iterator[Callable[[], int]]:
 
 
 def resident() -> int:
-    """The bytes of memory this process uses; 0 where the system has no /proc."""
+    """Return the bytes of memory that this process uses; 0 if the system has no /proc."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -97,7 +97,7 @@ def resident() -> int:
 
 
 class Kept:
-    """The memory that each round of something leaves behind, once some rounds have filled what is filled once."""
+    """The memory that each round of a function leaves allocated, after some rounds to warm up."""
 
     def __init__(self, once: Callable[[int], object], *, warm_up: int, rounds: int) -> None:
         with traced() as held:
@@ -107,28 +107,28 @@ class Kept:
             for number in range(warm_up, warm_up + rounds):
                 once(number)
             self.nbytes = (held() - before) / rounds
-            """Bytes for each round."""
+            """Bytes per round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of a call, as most of several have it: one that is dear now and then, as a table that doubles, is none
-    of them."""
+    """The work of a typical call: the median of several, so that an occasional expensive call, as when a table grows,
+    does not count."""
 
     lines: float
-    """Lines of Python carried out, each turn of a loop counted."""
+    """Lines of Python executed, counting every iteration of a loop."""
     nbytes: float
-    """Bytes of memory allocated at once."""
+    """Peak of allocated memory in bytes."""
     seconds: float
-    """Seconds of processor time of the cheapest call, which is the least disturbed."""
+    """CPU seconds of the cheapest call, which is the least disturbed."""
 
 
 UNITS = {"lines": "lines of Python", "nbytes": "bytes of memory", "seconds": "seconds of processor time"}
 
 
 class Meter:
-    """Counts the work of calls: of every other one the lines of Python and the memory, of the rest the time, which
-    counting would spoil."""
+    """Counts the work of calls: lines of Python and memory of every other call, CPU time of the rest, because counting
+    slows a call down."""
 
     def __init__(self) -> None:
         self._lines: list[int] = []
@@ -136,7 +136,7 @@ class Meter:
         self._seconds: list[float] = []
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call, and count."""
+        """Call `function`, and count its work."""
         if len(self._lines) > len(self._seconds):
             began = time.thread_time()
             try:
@@ -162,16 +162,16 @@ class Meter:
             tracemalloc.stop()
 
     def work(self) -> Work:
-        """Return the work of the calls so far, of which there have to be two at the least."""
+        """Return the work of all calls. There must have been at least two."""
         return Work(statistics.median(self._lines), statistics.median(self._nbytes), min(self._seconds))
 
 
 FACTORS = Work(1.5, 4, 16)
-"""The growth that may be noise: lines are counted exactly, and processor time is the least sure."""
+"""Growth that may be noise. Lines are counted exactly; CPU time is the least reliable."""
 
 
 def expect_same_work(early: Work, late: Work, more: Work, what: str) -> None:
-    """Fail if later calls do several times the work of earlier ones, and `more` beyond it."""
+    """Fail if later calls do several times the work of earlier ones, and at least `more` in addition."""
     for name in ("lines", "nbytes", "seconds"):
         first, last, factor, least = (getattr(work, name) for work in (early, late, FACTORS, more))
         expect(

@@ -1,4 +1,4 @@
-"""The types of the options that a plugin reads, as the suite finds them out, and other values of them."""
+"""The types of a plugin's options, found while it parses them, and other values of these types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from guideway.api import parse_options
 __all__ = ["BORDERS", "Hints", "hints_read", "typed"]
 
 BORDERS = (0, 31, 32, 63, 64)
-"""Token ids where a word of a bitmask begins or ends."""
+"""Token ids at the beginning or the end of a word in a bitmask."""
 
 
 class Hints(dict[str, Any]):
@@ -26,12 +26,12 @@ class Hints(dict[str, Any]):
     def __init__(self) -> None:
         super().__init__()
         self.defaults: dict[str, Any] = {}
-        """The values they have where an operator says nothing."""
+        """Default values, used where an operator sets none."""
 
 
 @contextmanager
 def hints_read() -> Iterator[Hints]:
-    """The type hints of all options that this thread reads with `parse_options` meanwhile."""
+    """Collect the type hints of all options that this thread reads with `parse_options` in the meantime."""
     found = Hints()
 
     def called(frame: FrameType, event: str, _argument: Any) -> None:
@@ -51,8 +51,8 @@ def hints_read() -> Iterator[Hints]:
 
 
 def typed(options: Mapping[str, Any], hints: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:
-    """`options` with one of those that `hints` are known of as another value of its type: a number that is not finite,
-    a token id of a vocabulary of `size` tokens or the one past it, an empty list and a longer one."""
+    """Yield `options` with one option at a time, of those in `hints`, set to another value of its type: a number that
+    is not finite, a token id of a vocabulary of `size` tokens or the one past it, an empty list and a longer one."""
     changed = [
         [{**options, key: other} for other in _others(hint, options.get(key), size)] for key, hint in hints.items()
     ]
@@ -60,7 +60,7 @@ def typed(options: Mapping[str, Any], hints: Mapping[str, Any], size: int) -> It
 
 
 def _others(hint: Any, value: Any, size: int) -> Iterator[Any]:
-    """Values of the type `hint`, some of them near `value`."""
+    """Yield values of the type `hint`, some of them near `value`."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         yield from _others(args[0], value, size)
@@ -96,7 +96,8 @@ def _others(hint: Any, value: Any, size: int) -> Iterator[Any]:
 
 
 def _at_borders(hint: Any, entries: list[Any]) -> list[Any]:
-    """Entries of the type `hint` with the token ids of `BORDERS`: the last of each, where they are lists themselves."""
+    """Return entries of the type `hint` with the token ids of `BORDERS`; in entries that are lists, as the last
+    item."""
     if hint is int:
         return list(BORDERS)
     if get_origin(hint) in (tuple, list) and get_args(hint):

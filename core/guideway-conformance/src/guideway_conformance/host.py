@@ -1,10 +1,10 @@
-"""The process that holds the plugin under test: it imports it once and forks a child for each check.
+"""The process that hosts the plugin under test: it imports the plugin once and forks a child for each check.
 
-A check that crashes, hangs or takes all memory is then a check that failed, and leaves nothing to the next one.
+If a check crashes, hangs or takes all memory, only that check fails, and the next one is not affected.
 
-Run as ``python -m guideway_conformance.host``, this is that process. Standard input has JSON lines: the target, then
-one command per obligation. Standard output has JSON lines: what the plugin is, or why it could not be loaded; then one
-answer per command, as each becomes known. `guideway_conformance.isolation` is the other side.
+``python -m guideway_conformance.host`` is this process. Standard input has JSON lines: the target, then one command per
+obligation. Standard output has JSON lines: a description of the plugin, or why it could not be loaded; then one answer
+per command, in order of completion. `guideway_conformance.isolation` is the client.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from guideway_conformance.target import Target
 __all__ = ["main"]
 
 POLL_SECONDS = 0.05
-"""The seconds between two looks at memory and deadlines."""
+"""Seconds between two checks of memory and deadlines."""
 MAX_DETAIL = 2000
 PATIENCE = 3
-"""The seconds on the clock that go for one of processor time."""
+"""Wall-clock seconds allowed for each CPU second."""
 
 
 @dataclass(slots=True)
@@ -48,12 +48,12 @@ class _Child:
     pipe: int
     began: float
     limit: float
-    """Seconds of processor time, and, as a check may also sleep for ever, `PATIENCE` times as many on the clock: on a
-    busy machine the clock alone would find fault with the wrong one."""
+    """CPU seconds. Because a check may also sleep for ever, the wall clock is limited to `PATIENCE` times as many; on a
+    busy machine that limit alone would fail innocent checks."""
     noise: BinaryIO
     answer: bytes = b""
     killed: str = ""
-    """Why, if it was."""
+    """Why it was killed, if it was."""
 
 
 class _Host:
@@ -73,7 +73,7 @@ class _Host:
         }
 
     def serve(self, commands: int) -> None:
-        """Until standard input ends: nobody then waits for an answer."""
+        """Serve commands until standard input ends, when no client waits for an answer any more."""
         self.selector.register(commands, selectors.EVENT_READ)
         pending = b""
         while True:
@@ -108,14 +108,14 @@ class _Host:
         self.selector.register(reader, selectors.EVENT_READ)
 
     def _prepare(self, check: Check) -> None:
-        """Import what children share. Not before there is a check to run: a plan takes nothing of it."""
+        """Import the modules that children share, when the first check starts: a plan does not need them."""
         if not self.prepared:
             self.subject.prepare()
         self.subject.prepare_for(check)
         if not self.prepared:
             self.prepared = True
             gc.collect()
-            gc.freeze()  # children then share what is there
+            gc.freeze()  # lets children share the existing objects
 
     def _read(self, child: _Child) -> None:
         data = os.read(child.pipe, 65536)
@@ -125,7 +125,7 @@ class _Host:
         self.selector.unregister(child.pipe)
         os.close(child.pipe)
         del self.children[child.pipe]
-        _kill(child.pid)  # what it started, and itself if it only closed the pipe
+        _kill(child.pid)  # the processes that it started, and itself if it only closed the pipe
         _, status = os.waitpid(child.pid, 0)
         answer = self._answer(child, status)
         child.noise.close()
@@ -163,10 +163,10 @@ class _Host:
 
 
 def _run_child(host: _Host, check: Check, mode: Mode, writer: int, noise: int) -> None:
-    """The rest of a child's life."""
+    """Run the check in a child, send its answer, and exit."""
     code = 1
     try:
-        os.setpgid(0, 0)  # so that whatever it starts ends with it
+        os.setpgid(0, 0)  # so that processes that it starts end with it
         os.dup2(noise, 1)
         os.dup2(noise, 2)
         random.seed(0)
@@ -183,11 +183,11 @@ def _run_child(host: _Host, check: Check, mode: Mode, writer: int, noise: int) -
             send(pipe, answer)
         code = 0
     finally:
-        os._exit(code)  # threads or exit handlers of the plugin do not get to hang us
+        os._exit(code)  # the plugin's threads and exit handlers must not make it hang
 
 
 def _detail_of(error: BaseException) -> str:
-    """Describe what went wrong for the plugin's author: the message, and where an unexpected exception came from."""
+    """Describe an error for the plugin's author: the message, and the place that raised an unexpected exception."""
     try:
         text = str(error)
     except Exception:
@@ -205,7 +205,7 @@ def _detail_of(error: BaseException) -> str:
 
 
 def _resident(pid: int) -> int:
-    """Bytes of memory `pid` uses; 0 where the system has no /proc."""
+    """Return the bytes of memory that `pid` uses; 0 if the system has no /proc."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
@@ -213,7 +213,7 @@ def _resident(pid: int) -> int:
 
 
 def _processor_seconds(pid: int) -> float:
-    """Processor time that `pid` has used, in seconds; 0 where the system has no /proc."""
+    """Return the CPU seconds that `pid` has used; 0 if the system has no /proc."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -222,7 +222,7 @@ def _processor_seconds(pid: int) -> float:
 
 
 def _kill(pid: int) -> None:
-    for kill in (os.killpg, os.kill):  # the group may not be there yet
+    for kill in (os.killpg, os.kill):  # the group may not exist yet
         try:
             kill(pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
@@ -230,16 +230,16 @@ def _kill(pid: int) -> None:
 
 
 def send(channel: BinaryIO, message: dict[str, Any]) -> None:
-    """One message, whole."""
+    """Send one message, flushed."""
     channel.write(json.dumps(message).encode() + b"\n")
     channel.flush()
 
 
 def main() -> None:
-    """The process."""
+    """Run the process."""
     commands, channel = os.dup(0), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # what the plugin prints must not mix with the answers
+    os.dup2(2, 1)  # output of the plugin must not mix with the answers
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(commands, 1)

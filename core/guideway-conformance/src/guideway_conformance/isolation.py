@@ -1,4 +1,4 @@
-"""The plugin under test in a process of its own; see `guideway_conformance.host` for that process."""
+"""The plugin under test in its own process; see `guideway_conformance.host` for that process."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from guideway_conformance.target import Target
 __all__ = ["HOST_VARIABLE", "CannotLoad", "Host"]
 
 HOST_VARIABLE = "GUIDEWAY_CONFORMANCE_HOST"
-"""In the environment of the process that holds a plugin: a test file imported there shall not test it once more."""
+"""Set in the process that hosts a plugin, so that a test file imported there does not test it once more."""
 
 LOAD_SECONDS = 120.0
 CLOSE_SECONDS = 10.0
 MEMORY = 4 * 2**30
-"""Bytes one check may use by default."""
+"""Bytes that a check may use by default."""
 
 
 class CannotLoad(Exception):
-    """The plugin under test cannot be imported, or kills whoever tries."""
+    """The plugin under test cannot be imported, or kills the process that imports it."""
 
 
 class Host:
-    """A running process that holds `target`. Close it, or use it as a context manager.
+    """A running process that hosts `target`. Close it, or use it as a context manager.
 
-    Raises `CannotLoad` with the plugin's own words. `memory` is in bytes per check.
+    Raises `CannotLoad` with the plugin's own error. `memory` is in bytes per check.
     """
 
     def __init__(self, target: Target, *, memory: int = MEMORY) -> None:
@@ -53,7 +53,7 @@ class Host:
             stdout=subprocess.PIPE,
             stderr=self._noise,
             env={
-                "OMP_NUM_THREADS": "1",  # as many checks run at once as there are processors
+                "OMP_NUM_THREADS": "1",  # there is one check per processor
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(path),
                 "PYTHONHASHSEED": "0",  # the same run every time
@@ -70,7 +70,7 @@ class Host:
             self.close()
             raise
         self.declared = frozenset[str](answer["about"]["declared"])
-        """The capabilities the plugin declares."""
+        """The capabilities that the plugin declares."""
         self.traits = frozenset[str](answer["about"]["traits"])
 
     def run(
@@ -81,10 +81,10 @@ class Host:
         seconds: float | None = None,
         timeout_factor: float = 1.0,
     ) -> Iterator[Result]:
-        """Perform `obligations`, at most `jobs` at once, and yield what came of each, as each becomes known.
+        """Perform `obligations`, at most `jobs` at once, and yield their results in order of completion.
 
-        `seconds`: instead of each check's own limit, which `timeout_factor` multiplies. An obligation of which nothing
-        can be known is an error.
+        `seconds` replaces each check's own limit, which `timeout_factor` multiplies. An obligation without a result is
+        an error.
         """
         waiting = list(enumerate(obligations))[::-1]
         running: dict[int, Obligation] = {}
@@ -110,11 +110,11 @@ class Host:
             yield Result(obligation, answer["outcome"], answer["detail"], answer.get("seconds", 0.0))
 
     def close(self) -> None:
-        """End the process, and the checks it still runs. Doing so again does nothing."""
+        """End the process, and the checks that it still runs. Has no effect if it is closed already."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # it ended before it had read everything
-            self._process.stdin.close()  # which ends it
+            self._process.stdin.close()  # this ends it
         try:
             self._process.wait(CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -143,7 +143,7 @@ class Host:
         self._process.stdin.flush()
 
     def _receive(self, deadline: float) -> dict[str, Any] | None:
-        """The next message; None if there will be none."""
+        """Return the next message; None if there will be none."""
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()
         with selectors.DefaultSelector() as selector:
@@ -161,7 +161,7 @@ class Host:
 
     def _last_words(self) -> str:
         try:
-            status = self._process.wait(1)  # it may have closed its end a moment before it ends
+            status = self._process.wait(1)  # it may have closed its pipe a moment before it ends
         except subprocess.TimeoutExpired:
             status = None
         if self._noise.closed:

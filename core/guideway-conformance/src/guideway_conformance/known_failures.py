@@ -1,4 +1,4 @@
-"""Failures a plugin's author knows of: ``conformance.toml``, beside the package or its tests."""
+"""Known failures of a plugin: the file ``conformance.toml`` in the folder of the package or of its tests."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ FILE_NAME = "conformance.toml"
 
 @dataclass(frozen=True, slots=True)
 class KnownFailure:
-    """Why a check fails, where that is dealt with, and until when it may."""
+    """The reason of a failure, its issue, and the date until which it is accepted."""
 
     reason: str
     issue: str
     until: datetime.date
     plugins: tuple[str, ...] = ()
-    """The plugins it is about, as ``kind.name``, where one package has several of a kind; empty: every one of that
-    kind."""
+    """The plugins that it applies to, as ``kind.name``, if a package has several of a kind; empty: all of that kind."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +44,17 @@ class Preferences:
 
     [subjects."grammar.mine"]
     options = { backend = "fast" }
-    requests = [{ delta = 2.0 }]      # a modifier's request options, an example each
+    requests = [{ delta = 2.0 }]      # a modifier's request options, one example each
     device = "cuda"                   # of a device backend
     """
 
     known_failures: Mapping[str, KnownFailure] = field(default_factory=dict)
     subjects: Mapping[str, Settings] = field(default_factory=dict)
-    """By ``kind.name``; of a bare class, by ``kind.Class``."""
+    """Settings by ``kind.name``, or ``kind.Class`` for a bare class."""
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Preferences:
-        """Raises `InvalidConfiguration` for an unknown key, an unknown check or an incomplete entry."""
+        """Read the file. Raises `InvalidConfiguration` for an unknown key, an unknown check or an incomplete entry."""
         try:
             data = tomllib.loads(read_file(path, MIB).decode())
         except (OSError, ValueError) as error:
@@ -74,7 +73,7 @@ class Preferences:
 
     @staticmethod
     def find(folder: str | os.PathLike[str]) -> Path | None:
-        """The file in `folder` or the nearest folder above it, no further than one with a ``pyproject.toml``."""
+        """Return the file in `folder` or the nearest parent folder, up to one with a ``pyproject.toml``."""
         for candidate in (Path(folder).resolve(), *Path(folder).resolve().parents):
             if (candidate / FILE_NAME).is_file():
                 return candidate / FILE_NAME
@@ -84,7 +83,7 @@ class Preferences:
 
     @staticmethod
     def near(folder: str | os.PathLike[str]) -> Preferences:
-        """Read the file that `find` finds."""
+        """Read the file that `find` returns; without one, return empty preferences."""
         file = Preferences.find(folder)
         return Preferences.read(file) if file else Preferences()
 
@@ -93,14 +92,16 @@ class Preferences:
         return self.subjects.get(name, Settings())
 
     def strangers(self, tested: str = "") -> list[str]:
-        """The entries of ``[subjects]`` for other plugins than `tested` that are not installed, which nothing reads."""
+        """Return the entries of ``[subjects]``, other than `tested`, whose plugins are not installed: nothing reads
+        them."""
         installed = (
             {f"{record.kind}.{record.name}" for record in PluginIndex.scan().records} if self.subjects else set()
         )
         return sorted(self.subjects.keys() - installed - {tested})
 
     def require_class_name(self, cls: type, plugin: str) -> None:
-        """Raises `InvalidConfiguration` if the entry for a bare class has its `name`, and not that of the class."""
+        """Raise `InvalidConfiguration` if a bare class has an entry by its attribute `name`, and none by its class
+        name."""
         wrong = f"{plugin.partition('.')[0]}.{getattr(cls, 'name', '')}"
         if wrong != plugin and plugin not in self.subjects and wrong in self.strangers(plugin):
             raise InvalidConfiguration(
@@ -110,7 +111,7 @@ class Preferences:
             )
 
     def concerning(self, plugin: str) -> Preferences:
-        """Without the known failures of other plugins than ``kind.name``."""
+        """Return preferences without the known failures of plugins other than ``kind.name``."""
         kind = plugin.partition(".")[0]
         failures = {
             check_id: known
@@ -120,7 +121,7 @@ class Preferences:
         return replace(self, known_failures=failures)
 
     def require_owed(self, owed: Iterable[Obligation]) -> None:
-        """Raises `InvalidConfiguration` if a known failure is of a check that the plugin does not owe."""
+        """Raise `InvalidConfiguration` if a known failure is for a check that the plugin does not owe."""
         idle = self.known_failures.keys() - {obligation.check for obligation in owed}
         if idle:
             raise InvalidConfiguration(
@@ -130,8 +131,8 @@ class Preferences:
             )
 
     def applied(self, results: Iterable[Result], today: datetime.date) -> tuple[Result, ...]:
-        """`results`, with the failures that are known marked as such. A known failure that passes, or whose time is
-        over, is a failure."""
+        """Return `results` with known failures marked. A known failure becomes a failure if it passes or has
+        expired."""
         return tuple(self._applied(result, today) for result in results)
 
     def _applied(self, result: Result, today: datetime.date) -> Result:

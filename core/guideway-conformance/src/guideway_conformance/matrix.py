@@ -1,4 +1,4 @@
-"""Several reports beside each other: plugins across, rules down."""
+"""A comparison of several reports: plugins across, rules down."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from guideway_conformance.report import Report
 __all__ = ["LEGEND", "NOT_OWED", "Matrix", "Offer", "Row", "Table", "markdown", "sign"]
 
 SIGNS: dict[Outcome, str] = {"pass": "✓", "error": "?", "not_run": "○", "known_failure": "~", "fail": "✗"}
-"""By outcome, from the best to the worst."""
+"""Signs by outcome, from the best to the worst."""
 REFUSED = "R"
-"""The sign of a refusal that was met: the plugin does not declare the capability, and refuses it as it has to."""
+"""The sign of a refusal that was met: the plugin does not declare the capability, and refuses it as required."""
 NOT_OWED = "·"
 LEGEND = (
     (SIGNS["pass"], "met"),
@@ -40,7 +40,7 @@ def sign(result: Result | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A rule, and what each plugin of the table makes of it."""
+    """A rule, and its result for each plugin of the table."""
 
     check: Check
     cells: tuple[Result | None, ...]
@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A capability or trait that checks ask for, and what each plugin of the table makes of it."""
+    """A capability or trait of checks, and its outcome for each plugin of the table."""
 
     label: str
     cells: tuple[Outcome | None, ...]
@@ -98,7 +98,7 @@ class Matrix:
 
     @staticmethod
     def of(reports: Iterable[Report]) -> Matrix:
-        """Raises `InvalidConfiguration` if a report is about a kind that this suite does not know."""
+        """Build a matrix. Raises `InvalidConfiguration` for a report about a kind that this suite does not know."""
         by_kind: dict[str, list[Report]] = {}
         for report in reports:
             if report.kind not in KIND_MODULES:
@@ -131,7 +131,7 @@ def _cell(check: Check, results: dict[str, Result], report: Report) -> Result | 
 
 
 def markdown(matrix: Matrix) -> str:
-    """Narrow tables: a sign per cell, the rule behind its id."""
+    """Write narrow tables: a sign per cell, and the rule next to its id."""
     from guideway_conformance.formats.markdown import cell, rule_cell
 
     lines = ["# Conformance", "", ", ".join(f"{mark} {meaning}" for mark, meaning in LEGEND) + ".", ""]

@@ -10,7 +10,7 @@ from guideway_conformance.registry import Obligation
 __all__ = ["Outcome", "Result"]
 
 Outcome: TypeAlias = Literal["pass", "fail", "not_run", "known_failure", "error"]
-"""``not_run``: what it needs is not here. ``error``: the suite itself failed, or nothing is known of the obligation."""
+"""``not_run``: something that it needs is missing. ``error``: the suite itself failed, or there is no result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,5 +20,5 @@ class Result:
     obligation: Obligation
     outcome: Outcome
     detail: str = ""
-    """A description of what the plugin did instead; empty if all was well."""
+    """The actual behavior of the plugin; empty if all was well."""
     seconds: float = 0.0

@@ -4,8 +4,8 @@
 
     TestConformance = conformance("grammar.mine")
 
-Each obligation is a test. Nothing is inherited, so nothing can be overridden or forgotten. What pytest itself does for
-these tests is in `guideway_conformance.pytest_plugin`.
+Each obligation is a test. The class inherits nothing, so a test can be neither overridden nor forgotten.
+`guideway_conformance.pytest_plugin` is pytest's side of these tests.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ __all__ = ["conformance"]
 def conformance(
     plugin: str | type, *, contract: str = CONTRACT, up_to: Tier = TIERS[-1], settings: Settings | None = None
 ) -> type:
-    """A test class for `plugin`: an installed one by name, or a bare class at the top level of its module.
+    """Return a test class for `plugin`: an installed one by name, or a bare class at the top level of its module.
 
-    `settings` default to those of a ``conformance.toml`` beside the test file or above it. Raises `PluginError` if no
+    `settings` default to the ``conformance.toml`` in the test file's folder or above it. Raises `PluginError` if no
     such plugin is installed, `InvalidConfiguration` if there are no checks for `contract`. A plugin that cannot be
     loaded is one failing test.
     """
     if HOST_VARIABLE in os.environ:
         return object
     require_extra()
-    caller = sys._getframe(1).f_code.co_filename  # `inspect.stack` reads the source of all frames there are
+    caller = sys._getframe(1).f_code.co_filename  # `inspect.stack` would read the source of all frames
     preferences = Preferences.near(Path(caller).parent)
     target = _target(plugin, settings)
     if settings is None:
@@ -61,7 +61,7 @@ def conformance(
         host = Host(target)
     except CannotLoad as error:
         return _cannot_load(f"{target.name} cannot be loaded: {error}")
-    OPEN.append(host.close)  # until pytest ends; what imports this file otherwise ends with its process
+    OPEN.append(host.close)  # pytest calls it at its end; any other process that imports this file, at its exit
     atexit.register(host.close)
     report = Report.begun(target, host.declared, host.traits, contract=contract, up_to=up_to)
     preferences.require_owed(itertools.chain(*by_tier(target.kind, report.declared, report.traits, contract).values()))
@@ -71,7 +71,7 @@ def conformance(
         """One test per obligation."""
 
         guideway_conformance = report
-        """The object with which `pytest_plugin` keeps account."""
+        """The report that `pytest_plugin` completes."""
 
         @pytest.mark.parametrize(
             ("check", "mode"), planned, ids=[f"{check.partition('.')[2]}-{mode}" for check, mode in planned]

@@ -1,8 +1,8 @@
-"""The part of pytest for the tests `guideway_conformance.conformance` makes: a skip among them fails, and what was
-performed of what the plugin owes is accounted for and, with ``--conformance-report FILE``, written down.
+"""The pytest plugin for the tests made by `guideway_conformance.conformance`: it fails skipped tests, and reports which
+of a plugin's obligations were performed, with ``--conformance-report FILE`` also to a file.
 
-pytest loads this wherever the suite is installed, so that it imports nothing but pytest before it meets such a test.
-The account is kept where reports arrive: with pytest-xdist in the process that hands out the tests.
+pytest loads it wherever the suite is installed, so it imports only pytest before it meets such a test. The results are
+collected where reports arrive: with pytest-xdist in the process that distributes the tests.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 __all__ = ["LISTED", "OPEN", "RESULT", "TEST", "TESTED"]
 
 TESTED: set[str] = set()
-"""The plugins that are tested, as ``kind.name``."""
+"""The tested plugins, as ``kind.name``."""
 LISTED: set[str] = set()
-"""The plugins that are not installed, and that a ``conformance.toml`` has settings for."""
+"""The plugins that have settings in a ``conformance.toml`` but are not installed."""
 
 OPEN: list[Callable[[], None]] = []
-"""Ends a process that holds a plugin, each."""
+"""Functions that each end a process that hosts a plugin."""
 
 TEST = "guideway_conformance"
-"""The property of a test's report that says whose test it is, of how many: [plugin, planned, check, mode]."""
+"""The property of a test's report that identifies its obligation: [plugin, planned, check, mode]."""
 RESULT = "guideway_conformance_result"
-"""The property that says what came of it: [check, mode, outcome, detail, seconds]."""
+"""The property with its result: [check, mode, outcome, detail, seconds]."""
 
 
 class _Account:
-    """A record of what is known of each plugin's obligations."""
+    """The results of each plugin's obligations."""
 
     def __init__(self) -> None:
         self.begun: dict[str, Any] = {}
-        """By plugin, the report in which nothing is performed, as JSON data."""
+        """By plugin, the report without results, as JSON data."""
         self.found: dict[str, dict[tuple[str, str], list[Any]]] = {}
 
     def begin(self, reports: Mapping[str, Any]) -> None:
@@ -54,7 +54,7 @@ class _Account:
         if report.failed and (result is None or report.when != "call"):
             result = [check, mode, "error", f"its {report.when} failed: {report.longreprtext}", 0.0]
         found = self.found.setdefault(plugin, {})
-        if result is not None and found.get((check, mode), result)[2] == "pass":  # the worst counts
+        if result is not None and found.get((check, mode), result)[2] == "pass":  # the worst result counts
             found[check, mode] = list(result)
         elif result is not None:
             found.setdefault((check, mode), list(result))
@@ -87,7 +87,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_ACCOUNT] = account = _Account()
-    config.pluginmanager.register(account, "guideway_conformance_account")  # it hears of reports
+    config.pluginmanager.register(account, "guideway_conformance_account")  # it receives test reports
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -120,7 +120,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
-    if output is not None:  # this is a process of pytest-xdist: what was planned goes to the one that keeps the account
+    if output is not None:  # in a pytest-xdist worker: send the plan to the process that collects the results
         output[TEST] = session.config.stash[_ACCOUNT].begun
     while OPEN:
         OPEN.pop()()

@@ -1,4 +1,4 @@
-"""Dicts and lists that are lent: each write to one is noted, also one that is taken back."""
+"""Dicts and lists that record every write to them, even one that is undone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Lent(Mapping[str, Any]):
-    """A mapping that is no dict, and cannot be written to."""
+    """A read-only mapping that is not a dict."""
 
     def __init__(self, content: dict[str, Any]) -> None:
         self._content = content
@@ -47,7 +47,7 @@ def _noting(name: str, write: Callable[..., Any]) -> Callable[..., Any]:
 class _RecordedDict(dict[Any, Any]):
     written: list[str]
 
-    def __reduce__(self) -> Any:  # copies are their maker's
+    def __reduce__(self) -> Any:  # a copy is a plain dict
         return dict, (dict(self),)
 
 
@@ -68,7 +68,7 @@ for _class, _of, _names in (
 
 
 def recorded(value: T, written: list[str]) -> T:
-    """`value`, with dicts and lists in it that note in `written` what is done to them."""
+    """Return `value`, with dicts and lists in it that append a note to `written` for every change."""
     return _recorded(value, written)  # type: ignore[no-any-return]
 
 

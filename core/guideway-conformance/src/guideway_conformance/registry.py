@@ -1,4 +1,4 @@
-"""The checks: functions with an id, the rule they pin, and what a plugin must declare for them to apply."""
+"""The checks: functions with an id, the rule that they test, and the plugins that they apply to."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["KIND_MODULES", "TIERS", "Act", "Check", "Mode", "Obligation", "Tier"
 
 Tier: TypeAlias = Literal["smoke", "core", "extended", "stateful", "stress"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
-"""In the order they are run; a level is granted with all those before it."""
+"""Tiers in the order in which they run; a level is granted only with all tiers before it."""
 
 Mode: TypeAlias = Literal["positive", "refusal"]
 
 Act: TypeAlias = Literal["rows", "drafts", "hears", "feedback", "forks", "fills"]
-"""A thing that a plugin does. `guideway_conformance.modifier.evidence` says when a modifier did it. A strategy
-``fills`` if the `fill` that it overrides, where it does, filled a job with a matcher of its own."""
+"""Something that a plugin does. `guideway_conformance.modifier.evidence` defines when a modifier did it. A strategy
+``fills`` unless it overrides `fill` and its `fill` never filled a job with a matcher of its own."""
 
 KIND_MODULES = {
     "grammar": (
@@ -56,12 +56,12 @@ KIND_MODULES = {
     "attention": ("results", "calls", "grids"),
     "workflow": ("serving", "failing", "parameters", "models", "scheduling"),
 }
-"""The kinds that have checks, and the modules ``guideway_conformance.KIND.NAME`` that hold them."""
+"""The kinds that have checks, and the modules ``guideway_conformance.KIND.NAME`` that contain them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One rule of a contract and the function that pins it."""
+    """One rule of a contract and the function that tests it."""
 
     id: str
     """``kind.name``; never reused for another rule."""
@@ -70,15 +70,15 @@ class Check:
     """The rule, in one sentence."""
     tier: Tier
     since: str
-    """The contract version it came with."""
+    """The contract version that introduced it."""
     capability: str | None
-    """The capability that a plugin has to declare for `positive` to apply; where it does not, `refusal` does."""
+    """The capability that a plugin must declare for `positive` to apply; otherwise `refusal` applies."""
     trait: str | None
-    """The trait that a plugin has to have for the check to be planned at all, such as ``kind:regex``."""
+    """The trait that a plugin must have for the check to be planned at all, such as ``kind:regex``."""
     acts: tuple[Act, ...]
-    """The acts a plugin has to show at least once while the check runs: else it has shown nothing."""
+    """The acts that a plugin must do at least once during the check; otherwise the check shows nothing."""
     seconds: float
-    """The seconds of processor time it may take on a slow machine; the plugin then counts as hanging."""
+    """CPU seconds that it may take on a slow machine; after that the plugin counts as hanging."""
     positive: Callable[[Any], None]
     refusal: Callable[[Any], None] | None
 
@@ -107,9 +107,9 @@ def check(
 ) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
     """Register a function of a subject (`guideway_conformance.KIND.subject`) as a check; it fails by raising.
 
-    Its name becomes the id, its docstring, one sentence, the rule. A check with a `capability` has a `refusal`: what a
-    plugin that does not declare it has to do instead. One with a `trait` does not concern plugins without it. One with
-    `acts` is not performed as long as the plugin does none of that.
+    Its name becomes the id, its docstring, one sentence, the rule. A check with a `capability` has a `refusal`, which
+    applies to plugins that do not declare the capability. A check with a `trait` applies only to plugins that have it.
+    A check with `acts` counts as not performed if the plugin does none of them.
     """
 
     def register(function: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -130,7 +130,7 @@ def check(
 
 
 def checks(kind: str) -> tuple[Check, ...]:
-    """All checks of `kind`, by tier, then as they are defined."""
+    """Return all checks of `kind`, by tier, then in order of definition."""
     for module in KIND_MODULES[kind]:
         import_module(f"guideway_conformance.{kind}.{module}")
     return tuple(sorted((c for c in _CHECKS.values() if c.kind == kind), key=lambda c: TIERS.index(c.tier)))
@@ -139,7 +139,7 @@ def checks(kind: str) -> tuple[Check, ...]:
 def plan(
     kind: str, declared: Iterable[str], traits: Iterable[str], *, contract: str = CONTRACT, up_to: Tier = TIERS[-1]
 ) -> tuple[Obligation, ...]:
-    """Return what a plugin owes: each check of its kind that concerns it, once."""
+    """Return the obligations of a plugin: each check of its kind that applies to it, once."""
     has, is_ = frozenset(declared), frozenset(traits)
     return tuple(
         Obligation(c.id, "positive" if c.capability is None or c.capability in has else "refusal")

@@ -1,4 +1,4 @@
-"""The findings of a conformance run, as data: the file that proves a verdict."""
+"""The results of a conformance run, as data: the file that proves a verdict."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ INTERRUPTED = "not performed: a signal ended the run"
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A run. Plain values; `to_json` and `from_json` are inverse."""
+    """A run. Consists of plain values; `from_json` is the inverse of `to_json`."""
 
     kind: str
     plugin: str
@@ -46,20 +46,20 @@ class Report:
     """The digest of the plugin's files as they were tested; None for a bare class."""
     contract: str
     up_to: Tier = TIERS[-1]
-    """The last tier that was to be run."""
+    """The last tier of the run."""
     declared: tuple[str, ...]
     traits: tuple[str, ...]
     results: tuple[Result, ...]
-    """One for each planned obligation, in the order of the plan."""
+    """A result for each planned obligation, in the order of the plan."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """The settings with which it was built and used, as in ``conformance.toml``; empty: as a host does by default."""
+    """The settings for constructing and using it, as in ``conformance.toml``; empty: a host's defaults."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def begun(
         target: Target, declared: Iterable[str], traits: Iterable[str], *, contract: str, up_to: Tier = TIERS[-1]
     ) -> Report:
-        """The report of a run in which nothing has been performed yet, on `target` as it is installed now."""
+        """Return the report of a run without results, on `target` as it is installed now."""
         record = target.record()
         planned = PlannedPlugin.of(record) if record else None
         declared, traits = tuple(sorted(declared)), tuple(sorted(traits))
@@ -79,13 +79,13 @@ class Report:
         )
 
     def with_results(self, results: Iterable[Result]) -> Report:
-        """This report, now that these results are known. Those of obligations that were not planned are left out."""
+        """Return this report with these results. Results of obligations that were not planned are ignored."""
         known = {result.obligation: result for result in results}
         return replace(self, results=tuple(known.get(result.obligation, result) for result in self.results))
 
     @property
     def stem(self) -> str:
-        """The name of files about this plugin, without an end."""
+        """The name of files about this plugin, without suffix."""
         return self.plugin.replace("/", ".")
 
     @property
@@ -100,7 +100,7 @@ class Report:
 
     @property
     def performed(self) -> int:
-        """The number of obligations of which something is known."""
+        """The number of obligations with a result."""
         return sum(result.outcome not in ("error", "not_run") for result in self.results)
 
     @property
@@ -110,8 +110,8 @@ class Report:
 
     @property
     def levels(self) -> tuple[Tier, ...]:
-        """The tiers that are granted: each whose obligations, and those of all before it, were met, whether this run
-        planned them or not. A tier without obligations is passed over."""
+        """The granted tiers: each whose obligations were met, and whose previous tiers are granted, whether this run
+        planned them or not. Tiers without obligations are skipped."""
         outcome = {result.obligation: result.outcome for result in self.results}
         granted: list[Tier] = []
         for tier, owed in by_tier(self.kind, self.declared, self.traits, self.contract).items():
@@ -123,7 +123,7 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """``certified`` needs every planned obligation met, and the level ``core``. An absent device leaves its level
+        """``certified`` requires every planned obligation and the level ``core``. A missing device leaves its level
         ungranted, and makes the run incomplete if that level is ``core``."""
         outcomes = {result.outcome for result in self.results}
         if "fail" in outcomes:
@@ -135,7 +135,7 @@ class Report:
         return "certified" if "core" in self.levels else "incomplete"
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON data, the verdict and a digest of all the rest included."""
+        """Return the report as JSON data, with the verdict and a digest of everything else."""
         content: dict[str, Any] = {
             "format": FORMAT,
             "kind": self.kind,
@@ -170,16 +170,16 @@ class Report:
         return str(self.to_json()["sha256"])
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """As a JSON file. Raises `InvalidConfiguration` if that fails; the earlier file then stays as it was."""
+        """Write a JSON file. Raises `InvalidConfiguration` if that fails, and then keeps the earlier file."""
         write_file(path, self.to_text(), field="report")
 
     def to_text(self) -> str:
-        """As JSON."""
+        """Return the report as JSON text."""
         return json.dumps(self.to_json(), indent=2) + "\n"
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Report:
-        """Raises `InvalidConfiguration` if `path` is no report, or one that was changed after it was written."""
+        """Read a report. Raises `InvalidConfiguration` if `path` is not one, or was changed after it was written."""
         try:
             return Report.from_json(json.loads(read_file(path)))
         except (OSError, ValueError) as error:
@@ -191,7 +191,7 @@ class Report:
 
     @staticmethod
     def from_json(data: Any) -> Report:
-        """Raises ValueError if `data` is no report, or its digest does not fit it."""
+        """Parse a report. Raises ValueError if `data` is not a report, or does not match its digest."""
         try:
             if data["format"] != FORMAT:
                 raise ValueError(f"its format is {data['format']!r}, and this guideway reads {FORMAT!r}")
@@ -224,15 +224,15 @@ class Report:
 def by_tier(
     kind: str, declared: Iterable[str], traits: Iterable[str], contract: str
 ) -> dict[Tier, tuple[Obligation, ...]]:
-    """Group what a plugin owes by tier, in order."""
+    """Return a plugin's obligations by tier, in order."""
     tier_of = {check.id: check.tier for check in checks(kind)}
     owed = plan(kind, declared, traits, contract=contract)
     return {tier: tuple(o for o in owed if tier_of[o.check] == tier) for tier in TIERS}
 
 
 def environment(requirements: Iterable[str] = ()) -> dict[str, str]:
-    """Describe what else decides an outcome: the machine, and the versions of what a plugin with these `requirements`,
-    as its metadata writes them, rests on."""
+    """Return what else an outcome depends on: the machine, and the versions of the packages in `requirements`, which
+    are written as in a plugin's metadata."""
     found = {
         "guideway": __version__,
         "python": platform.python_version(),

@@ -34,12 +34,13 @@ def run(
     on_plan: Callable[[Report], None] = lambda _: None,
     on_result: Callable[[Result], None] = lambda _: None,
 ) -> Report:
-    """Test `target` against `contract`, tiers up to `up_to`, and report. `on_plan` hears what is to be done,
-    `on_result` each result as it comes.
+    """Test `target` against `contract`, tiers up to `up_to`, and report. `on_plan` is called with the report before the
+    run, `on_result` with each result when it is known.
 
-    If the smoke tier fails, the rest is not performed: it would fail for the same reason a hundred times. What is not
-    performed when the run is interrupted (KeyboardInterrupt) is an error in the report, and the run incomplete. Raises
-    `CannotLoad` if the plugin cannot be imported, `InvalidConfiguration` if there are no checks for `contract`.
+    If the smoke tier fails, the rest is not performed, because it would fail a hundred times for the same reason. If
+    the run is interrupted (KeyboardInterrupt), the remaining obligations are errors in the report, and the run
+    incomplete. Raises `CannotLoad` if the plugin cannot be imported, `InvalidConfiguration` if there are no checks for
+    `contract`.
     """
     require_extra()
     require_contract(target.kind, contract)
@@ -68,17 +69,17 @@ def run(
 
 
 def _processors() -> int:
-    """Return how many processors this process may use, which in a container can be few of those there are."""
+    """Return how many processors this process may use; in a container, they may be few of the existing ones."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _unperformed(report: Report, found: dict[Obligation, Result], why: str) -> list[Result]:
-    """All results, those that are missing from `found` errors because of `why`."""
+    """Return all results, with an error because of `why` for each that is missing in `found`."""
     return [found.get(obligation, Result(obligation, "error", why)) for obligation in report.planned]
 
 
 def require_extra() -> None:
-    """Raises `InvalidConfiguration` if what the checks need is not installed."""
+    """Raise `InvalidConfiguration` if the packages for the checks are not installed."""
     if find_spec("hypothesis") is None:
         raise InvalidConfiguration(
             "the conformance suite needs hypothesis, which is not installed here: pip install 'guideway[conformance]'",
@@ -87,7 +88,7 @@ def require_extra() -> None:
 
 
 def require_contract(kind: str, contract: str) -> None:
-    """Raises `InvalidConfiguration` if there are no checks for plugins of `kind` under `contract`."""
+    """Raise `InvalidConfiguration` if there are no checks for plugins of `kind` under `contract`."""
     if not re.fullmatch(r"\d+\.\d+", contract):
         raise InvalidConfiguration(
             f"a contract is called MAJOR.MINOR, such as {CONTRACT}, not {contract!r}", field="contract"

@@ -1,4 +1,4 @@
-"""The subject that a check is handed: the plugin, and what it takes to build and ask it."""
+"""The subject of a check: the plugin, and the means to construct and call it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ __all__ = ["CannotRunHere", "NotPerformed", "Settings", "Subject", "expect", "pe
 
 
 class CannotRunHere(Exception):
-    """A check cannot run, because what the plugin needs, such as a device, is not here. Only the suite raises it, and
-    never a plugin."""
+    """A check cannot run, because something that the plugin needs, such as a device, is missing. Raised only by the
+    suite, never by a plugin."""
 
 
 class NotPerformed(Exception):
-    """A check found nothing wrong, and shows nothing: the plugin never did what it is about."""
+    """A check found nothing wrong, but shows nothing: the plugin never did the tested thing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings to build and use the plugin under test with, where the defaults will not do. Plain values."""
+    """Settings to construct and use the plugin under test, if the defaults will not do. Plain values."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The operator's options it is built with."""
+    """The operator's options to construct it with."""
     requests: tuple[Mapping[str, Any], ...] = ()
-    """A modifier's request options, an example each; default: those its class gives."""
+    """A modifier's request options, one example each; default: its class's examples."""
     device: str | None = None
     """A device backend's device; default: its constructor's own, else ``cpu``, else its name."""
 
@@ -45,28 +45,28 @@ class Subject:
 
     @classmethod
     def prepare(cls) -> None:
-        """Import what every check needs, once, before children are forked. Starts no thread."""
+        """Import modules for all checks, once, before children are forked. Must not start a thread."""
 
     @classmethod
     def prepare_for(cls, check: Check) -> None:
-        """The same for what `check` needs and others do not."""
+        """Import modules that only `check` needs, in the same way."""
 
     @classmethod
     def declared(cls, component: Any) -> frozenset[str]:  # noqa: ARG003
-        """The capabilities it declares, asked as a host asks them."""
+        """Return the capabilities that it declares, as a host finds them."""
         return frozenset()
 
     @classmethod
     def traits(cls, component: Any) -> frozenset[str]:  # noqa: ARG003
-        """Return what else decides which checks concern it."""
+        """Return the other properties that decide which checks apply to it."""
         return frozenset()
 
     def require(self, acts: tuple[Act, ...]) -> None:
-        """Raises `NotPerformed` if the plugin did not do each of `acts` with this subject."""
+        """Raise `NotPerformed` if the plugin did not do each of `acts` with this subject."""
 
 
 def perform(check: Check, mode: Mode, subject: Subject) -> None:
-    """Perform `check` on `subject`. Raises whatever it fails with, or `NotPerformed`."""
+    """Perform `check` on `subject`. Raises the error of the check, or `NotPerformed`."""
     function = check.positive if mode == "positive" else check.refusal
     assert function is not None
     function(subject)
@@ -75,12 +75,12 @@ def perform(check: Check, mode: Mode, subject: Subject) -> None:
 
 
 def subject_class(kind: str) -> type[Subject]:
-    """The subject of plugins of `kind`."""
+    """Return the subject class for plugins of `kind`."""
     module = import_module(f"guideway_conformance.{kind}.subject")
     return cast("type[Subject]", getattr(module, f"{kind.capitalize()}Subject"))
 
 
 def expect(condition: object, message: str) -> None:
-    """Fail the check, saying what the plugin did instead of what the rule asks. `condition`: whether it holds."""
+    """Fail the check unless `condition` holds. `message` describes the actual behavior of the plugin."""
     if not condition:
         raise AssertionError(message)

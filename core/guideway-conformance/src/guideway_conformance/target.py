@@ -1,4 +1,4 @@
-"""The plugin that is tested: an installed one through its entry point, or a bare class."""
+"""The tested plugin: an installed one by its entry point, or a bare class."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ ADVICE = (
 
 
 def find(address: str) -> PluginRecord:
-    """The record of the installed plugin that ``[DISTRIBUTION/][KIND.]NAME`` means. Raises `PluginNotFound` if there is
-    none, `PluginConflict` if there are several, both saying what to write."""
+    """Return the record of the installed plugin that ``[DISTRIBUTION/][KIND.]NAME`` means. Raises `PluginNotFound` if
+    there is none, `PluginConflict` if there are several; both messages say what to write."""
     records = matching(PluginIndex.scan(), address)
     if len(records) > 1:
         choices = " or ".join(record.id for record in records)
@@ -43,36 +43,37 @@ def find(address: str) -> PluginRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Plain values, so that another process finds the same plugin."""
+    """A reference to a plugin, as plain values, so that another process finds the same one."""
 
     kind: str
     plugin: str | None = None
     """``distribution/kind.name``; None for a bare class."""
     module: str = ""
     qualname: str = ""
-    """The name of a class, or of an object with hooks, in its module; empty if that is the plugin."""
+    """The name of a class, or of an object with hooks, in its module; empty if the module is the plugin."""
     file: str = ""
     """The file of a bare class."""
     settings: Settings = field(default_factory=Settings)
 
     @property
     def name(self) -> str:
-        """The name that reports call it by."""
+        """The name in reports."""
         return self.plugin or f"{self.kind}.{self.qualname or self.module}"
 
     @property
     def component(self) -> str:
-        """``kind.name``, or ``kind.Class`` of a bare class."""
+        """``kind.name``, or ``kind.Class`` for a bare class."""
         return self.name.rpartition("/")[2]
 
     @staticmethod
     def installed(address: str, settings: Settings | None = None) -> Target:
-        """The installed plugin ``[DISTRIBUTION/][KIND.]NAME`` means. Raises what `find` and `of` raise."""
+        """Return the installed plugin that ``[DISTRIBUTION/][KIND.]NAME`` means. Raises the errors of `find` and
+        `of`."""
         return Target.of(find(address), settings)
 
     @staticmethod
     def of(record: PluginRecord, settings: Settings | None = None) -> Target:
-        """The plugin of `record`. Raises `PluginNotFound` if there are no checks for it."""
+        """Return the plugin of `record`. Raises `PluginNotFound` if there are no checks for it."""
         if record.kind not in KIND_MODULES:
             kinds = ", ".join(KIND_MODULES)
             raise PluginNotFound(
@@ -91,8 +92,8 @@ class Target:
 
     @staticmethod
     def of_class(cls: type, settings: Settings | None = None) -> Target:
-        """A bare class, of the kind it inherits from, or of kind ``hooks`` if it has methods named like hooks. Raises
-        TypeError if it is of no kind or not at the top level of a module, where another process can find it."""
+        """Return a bare class, of the kind it inherits from, or of kind ``hooks`` if it has methods named like hooks.
+        Raises TypeError if it is of no kind or not at the top level of a module, where another process can find it."""
         kinds = [kind for kind in KIND_MODULES if (base := KINDS[kind].base) and issubclass(cls, getattr(api, base))]
         if not kinds and any(name.startswith("guideway_") for name in dir(cls)):
             kinds = [HOOKS]
@@ -110,8 +111,8 @@ class Target:
 
     @staticmethod
     def in_file(address: str) -> Target:
-        """The class that ``FILE.py:CLASS`` means, or ``FILE.py`` if it defines one; of hooks also the object that
-        ``FILE.py:OBJECT`` means, and the file itself, if its functions are hooks. What the file imports is found as by
+        """Return the class ``FILE.py:CLASS``, or the only one in ``FILE.py``; for hooks also the object
+        ``FILE.py:OBJECT``, or the file itself, if its functions are hooks. Imports of the file are resolved as in
         ``python FILE.py``. Raises `PluginNotFound`, also for a file that cannot be imported."""
         path, _, qualname = address.partition(".py")
         file = Path(f"{path}.py").resolve()
@@ -139,7 +140,7 @@ class Target:
         return replace(found, module=file.stem, file=str(file))
 
     def record(self) -> PluginRecord | None:
-        """The installed plugin's record; None for a bare class."""
+        """Return the installed plugin's record; None for a bare class."""
         if self.plugin is None:
             return None
         records = {record.id: record for record in PluginIndex.scan().records}
@@ -148,7 +149,7 @@ class Target:
         return records[self.plugin]
 
     def load(self) -> Any:
-        """Import it: the class, or the object that carries hooks."""
+        """Import the class, or the object with hooks."""
         record = self.record()
         if record is not None:
             return loading.load(record).component
@@ -172,7 +173,7 @@ def is_file(address: str) -> bool:
 
 
 def _is_plugin(value: object, module: str) -> bool:
-    """Return whether a name of a module is a class that there are checks for, and which it defines itself."""
+    """Return whether `value` is a class that has checks and is defined in `module`."""
     if not isinstance(value, type) or value.__module__ != module:
         return False
     try:
@@ -183,7 +184,7 @@ def _is_plugin(value: object, module: str) -> bool:
 
 
 def _has_hooks(value: object) -> bool:
-    """Return whether it is a module or an object, and no class, with hooks among its functions."""
+    """Return whether `value` is a module or an object, not a class, with hooks among its functions."""
     if isinstance(value, type):
         return False
     names = list(vars(value)) if isinstance(value, ModuleType) else dir(type(value))
@@ -191,7 +192,7 @@ def _has_hooks(value: object) -> bool:
 
 
 def _module(name: str, file: str) -> Any:
-    """Imported by name if that finds this file, else from the file: a test module need not be on the path."""
+    """Import a module by name if that finds `file`, else from the file: a test module need not be on the path."""
     if name != "__main__":
         try:
             module = import_module(name)

@@ -1,4 +1,4 @@
-"""Threads that take turns often, in the midst of a plugin's code."""
+"""Threads that are switched often, in the middle of a plugin's code."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["amid", "interleaved"]
 T = TypeVar("T")
 
 ONE_IN = 12
-"""A thread pauses after one in so many lines of the plugin, so that another one goes on: to change threads by the clock
-alone depends on what else the machine does."""
+"""A thread pauses, so that another can run, after one in this many lines of the plugin: thread switches by the clock
+depend on what else the machine does."""
 MOST = 20_000
-"""Pauses in all, unless a check says how many."""
+"""Maximum pauses, unless a check sets another number."""
 
 
 @contextmanager
 def interleaved(component: type | ModuleType, most: int = MOST) -> Iterator[None]:
-    """Threads that are started within change often, and in the midst of the code of `component`'s package: `most` times
-    in all, each of which may wait for an operation of another one over a whole array."""
+    """Switch threads that are started in the meantime often, in the middle of the code of `component`'s package; `most`
+    times in all, because each may wait for another thread's operation on a whole array."""
     files = _files(component)
     left = most
     rng = random.Random(0)
@@ -52,9 +52,9 @@ def interleaved(component: type | ModuleType, most: int = MOST) -> Iterator[None
 
 
 def amid(component: type | ModuleType, call: Callable[[], T], other: Callable[[], object]) -> Iterator[T]:
-    """The values of `call` when another thread does all of `other` before one line of `component`'s package, for each
-    such line in turn: each order of two calls in which one of them is interrupted once. Where a lock keeps `other`
-    waiting, it goes on when `call` does."""
+    """Yield the values of `call` with another thread that does all of `other` before one line of `component`'s package,
+    for each such line in turn: all orders of two calls in which one is interrupted once. Where a lock makes `other`
+    wait, `call` continues first."""
     files = _files(component)
     place = 0
     while place < LINES:
@@ -66,15 +66,15 @@ def amid(component: type | ModuleType, call: Callable[[], T], other: Callable[[]
 
 
 LINES = 200
-"""The lines of a call that are interrupted at most."""
+"""Maximum lines of a call that are interrupted."""
 PATIENCE = 0.05
-"""The seconds that an interrupted call waits for the other one."""
+"""Seconds that an interrupted call waits for the other."""
 
 
 def _interrupted(
     files: tuple[str, ...], call: Callable[[], T], other: Callable[[], object], place: int
 ) -> tuple[T, bool]:
-    """The value of `call` with `other` before the `place`-th line that is new, and whether there is such a line."""
+    """Return the value of `call` with `other` before the `place`-th new line, and whether there is such a line."""
     seen: set[tuple[str, int]] = set()
     thread: threading.Thread | None = None
 
@@ -104,7 +104,7 @@ def _interrupted(
 
 
 def _files(component: type | ModuleType) -> tuple[str, ...]:
-    """The beginnings of the names of the files of `component`'s package."""
+    """Return the path prefixes of the files of `component`'s package."""
     name = component.__name__ if isinstance(component, ModuleType) else component.__module__
     top = sys.modules[name.partition(".")[0]]
     folders = tuple(f"{Path(path).resolve()}/" for path in getattr(top, "__path__", ()))

@@ -1,4 +1,4 @@
-"""Verify that a report is whole, unchanged, and about what is installed here."""
+"""Verify that a report is complete, unchanged, and about the installed plugin."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ __all__ = ["Verification", "verify"]
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The findings of `verify`."""
+    """The result of `verify`."""
 
     report: Report | None
-    """None if the file holds none."""
+    """None if the file does not contain one."""
     problems: list[str] = field(default_factory=list)
-    """Why it cannot be relied on."""
+    """Reasons not to rely on it."""
     notes: list[str] = field(default_factory=list)
-    """Notes on what was compared, and what could not be."""
+    """Notes on the comparisons, and on those that were impossible."""
 
     @property
     def verdict(self) -> Verdict | None:
-        """Worked out again from the results."""
+        """The verdict, computed again from the results."""
         return self.report.verdict if self.report else None
 
     @property
     def summary(self) -> str:
-        """In a line."""
+        """The result in a line."""
         if self.report is None or self.problems:
             return "REJECTED"
         levels = f" ({', '.join(self.report.levels)})" if self.report.levels else ""
@@ -45,9 +45,9 @@ class Verification:
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:
-    """Check the report in `path`: its digest, what it has to hold under its contract, the verdict and levels it claims,
-    and, if the plugin is installed here, its version, its files and what it declares now. Raises nothing: what keeps it
-    from being read is a problem too."""
+    """Check the report in `path`: its digest, the obligations of its contract, its verdict and levels, and, if the
+    plugin is installed here, its version, its files and its declarations. Raises nothing: an unreadable report is a
+    problem too."""
     try:
         report = Report.read(path)
         if report.kind not in KIND_MODULES:
