@@ -11,7 +11,8 @@ from suite_support.packages import GOOD, install
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on the path with the package ``gwt-mine``; the working directory is another one, with the lock file."""
+    """Return a folder on the path with the package ``gwt-mine``; the working directory, with the lock file, is
+    another."""
     folder = tmp_path / "site"
     install(folder, GOOD)
     monkeypatch.syspath_prepend(str(folder))
@@ -23,7 +24,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def core_report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """A real run of ``device.mine`` up to the tier ``core``."""
+    """Return a real run of ``device.mine`` up to the tier ``core``."""
     folder = tmp_path_factory.mktemp("site")
     install(folder, GOOD)
     with pytest.MonkeyPatch.context() as patch:

@@ -1,7 +1,8 @@
-"""Run the plugins and mutants that left this folder against today's suite: ``python removed_mutants.py [OPTIONS]``.
+"""Run the plugins and mutants that were removed from this folder against the current suite:
+``python removed_mutants.py [OPTIONS]``.
 
-The folder `judged` held 95 plugins and 842 mutants. This takes it, with its test, from the last commit that has it, and
-gives pytest the options. It needs a clone with its history, and takes hours without ``-k``.
+The folder `judged` had 95 plugins and 842 mutants. This restores it and its test from the last commit that has them,
+and passes the options to pytest. It needs a clone with its history, and takes hours without ``-k``.
 """
 
 from __future__ import annotations

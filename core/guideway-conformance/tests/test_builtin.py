@@ -1,5 +1,5 @@
-"""Components that ship with guideway keep the contracts: what certification needs, of each built-in of a kind with
-checks; `test_builtin_others` has more of the same kinds."""
+"""The contracts of guideway's own components, up to the level for certification: one of each kind, every day;
+`test_builtin_others` has others of the same kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Components that ship with guideway keep the contracts: those of a kind of which another is tested every day."""
+"""The contracts of guideway's own components, in addition to one of each kind in `test_builtin`."""
 
 from __future__ import annotations
 

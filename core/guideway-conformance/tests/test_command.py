@@ -337,7 +337,7 @@ def test_a_signal_leaves_a_report_and_no_process(site: Path, number: signal.Sign
         command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
     ) as process:
         pid = int(Path("begun").read_text())  # returns once a check has begun
-        # a terminal sends its interrupts to all of its processes, who ends a program to that alone
+        # a terminal interrupts all of its processes; `kill` signals only the program
         (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
         out, _ = process.communicate()
     assert process.returncode == 2 and "INCOMPLETE" in out and "a signal ended the run" in " ".join(out.split())

@@ -1,4 +1,4 @@
-"""Correct device backends of unusual make, which have to be certified, and the oracles they are held against."""
+"""Correct device backends of unusual design, which must be certified, and the oracles for their results."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from saboteurs.device.base import Fused, Sabotaged, SabotagedTensors
 from tests.support.jax_device import JaxDevice
 from tests.support.stages import everyday
 
-# A device whose arrays nobody can write to. It shares no code with the reference, computes in float64 where it may,
-# gives indices as it likes, orders equals as it likes, and is found by its own default device.
+# A device with read-only arrays. It shares no code with the reference, computes in float64 where it may, returns
+# indices in any dtype and equal values in any order, and is found by its own default device.
 
 
 def frozen(array: Any) -> Any:
@@ -123,7 +123,7 @@ class AbacusOps(ArrayOps):
 
 
 class Lazy:
-    """Arrays that nobody can write to may be read whenever they are asked for."""
+    """Read-only arrays, which may be read at any later time."""
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
         self.arrays = arrays
@@ -155,8 +155,8 @@ class Abacus(DeviceBackend):
         return Lazy(dict(arrays))
 
 
-# A device with arrays of its own, which are no NumPy arrays, lie column by column, and of which a part is a copy. Its
-# device is called as the backend is.
+# A device with its own arrays, which are not NumPy arrays, are stored by columns, and whose parts are copies. Its
+# device has the backend's name.
 
 
 class Sheet:
@@ -228,7 +228,7 @@ class Sheets(DeviceBackend):
 
 
 class Elsewhere(Abacus):
-    """Only on a device that nobody can guess."""
+    """Only for a device with a name that cannot be guessed."""
 
     def __init__(self, device: str) -> None:
         if device != "abacus:7":
@@ -236,7 +236,7 @@ class Elsewhere(Abacus):
         super().__init__(device)
 
 
-# A device that can do nothing outside of its scope, as a host is always in it. Nobody may drop the scope either.
+# A device that works only inside its scope, as hosts always are. The scope must not be skipped either.
 
 
 class ShelvedOps(AbacusOps):
@@ -303,7 +303,7 @@ def test_a_backend_on_jax_is_certified() -> None:
     assert not failures(JaxDevice)
 
 
-# Backends whose fused operations are the default ones, which have to do on any device what they ask of others.
+# Backends with the default implementations of fused operations, which must work on any device.
 
 
 def by_default(operation: str) -> Any:

@@ -1,4 +1,4 @@
-"""Correct strategies of unusual make: every one of them has to be certified."""
+"""Correct strategies of unusual design, which must all be certified."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.support.stages import everyday
 
 
 class TextMatcher(Matcher):
-    """Knows nothing but the text so far, and asks its grammar. Neither rollback nor fork nor validate."""
+    """A matcher that keeps only its text, and asks the grammar. It has neither rollback nor fork nor validate."""
 
     def __init__(self, grammar: TextGrammar, stop: frozenset[int]) -> None:
         self.grammar, self.stop, self.text, self.over = grammar, stop, b"", False
@@ -99,7 +99,7 @@ class TextGrammar(CompiledGrammar):
 
 
 class Minimal(GrammarStrategy):
-    """Choices, and nothing that is optional; says nothing of them until it compiles them."""
+    """Choices without anything optional; `supports` accepts all of them, and `compile` may refuse."""
 
     name: ClassVar[str] = "minimal"
     kinds: ClassVar[frozenset[str]] = frozenset({"choice"})
@@ -141,7 +141,8 @@ class RecentMatcher(TextMatcher):
 
 
 class ThreeBack(Minimal):
-    """Rolls back three tokens; looks ahead, and leaves out choices the vocabulary cannot spell; fills on its own."""
+    """Rolls back three tokens; looks ahead, and leaves out choices that the vocabulary cannot spell; has its own
+    `fill`."""
 
     name: ClassVar[str] = "three-back"
     max_rollback: ClassVar[int | None] = 3
@@ -175,8 +176,8 @@ class ThreeBack(Minimal):
 
 
 class FiniteJson(GrammarStrategy):
-    """Schemas with few instances, written compactly or, where that is asked for, with a space after each comma and
-    colon, by trying all; refuses all others."""
+    """Schemas with few instances, written compactly or, if requested, with a space after each comma and colon. Tries
+    all values, and refuses other schemas."""
 
     name: ClassVar[str] = "finite-json"
     kinds: ClassVar[frozenset[str]] = frozenset({"json_schema"})
@@ -221,7 +222,8 @@ def _instances(schema: Any) -> list[Any]:
 
 
 class Words(GrammarStrategy):
-    """A dialect of its own, of which the suite knows only the examples: so many words of a list, apart by a space."""
+    """A dialect of its own, which the suite knows only by its examples: a number of words from a list,
+    space-separated."""
 
     name: ClassVar[str] = "words"
     kinds: ClassVar[frozenset[str]] = frozenset({"grammar:words"})
@@ -244,7 +246,7 @@ class Words(GrammarStrategy):
 
 
 class RemembersMasks(Place):
-    """Its grammar remembers what is legal in each state, for all matchers."""
+    """A place whose grammar caches the legal tokens of each state, for all matchers."""
 
     def legal(self) -> list[int]:
         known: dict[Any, list[int]] = vars(self.compiled).setdefault("known", {})
@@ -262,7 +264,7 @@ class Everything(Full):
 
 
 class LooksAhead(Sane):
-    """No token that leads to a dead end is legal; everything else as usual, and refused where it is not supported."""
+    """Refuses tokens that lead to a dead end, and constraints that it does not support; otherwise ordinary."""
 
     kinds: ClassVar[frozenset[str]] = frozenset({"regex", "choice"})
     State: ClassVar[type[Place]] = RemembersMasks
@@ -276,7 +278,7 @@ class LooksAhead(Sane):
 
 
 class PlainLetters(RemembersMasks):
-    """JSON beyond ASCII is written in escapes."""
+    """A place that writes JSON beyond ASCII in escapes."""
 
     def is_legal(self, token_id: int) -> bool:
         return self.vocabulary.tokens[token_id].isascii() and super().is_legal(token_id)
@@ -295,7 +297,7 @@ class AsciiJson(Sane):
 
 
 class NestingMatcher(Matcher):
-    """Its states, how deep it is and whether it is over, never change; it remembers two of them."""
+    """A matcher with immutable states, of a depth and whether it is over; it remembers two of them."""
 
     def __init__(self, grammar: Nesting, stop: frozenset[int], states: tuple[tuple[int, bool], ...] = ((0, False),)):
         self.grammar, self.stop, self.states = grammar, stop, states

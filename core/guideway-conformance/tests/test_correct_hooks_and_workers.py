@@ -1,4 +1,4 @@
-"""Correct plugins of unusual make, which have to pass."""
+"""Correct plugins of unusual design, which must pass."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RefusesWhatIsLong:
 
 
 class KeepsWhatRuns:
-    """Keyed by request id, as an observer would be."""
+    """Keeps requests by request id, as an observer may."""
 
     def __init__(self) -> None:
         self.running: dict[str, Request] = {}
@@ -92,7 +92,7 @@ class EndsEverything(WorkerMixin):
 
 
 class Slotted(WorkerMixin):
-    """Without a word of its own in __init__, with a property, a static method and a method that takes arguments."""
+    """Has no docstring for __init__, but a property, a static method and a method that takes arguments."""
 
     name = "slotted"
     limit = 3

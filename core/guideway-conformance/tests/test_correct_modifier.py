@@ -1,4 +1,4 @@
-"""Correct modifiers of unusual make: the suite has nothing to say against any of them."""
+"""Correct modifiers of unusual design, in which the suite must find nothing wrong."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.support.stages import everyday
 
 @dataclass(frozen=True)
 class NoOptions:
-    """The operator has none."""
+    """There are none."""
 
 
 class LengthTransform(LogitTransform):
@@ -63,7 +63,7 @@ class LengthTransform(LogitTransform):
 
 
 class Length(LogitModifier[int]):
-    """Needs torch, acts on every request that does not ask it to be off, and has immutable states."""
+    """Needs torch, acts on every request that does not turn it off, and has immutable states."""
 
     name, stage, transform = "length", Stage.PRE_WARP, LengthTransform
     examples = (Example({}), Example({"off": False}))
@@ -79,7 +79,7 @@ class Length(LogitModifier[int]):
         rows, sequences = batch.select(states)
         starts = np.array([state or 0 for state in states], dtype=np.int64)
         stops = np.array(sorted(self.context.vocabulary.stop_token_ids), dtype=np.int64)
-        # in reverse, int64 among arrays, and views that are not contiguous
+        # in reverse, int64 in `arrays`, and views that are not contiguous
         both = np.stack([starts[sequences], rows], axis=1)[::-1].copy()
         return Payload(both[:, 1].astype(np.int32), {"start": both[:, 0]}, {"stops": stops})
 
@@ -88,7 +88,7 @@ class Length(LogitModifier[int]):
 
 
 class BudgetState:
-    """Slots, and no equality."""
+    """A state with slots and without equality."""
 
     __slots__ = ("left",)
 
@@ -97,7 +97,7 @@ class BudgetState:
 
 
 class BudgetTransform(LogitTransform):
-    """Leaves one token."""
+    """Allows one token."""
 
     def __init__(self, context: WorkerContext, options: Mapping[str, Any]) -> None:
         super().__init__(context, options)
@@ -110,9 +110,9 @@ class BudgetTransform(LogitTransform):
 
 
 class Budget(LogitModifier[BudgetState]):
-    """Speaks every verb: takes no drafts but the tokens it forces, finishes, and has no payload until it must.
+    """Implements every method: accepts no drafts but the tokens it forces, finishes, and has no payload until it must.
 
-    Two sets of buffers are used in turn. It refuses some requests, and to fork what is spent with a message of its own.
+    Two sets of buffers are used in turn. It refuses some requests, and forks of a spent state with its own message.
     """
 
     name, stage, transform = "budget", Stage.MASK, BudgetTransform
@@ -179,7 +179,7 @@ class Mirostat(NamedTuple):
 
 
 class SurpriseTransform(LogitTransform):
-    """Forbids what would surprise too much, and tells how much the likeliest would."""
+    """Forbids tokens whose surprise is too large, and emits the two largest values."""
 
     emits: ClassVar = {"top": ((2,), "float32")}
 
@@ -192,7 +192,7 @@ class SurpriseTransform(LogitTransform):
 
 
 class Surprise(LogitModifier[list[Mirostat]]):
-    """Hears from the worker after the warp, and lets no draft pass, because it could not know what they tell."""
+    """Gets feedback from the worker after the warp, and accepts no draft, because drafts have no feedback."""
 
     name, stage, transform = "surprise", Stage.POST_WARP, SurpriseTransform
     needs = frozenset({Need.FEEDBACK})
@@ -223,7 +223,8 @@ class GreedySampler(Sampler):
 
 
 class Greedy(LogitModifier[Any]):
-    """Owns the draw of every row, needs nothing, hears nothing and still says that its states are not derived."""
+    """Owns the draw of every row, needs nothing, gets no feedback, and still declares that its states are not
+    derived."""
 
     name, stage, transform = "greedy", Stage.SAMPLE, GreedySampler
 
@@ -250,8 +251,8 @@ class FollowTransform(LogitTransform):
 
 
 class Follow(LogitModifier[int]):
-    """Raises the token before. Its states are numbers, the first one 0, of entries in a table of its own; it serves
-    every second sequence of a request, which a fork need not be; two payload buffers take turns; its rows descend."""
+    """Raises the previous token. Its states are numbers, from 0, of entries in its table. It acts on every second
+    sequence of a request, which a fork need not be; two payload buffers are used in turn; its rows are descending."""
 
     name, stage, transform = "follow", Stage.PRE_WARP, FollowTransform
     examples: ClassVar[Sequence[Example]] = (Example({"bonus": 2}), Example({"bonus": -1.5}))
@@ -300,7 +301,7 @@ class Follow(LogitModifier[int]):
 
 
 class ProbeTransform(LogitTransform):
-    """Weighs by a random projection of the hidden states."""
+    """Adds noise, weighted by a random projection of the hidden states."""
 
     history_length = 3
 
@@ -315,8 +316,8 @@ class ProbeTransform(LogitTransform):
 
 
 class Probe(LogitModifier[str]):
-    """Needs almost everything. Its state is a text, shared by forks, and it acts on the first row of a step alone when
-    there are no drafts: rows after drafts are drawn without it, so it takes none."""
+    """Needs almost everything. Its state is a text, shared by forks, and without drafts it acts only on the first row
+    of a step: rows after drafts would be drawn without it, so it accepts none."""
 
     name, stage, transform = "probe", Stage.PRE_WARP, ProbeTransform
     needs = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.UNIFORM})

@@ -1,4 +1,4 @@
-"""The process that holds a plugin: what a check does to it, and to whom."""
+"""The process that hosts a plugin: the effects of a failing check on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHECK = Obligation("device.zero_bits_forbid")
 
 
 class Crashes(NumpyDevice):
-    """Crashes over one mask."""
+    """Crashes on one mask."""
 
     def apply_bitmask(self, logits, bitmask, rows):  # type: ignore[no-untyped-def]
         if bitmask.size and bitmask[0, 0] == 5:
@@ -39,7 +39,7 @@ class RaisesSystemExit(NumpyDevice):
 
 
 class Hangs(NumpyDevice):
-    """With a signal handler in the way, and its process id left behind."""
+    """Hangs with SIGTERM ignored, and leaves its process id in a file."""
 
     def apply_bitmask(self, logits, bitmask, rows):  # type: ignore[no-untyped-def]
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -64,7 +64,7 @@ class Chatters(NumpyDevice):
 
 
 class Remembers(NumpyDevice):
-    """Is broken from its second call in a process on."""
+    """Is broken from its second call in a process."""
 
     calls = 0
 
@@ -135,7 +135,7 @@ def test_to_close_a_host_ends_the_checks_it_runs(folder: Path) -> None:
     reader = os.open("begun", os.O_RDONLY | os.O_NONBLOCK)
     os.set_blocking(reader, True)
     host._send({"number": 0, "check": CHECK.check, "mode": CHECK.mode, "seconds": 60})
-    while not os.read(reader, 1):  # nobody has opened it for writing yet
+    while not os.read(reader, 1):  # it is not opened for writing yet
         os.sched_yield()
     host.close()
     with pytest.raises(ProcessLookupError):

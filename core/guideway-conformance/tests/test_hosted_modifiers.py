@@ -1,4 +1,4 @@
-"""Modifiers that the suite has nothing to say against do in hosts what they do inline."""
+"""Correct modifiers behave the same in hosts as inline."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def told(name: str, where: Any, num_drafts: int, kill_at: tuple[int, ...] = ()) -> list[Any]:
-    """All that users are told of requests that use each example of a modifier, and of one that uses none."""
+    """Return all output for users of requests with each example of a modifier, and of one without it."""
     modifier = Plugins().load("modifier", name)
     plan = RuntimePlan(
         context=ModifierContext(vocabulary=VOCABULARY, max_num_sequences=16, max_model_len=256),

@@ -1,4 +1,4 @@
-"""Plugins with one bug each as installed packages, through the program."""
+"""Plugins with one bug each as installed packages, tested through the program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.environments import BUILD
 
 @dataclass(frozen=True)
 class Bug:
-    """A change to what `guideway plugins new` writes."""
+    """A change to a plugin written by `guideway plugins new`."""
 
     kind: str
     correct: str
@@ -25,7 +25,7 @@ class Bug:
     status: int
     """The exit status of `guideway conform`."""
     caught: str | None
-    """One check that has to fail."""
+    """One check that must fail."""
 
 
 BUGS = {

@@ -1,4 +1,4 @@
-"""``conformance.toml``: what an author knows to fail, and how a plugin is built."""
+"""``conformance.toml``: an author's known failures, and the settings of a plugin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TODAY = datetime.date(2027, 1, 31)
 
 
 def known(until: str = "2027-01-31") -> str:
-    """A file that knows the failure of `CHECK`."""
+    """Return a file with `CHECK` as a known failure."""
     return f'[known_failures]\n"{CHECK}" = {{ {ENTRY.replace("2027-01-31", until)} }}\n'
 
 

@@ -85,7 +85,7 @@ def test_markdown_has_a_row_per_rule(reports: list[Report]) -> None:
 
 
 def test_markdown_says_what_each_plugin_offers(core_report: Report) -> None:
-    """By its results: what is declared and met, declared and broken, or not declared."""
+    """The results decide: declared and met, declared and broken, or not declared."""
     fused = "masked_argmax"
     obligations = [Obligation(check.id) for check in checks("device") if check.capability == fused]
     met = replace(core_report, declared=(fused,), results=tuple(Result(o, "pass") for o in obligations))

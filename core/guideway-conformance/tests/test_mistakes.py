@@ -1,7 +1,7 @@
-"""The suite is tested by correct plugins with one mistake each, which the check that the mistake names has to catch.
+"""Correct plugins with one mistake each, which the check named by the mistake must catch.
 
 `mistakes/NAME.py` is a plugin, and each table of `mistakes/NAME.toml` replaces one text in it. If `rule` is empty, the
-change breaks no promise, so no check may fail. `removed_mutants.py` runs the mistakes that were here before.
+change breaks no rule, so no check may fail. `removed_mutants.py` runs mistakes that were removed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tests.support.stages import everyday
 
 FOLDER = Path(__file__).parent / "mistakes"
 EVERY_DAY = ("torchlets", "admission")
-"""Plugins whose first mistake is tried every day."""
+"""Plugins whose first mistake is tested every day."""
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """One change of a plugin in `FOLDER`; without `find` and `replace` the plugin itself."""
+    """One change of a plugin in `FOLDER`; without `find` and `replace`, the unchanged plugin."""
 
     plugin: str
     kind: str
@@ -44,7 +44,7 @@ class Mistake:
         return text.replace(self.find, self.replace) if self.find else text
 
     def objections(self, folder: Path) -> Iterator[str]:
-        """Yield the checks that fail, of `rule` alone if there is one, else of all tiers."""
+        """Yield the checks that fail: only `rule` is run if there is one, otherwise all tiers."""
         module = f"mistake_{crc32(f'{self.plugin} {self.name}'.encode()):x}"
         file = folder / f"{module}.py"
         file.write_text(self.source, encoding="utf-8")

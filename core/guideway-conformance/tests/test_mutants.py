@@ -1,7 +1,7 @@
-"""The verdicts of the suite on plugins that are correct but for one changed place; see `suite_support.mutants`.
+"""The verdicts of the suite on correct plugins with one place changed; see `suite_support.mutants`.
 
-Run as a program in this folder, ``python -m test_mutants [SHARE [NAME...]]``, this file tries a share of all of them,
-or of those of the originals named, and prints those that survive. The repository's root has to be on ``PYTHONPATH``.
+``python -m test_mutants [SHARE [NAME...]]`` in this folder tries a share of all mutants, or only of the mutants of the
+named originals, and prints the survivors. The repository's root must be on ``PYTHONPATH``.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from suite_support.mutants import Mutant, mutants
 from suite_support.survivors import DROPPED, SURVIVORS
 
 SECONDS = 10.0
-"""The seconds of processor time for each check: a mutant may never end."""
+"""CPU seconds for each check, because a mutant may never end."""
 AT_LEAST = 0.95
-"""The share of the mutants that have to be caught."""
+"""Minimum share of the mutants that must be caught."""
 
 
 @dataclass(frozen=True)
 class Original:
-    """A correct plugin: the files of one package, of which some are changed, one at a time."""
+    """A correct plugin: the files of one package, some of which are changed, one at a time."""
 
     kind: str
     package: str
-    """Whose files are copied."""
+    """The package whose files are copied."""
     module: str
     qualname: str
     changed: tuple[str, ...]
     within: tuple[str, ...] = ()
-    """The classes of those files that are changed; empty: all."""
+    """The classes in those files that are changed; empty: all."""
     settings: Settings = field(default_factory=Settings)
-    """The settings that it is certified with."""
+    """The settings for its certification."""
     share: float = 0.3
     """The share of its mutants that the test tries."""
 
@@ -52,7 +52,7 @@ LEGACY = Preferences.read(Path(__file__).parents[3] / "contrib/guideway-legacy/c
 
 
 def probe(name: str) -> Original:
-    """One of the probes, with its transform."""
+    """Return one of the probes, with its transform."""
     transform = f"{name}Sampler" if name == "Gumbel" else f"{name}Transform"
     return Original("modifier", "tests.support", "probes", name, ("probes.py",), (name, transform))
 
@@ -77,8 +77,8 @@ ORIGINALS = {
 
 
 def sample(original: Original, share: float) -> Iterator[tuple[str, Mutant]]:
-    """A share of all mutants of `original`, with the file each belongs to: by a hash of the line that is changed and of
-    the change, so that a line that moves moves no mutant in or out."""
+    """Yield a share of all mutants of `original`, each with its file. They are chosen by a hash of the changed line and
+    of the change, so that moving a line does not change the choice."""
     for file in original.changed:
         source = files(original.package).joinpath(file).read_text("utf-8")
         classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
@@ -92,31 +92,31 @@ def sample(original: Original, share: float) -> Iterator[tuple[str, Mutant]]:
 
 
 def line_of(original: Original, file: str, mutant: Mutant) -> str:
-    """The line of the original that `mutant` changes."""
+    """Return the line of the original that `mutant` changes."""
     return files(original.package).joinpath(file).read_text("utf-8").splitlines()[mutant.line - 1].strip()
 
 
 def reason(original: Original, file: str, mutant: Mutant) -> str | None:
-    """Why no check can tell `mutant` from its original; None if one should."""
+    """Return why no check can tell `mutant` from its original; None if one should."""
     line = line_of(original, file, mutant)
     known = SURVIVORS.get(original.package, {})
     return known.get((file, line, change_of(mutant)), known.get((file, line)))
 
 
 def change_of(mutant: Mutant) -> str:
-    """The change as the table of survivors calls it."""
+    """Return the change as the table of survivors names it."""
     what, is_dropped, _ = mutant.change.rpartition(" is dropped")
     return DROPPED if is_dropped and what not in ("Not", "USub", "Invert") else mutant.change
 
 
 def unchanged(original: Original) -> tuple[str, Mutant]:
-    """One that nothing may catch, else what catches the others says nothing of them."""
+    """Return a mutant without a change, which no check may catch: otherwise catching others would prove nothing."""
     file = original.changed[0]
     return file, Mutant(0, "nothing", files(original.package).joinpath(file).read_text("utf-8"))
 
 
 def killer(original: Original, file: str, mutant: Mutant, folder: Path) -> str | None:
-    """The first check that catches `mutant`, or None."""
+    """Return the first check that catches `mutant`, or None."""
     name = f"mutant_{zlib.crc32(f'{file} {mutant.source}'.encode()):x}"
     package = folder / name
     package.mkdir()

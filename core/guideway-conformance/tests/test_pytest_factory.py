@@ -1,4 +1,4 @@
-"""Conformance in a plugin's own tests: three lines, an account of what was performed, and no way around it."""
+"""Conformance in a plugin's own tests: three lines, an account of the performed checks, and no way around it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ KNOWN = """\
 
 @pytest.fixture
 def project(site: Path) -> Path:
-    """A project with the package ``gwt-mine`` and a test of three lines: the working directory."""
+    """Make the working directory a project with the package ``gwt-mine`` and a test of three lines."""
     Path("test_mine.py").write_text(THREE_LINES)
     Path("pyproject.toml").write_text('[tool.pytest.ini_options]\nfilterwarnings = ["error"]\n')
     return site
 
 
 def run_pytest(site: Path, *arguments: str) -> tuple[int, str]:
-    """The status, and what pytest said."""
+    """Return the exit status and the output of pytest."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],

@@ -122,7 +122,7 @@ def test_what_the_subset_lacks_is_unsupported(strategy: Strategy, pattern: str) 
 
 @pytest.mark.slow
 def test_schemas_accept_what_is_valid_and_nothing_else(strategy: Strategy) -> None:
-    """Every case of the probe is refused with a reason, or judged as its labels say."""
+    """Every case of the probe is refused with a reason, or judged according to its labels."""
     judged = 0
     for name, schema, right, wrong in cases():
         constraint = JsonSchema(schema)
@@ -173,7 +173,7 @@ SCHEMAS: list[Any] = [
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=str)
 def test_every_walk_ends_in_a_valid_instance(strategy: Strategy, schema: Any) -> None:
-    """Take random legal bytes; whatever may stop there is JSON, compact, and valid."""
+    """Take random legal bytes; every text that may end there must be compact, valid JSON."""
     compiled, validator, finished = strategy.compile(JsonSchema(schema)), jsonschema.Draft202012Validator(schema), 0
     for seed in range(60):
         rng, matcher, text = random.Random(seed), compiled.matcher(frozenset({STOP})), bytearray()

@@ -1,4 +1,4 @@
-"""Reports: the verdict they come to, and the forms they take."""
+"""Reports: their verdicts and formats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from guideway_conformance.report import Report, by_tier
 
 
 def with_outcome(report: Report, tier: Tier, outcome: Outcome, detail: str = "") -> Report:
-    """`report`, but that is what came of the last obligation of `tier`."""
+    """Return `report` with this outcome for the last obligation of `tier`."""
     obligation = by_tier(report.kind, report.declared, report.traits, report.contract)[tier][-1]
     (result,) = (result for result in report.results if result.obligation == obligation)
     return report.with_results([replace(result, outcome=outcome, detail=detail)])

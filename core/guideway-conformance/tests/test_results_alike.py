@@ -1,4 +1,4 @@
-"""Results of workflows are compared as far as arrays and numbers of floating point can be."""
+"""Results of workflows are compared as far as arrays and floating-point numbers can be."""
 
 from __future__ import annotations
 

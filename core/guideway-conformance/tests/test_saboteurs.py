@@ -1,4 +1,4 @@
-"""The suite is tested by plugins that break one rule each."""
+"""The suite catches plugins that break one rule each."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from suite_support.nursery import Nursery
 from tests.support.stages import everyday
 
 EVERY_DAY = 20
-"""One in so many saboteurs is tested every day, and all of them in the slow stage."""
+"""One of this many saboteurs is tested every day, and all of them in the slow stage."""
 
 LONG = {
     *("grammar.released_grammars_are_freed", "grammar.has_something_to_test", "grammar.forks_go_to_other_threads"),
     *("grammar.matchers_are_independent", "grammar.stop_tokens_are_those_of_the_matcher"),
     "grammar.constraints_that_live_together_are_told_apart",
 }
-"""Checks that take seconds, of saboteurs which are only tested there."""
+"""Checks that take seconds; their saboteurs are tested only in the slow stage."""
 
 ALL = [saboteur for kind in KIND_MODULES if KIND_MODULES[kind] for saboteur in saboteurs(kind)]
 CHOSEN = [saboteur for saboteur in ALL[::EVERY_DAY] if saboteur.killer not in LONG]

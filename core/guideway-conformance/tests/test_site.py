@@ -1,4 +1,4 @@
-"""``conform matrix --html``: a static site that needs nothing but itself."""
+"""``conform matrix --html``: a static site without external resources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from guideway_conformance.report import Report
 
 @pytest.fixture
 def reports(core_report: Report) -> list[Report]:
-    """One that is certified, and one that is not, with a name that widens whatever has no limit."""
+    """Return a certified report, and a failed one with a long name that widens every element without a limit."""
     failed = replace(core_report.results[-1], outcome="fail", detail='it said <b> & "no"' + " x" * 90 + "y" * 90)
     known = replace(core_report.results[3], outcome="known_failure", detail="bug 17")
     name = "a-distribution-of-somebody-else-with-a-name-that-does-not-end/device.other"
@@ -28,7 +28,7 @@ def reports(core_report: Report) -> list[Report]:
 
 
 class Page(HTMLParser):
-    """The tags that are open at the end, the links and the texts of a page."""
+    """A page's unclosed tags, links and texts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 @pytest.mark.skipif(BROWSER is None, reason="there is no browser here that can be asked without a screen")
 @pytest.mark.parametrize("width", [500, 1280])
 def test_no_page_is_wider_than_its_window(reports: list[Report], tmp_path: Path, width: int) -> None:
-    """Tables that cannot be made narrower scroll in themselves."""
+    """Tables that cannot be made narrower have their own scroll bars."""
     for name, text in site(reports).items():
         if name.endswith(".html"):
             page = tmp_path / name

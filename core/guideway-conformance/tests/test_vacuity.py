@@ -1,4 +1,4 @@
-"""A plugin that never acts is not certified, and is told which example to add."""
+"""A plugin that never acts is not certified, and the report says which example to add."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from saboteurs.modifier.states import RefusesEveryFork
 
 
 class Deaf(Repetition):
-    """Acts on the prompt, and never on what is generated."""
+    """Acts on the prompt, and never on generated tokens."""
 
     def fill(self, state: RepetitionState, drafts: list[int], ids: Any, values: Any) -> None:
         super().fill(state, [], ids, values)
@@ -43,13 +43,13 @@ class Deaf(Repetition):
 
 
 class Powerless(Repetition):
-    """Its examples ask for nothing."""
+    """Has examples without effect."""
 
     examples: ClassVar[Sequence[Example]] = (Example({"strength": 0.0}),)
 
 
 class Unmoved(Mass):
-    """Hears what its transform emits, and makes nothing of it."""
+    """Gets the values that its transform emits, and ignores them."""
 
     def accept(self, state: list[float], token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
         state.extend(0.25 for _ in token_ids)
@@ -57,7 +57,7 @@ class Unmoved(Mass):
 
 
 class FirstRows(Repetition):
-    """Has a payload for the first row of a step alone, though it lets drafts pass."""
+    """Has a payload only for the first row of a step, though it accepts drafts."""
 
     def prepare(self, batch: StepBatch, states: Sequence[RepetitionState | None]) -> Payload | None:
         payload = super().prepare(batch, states)
@@ -89,21 +89,21 @@ class OnlySpeaks(LogitModifier[list[int]]):
 
 
 class NeverForces(OnlySpeaks):
-    """Has a `forced` that gives nothing."""
+    """Has a `forced` that returns nothing."""
 
     def forced(self, state: list[int], limit: int) -> Sequence[int]:
         return ()
 
 
 class ForksAfterTheirEnd(Repetition):
-    """Would fork, but ends each sequence at its first token."""
+    """Could fork, but ends each sequence at its first token."""
 
     def accept(self, state: RepetitionState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
         return FINISH
 
 
 class ForksSome(Repetition):
-    """Refuses to fork what is weak: the rest is enough."""
+    """Refuses to fork weak states; the other examples are enough."""
 
     def fork(self, state: RepetitionState) -> RepetitionState:
         if state.strength == 3.0:
@@ -112,7 +112,7 @@ class ForksSome(Repetition):
 
 
 class Ends(OnlySpeaks):
-    """Has no payload, but ends sequences: it acts."""
+    """Has no payload, but ends sequences, so it acts."""
 
     def accept(self, state: list[int], token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
         state.extend(token_ids)

@@ -19,13 +19,13 @@ from suite_support.packages import BROKEN, UNLOADABLE, install
 
 @pytest.fixture
 def report(core_report: Report, site: Path, tmp_path: Path) -> Path:
-    """A sound report of what is installed."""
+    """Return the path of a sound report of the installed plugin."""
     core_report.write(tmp_path / "r.json")
     return tmp_path / "r.json"
 
 
 def forge(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the report, and its digest with it."""
+    """Change the report, and update its digest."""
     data = json.loads(path.read_text())
     change(data)
     del data["sha256"]

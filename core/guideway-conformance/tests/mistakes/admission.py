@@ -1,7 +1,7 @@
-"""Admission by priority class: each class has ceilings, and only so many requests of it are served at once.
+"""Admission by priority class: each class has limits, also on the number of requests served at once.
 
-A request's `priority` puts it into a class. What a class does not grant is refused with the value that would be
-granted: a host gives validators no way to rewrite a request, so the caller has to.
+A request's `priority` selects its class. A value beyond the class's limit is refused, and the error names the limit:
+validators cannot rewrite a request, so the caller has to.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ CLASSES = (
 LAST = Class("best effort", 1 << 62, 4096, 65536, 64, 10.0, "use a priority up to 99")
 
 KINDS = {"json_object": 1, "choice": 1, "regex": 2, "json_schema": 4, "structural_tag": 8}
-"""The cost of a constraint; those that are not listed cost 8."""
+"""The cost of a constraint; kinds that are not listed cost 8."""
 
 COSTLY = frozenset({"description", "title", "examples", "$comment"})
-"""Keywords that are read by nobody and count for nothing."""
+"""Keywords that no strategy reads; they count for nothing."""
 
 
 class Admission:
@@ -98,7 +98,7 @@ class Admission:
             _check_constraint(request.params.constraint, its)
 
     def _wishes(self, params: SamplingParams, its: Class) -> dict[str, tuple[float, float]]:
-        """The asked and the granted, by parameter."""
+        """Return the requested and the granted value, by parameter."""
         wishes: dict[str, tuple[float, float]] = {}
         wishes["max_tokens"] = params.max_tokens or 0, its.max_tokens
         wishes["n"] = params.num_sequences, its.num_sequences
@@ -107,7 +107,7 @@ class Admission:
         return wishes
 
     def _check_modifiers(self, params: SamplingParams, context: ValidationContext) -> None:
-        """Later modifiers of the operator's order are the dear ones."""
+        """Refuse the later modifiers in the operator's order, which are expensive."""
         for name in params.modifiers:
             place = context.modifiers.index(name) if name in context.modifiers else -1
             if place >= 8:
@@ -140,7 +140,7 @@ def _class_of(priority: int) -> Class:
 
 
 def _check_constraint(constraint: Constraint, its: Class) -> None:
-    """Refuse what takes longer to compile than the class waits. A malformed one is refused by `source`."""
+    """Refuse constraints that take longer to compile than the class allows. `source` refuses malformed ones."""
     dear = KINDS.get(constraint.kind, 8)
     size = len(constraint.source())
     if isinstance(constraint, JsonSchema) and isinstance(constraint.parsed, Mapping):
@@ -151,7 +151,7 @@ def _check_constraint(constraint: Constraint, its: Class) -> None:
 
 
 def _weight(value: Any) -> int:
-    """The number of values in a schema, without recursion."""
+    """Count the values in a schema, without recursion."""
     count, stack = 0, [value]
     while stack:
         item = stack.pop()

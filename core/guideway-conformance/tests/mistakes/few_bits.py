@@ -1,4 +1,4 @@
-"""Rounds weights to a few bits and back, to see what a quantized model would say; the weights can be had back."""
+"""Rounds weights to a few bits and back, to simulate a quantized model; the original weights can be restored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Options:
     at_start: bool = False
     """Round when the model is loaded; False: when `fakequant_apply` is called."""
     only: tuple[str, ...] = ()
-    """Parts of names of layers, such as ``mlp``; none: all linear layers."""
+    """Parts of names of layers, such as ``mlp``; empty: all linear layers."""
     by: Literal["row", "tensor"] = "row"
     """The weights that share a scale."""
 
@@ -63,7 +63,7 @@ class FakeQuant(WorkerMixin):
         self._fakequant_layers = {}
 
     def fakequant_apply(self, bits: int | None = None) -> dict[str, float]:
-        """Round the weights to so many bits, starting from those that were loaded; the largest error of each layer."""
+        """Round the loaded weights to `bits`; return the largest error of each layer."""
         import torch
 
         bits = self._fakequant_options.bits if bits is None else bits
@@ -88,7 +88,7 @@ class FakeQuant(WorkerMixin):
         return (weight / scale).round().clamp(-levels, levels) * scale
 
     def fakequant_restore(self) -> int:
-        """Put the weights back that were loaded; the number of layers."""
+        """Restore the loaded weights; return the number of layers."""
         if not self._fakequant_kept:
             return 0
         import torch
@@ -103,7 +103,7 @@ class FakeQuant(WorkerMixin):
         return count
 
     def fakequant_report(self) -> dict[str, Any]:
-        """``engine.call_workers("fakequant.fakequant_report")``"""
+        """Return the report, for ``engine.call_workers("fakequant.fakequant_report")``."""
         return {
             "bits": self._fakequant_bits,
             "layers": sorted(self._fakequant_layers),

@@ -1,4 +1,4 @@
-"""Keyword steering: raises the tokens that begin or go on with words a request asks for, until they have been said."""
+"""Keyword steering: raises the tokens that begin or continue a request's words, until the text contains them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from guideway import api
 from guideway.api.options import Range
 
 WIDTH = 64
-"""Columns of a row's payload: the most tokens that are raised at once."""
+"""Columns of a row's payload: the maximum of tokens that are raised at once."""
 MAX_BYTES = 48
 
 
 @dataclass(frozen=True)
 class Options:
-    """The operator's: how many words a request may have, and the most that it may add to a logit."""
+    """The operator's options: the maximum number of words of a request, and the maximum added to a logit."""
 
     max_words: Annotated[int, Range(1, 64)] = 16
     max_strength: Annotated[float, Range(above=0.0, most=100.0)] = 20.0
@@ -28,24 +28,25 @@ class Options:
 class Wish:
     words: tuple[str, ...] = ("the",)
     strength: float = 3.0
-    """Is added to the first tokens of a word; negative: words are avoided, and go on to be once they were said."""
+    """Added to the first tokens of a word; negative: words are avoided, even after they occurred."""
     going_on: float = 2.0
-    """Is added once more to tokens that go on with a word that has begun."""
+    """Added in addition to tokens that continue a word that has begun."""
     times: Annotated[int, Range(1, 100)] = 1
-    """A word is steered to until it was said so often."""
+    """Occurrences of a word until it is no longer steered to."""
     end: Literal["never", "any", "all"] = "never"
-    """End the text once any or all of the words were said so often."""
+    """End the text once any or all of the words occurred `times` times."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The finds of the words in the vocabulary: of sequences that share it."""
+    """The words' tokens in the vocabulary, shared by sequences."""
 
     words: tuple[bytes, ...]
     failure: tuple[tuple[int, ...], ...]
-    """By word: how far into the word one is, if what follows so many bytes of it does not (Knuth, Morris, Pratt)."""
+    """By word and number of its bytes that match: the shorter match to try if the next byte differs (Knuth, Morris,
+    Pratt)."""
     tokens: tuple[tuple[tuple[int, ...], ...], ...]
-    """By word and bytes of it that were said: the tokens that go on with it."""
+    """By word and number of its bytes in the text: the tokens that continue it."""
     unspellable: tuple[str, ...]
 
 
@@ -54,7 +55,7 @@ class State:
     wish: Wish
     plan: Plan
     progress: list[int]
-    """By word: the bytes of it that the text ends with."""
+    """By word: the number of its bytes that the text ends with."""
     said: list[int]
 
     def copy(self) -> State:
@@ -106,7 +107,7 @@ class Lexicon(api.LogitModifier[State]):
                 self.by_text.setdefault(token, []).append(token_id)
         self.lock = threading.Lock()
         self.known: dict[bytes, tuple[tuple[int, ...], ...]] = {}
-        """The tokens of words that were looked up before."""
+        """A cache of the tokens of words."""
 
     def wish(self, request: api.Request) -> Wish:
         wish = api.parse_options(Wish, request.params.modifiers[self.name], where="modifiers.lexicon")
@@ -175,7 +176,7 @@ class Lexicon(api.LogitModifier[State]):
         return api.Payload(rows, {"columns": columns, "values": values})
 
     def raised(self, state: State) -> dict[int, float]:
-        """The numbers that are added to the logits of the next token of `state`."""
+        """Return the numbers to add to the logits of the next token of `state`."""
         wish, raised = state.wish, dict[int, float]()
         for i, found in enumerate(state.plan.tokens):
             if not state.outstanding(i):
@@ -212,7 +213,7 @@ class Lexicon(api.LogitModifier[State]):
 
 
 def failure_of(word: bytes) -> tuple[int, ...]:
-    """By number of bytes of `word`: the most bytes of it, but fewer, that these end with."""
+    """Return, for each prefix of `word`, the length of the longest shorter prefix that it ends with."""
     failure, at = [0, 0], 0
     for i in range(1, len(word)):
         while at and word[at] != word[i]:

@@ -1,4 +1,5 @@
-"""Keeps a worker from running out of memory: watches what steps hold and take, and ends newcomers that are too much."""
+"""Keeps a worker from running out of memory: measures the memory of steps, and ends new sequences that are too
+large."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ class Options:
     """The settings of an operator."""
 
     budget_mib: Annotated[float, Range(above=0)] = 2.0
-    """The memory that activations and logits of one step may hold."""
+    """Memory in MiB that activations and logits of one step may take."""
     window: Annotated[int, Range(1)] = 512
-    """The number of steps that latencies are told of."""
+    """Steps in the report of latencies."""
     remembered: Annotated[int, Range(1)] = 4096
-    """The number of sequences whose steps are counted; the oldest are forgotten."""
+    """Sequences whose steps are counted; the oldest are forgotten."""
 
 
 class MemoryGuard(WorkerMixin):
@@ -51,16 +52,16 @@ class MemoryGuard(WorkerMixin):
                 self._memory_guard_hooks.append(module.register_forward_hook(self._memory_guard_look))
 
     def _memory_guard_look(self, module: Any, arguments: tuple[Any, ...], output: Any) -> None:
-        """The output of one layer is held until the next has read it."""
+        """Record the size of a layer's output, which is held until the next layer has read it."""
         tensors = output if isinstance(output, tuple) else (output,)
         sizes = [tensor.numel() * tensor.element_size() for tensor in tensors if hasattr(tensor, "element_size")]
         self._memory_guard_held = max([self._memory_guard_held, *sizes])
 
     def before_step(self, step: WorkerStep) -> None:
         if self._memory_guard_began is not None:
-            self._memory_guard_counts["lost"] += 1  # the step before had no after_step
+            self._memory_guard_counts["lost"] += 1  # the previous step had no after_step
         self._memory_guard_began, self._memory_guard_held = None, 0
-        ids = list(dict.fromkeys(step.sequence_ids))  # a companion has its sequence's
+        ids = list(dict.fromkeys(step.sequence_ids))  # a companion has its sequence's id
         new = [each for each in ids if each not in self._memory_guard_seen]
         for each in ids:
             self._memory_guard_seen[each] = self._memory_guard_seen.pop(each, 0) + 1
@@ -93,7 +94,8 @@ class MemoryGuard(WorkerMixin):
         return 4 * (step.num_tokens * self._memory_guard_width + step.num_rows * self._memory_guard_rows)
 
     def memory_guard_report(self) -> dict[str, Any]:
-        """``engine.call_workers("memory_guard.memory_guard_report")``: counts, latencies and the largest activation."""
+        """Return counts, latencies and the largest activation, for
+        ``engine.call_workers("memory_guard.memory_guard_report")``."""
         times = sorted(self._memory_guard_latencies)
         middle = times[len(times) // 2] if times else 0.0
         return {

@@ -1,4 +1,4 @@
-"""Discourages n-grams that were generated lately, the less the longer ago; blocks those that come back too often."""
+"""Discourages recently generated n-grams, less as they age, and blocks those that recur too often."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from guideway.api.options import Range
 from numpy.typing import NDArray
 
 WIDTH = 32
-"""Columns of a row's payload: the most continuations that are discouraged at once."""
+"""Columns of a row's payload: the maximum of continuations that are discouraged at once."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """The operator's: the longest window that a request may ask for."""
+    """The operator's options: the longest window that a request may have."""
 
     max_window: Annotated[int, Range(8, 4096)] = 512
 
@@ -29,9 +29,9 @@ class Wish:
     window: Annotated[int, Range(4, 4096)] = 128
     penalty: Annotated[float, Range(0.0, 50.0)] = 4.0
     half_life: Annotated[float, Range(above=0.0, most=1e6)] = 32.0
-    """After so many tokens the penalty of an n-gram is half of what it was."""
+    """Tokens after which the penalty of an n-gram is halved."""
     block_after: Annotated[int, Range(1, 1000)] = 3
-    """Once an n-gram stands so often in the window, it is not continued at all."""
+    """Occurrences of an n-gram in the window after which it is blocked."""
     spare_stops: bool = True
 
 
@@ -42,7 +42,7 @@ class State:
     recent: deque[int] = field(default_factory=deque)
     """The last n - 1 tokens."""
     seen: dict[tuple[int, ...], deque[tuple[int, int]]] = field(default_factory=dict)
-    """By the n - 1 tokens before it: place and token of each continuation in the window, in order."""
+    """By the preceding n - 1 tokens: position and token of each continuation in the window, in order."""
     placed: deque[tuple[int, ...]] = field(default_factory=deque)
     """The key in `seen` of each n-gram in the window, in order."""
     repeats: int = 0
@@ -113,7 +113,7 @@ class NgramFade(api.LogitModifier[State]):
         rows, _ = batch.select(states)
         if not len(rows):
             return None
-        # a payload is read until the second `prepare` after: two buffers take turns
+        # a payload is read until the second `prepare` after it, so two buffers are used in turn
         self.steps += 1
         turn = self.steps % 2
         if len(self.buffers[turn][0]) < len(rows):
@@ -136,7 +136,7 @@ class NgramFade(api.LogitModifier[State]):
         return api.Payload(rows, {"columns": columns, "values": values})
 
     def fill(self, state: State, columns: NDArray[np.int32], values: NDArray[np.float32]) -> None:
-        """The numbers that are taken from the logits of the next token of `state`."""
+        """Write the numbers to add to the logits of the next token of `state`."""
         wish, taken, counts = state.wish, dict[int, float](), dict[int, int]()
         for place, token_id in state.seen.get(tuple(state.recent), ()):
             if wish.spare_stops and token_id in self.context.vocabulary.stop_token_ids:
@@ -156,7 +156,7 @@ class NgramFade(api.LogitModifier[State]):
         return api.CONTINUE
 
     def validate(self, state: State, token_ids: Sequence[int]) -> int:
-        return len(token_ids)  # whatever is drafted may be drawn
+        return len(token_ids)  # all drafts may be drawn
 
     def fork(self, state: State) -> State:
         return state.copy()

@@ -1,4 +1,4 @@
-"""Attention in a packed row: runs of equal lengths together, and for a short window only its keys."""
+"""Attention in a packed row: sequences of equal lengths together, and for a short window only its keys."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Ragged(AttentionBackend):
     def _together(
         self, query: Tensor, key: Tensor, value: Tensor, *, scale: float, causal: bool, window: int | None
     ) -> Tensor:
-        """Sequences of one length: ``[heads, sequences, length, dim]``."""
+        """Attend in sequences of one length: ``[heads, sequences, length, dim]``."""
         import torch
 
         length, group = query.shape[2], query.shape[0] // key.shape[0]
@@ -81,12 +81,12 @@ class Ragged(AttentionBackend):
         return scores.softmax(-1) @ value
 
     def _band(self, length: int, window: int, device: torch.device) -> tuple[Tensor, Tensor]:  # noqa: F821
-        """The ``window`` places up to each place, and which of these are before the first."""
+        """Return the ``window`` positions up to each position, and which of them are before the first."""
         import torch
 
         made = self.bands.get((length, window, device))
         if made is None:
-            with torch.inference_mode(False):  # they are used outside of it too
+            with torch.inference_mode(False):  # they are also used outside of it
                 places = torch.arange(length, device=device)[:, None] - torch.arange(window, device=device)
                 made = places.clamp(min=0), places < 0
             if len(self.bands) >= KEPT:

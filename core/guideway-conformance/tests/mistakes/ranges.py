@@ -1,5 +1,5 @@
-"""A grammar strategy for small JSON schemas: integers in a range, booleans, null, lists of scalars to choose from, and
-arrays of these. It writes no white space but what `spaced` asks for. What it does not know, it refuses by name."""
+"""A grammar strategy for small JSON schemas: integers in a range, booleans, null, choices from lists of scalars, and
+arrays of these. It writes no white space unless it is `spaced`. Other keywords are refused by name."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Literals:
 
 
 class Integer:
-    """An integer from `low` to `high`; None: no bound. The state is (negative, digits so far), None for no digits yet
+    """An integer from `low` to `high`; None: no bound. The state is (is negative, digits), with None for no digits yet
     and ANY once every further digit fits."""
 
     ANY = -1
@@ -150,7 +150,7 @@ class Array:
 
 
 def read(schema: Any, comma: bytes, seen: set[str]) -> Any:
-    """The language of a schema, None where it is empty. `seen` takes the keywords met."""
+    """Return the language of a schema, None if it is empty. Adds the schema's keywords to `seen`."""
     if not isinstance(schema, dict):
         raise UnsupportedGrammar("schemas true and false are not supported", feature=json.dumps(schema))
     schema = {key: value for key, value in schema.items() if key not in {"title", "description", "$comment"}}
@@ -244,7 +244,7 @@ class CompiledRanges(CompiledGrammar):
         return state
 
     def words(self, state: Any) -> np.ndarray:
-        """The tokens that are legal as text, as a row. Lent: not to be changed."""
+        """Return the tokens that are legal as text, as a row. The row is shared: do not change it."""
         with self._lock:
             row = self._rows.get(state)
             if row is not None:
@@ -378,7 +378,7 @@ class Ranges(GrammarStrategy):
         return accepted
 
     def _fill(self, job: FillJob, bitmask: Bitmask) -> int:
-        """Drafts are followed by state: no matcher moves, so none has to be rolled back."""
+        """Fill the rows of a job. Drafts are accepted by a fork, so nothing must be rolled back."""
         job.matcher.fill_bitmask(bitmask, job.first_row)
         at = job.matcher.fork()
         for count, token_id in enumerate(job.draft_token_ids):

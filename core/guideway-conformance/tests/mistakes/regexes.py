@@ -1,4 +1,4 @@
-"""A strategy for a small part of regular expressions and for choices: bytes of ASCII through a finite automaton."""
+"""A strategy for a small part of regular expressions and for choices: a finite automaton over ASCII bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SPECIAL = frozenset("\\^$.|?*+()[]{}/-")
 
 
 class Parser:
-    """Recursive descent over a pattern; it adds states to an automaton with empty moves as it goes."""
+    """A recursive-descent parser of a pattern, which adds states and empty moves to an automaton."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern, self.place, self.depth = pattern, 0, 0
@@ -116,7 +116,7 @@ class Parser:
     def again(self, start: int) -> tuple[int, int]:
         self.place = start
         begin, end = self.atom()
-        lone = self.state()  # nothing comes back to the end of one repetition but by its own way
+        lone = self.state()  # the end of one repetition may only be reached through it
         self.empty[end].append(lone)
         return begin, lone
 
@@ -208,11 +208,11 @@ class Parser:
 
 
 Automaton = tuple[list[dict[int, int]], list[bool]]
-"""By state, where each byte leads; and by state, whether a text may end there."""
+"""By state, the state after each byte; and by state, whether a text may end there."""
 
 
 def determined(parser: Parser, start: int, end: int) -> Automaton:
-    """The automaton without empty moves whose states all lead to an end."""
+    """Return an automaton without empty moves, whose states all lead to an end."""
 
     def closed(states: set[int]) -> frozenset[int]:
         todo = list(states)
@@ -353,7 +353,7 @@ class CompiledSmall(CompiledGrammar):
         return json.dumps([self.edges, self.final]).encode()
 
     def table(self, state: int) -> tuple[dict[int, int], Bitmask]:
-        """The state that each token of text leads to from `state`, and these tokens as a mask."""
+        """Return the state after each token of text from `state`, and these tokens as a mask."""
         found = self.tables.get(state)
         if found is None:
             tokens: dict[int, int] = {}
@@ -434,7 +434,7 @@ class SmallMatcher(Matcher):
         return self.path[-1] != OVER and self.compiled.final[self.path[-1]]
 
     def forced_tokens(self) -> Sequence[int]:
-        """The tokens that the tokenizer makes of the rest, where only one text is left."""
+        """Return the tokenizer's tokens of the rest, if only one text can follow."""
         state, text = self.path[-1], bytearray()
         if state == OVER:
             return ()

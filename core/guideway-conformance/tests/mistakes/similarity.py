@@ -1,4 +1,4 @@
-"""The workflow `similarity`: how close two sentences are, by the mean of their tokens' vectors."""
+"""The workflow `similarity`: the similarity of two sentences, by the mean of their tokens' vectors."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ class Pairs(InputProcessor):
                 raise InvalidRequest(f"similarity has no parameter {name!r}", field="params")
             try:
                 known = value in PARAMETERS[name]
-            except ValueError as error:  # of an array, none of whose elements is meant
+            except ValueError as error:  # `value` is an array
                 raise InvalidRequest(f"{name} is one of {PARAMETERS[name]}", field=name) from error
             if not known:
                 raise InvalidRequest(f"{name} is one of {PARAMETERS[name]}", field=name)
 
 
 class BothTexts(RequestProcessor):
-    """Both texts with special tokens of their own, one after the other; the types tell them apart."""
+    """Prepares both texts, one after the other, each with special tokens, distinguished by token types."""
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)
@@ -136,7 +136,7 @@ class Step:
     token_ids: np.ndarray
     """int64 ``[2 n, longest]``: the first texts of all pairs, then the second ones."""
     mask: np.ndarray
-    """int64, the same shape: 1 where there is a token."""
+    """int64, the same shape: 1 for each token."""
 
 
 class Padded(StepBuilder):

@@ -1,4 +1,4 @@
-"""Logits in tensors of torch on any of its devices, with masks by where and scatter, and payloads in one transfer."""
+"""Logits in torch tensors on any of its devices; masks by where and scatter, and payloads in one transfer."""
 
 from __future__ import annotations
 
@@ -129,11 +129,11 @@ class Torchlets(DeviceBackend):
         return logits.clone(memory_format=torch.contiguous_format) if 0 in logits.stride() else logits
 
     def _allowed(self, bitmask: Array, rows: Array, num_rows: int, width: int) -> Tensor:
-        """``bool[num_rows, width]``: what masks allow; a row without one is allowed everything."""
+        """Return ``bool[num_rows, width]``: the tokens that masks allow; rows without a mask allow all."""
         if isinstance(rows, np.ndarray):
             bitmask, rows = self.ops.asarray(bitmask), self.ops.asarray(rows)
         allowed = torch.ones((num_rows + 1, width), dtype=torch.bool, device=self.ops.device)
-        rows = torch.where(rows == -1, num_rows, rows).long()  # padding writes into the extra row
+        rows = torch.where(rows == -1, num_rows, rows).long()  # padding writes to the extra row
         return allowed.index_copy_(0, rows, self.ops.unpack_bitmask(bitmask, width))[:num_rows]
 
     def apply_bitmask(self, logits: Tensor, bitmask: Array, rows: Array) -> Tensor:
@@ -149,7 +149,7 @@ class Torchlets(DeviceBackend):
         return Copying(copies, event)
 
     def upload(self, payload: Payload) -> Payload:
-        """All in one buffer, and so in one transfer."""
+        """Copy all arrays in one buffer, and so in one transfer."""
         parts: dict[tuple[str, str], NDArray[Any]] = {("", "rows"): payload.rows}
         parts |= {("arrays", name): array for name, array in payload.arrays.items()}
         parts |= {("shared", name): array for name, array in payload.shared.items()}

@@ -13,7 +13,7 @@ CORRECT: tuple[type[LogitModifier[Any]], ...] = (
     *(references.Ban, references.Draw, references.Guide, references.Allow, references.Mass, references.Watermark),
 )
 CLASSES: dict[str, type[LogitModifier[Any]]] = {
-    # a name of its own, because one of them derives from another
+    # a class with a name of its own for each, because some derive from others
     cls.__name__.lower(): type(cls.__name__, (cls,), {"contract": "1.0", "name": cls.__name__.lower()})
     for cls in CORRECT
 }

@@ -37,7 +37,7 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed program; `line` and `change` say what is wrong with it."""
+    """A changed program; `line` and `change` describe its bug."""
 
     line: int
     change: str
@@ -49,8 +49,8 @@ class Mutant:
 
 
 def mutants(source: str) -> Iterator[Mutant]:
-    """Every change of one place of `source` that the rules above, and those below, allow. Annotations, docstrings,
-    imports and ``__all__`` stay."""
+    """Yield every change of one place of `source` that the rules of this module allow. Annotations, docstrings, imports
+    and ``__all__`` are not changed."""
     tree = ast.parse(source)
     for index, node in enumerate(_inside_functions(tree)):
         for change, edit in _edits(node):
@@ -61,7 +61,7 @@ def mutants(source: str) -> Iterator[Mutant]:
 
 
 def _inside_functions(tree: ast.AST) -> list[ast.AST]:
-    """Statements and expressions that run when a function is called, in order."""
+    """Return the statements and expressions that run when a function is called, in order."""
     found: list[ast.AST] = []
 
     def walk(node: ast.AST) -> None:
@@ -96,7 +96,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _edits(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
-    """Yield what `node` may become; None: it is left out."""
+    """Yield replacements for `node`; None: the statement is dropped."""
     new = copy.deepcopy(node)
     if isinstance(new, ast.Compare) and type(new.ops[0]) in COMPARISONS:
         old = type(new.ops[0])

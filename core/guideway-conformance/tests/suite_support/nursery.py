@@ -1,8 +1,8 @@
-"""Many plugins under test, each in a process of its own, none of which begins with the imports of the others.
+"""Many plugins under test, each in its own process, without importing the same libraries each time.
 
-What `guideway_conformance.isolation.Host` starts imports the plugin and its libraries anew, a second or two each time.
-Here one process imports the modules of all, and each plugin gets a fork of it, in which the same
-`guideway_conformance.host.main` goes on. Run as ``python -m suite_support.nursery MODULE...``, this is that process.
+A process of `guideway_conformance.isolation.Host` imports the plugin and its libraries, which takes a second or two.
+Here one process imports the modules of all plugins, and each plugin gets a fork of it, which runs the same
+`guideway_conformance.host.main`. ``python -m suite_support.nursery MODULE...`` is this process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Nursery"]
 
 
 class Nursery:
-    """The process, with `modules` imported. Use it as a context manager."""
+    """The process with `modules` imported. Use it as a context manager."""
 
     def __init__(self, *modules: str) -> None:
         self._process = subprocess.Popen(
@@ -38,7 +38,7 @@ class Nursery:
         )
 
     def perform(self, target: Target, obligation: Obligation) -> Result:
-        """Return what comes of `obligation`, which `target` must owe."""
+        """Return the result of `obligation`, which `target` must owe."""
         opening = {"target": target.to_json(), "path": sys.path, "memory": MEMORY}
         command = {"number": 0, "check": obligation.check, "mode": obligation.mode, "seconds": None}
         assert self._process.stdin is not None
@@ -57,11 +57,11 @@ class Nursery:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._process.stdout is not None
-        self._process.communicate()  # the end of its input ends it
+        self._process.communicate()  # closing its input ends it
 
 
 def _in_a_fork(opening: dict[str, Any], command: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what a process of `guideway_conformance.host` answers to its first two messages."""
+    """Return the answers of a `guideway_conformance.host` process to its first two messages."""
     here, there = socket.socketpair()
     pid = os.fork()
     if pid == 0:
@@ -85,6 +85,6 @@ if __name__ == "__main__":
     for module in sys.argv[1:]:
         import_module(module)
     gc.collect()
-    gc.freeze()  # forks then share what is there
+    gc.freeze()  # lets forks share the existing objects
     for line in sys.stdin.buffer:
         print(json.dumps(_in_a_fork(*json.loads(line))), flush=True)

@@ -27,12 +27,12 @@ def apply_bitmask(self, logits, bitmask, rows):
 
 Device.apply_bitmask = apply_bitmask
 """
-"""Never allows token 0."""
+"""A device that never allows token 0."""
 UNLOADABLE = "raise OSError('no such library')\n"
 
 
 def install(site: Path, source: str) -> None:
-    """The package ``gwt-mine`` 1.0 with ``device.mine``, in `site`, its metadata as an installer leaves it."""
+    """Write the package ``gwt-mine`` 1.0 with ``device.mine`` to `site`, with metadata as an installer writes it."""
     info = site / "gwt_mine-1.0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (site / "gwt_mine.py").write_text(source)

@@ -1,8 +1,8 @@
-"""Find the checks that are the only ones to catch some saboteur: ``python -m suite_support.sole_killers [KIND ...]`` in
-the folder above this one.
+"""Find the checks that alone catch some saboteur: ``python -m suite_support.sole_killers [KIND ...]`` in the parent
+folder.
 
-A check that never is may be redundant, or its saboteur may have more than one bug; neither is a failure. The table goes
-to ``results/sole_killers.md`` there. It takes some seconds per saboteur.
+A check that never does may be redundant, or its saboteur may have more than one bug; neither is a failure. The table is
+written to ``results/sole_killers.md`` there. It takes some seconds per saboteur.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ RESULTS = Path(__file__).parents[1] / "results" / "sole_killers.md"
 
 
 def killers(saboteur: Saboteur) -> set[str]:
-    """All checks up to the tier ``extended`` that catch `saboteur`."""
+    """Return all checks up to the tier ``extended`` that catch `saboteur`."""
     with Host(Target.of_class(saboteur.component)) as host:
         planned = plan(saboteur.kind, host.declared, host.traits, up_to="extended")
         return {result.obligation.check for result in host.run(planned, jobs=2) if result.outcome == saboteur.outcome}
 
 
 def section(kind: str) -> str:
-    """The lists of one kind, as Markdown."""
+    """Return the lists of one kind, as Markdown."""
     alone: dict[str, list[str]] = defaultdict(list)
     shared: dict[str, list[str]] = defaultdict(list)
     for saboteur in saboteurs(kind):

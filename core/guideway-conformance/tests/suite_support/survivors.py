@@ -1,4 +1,4 @@
-"""Mutants that no check can tell from their originals, and why: see `test_mutants`."""
+"""Mutants that no check can distinguish from their originals, and why: see `test_mutants`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from suite_support.survivors_of_legacy import LEGACY
 __all__ = ["DROPPED", "SURVIVORS"]
 
 DROPPED = "the statement is dropped"
-"""The change of a statement that is left out, whatever it says."""
+"""The change of a mutant without a statement, whatever that statement is."""
 
 WISHED = 'wished = step.ops.gather(logits, payload.rows) + holds_letter * payload.arrays["strength"][:, None]'
 HOLDING = "holding = [i for i, token in enumerate(vocabulary.tokens) if letter.encode() in token.lower()]"
@@ -40,7 +40,7 @@ EITHER = "either = (conditional > -np.inf) * (unconditional > -np.inf)  # what a
 def _one_by_one(
     grouped: Mapping[str, Mapping[str, tuple[str | tuple[str, ...], ...]]],
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The entries of a table by file and reason."""
+    """Yield the entries of a table by file and reason."""
     for file, reasons in grouped.items():
         for reason, places in reasons.items():
             for place in places:
@@ -88,7 +88,7 @@ SURVIVORS: dict[str, dict[tuple[str, ...], str]] = {
         ("__init__.py", "self.tables[letter][holding] = 1"): OTHER_WISH,
     },
     "tests.support": {
-        # of the probes; GreenList
+        # probes; GreenList
         ("probes.py", KEYED, "0 becomes 1"): QUALITY,
         ("probes.py", RAISED, "Add becomes Sub"): OTHER_WISH,
         ("probes.py", GREEN, "Lt becomes LtE"): "a uniform number is an odd multiple of 2**-24, so none is 0.5",
@@ -146,4 +146,4 @@ SURVIVORS: dict[str, dict[tuple[str, ...], str]] = {
     },
     "guideway_legacy": dict(_one_by_one(LEGACY)),
 }
-"""By package, then by file and line, and by what is changed where that alone is meant, why no check can tell."""
+"""By package, then by file, line and optionally change: why no check can tell the mutant from its original."""

@@ -1,7 +1,7 @@
-"""The mutants of guideway-legacy that no check can tell from it, and why: see `survivors`.
+"""The mutants of guideway-legacy that no check can distinguish from it, and why: see `survivors`.
 
-Its own tests catch each of them that does anything else than it. The others change the size of a buffer, a number that
-is not read, or what ``zip`` says of lengths that are equal."""
+Its own tests catch each of them whose behavior differs. The others change the size of a buffer, a number that is not
+read, or the check of ``zip`` for lengths that are equal."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ LEGACY: dict[str, dict[str, tuple[str | tuple[str, ...], ...]]] = {
             "self._processor.update_state(update)",
             "logits = self._processor.apply(row[None])",
             'return logits[0] if hasattr(logits, "shape") and logits.shape[:1] == (1,) else logits',
-            'vllm = sys.modules.get("vllm.config")  # which a process of vLLM has long imported',
+            'vllm = sys.modules.get("vllm.config")  # a vLLM process imported it long ago',
             "current = None if vllm is None else vllm.get_current_vllm_config_or_none()",
             "if current is None:",
             "return Partial(scheduler_config=Partial(max_num_seqs=1))",
@@ -319,4 +319,4 @@ LEGACY: dict[str, dict[str, tuple[str | tuple[str, ...], ...]]] = {
         ),
     },
 }
-"""By file and reason: lines, or a line and those of its changes that are meant."""
+"""By file and reason: lines, or a line with its changes."""
