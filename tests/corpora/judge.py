@@ -1,6 +1,6 @@
-"""What a grammar strategy says of every schema and instance of a corpus, each schema within a limit of CPU time.
+"""The verdicts of a grammar strategy on every schema and instance of a corpus, with a limit of CPU time per schema.
 
-``python -m tests.corpora.judge FOLDER STRATEGY`` prints the table that `expectations.json` holds for a strategy.
+``python -m tests.corpora.judge FOLDER STRATEGY`` prints a strategy's entry in `expectations.json`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ import tests.vocabulary.tokenizers_under_test as samples
 
 CORPUS = "jsonschemabench_sample.jsonl"
 CPU_SECONDS = 40
-"""For one schema and its instances; the slowest that finish take about a third of it."""
+"""CPU seconds for one schema and its instances; the slowest that finish take about a third."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one schema; instances are True where the grammar took them to the end."""
+    """The verdict on a schema; an instance is True if the grammar accepted it to the end."""
 
     name: str
     outcome: str
-    """``compiled``, ``timeout``, ``unsupported`` (`supports` refused it, so that no host would compile it), or the
-    class of the exception that `compile` raised."""
+    """``compiled``, ``timeout``, ``unsupported`` (`supports` refused it, so no host would compile it), or the class of
+    the exception that `compile` raised."""
     message: str = ""
     unenforced: tuple[str, ...] = ()
     valid: tuple[bool, ...] = ()
@@ -42,12 +42,12 @@ class Verdict:
 
 
 def read_corpus(folder: Path, name: str = CORPUS) -> list[dict[str, Any]]:
-    """Rows with ``name``, ``schema``, and instances under ``valid`` and ``invalid``."""
+    """Return rows with ``name``, ``schema``, and instances under ``valid`` and ``invalid``."""
     return [json.loads(line) for line in (folder / name).read_text("utf-8").splitlines()]
 
 
 def judge(strategy: str, rows: list[dict[str, Any]]) -> Iterator[Verdict]:
-    """A verdict for each row, from a process that is replaced when it runs out of CPU time or dies."""
+    """Yield a verdict for each row, from a process that is replaced when it runs out of CPU time or dies."""
     context = multiprocessing.get_context("spawn")
     process = None
     for row in rows:
@@ -77,7 +77,7 @@ def _serve(connection: Connection, strategy_name: str) -> None:
             row = connection.recv()
         except EOFError:
             return
-        # counts the CPU time of all threads, and ends the process: native code does not see a Python handler
+        # counts the CPU time of all threads, and ends the process: a Python handler would not run during native code
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
         verdict = _judge(strategy, vocabulary, row)
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -91,7 +91,7 @@ def _judge(strategy: GrammarStrategy, vocabulary: Vocabulary, row: dict[str, Any
         return Verdict(row["name"], "unsupported", support.reason)
     try:
         compiled = strategy.compile(constraint)
-    except Exception as error:  # which ones may come is for the test to say
+    except Exception as error:  # the test decides which errors are allowed
         return Verdict(row["name"], type(error).__name__, str(error))
     valid, invalid = (tuple(_takes(compiled, vocabulary, i) for i in row[kind]) for kind in ("valid", "invalid"))
     return Verdict(row["name"], "compiled", "", tuple(sorted(support.unenforced)), valid, invalid)
@@ -99,14 +99,14 @@ def _judge(strategy: GrammarStrategy, vocabulary: Vocabulary, row: dict[str, Any
 
 def _takes(compiled: CompiledGrammar, vocabulary: Vocabulary, instance: Any) -> bool:
     token_ids = vocabulary.encode(json.dumps(instance, ensure_ascii=False).encode("utf-8", "surrogatepass"))
-    if token_ids is None:  # a lone surrogate: no output can hold it
+    if token_ids is None:  # a lone surrogate, which no output can contain
         return False
     matcher = compiled.matcher(vocabulary.stop_token_ids)
     return matcher.accept(token_ids) == len(token_ids) and matcher.accept(sorted(vocabulary.stop_token_ids)[:1]) == 1
 
 
 def summarize(verdicts: list[Verdict]) -> dict[str, Any]:
-    """The table of one strategy: counts, and by name each schema that needs an explanation."""
+    """Return the table of one strategy: counts, and by name each schema that needs an explanation."""
     refusals = (InvalidGrammar.__name__, UnsupportedGrammar.__name__)
     counts = Counter(v.outcome for v in verdicts)
     leaks = [v for v in verdicts if any(v.invalid)]

@@ -1,5 +1,5 @@
-"""Outputs drawn at random from masks over a vocabulary of 131,072 tokens are complete and valid within the shortest
-completion and 32 tokens more: a part of the corpus; `tests/benchmarks/closing.py` does all of it."""
+"""Random outputs, drawn from masks over a vocabulary of 131,072 tokens, are complete and valid within the shortest
+completion and 32 more tokens. This tests a part of the corpus; `tests/benchmarks/closing.py` tests all of it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The admission guard over real schemas, which it lets pass, and over hostile constraints, of which none that it lets
-pass ends the process it is compiled in."""
+"""The admission guard accepts real schemas, and no hostile constraint that it accepts ends the process that compiles
+it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.benchmarks.hostile_shapes import shapes
 from tests.corpora.judge import read_corpus
 
 REFUSED = {"Github_medium---o9907", "Snowplow---sp_205_Normalized"}
-"""Real schemas that no strategy takes: strings of up to 262,144 and 1,000,000 characters."""
+"""Real schemas that no strategy supports: strings of up to 262,144 and 1,000,000 characters."""
 
 CRASHING = ("chain", "deep", "nul", "circle", "nested", "groups", "left")
-"""What has ended processes, by a part of its name."""
+"""Parts of the names of constraints that have ended processes."""
 
 pytestmark = pytest.mark.corpora
 

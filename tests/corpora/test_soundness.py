@@ -1,5 +1,5 @@
-"""Every strategy over the official suite of JSON Schema, each instance in many texts: none that is invalid is taken
-unless something is named in `unenforced`, and no plain one that is valid was lost on the way there."""
+"""Every strategy over the official suite of JSON Schema, each instance in many texts. An invalid text may be accepted
+only if `unenforced` names something, and no plain text of a valid instance may become refused."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tests.support.json_texts import TextJudge, writings
 SUITE = "json_schema_test_suite.jsonl"
 
 TAKEN = {"llguidance": 623, "xgrammar": 1114, "outlines": 222, "lmfe": 716, "reference": 309}
-"""Valid instances whose plain text each strategy takes at least, whether something is named or not."""
+"""Minimum of valid instances whose plain text each strategy accepts, whether or not it names something."""
 
 UNKNOWN = {"vocabulary::schema that uses custom metaschema with with no validation vocabulary"}
-"""What `jsonschema` does not know: metaschemas that leave keywords out."""
+"""Cases that `jsonschema` cannot judge: metaschemas that leave keywords out."""
 
 pytestmark = pytest.mark.corpora
 
 
 @dataclass(frozen=True)
 class Written:
-    """A text of an instance, how it is written, and whether it is valid."""
+    """A text of an instance, the kind of its spelling, and whether it is valid."""
 
     kind: str
     text: str
@@ -50,7 +50,7 @@ def rows(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
 
 
 def texts(row: dict[str, Any]) -> Iterator[Written]:
-    """All texts of all instances, by the suite's labels."""
+    """Yield all texts of all instances, with the suite's labels."""
     for valid in (True, False):
         for instance in row["valid" if valid else "invalid"]:
             for kind, text in writings(instance):

@@ -1,8 +1,8 @@
-"""The grammar strategies over corpora of schemas: every strategy compiles or refuses each with a typed error; and what
-some do with valid and invalid instances of real schemas and a vocabulary of 131072.
+"""The grammar strategies over corpora of schemas: every strategy compiles or refuses each with a typed error; and the
+verdicts of some on valid and invalid instances of real schemas, with a vocabulary of 131072 tokens.
 
-`expectations.json` holds what each strategy does today, and differences in either direction fail: a strategy that gets
-better is a reason to write the better numbers down. ``python -m tests.corpora.judge FOLDER STRATEGY`` prints them.
+`expectations.json` has the current verdicts of each strategy, and differences in either direction fail: if a strategy
+improves, update the file. ``python -m tests.corpora.judge FOLDER STRATEGY`` prints the numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The code blocks of a page, and a way to run them as a reader would."""
+"""The code blocks of a page, and a way to run them like a reader."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def code_blocks(page: str, language: str) -> list[str]:
-    """The blocks of `language` in the page at `page`, in order."""
+    """Return the blocks of `language` in the page at `page`, in order."""
     return [block.code for block in fenced(page) if block.language == language]
 
 
 def run_block(source: str, page: str, namespace: dict[str, Any]) -> str:
-    """Run Python code in `namespace`; what it prints."""
+    """Run Python code in `namespace`; return its output."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(source, page, "exec", dont_inherit=True), namespace)
@@ -34,19 +34,19 @@ def run_block(source: str, page: str, namespace: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: ``text`` is the output of the one before it, one with a title is a file, one without a language
-    a picture."""
+    """A fenced block. ``text`` is the output of the previous block, a block with a title is a file, and one without a
+    language a picture."""
 
     language: str
     title: str
     unchecked: str
-    """Why it is not run, or not compared; empty: it is."""
+    """Why it is not run or not compared; empty if it is."""
     code: str
     line: int
 
 
 def pages() -> list[str]:
-    """Every page of the repository that has a block."""
+    """Return every page of the repository that has a block."""
     found = []
     for folder, folders, files in os.walk(ROOT):
         folders[:] = sorted(name for name in folders if name[0] != "." and name not in ("build", "dist"))
@@ -55,7 +55,7 @@ def pages() -> list[str]:
 
 
 def fenced(page: str) -> list[Block]:
-    """All blocks of the page at `page`, in order. Raises AssertionError for a fence of another make."""
+    """Return all blocks of the page at `page`, in order. Raises AssertionError for a fence in another format."""
     text = (ROOT / page).read_text(encoding="utf-8")
     first_line = r'^```(\w*)(?: title="([^"]+)")?(?: unchecked="([^"]+)")?\n'
     found = [
@@ -67,13 +67,14 @@ def fenced(page: str) -> list[Block]:
 
 
 def matches(expected: str, output: str) -> bool:
-    """Whether `output` is what a page shows; ``...`` stands for anything, spaces for any number of spaces."""
+    """Return whether `output` matches the page; ``...`` stands for anything, spaces for any number of spaces."""
     parts = [re.escape(re.sub(r"[ ]+", " ", part)) for part in expected.strip().split("...")]
     return re.fullmatch(".*".join(parts), re.sub(r"[ ]+", " ", output.strip()), re.DOTALL) is not None
 
 
 class Reader:
-    """Follows a page in one shell, in a virtual environment that borrows all but the reader's package from this one."""
+    """Follows a page in one shell, in a virtual environment that shares everything but the reader's package with
+    this."""
 
     def __init__(self, folder: Path) -> None:
         self._state = folder / "state"
@@ -90,7 +91,7 @@ class Reader:
             program.write_text(f'#!/bin/sh\nexec "{programs}/python" -m {name} "$@"\n', encoding="utf-8")
             program.chmod(0o755)
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP_", "GUIDEWAY_", "COV_"))}
-        # what an index would give is here already; 0 in this variable means no isolation, as pip has it
+        # packages are here already, without an index; in this variable, 0 means no isolation, as pip reads it
         offline = {"PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1"}
         offline |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         path = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PWD": str(start)}
@@ -98,14 +99,14 @@ class Reader:
 
     @property
     def here(self) -> Path:
-        """The folder the reader is in."""
+        """The folder that the reader is in."""
         found = re.search(r'^declare -x PWD="(.*)"$', self._state.read_text(encoding="utf-8"), re.MULTILINE)
         assert found
         return Path(found[1])
 
     def run(self, block: Block) -> str:
-        """The standard output of a bash or python block that must succeed; folder and variables are kept for the
-        next one."""
+        """Return the standard output of a bash or python block, which must succeed; folder and variables are kept for
+        the next block."""
         code = block.code if block.language == "bash" else f"python -c {shlex.quote(block.code)}"
         shell = f'. "{self._state}"; cd "$PWD"; trap \'export -p > "{self._state}"\' EXIT\n{code}'
         done = subprocess.run(

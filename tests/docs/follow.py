@@ -1,7 +1,7 @@
-"""Following a page as its reader would, in this process: every block is run, used, compared or taken apart.
+"""Follow a page like its reader, in this process: every block is run, used, compared or parsed.
 
-A block that nobody knows what to do with is an error, so that none escapes. What cannot be done here says so, with the
-reason, behind the language in its first line: ``unchecked="..."``.
+A block of an unknown kind is an error, so that none is overlooked. A block that cannot be checked here has the reason
+after the language in its first line: ``unchecked="..."``.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ from packaging.requirements import Requirement
 from tests.docs.blocks import ROOT, Block, fenced, matches, run_block
 
 QUICK = (("generate",), ("inspect",), ("config",), ("plugins", "list"), ("plugins", "new"))
-"""Commands of `guideway` that are run. Of the others, which take minutes or need what a page only makes up, the
+"""Commands of `guideway` that are run. Others take minutes or need things that a page only invents, so only their
 arguments are parsed."""
 
 
 @dataclass
 class Followed:
-    """What came of a page."""
+    """The results of a page."""
 
     folder: Path
     outputs: list[tuple[Block, str]] = field(default_factory=list)
-    """Each block that was run, with what it printed."""
+    """Each block that was run, with its output."""
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "page"})
-    """The names its Python blocks left."""
+    """The names that its Python blocks define."""
 
     def said(self, needle: str) -> str:
-        """What the one block with `needle` printed."""
+        """Return the output of the only block with `needle`."""
         (output,) = [output for block, output in self.outputs if needle in block.code]
         return output
 
 
 def follow(page: str, folder: Path) -> Followed:
-    """Do what the page at `page` says, in the empty `folder`, where what lies at the top of the repository and beside
-    the page can be reached too. Environment and folder are afterwards what they were, and engines are closed."""
+    """Follow the page at `page` in the empty `folder`, which gets links to the files at the top of the repository and
+    in the page's folder. Afterwards environment and folder are restored, and engines are closed."""
     blocks = fenced(page)
-    own = {Path(block.title).parts[0] for block in blocks if block.title}  # what the reader makes anew
+    own = {Path(block.title).parts[0] for block in blocks if block.title}  # files that the reader creates
     for home in (ROOT, (ROOT / page).parent):
         for path in home.iterdir():
             if path.name[0] != "." and path.name not in own and not (folder / path.name).exists():
                 (folder / path.name).symlink_to(path)
     followed = Followed(folder)
-    before = ""  # what the block before printed
+    before = ""  # the output of the previous block
     path = mock.patch.object(sys, "path", [*sys.path, str(folder)])
     with contextlib.chdir(folder), mock.patch.dict(os.environ), path:
         try:
@@ -134,7 +134,7 @@ def _blamed(where: str) -> Iterator[None]:
 
 
 def _run_python(block: Block, after: Block | None, names: dict[str, Any]) -> str:
-    """What the block prints; an exception it ends with is what it shows, if the page shows it."""
+    """Return the block's output; if it ends with an exception that the page shows, return that."""
     try:
         return run_block(block.code, f"<block at line {block.line}>", names)
     except Exception as error:
@@ -145,7 +145,7 @@ def _run_python(block: Block, after: Block | None, names: dict[str, Any]) -> str
 
 
 def _check_imports(code: str) -> None:
-    """What a file of the reader's imports is there."""
+    """Check that everything exists that a reader's file imports."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -157,7 +157,7 @@ def _check_imports(code: str) -> None:
 
 
 def _check_toml(code: str) -> None:
-    """Whoever reads a file with such tables takes it."""
+    """Check that guideway's readers of such files accept the tables."""
     tables = tomllib.loads(code)
     match sorted(tables):
         case ["project"]:
@@ -175,7 +175,7 @@ def _check_toml(code: str) -> None:
 
 
 def commands(code: str) -> Iterator[list[str]]:
-    """The words of each command; a quoted word or a backslash may go on in the next line."""
+    """Yield the words of each command; a quoted word or a backslash may continue it on the next line."""
     pending = ""
     for line in code.splitlines(keepends=True):
         pending += line
@@ -193,7 +193,7 @@ def commands(code: str) -> Iterator[list[str]]:
 
 
 def _run_command(words: list[str]) -> str:
-    """What a command prints to standard output, unless it goes to a file."""
+    """Return the standard output of a command, unless it is redirected to a file."""
     environment = {}
     while re.fullmatch(r"[A-Z_]+=.*", words[0]):
         name, _, environment[name] = words.pop(0).partition("=")
@@ -210,17 +210,17 @@ def _run_command(words: list[str]) -> str:
     return ""
 
 
-class _Parsed(BaseException):  # so that no program takes it for an error of its own
-    """The arguments of a program are those it takes; it goes no further."""
+class _Parsed(BaseException):  # not an Exception, so that no program handles it
+    """The arguments of a program were parsed; raised to stop it."""
 
 
 def _program(arguments: list[str], run: Callable[[], object], *, parse_only: bool) -> str:
-    """Run a program written in Python with these arguments, or have it parse them. What it prints."""
+    """Run a program written in Python with these arguments, or only parse them. Return its output."""
     parse_args = argparse.ArgumentParser.parse_args
 
     def parse(self: argparse.ArgumentParser, *args: Any) -> Any:
         namespace = parse_args(self, *args)
-        if hasattr(namespace, "rest"):  # `guideway` has looked for its command, whose own arguments come next
+        if hasattr(namespace, "rest"):  # `guideway` parses its command first, and then the command's arguments
             return namespace
         raise _Parsed
 
@@ -249,7 +249,7 @@ def _guideway(arguments: list[str]) -> str:
 
 
 def _python(arguments: list[str]) -> str:
-    """Programs of this repository take minutes or more: their arguments are parsed."""
+    """Parse the arguments of programs of this repository: they would take minutes or more."""
     first, *rest = arguments
     if first != "-m":
         return _program(rest, lambda: runpy.run_path(first, run_name="__main__"), parse_only=True)
@@ -267,11 +267,11 @@ def _python(arguments: list[str]) -> str:
 
 
 def _pip(arguments: list[str]) -> str:
-    """Nothing is installed, but what would be is a project of this repository with these extras, or something that is
-    installed here."""
+    """Check that pip would install only projects of this repository, with existing extras, or packages that are
+    installed here. Installs nothing."""
     command, *rest = arguments
     assert command == "install", command
-    parser = argparse.ArgumentParser("pip install")  # pip's own brings distutils, which setuptools does not stand
+    parser = argparse.ArgumentParser("pip install")  # pip's own imports distutils, which conflicts with setuptools
     parser.add_argument("wanted", nargs="*", default=[])
     parser.add_argument("-e", "--editable", action="append", default=[])
     parser.add_argument("--no-deps", action="store_true")
@@ -310,7 +310,7 @@ def _make(arguments: list[str]) -> str:
 
 
 def _vllm(arguments: list[str]) -> str:
-    """guideway takes its configuration, and the components are there; `tests.vllm` has the rest."""
+    """Check that guideway accepts its configuration, and that the components exist; `tests.vllm` tests the rest."""
     from guideway_vllm.config import GuestConfig
 
     assert arguments[0] == "serve", arguments

@@ -1,6 +1,6 @@
-"""The tables of ``docs/which-strategy.md``, made from the ``support.json`` of each strategy, which its probe measured.
+"""The tables of ``docs/which-strategy.md``, generated from each strategy's ``support.json``, which its probe measured.
 
-``python -m tests.docs.keyword_table`` writes them into the page; with ``--check`` it says whether they are up to date.
+``python -m tests.docs.keyword_table`` writes them to the page; with ``--check`` it reports whether they are up to date.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ TABLES = {
     "vllm_guidance": "guideway-vllm/src/guideway_vllm/stock/guidance",
     "vllm_xgrammar": "guideway-vllm/src/guideway_vllm/stock/xgrammar",
 }
-"""By name of a strategy: the package in ``plugins`` that has its table."""
+"""By name of a strategy: the package in ``plugins`` that contains its table."""
 
 WORDS = {"enforced": "✓", "narrow": "strict", "unenforced": "named", "refused": "refused"}
 
 FEW = 6
-"""Longer lists of neighbors are cut, and say how many they leave out."""
+"""Longer lists of neighbors are cut, with the number of the rest."""
 
 
 def tables() -> dict[str, tuple[str, Mapping[str, str]]]:
-    """By name of a strategy: the newest version of its library that was probed, and status by keyword."""
+    """Return, by name of a strategy, the newest probed version of its library, and the status by keyword."""
     found = {}
     for name, package in TABLES.items():
         versions = json.loads((ROOT / "plugins" / package / "support.json").read_text("utf-8"))
@@ -42,7 +42,7 @@ def tables() -> dict[str, tuple[str, Mapping[str, str]]]:
 
 
 def keyword_rows() -> str:
-    """A row for each keyword, a column for each strategy."""
+    """Return a row for each keyword, with a column for each strategy."""
     found = tables()
     lines = [f"| keyword | {' | '.join(name.replace('_', ' ') for name in found)} |", "|---" * (len(found) + 1) + "|"]
     names = {name for _, table in found.values() for name in table if "+" not in name}
@@ -54,7 +54,7 @@ def keyword_rows() -> str:
 
 
 def neighbor_rows() -> str:
-    """For each strategy, the keywords that it loses beside another one, although it enforces either alone."""
+    """Return, for each strategy, the keywords that it loses next to another one, although it enforces either alone."""
     lines = []
     for name, (_, table) in tables().items():
         beside: dict[str, list[str]] = {}
@@ -73,7 +73,7 @@ def neighbor_rows() -> str:
 
 
 def written(page: str) -> str:
-    """The text of the page with its tables as they are now."""
+    """Return the text of the page with its current tables."""
     for name, rows in (("keywords", keyword_rows()), ("neighbors", neighbor_rows())):
         begin, end = f"<!-- {name}: made by make keywords -->\n", f"<!-- end of {name} -->\n"
         before, found, rest = page.partition(begin)
@@ -85,7 +85,7 @@ def written(page: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or check it with ``--check``: 1 if it is not up to date."""
+    """Write the page, or check it with ``--check``; return 1 if it is outdated."""
     old = PAGE.read_text("utf-8")
     new = written(old)
     if arguments == ["--check"]:

@@ -22,7 +22,7 @@ PAGE = "docs/configuration.md"
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Followed]:
-    """The page, followed by somebody who has a policy for its validator."""
+    """Follow the page as a reader with a policy for its validator."""
     folder = tmp_path_factory.mktemp("configuration")
     policy = folder / "policy.toml"
     policy.write_text("[tenants.acme]\nmax_tokens = 20", encoding="utf-8")

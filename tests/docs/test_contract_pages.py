@@ -1,4 +1,4 @@
-"""The pages of ``docs/contracts`` say what the conformance suite asks."""
+"""The pages of ``docs/contracts`` have the rules of the conformance suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The diagrams of the pages: of a known kind, and closed where they open. How they look, only a browser tells."""
+"""The diagrams of the pages are of a known kind, and their groups are closed. Only a browser could test their looks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAIRS = {")": "(", "]": "[", "}": "{"}
 
 
 def mistakes(diagram: str) -> list[str]:
-    """What is wrong with a Mermaid diagram, of which quoted texts and messages are left out."""
+    """Return the mistakes in a Mermaid diagram, ignoring quoted texts and messages."""
     lines = [line.strip() for line in diagram.splitlines() if line.strip() and not line.startswith("%%")]
     found = [] if lines and lines[0].split()[0] in KINDS else ["it begins with no known kind of diagram"]
     opened = sum(line.split()[0] in ("subgraph", "par", "loop", "alt", "opt") for line in lines)

@@ -1,4 +1,4 @@
-"""Every example of the engine's page runs, and what it shows is so."""
+"""Every example of the engine's page runs, with the output that the page shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``docs/errors.md`` has every public error as the code has it, and every exit code that a command's help names."""
+"""``docs/errors.md`` agrees with the code on every public error, and has every exit code in a command's help."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def public() -> list[type[BaseException]]:
 
 
 def added(error: type[BaseException]) -> tuple[str, ...]:
-    """The keyword-only parameters that `error` has and none of its bases."""
+    """Return the keyword-only parameters that `error` has and none of its bases."""
 
     def own(cls: type) -> set[str]:
         parameters = inspect.signature(cls.__init__).parameters if "__init__" in vars(cls) else {}
@@ -65,6 +65,6 @@ def test_it_has_the_exit_codes_that_help_names(command: str, words: list[str]) -
     said = subprocess.run(run, capture_output=True, text=True, check=True).stdout
     named = re.split("exit status:", " ".join(said.split()), flags=re.IGNORECASE)[1]
     found = {int(code) for code in re.findall(r"(?:^|[;,.\s])(\d{1,3})\s", named)}
-    # generate's own wrong usage and interruption are those of every command
+    # `generate` shares the codes for wrong usage and interruption with every command
     assert found and found <= codes(command) | codes("every command")
     assert codes(command) <= found

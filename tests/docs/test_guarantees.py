@@ -1,4 +1,4 @@
-"""The page on guarantees has every rule of the guard with its limit, and what each strategy has instead."""
+"""The page on guarantees has every rule of the guard with its limit, and the limits of each strategy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of ``docs/which-strategy.md`` say what the probes measured."""
+"""The tables of ``docs/which-strategy.md`` agree with the measurements of the probes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of guideway-legacy's page run, and show what they show."""
+"""The examples of guideway-legacy's page run, with the output that the page shows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE = "contrib/guideway-legacy/README.md"
 
 @pytest.fixture
 def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the page imports of vLLM, where that is not installed."""
+    """Provide the page's imports from vLLM if it is not installed."""
     if find_spec("vllm") is None:
         for name in ("vllm", "vllm.v1", "vllm.v1.sample", "vllm.v1.sample.logits_processor"):
             monkeypatch.setitem(sys.modules, name, ModuleType(name))

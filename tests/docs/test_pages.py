@@ -1,4 +1,4 @@
-"""Every block of every page is run, used, compared or taken apart; see `tests.docs.follow`."""
+"""Every block of every page is run, used, compared or parsed; see `tests.docs.follow`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ELSEWHERE = {
     **{f"docs/writing/{path.name}": "tests/docs/test_writing.py" for path in (ROOT / "docs/writing").iterdir()},
     "docs/writing/porting.md": "tests/docs/test_porting.py",
 }
-"""Pages with a test of their own, which takes all their blocks in turn and says more of what comes of them."""
+"""Pages with a test of their own, which follows all their blocks and tests the results in more detail."""
 
 SLOW = {"docs/cookbook.md", "docs/serving.md", "plugins/guideway-cpu/README.md", "plugins/guideway-xla/README.md"}
 """Pages whose programs take long."""

@@ -1,4 +1,4 @@
-"""The page on porting: what is refused before and loads after, with the very errors, and a table of all that moved."""
+"""The page on porting: old code is refused with the very errors shown, new code loads, and the table is complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ERRORS = dict(zip(PORTED, BLOCKS[1::2], strict=True))
 
 
 def table() -> str:
-    """All of `moved`, as the page has it: a row for each hint."""
+    """Return all of `moved` as the page has it: a row for each hint."""
     all_moved = [
         *moved.NAMES.items(),
         *((f"{name}({keyword}=...)", now) for (name, keyword), now in moved.KEYWORDS.items()),
@@ -36,7 +36,7 @@ def table() -> str:
 
 
 def side(block: Block, sign: str) -> str:
-    """The lines of a diff that are the same, and those with this sign."""
+    """Return the unchanged lines of a diff, and those with this sign."""
     assert all(line[:1] in ("", " ", "+", "-") for line in block.code.splitlines())
     return "".join(f"{line[1:]}\n" for line in block.code.splitlines() if line[:1] in ("", " ", sign))
 

@@ -1,4 +1,4 @@
-"""The README can be followed from top to bottom, and its example says what it promises."""
+"""The README can be followed from top to bottom, and its example keeps its promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on security has a row for every module through which bytes come in or go out, and its tests are there."""
+"""The page on security has a row for every module that reads or writes bytes, and its tests exist."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.docs.blocks import ROOT
 PAGE = (ROOT / "docs/security.md").read_text("utf-8")
 
 MODULES = {"socket", "pickle", "marshal", "shelve", "mmap", "tempfile", "subprocess", "multiprocessing", "tomllib"}
-"""The modules by which bytes cross the border of a process."""
+"""Modules that move bytes across the border of a process."""
 CALLS = {
     *("environ", "getenv", "pipe", "memfd_create", "mkfifo", "forkpty"),
     *("write_text", "write_bytes", "read_text", "read_bytes", "unlink"),
     *("from_pretrained", "load_file", "create_server", "TCPStore", "init_process_group"),
 }
-"""The attributes by which they do."""
+"""Attributes that do."""
 NAMES = {"open", "eval", "exec", "environ"}
-"""The same of what is called by its name."""
+"""Functions that do, by the names in calls."""
 
 
 def sources() -> Iterator[Path]:
@@ -32,7 +32,7 @@ def sources() -> Iterator[Path]:
 
 
 def borders(source: str) -> set[str]:
-    """What of a module's code lets bytes in or out."""
+    """Return the modules, attributes and functions by which a module's code reads or writes bytes."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -47,7 +47,7 @@ def borders(source: str) -> set[str]:
 
 
 def named(path: Path) -> bool:
-    """Whether the page names a module: itself, or a folder that it is in."""
+    """Return whether the page names a module, or a folder that contains it."""
     parts = path.relative_to(ROOT)
     return any(f"`{each.as_posix()}{end}`" in PAGE for each in (parts, *parts.parents) for end in ("", "/"))
 

@@ -1,4 +1,4 @@
-"""The tables of the page on serving have the limits of the server."""
+"""The tables of the page on serving agree with the limits of the server."""
 
 from __future__ import annotations
 

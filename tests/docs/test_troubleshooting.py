@@ -1,4 +1,4 @@
-"""Every message in the headings of ``docs/troubleshooting.md`` is one that guideway still writes, here and now."""
+"""guideway still writes every message in the headings of ``docs/troubleshooting.md``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.distributions import install
 
 HEADINGS = re.findall(r"^### `(.*)`$", (ROOT / "docs/troubleshooting.md").read_text("utf-8"), re.MULTILINE)
 IN_VLLM = {"guideway-vllm cannot run in vLLM"}
-"""What only a process with vLLM says; `tests.vllm.test_troubleshooting_in_vllm` produces it."""
+"""Messages of a process with vLLM; `tests.vllm.test_troubleshooting_in_vllm` produces them."""
 
 PERSON = {
     "type": "object",
@@ -48,7 +48,7 @@ LARGE = {"type": "object", "properties": {f"p{i}": {"type": "string", "maxLength
 
 
 def says(heading: str, message: str) -> bool:
-    """Whether `message` has what `heading` quotes, in which ``...`` stands for anything."""
+    """Return whether `message` contains the quote in `heading`, in which ``...`` stands for anything."""
     return re.search(".*".join(map(re.escape, heading.split("..."))), message, re.DOTALL) is not None
 
 
@@ -62,7 +62,7 @@ class P(BaseModel):
 
 
 def model_folder(folder: Path, change: Callable[[Path], object]) -> str:
-    """A copy of the demo model's folder, after `change`."""
+    """Return a copy of the demo model's folder, after `change`."""
     weights = Path(guideway_demo_model.__file__).parent / "weights"
     shutil.copytree(weights, folder / "model")
     change(folder / "model")
@@ -103,7 +103,7 @@ STARTS: dict[str, Callable[[Path], object]] = {
 
 
 def ask(engine: Engine, prompt: Any = "Anna Berg is 34.", **params: Any) -> Callable[[Path], str]:
-    """What the engine says of one request: its error, or what it does not enforce."""
+    """Return a function that returns the engine's error for a request, or its unenforced keywords."""
 
     def asked(_: Path) -> str:
         (result,) = engine.generate([prompt], SamplingParams(**{"max_tokens": 40} | params))
@@ -118,7 +118,7 @@ def slow(_: Path) -> str:
 
 
 def broken_processor(token_ids: list[int], logits: Any) -> Any:
-    """A logits processor of a stranger."""
+    """Act as a third party's logits processor that fails."""
     raise ZeroDivisionError(len(token_ids))
 
 
@@ -142,7 +142,7 @@ def closed(_: Path) -> None:
 
 
 def guest(**config: Any) -> Callable[[Path], object]:
-    """What guideway in vLLM reads of ``--additional-config``."""
+    """Return a function that reads ``--additional-config`` like guideway in vLLM."""
     vllm_config = SimpleNamespace(
         additional_config=config,
         device_config=SimpleNamespace(device_type="cpu"),

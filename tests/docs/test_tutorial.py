@@ -1,4 +1,4 @@
-"""The tutorial, followed to the letter: its files written, its commands and programs run, its outputs compared."""
+"""The tutorial, followed literally: its files written, its commands and programs run, its outputs compared."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
             assert matches(block.code, output), f"{PAGE}:{block.line} shows\n{block.code}\nbut it is\n{output}"
         else:
             output = reader.run(block)
-            if 'letter": "e"}\'' in block.code:  # the claim that has no fixed output
+            if 'letter": "e"}\'' in block.code:  # the only claim without a fixed output
                 assert "e" not in re.findall('"text": "(.*?)", "finish', output)[0].lower()
 
 

@@ -1,4 +1,4 @@
-"""The pages on writing plugins, followed to the letter: what a reader gets in the end is certified."""
+"""The pages on writing plugins, followed literally: the resulting plugin is certified."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_engine_s_parts_are_there_and_read_the_fields_that_the_page_names() 
 def test_the_smallest_one_is_short_and_what_a_new_package_holds(
     kind: str, name: str, most: int, tmp_path: Path
 ) -> None:
-    """That a new package is certified is for the tests of `plugins new`."""
+    """The tests of `plugins new` test that a new package is certified."""
     new_package(kind, name, tmp_path / "new")
     path = f"src/guideway_{name}/__init__.py"
     smallest = next(block for block in fenced(PAGES[kind]) if block.title == path)

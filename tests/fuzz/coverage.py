@@ -1,4 +1,4 @@
-"""Which keywords a strategy supports, and how often each two of them have met in schemas that were judged."""
+"""The keywords that a strategy supports, and how often each pair of them occurred in judged schemas."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ REFERENCE = (
 
 MOST_TRIES = 40
 RARE = 1 / 10
-"""Schemas in which two keywords were asked for, after which they count as out of reach if fewer than this share of
-them were judged: the strategy refuses nearly all of them, or names one of the two as not enforced."""
+"""A pair of keywords is out of reach if fewer than this share of at least `MOST_TRIES` schemas for it were judged: the
+strategy refuses nearly all of them, or names one of the two as not enforced."""
 
 ENOUGH = 200
-"""Schemas of a pair that are wanted."""
+"""Schemas wanted per pair."""
 
 SAMPLE = 50
 """Pairs that are compared for the next schema."""
 
 
 class Pair(NamedTuple):
-    """Two keywords that meet: side by side, in alphabetical order, or the second inside a subschema of the first's."""
+    """Two keywords: adjacent, in alphabetical order, or the second inside a subschema of the first."""
 
     first: str
     second: str
@@ -42,7 +42,7 @@ class Pair(NamedTuple):
 
 
 def supported(strategy: str) -> list[str]:
-    """The keywords that a strategy enforces, of those that schemas here have."""
+    """Return the keywords that a strategy enforces, of those that the schemas here have."""
     if strategy == "reference":
         return sorted(REFERENCE)
     table: Mapping[str, str] = importlib.import_module(f"guideway_{strategy}.strategy").SUPPORT.installed()
@@ -50,7 +50,7 @@ def supported(strategy: str) -> list[str]:
 
 
 def pairs_of(schema: Schema) -> set[Pair]:
-    """The pairs in a schema."""
+    """Return the pairs in a schema."""
     found = set()
     for _, node in subschemas(schema):
         own = root_keywords(node)
@@ -64,7 +64,7 @@ def pairs_of(schema: Schema) -> set[Pair]:
 
 
 class Coverage:
-    """How often the pairs of some keywords were judged; names the one to write next."""
+    """How often pairs of keywords were judged; chooses the pair to write next."""
 
     def __init__(self, names: Iterable[str]) -> None:
         names = sorted(name for name in names if name in WRITERS)
@@ -77,7 +77,7 @@ class Coverage:
         self._pairs = [pair for pair in beside + inside if drafts[pair.first] & drafts[pair.second]]
 
     def next(self, random: Random) -> Pair:
-        """Of some pairs within reach, the one that was judged least often, and of these was asked for least."""
+        """Return the pair, of a sample within reach, that was judged least often, and among these tried least often."""
         within_reach = [pair for pair in self._pairs if self._is_within_reach(pair)] or self._pairs
         some = random.sample(within_reach, min(len(within_reach), SAMPLE))
         return min(some, key=lambda pair: (self.judged[pair], self._tried[pair]))
@@ -92,14 +92,14 @@ class Coverage:
         return self._tried[pair] < MOST_TRIES or self.judged[pair] >= self._tried[pair] * RARE
 
     def summary(self) -> dict[str, int]:
-        """How many pairs there are, how many of them were not found out of reach, how many of all were judged often
-        enough, and how often the rarest of those within reach."""
+        """Return the number of pairs, of those within reach, of those judged `ENOUGH` times, and the least count within
+        reach."""
         counts = [self.judged[pair] for pair in self._pairs if self._is_within_reach(pair)]
         often = sum(self.judged[pair] >= ENOUGH for pair in self._pairs)
         return {"pairs": len(self._pairs), "in reach": len(counts), "often": often, "least": min(counts, default=0)}
 
     def rare(self) -> list[str]:
-        """The pairs that were judged too seldom, with how often they were judged and asked for."""
+        """Return the pairs that were judged too rarely, with how often they were judged and tried."""
         seldom = [pair for pair in self._pairs if self.judged[pair] < ENOUGH]
         return [
             f"{pair.first} {'>' if pair.inside else '+'} {pair.second} {self.judged[pair]}/{self._tried[pair]}"

@@ -1,12 +1,12 @@
-"""Looks for invalid texts that a strategy takes though it names nothing that it does not enforce.
+"""Look for invalid texts that a strategy accepts without naming anything as not enforced.
 
 ``python tests/fuzz/differential.py [--seconds 240] [--schemas N] [--seed TEXT] [--strategy NAME ...] [--write]``
 ``python tests/fuzz/differential.py --again LINE``
 
-Random schemas in which every two keywords that a strategy supports meet, random texts for each, and a judge that
-knows the specification. The seconds are of a processor, spread over the strategies, two of which run at a time.
-A finding is made small and printed as a line of JSON, which ``--again`` judges once more. Exit status 1: an invalid
-text was taken in silence, or a contract broken. That a valid text is refused is counted, and no failure.
+Schemas are random and contain every pair of keywords that a strategy supports; texts are random, too, and a judge knows
+the specification. Seconds are CPU seconds, divided among the strategies, two of which run at a time. A finding is made
+small and printed as a line of JSON, which ``--again`` judges again. Exit status 1: an invalid text was accepted
+silently, or a contract broken. Refused valid texts are counted, but are no failure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file, only its own folder is there
+sys.path.insert(0, str(Path(__file__).parents[2]))  # a program's path has only its own folder
 
 from tests.fuzz.examining import Case, Examiner
 from tests.fuzz.running import Found, run
@@ -80,14 +80,14 @@ invalid texts that were taken. Over-strict: valid ones, plainly written, that we
 
 
 def again(case: Case) -> int:
-    """Judge a case once more."""
+    """Judge a case again."""
     verdict = Examiner(case.strategy).verdict(case)
     print(f"{case.strategy}: {verdict}: {case.text!r} under {json.dumps(case.schema)}")
     return int(verdict == "silent")
 
 
 def lines(found: Iterable[Found]) -> list[str]:
-    """A table with a row for each strategy."""
+    """Return a table with a row for each strategy."""
     rows = [[one.strategy, *(f"{one.counts[column]:,}" for column in COLUMNS)] for one in found]
     return [
         f"| | {' | '.join(COLUMNS)} |",

@@ -1,4 +1,4 @@
-"""What a strategy says of a schema and of texts, and where that is wrong."""
+"""The verdicts of a strategy on a schema and on texts, compared with a judge's."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ __all__ = ["Case", "Examiner", "Outcome", "vocabulary"]
 
 NUM_INSTANCES = 4
 NUM_EDITS = 4
-"""Of each instance."""
+"""Edits of each instance."""
 NUM_WALKS = 4
 SHORT_WALK, LONG_WALK = 25, 90
-"""Tokens after which a walk looks for its end, and gives up."""
+"""Tokens after which a walk tries to end, and gives up."""
 
 LONGER_TOKENS = (
     *('{"', '":', '","', '"}', '": ', '", "', '"]', '["', "[[", "]]", "}}", "[]", "{}", '""', "},{", "],[", '":"'),
@@ -50,27 +50,27 @@ STOP = 256 + len(LONGER_TOKENS)
 
 
 def vocabulary() -> Vocabulary:
-    """Every byte, tokens that cross the borders of JSON's, and a stop token."""
+    """Return a vocabulary of every byte, tokens across the borders of JSON's, and a stop token."""
     tokens = [*(bytes([i]) for i in range(256)), *(token.encode() for token in LONGER_TOKENS), b""]
     return Vocabulary(tokens, frozenset({STOP}), {STOP: "</s>"})
 
 
 @dataclass(frozen=True)
 class Case:
-    """A text under a schema, and a strategy that is asked about it."""
+    """A text, a schema, and the strategy to be examined with them."""
 
     strategy: str
     schema: Any
     whitespace: Whitespace
     text: str
-    """What is not UTF-8 in it stands as lone surrogates (``surrogateescape``)."""
+    """Bytes that are not UTF-8 are lone surrogates in it (``surrogateescape``)."""
 
     @property
     def size(self) -> int:
         return len(json.dumps(self.schema)) + len(self.text)
 
     def to_json(self) -> str:
-        """One line, which `from_json` reads."""
+        """Return a line for `from_json`."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -80,18 +80,18 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What became of one schema."""
+    """The results for one schema."""
 
     status: str = "judged"
-    """``judged``; ``refused``, after which no text is looked at; or ``named`` (a keyword is not enforced): a text that
-    is taken then has to be JSON, and no more."""
+    """``judged``; ``refused``, without texts; or ``named`` (a keyword is not enforced): an accepted text must then be
+    JSON, but need not be valid."""
     num_texts: int = 0
     num_taken: int = 0
     num_unjudged: int = 0
     silent: list[Case] = field(default_factory=list)
     over_strict: list[Case] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
-    """What was raised that may not be, or masks and tokens that disagree."""
+    """Forbidden exceptions, and disagreements of masks and tokens."""
 
 
 class Unjudged(Exception):
@@ -108,7 +108,7 @@ class Examiner:
         self._tokens = _Tokens(self._vocabulary)
 
     def names_nothing(self, schema: Any) -> bool:
-        """Whether the strategy takes a schema and says that it enforces all of it."""
+        """Return whether the strategy accepts a schema and claims to enforce all of it."""
         support = self._strategy.supports(JsonSchema(schema))
         return not support.refused and not support.unenforced
 
@@ -141,7 +141,8 @@ class Examiner:
         return outcome
 
     def verdict(self, case: Case) -> str:
-        """``silent``, ``over-strict``, ``taken``, ``not taken``, ``unjudged``, or why the schema is not judged."""
+        """Return ``silent``, ``over-strict``, ``taken``, ``not taken``, ``unjudged``, or why the schema is not
+        judged."""
         status, compiled = self._compiled(case.schema, case.whitespace)
         if compiled is None:
             return status
@@ -155,7 +156,7 @@ class Examiner:
         return "over-strict" if valid else "not taken"
 
     def _compiled(self, schema: Any, whitespace: Whitespace) -> tuple[str, CompiledGrammar | None]:
-        """The status of an outcome, and the grammar unless the schema is refused."""
+        """Return the status of an outcome, and the grammar unless the schema is refused."""
         constraint = JsonSchema(schema, whitespace=whitespace)
         support = self._strategy.supports(constraint)
         if support.refused:
@@ -183,7 +184,7 @@ class Examiner:
             outcome.over_strict.append(case)
 
     def _walks(self, outcome: Outcome, compiled: CompiledGrammar, schema: Any, random: Random) -> Iterator[str]:
-        """Texts that the masks allow."""
+        """Yield random texts that the masks allow."""
         weights = self._tokens.weights(json.dumps(schema, ensure_ascii=False))
         for _ in range(NUM_WALKS):
             matcher, text = compiled.matcher(frozenset({STOP})), b""
@@ -192,7 +193,7 @@ class Examiner:
                 try:
                     matcher.fill_bitmask(bitmask, 0)
                 except DeadEnd:
-                    # elsewhere nothing satisfies the schema
+                    # at other places there may be a dead end, if nothing satisfies the schema
                     if outcome.status == "judged" and START.after(text).place in (Place.KEY, Place.KEY_START):
                         outcome.broken.append(f"no name can follow {text!r}: {json.dumps(schema)}")
                     break
@@ -210,7 +211,7 @@ class Examiner:
 
 
 class _Tokens:
-    """Draws tokens, those more often that are about a schema."""
+    """Draws tokens, preferring those in a schema."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._texts = vocabulary.tokens
@@ -240,7 +241,7 @@ def _weight(token: bytes) -> float:
 
 
 class _Judge:
-    """The judge of texts, with every way in which it may fail to judge as one."""
+    """A judge of texts, which raises `Unjudged` for every failure to judge."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema

@@ -1,4 +1,4 @@
-"""Values that mean to be valid under a schema, and values and texts near them. Whether they are is for a judge."""
+"""Values made to be valid under a schema, and values and texts near them. A judge decides whether they are valid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_DEPTH = 6
 
 
 def instance(random: Random, schema: Any) -> Any:
-    """A value that is made to fit `schema`."""
+    """Return a value that should fit `schema`."""
     return _Maker(random, schema).value(schema, 0)
 
 
@@ -53,7 +53,7 @@ class _Maker:
         return self._number(node, kind)
 
     def _flat(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        """What a schema and one choice of what it applies say, in one."""
+        """Merge a schema with one choice of the schemas that it applies."""
         found = {key: value for key, value in schema.items() if key not in _APPLYING}
         if depth > MAX_DEPTH:
             return found
@@ -142,7 +142,7 @@ _SMALLER = frozenset({"maxLength", "maxItems", "maxProperties"})
 
 
 def _kinds_of(node: Mapping[str, Any]) -> tuple[str, ...]:
-    """A type that keywords without a type are about."""
+    """Return the type that the keywords of a schema without type imply."""
     if node.keys() & {"properties", "required", "patternProperties", "propertyNames", "minProperties", "maxProperties"}:
         return ("object",)
     if node.keys() & {"items", "prefixItems", "minItems", "maxItems", "contains", "uniqueItems"}:
@@ -172,8 +172,8 @@ def _merged(one: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def edited(random: Random, value: Any) -> Any:
-    """`value` with one thing changed: a property dropped, renamed, added or moved; an item dropped, doubled or added; a
-    string or number changed a little; or anything replaced by something else."""
+    """Return `value` with one change: a property dropped, renamed, added or moved; an item dropped, doubled or added; a
+    string or number changed a little; or any value replaced by another."""
     places: list[tuple[Any, Any]] = []
     copied = json.loads(json.dumps([value]))
     pending: list[Any] = [copied]
@@ -234,8 +234,8 @@ def _changed_object(random: Random, value: dict[str, Any]) -> dict[str, Any]:
 
 
 def written(random: Random, value: Any, whitespace: Whitespace) -> str:
-    """A text of a value, mostly the plain one with this white space, else one that is written unusually or has a name
-    twice."""
+    """Return a text of a value, mostly the plain one with this white space, else one with unusual spelling or a
+    repeated name."""
     separators = (", ", ": ") if whitespace == "spaced" else (",", ":")
     if random.random() < 0.6:
         return json.dumps(value, ensure_ascii=False, separators=separators)
@@ -244,7 +244,7 @@ def written(random: Random, value: Any, whitespace: Whitespace) -> str:
 
 
 def edited_text(random: Random, text: str) -> str:
-    """`text` with one character dropped, doubled or replaced."""
+    """Return `text` with one character dropped, doubled or replaced."""
     i = random.randrange(len(text)) if text else 0
     return random.choice(
         (text[:i] + text[i + 1 :], text[: i + 1] + text[i:], text[:i] + random.choice(_CHARACTERS) + text[i + 1 :])

@@ -1,4 +1,4 @@
-"""How each keyword comes into a random schema, by the name that `guideway.json_schema.keywords` gives it."""
+"""Functions that write each keyword into a random schema, by its name in `guideway.json_schema.keywords`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ NAME_PATTERNS = ("^a", "b", "^k$", "^[ab]+$", "", "^.$", "é", "c$", "^[^a]")
 
 
 class Writer(NamedTuple):
-    """One keyword: puts it into a schema, with the drafts that have it and the types it is about; none: all."""
+    """A function that writes a keyword into a schema, the types that the keyword is for (empty: all), and its
+    drafts."""
 
     write: Write
     kinds: tuple[str, ...]
@@ -37,7 +38,7 @@ class Writer(NamedTuple):
 
 
 def is_of(value: Any, kind: str) -> bool:
-    """Whether a value is of a type."""
+    """Return whether a value is of a type."""
     match value:
         case bool():
             return kind == "boolean"
@@ -63,7 +64,7 @@ HOLDERS = frozenset(
     }
     | {"dependencies", "items", "items:list", "additionalItems", "prefixItems", "unevaluatedItems", "contains"}
 )
-"""Keywords that a schema with subschemas is written for."""
+"""Keywords whose schemas have subschemas."""
 
 _ALL, _NEW, _OLD = frozenset(DRAFTS), frozenset({"2020-12"}), frozenset({"7", "4"})
 _SINCE_6 = frozenset({"2020-12", "7"})
@@ -151,7 +152,7 @@ def reference(writer: SchemaWriter, node: Node, depth: int) -> None:
         name = writer.pick(*writer.definitions)
     else:
         name = f"d{len(writer.definitions)}"
-        writer.definitions[name] = {}  # what is in it may refer to it
+        writer.definitions[name] = {}  # its content may refer to it
         writer.definitions[name] = writer.child(depth, like=True)
     node["$ref"] = "#" if depth > 1 and writer.chance(0.05) else f"#/{writer.container}/{name}"
 
@@ -193,7 +194,7 @@ def one_of_disjoint(writer: SchemaWriter, node: Node, depth: int) -> None:
 
 
 def _told_apart(writer: SchemaWriter, depth: int) -> list[Any]:
-    """Objects that a property with a constant tells apart, or what they require and do not allow."""
+    """Return objects that differ by a constant property, or by required and forbidden properties."""
     branches: list[Any] = []
     for name in ("a", "b"):
         told = {"required": [name], "properties": {name: writer.child(depth)}, "additionalProperties": False}

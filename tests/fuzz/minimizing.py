@@ -1,4 +1,4 @@
-"""Smaller findings: what is left of a schema and a text when whatever can go has gone."""
+"""Minimizing findings: the part of a schema and a text that is necessary for the finding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_TRIES = 3000
 
 
 def minimized(case: Case, is_finding: Callable[[Case], bool]) -> Case:
-    """A case that is still a finding and of which no single part can go, unless that takes too many tries."""
+    """Return a case that is still a finding without any part that can be removed, unless that takes too many tries."""
     tries = 0
     shrunk = True
     while shrunk:
@@ -55,7 +55,7 @@ def _smaller(case: Case) -> Iterator[Case]:
 
 
 def _smaller_values(value: Any) -> Iterator[Any]:
-    """Values like `value` without a part, the largest parts first."""
+    """Yield copies of `value` without a part, the largest parts first."""
     match value:
         case dict():
             yield from (child for child in value.values() if isinstance(child, dict))

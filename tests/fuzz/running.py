@@ -1,4 +1,4 @@
-"""Schema after schema for one strategy, in a process that is replaced when one of them takes too long."""
+"""Examine one schema after another for one strategy, in a process that is replaced when a schema takes too long."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tests.fuzz.schemas import SchemaWriter
 __all__ = ["Finding", "Found", "run"]
 
 CPU_SECONDS = 10
-"""For one schema and its texts, the search for a smaller finding included."""
+"""CPU seconds for one schema and its texts, including the search for a smaller finding."""
 TRIES = (False, False, True, True, True)
-"""To write a schema of which the strategy names nothing: whether a plain one."""
+"""Tries to write a schema for which the strategy names nothing; True: a plain one."""
 MOST_MINIMIZED = 40
-"""Findings of a strategy that are made smaller; more tell nothing new."""
+"""Findings of a strategy that are minimized; more would show nothing new."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A case that is wrong, as small as it could be made, and the schema's number."""
+    """A minimized case with an error, and the schema's number."""
 
     number: int
     case: Case
@@ -47,23 +47,23 @@ class Finding:
 
 @dataclass
 class Found:
-    """What was found of one strategy."""
+    """The findings for one strategy."""
 
     strategy: str
     counts: Counter[str] = field(default_factory=Counter)
-    """``schemas``, of which some are ``refused``, ``named``, ``judged`` or ran into the ``timeout``; ``texts``,
-    ``taken``, ``unjudged``, ``silent``, ``over-strict``, ``broken``; ``pairs``, ``in reach``, ``often``, ``least``."""
+    """``schemas``, some of which are ``refused``, ``named``, ``judged`` or had a ``timeout``; ``texts``, ``taken``,
+    ``unjudged``, ``silent``, ``over-strict``, ``broken``; ``pairs``, ``in reach``, ``often``, ``least``."""
     silent: list[Finding] = field(default_factory=list)
     over_strict: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    """By the keywords of the schema."""
+    """Counts by the keywords of the schema."""
     broken: list[str] = field(default_factory=list)
     rare: list[str] = field(default_factory=list)
-    """The pairs of keywords that were judged too seldom."""
+    """Pairs of keywords that were judged too rarely."""
 
 
 @dataclass(frozen=True)
 class _Written:
-    """A schema's number, what it was written for, what became of it, and a finding that was made smaller."""
+    """A schema with its number, its pair of keywords, its outcome, and a minimized finding."""
 
     number: int
     pair: Pair
@@ -76,16 +76,16 @@ class _Written:
 def run(
     strategy: str, seed: str, seconds: float, tell: Callable[[str], None], most_schemas: int = sys.maxsize
 ) -> Found:
-    """Fuzz a strategy for so many seconds of a processor, or until there were so many schemas; `tell` is given
-    each finding as soon as there is one."""
+    """Fuzz a strategy for `seconds` CPU seconds, or until `most_schemas`; `tell` is called with each finding at
+    once."""
     found, coverage = Found(strategy), Coverage(supported(strategy))
     examiner = Examiner(strategy)
-    context = multiprocessing.get_context("fork")  # what was imported and built is there at once
+    context = multiprocessing.get_context("fork")  # imported modules and built objects exist at once
     number, spent = 0, 0.0
     start, parent = time.process_time(), os.getppid()
 
     def goes_on() -> bool:
-        is_wanted = os.getppid() == parent  # else whoever asked for this was killed
+        is_wanted = os.getppid() == parent  # otherwise the parent was killed
         return is_wanted and number < most_schemas and spent + time.process_time() - start < seconds
 
     while goes_on():
@@ -139,10 +139,10 @@ def _write_and_examine(
     number: int,
     minimize: bool,
 ) -> None:
-    others.close()  # so that sending fails once nobody reads any more
+    others.close()  # so that sending fails once the reader is gone
     names = supported(examiner.name)
     while True:
-        # of all threads; and it ends the process, because native code does not see a Python handler
+        # CPU time of all threads; it ends the process, because a Python handler would not run during native code
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
         start = time.process_time()
         random = Random(f"{seed} {examiner.name} {number}")
@@ -168,5 +168,5 @@ def _write_and_examine(
 def _is_silent(examiner: Examiner, case: Case) -> bool:
     try:
         return examiner.verdict(case) == "silent"
-    except Exception:  # of a library, or of the judge about what is no schema in its draft
+    except Exception:  # of a library, or of the judge, for a schema that is invalid in its draft
         return False

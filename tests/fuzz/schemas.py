@@ -1,4 +1,4 @@
-"""Random JSON Schemas in which two chosen keywords meet, side by side or one inside the other."""
+"""Random JSON Schemas with two chosen keywords, adjacent or one inside the other."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MAX_DEPTH = 4
 
 
 class SchemaWriter:
-    """Writes one schema of a draft out of keywords of these `names`, as `guideway.json_schema.keywords` gives them.
-    What is asked for need not come out: `keywords` tells what did. A plain one has little besides."""
+    """Writes one schema of a draft with keywords of these `names`, as `guideway.json_schema.keywords` calls them. The
+    result may lack a requested keyword; `keywords` shows which it has. A plain schema has little else."""
 
     def __init__(self, random: Random, names: Iterable[str], draft: str, *, plain: bool = False) -> None:
         self.random = random
@@ -34,7 +34,7 @@ class SchemaWriter:
         """The keyword that the next subschema must have."""
 
     def write(self, first: str, second: str, *, inside: bool) -> Node:
-        """A schema with `first` and `second` side by side or, with `inside`, `second` in a subschema of `first`."""
+        """Return a schema with `first` and `second` adjacent or, with `inside`, `second` in a subschema of `first`."""
         self.inside = [second] if inside else []
         node = self._node([first] if inside else [first, second], self.pick(0, 0, 1, 2))
         if self.chance(0.4):
@@ -70,13 +70,13 @@ class SchemaWriter:
             WRITERS[name].write(self, node, depth)
         self.kind = outer
         if "$ref" in node and self.draft != "2020-12":
-            return {"$ref": node["$ref"]}  # what stands beside it says nothing there
+            return {"$ref": node["$ref"]}  # other keywords would be ignored in these drafts
         if self.chance(0.2):
             node = dict(self.random.sample(list(node.items()), len(node)))
         return node
 
     def _kind_for(self, names: list[str]) -> str:
-        """A type that all these keywords are about; if there is none, that one of them is."""
+        """Return a type that all these keywords are for; if there is none, a type of any keyword."""
         kinds = [WRITERS[name].kinds for name in names if WRITERS[name].kinds]
         if kinds:
             return self.pick(*(sorted(set.intersection(*map(set, kinds))) or self.pick(*kinds)))
@@ -86,7 +86,7 @@ class SchemaWriter:
         return [name for name in self._names if kind in (WRITERS[name].kinds or TYPES)]
 
     def child(self, depth: int, *, like: bool = False) -> Any:
-        """A subschema; with `like`, mostly of the type of the schema it stands in, which it is about as well."""
+        """Return a subschema; with `like`, mostly of the type of its parent schema, whose values it describes too."""
         outer = self.kind
         self.kind = outer if like and self.chance(0.8) else None
         try:
@@ -102,24 +102,24 @@ class SchemaWriter:
             self.kind = outer
 
     def children(self, depth: int, least: int, most: int, *, like: bool = True) -> list[Any]:
-        """Subschemas, as `child` gives them."""
+        """Return subschemas as `child` does."""
         found = [self.child(depth, like=like) for _ in range(self.random.randint(least, most))]
         self.random.shuffle(found)
         return found
 
     def value(self) -> Any:
-        """A value, mostly of the type of the schema that is being written."""
+        """Return a value, mostly of the type of the schema that is being written."""
         fitting = [value for value in VALUES if self.kind and is_of(value, self.kind)]
         return self.pick(*fitting) if fitting and self.chance(0.7) else self.pick(*VALUES)
 
     def names(self, least: int = 1, most: int = 3) -> list[str]:
-        """Names of properties, mostly simple ones."""
+        """Return names of properties, mostly simple ones."""
         return self.random.sample(NAMES[:5] if self.chance(0.8) else NAMES, self.random.randint(least, most))
 
     def pick(self, *options: Any) -> Any:
-        """One of some options."""
+        """Return one of some options."""
         return self.random.choice(options)
 
     def chance(self, probability: float) -> bool:
-        """Whether something of this probability happens."""
+        """Return True with this probability."""
         return self.random.random() < probability

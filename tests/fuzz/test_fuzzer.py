@@ -1,4 +1,4 @@
-"""The fuzzer finds what is wrong, says the same again, and its parts do what its findings rest on."""
+"""The fuzzer finds errors, repeatably, and its parts behave as its findings require."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.fuzz.running import run
 from tests.fuzz.schemas import SchemaWriter
 from tests.support.json_texts import TextJudge
 
-# other tests of this process may have threads that a fork of it lacks; it uses none of them
+# other tests may have started threads that a forked process lacks; it uses none of them
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 
 
 class Forgetful(Strategy):
-    """The reference, but that it loses `maxItems` and says nothing of it."""
+    """The reference strategy, but it ignores `maxItems` silently."""
 
     def compile(self, constraint: Constraint) -> Any:
         return super().compile(_without_max_items(constraint))

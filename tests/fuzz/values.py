@@ -1,4 +1,4 @@
-"""What random schemas and instances are made of: few names and values, so that they meet."""
+"""The names and values in random schemas and instances: few, so that they coincide."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 __all__ = ["NAMES", "NUMBERS", "STRINGS", "VALUES"]
 
 NAMES = ("a", "b", "c", "ab", "k", "", "é", "a b", " a", 'q"', "a/b", "\n", "\\")
-"""The first five are simple."""
+"""Names; the first five are simple."""
 STRINGS: tuple[str, ...] = (
     *("", "a", "b", "ab", "ba", "abc", "aaaa", "é", "😀", '"', "\\", "a\n", "1", "null", "/", "A", "bcd", "12"),
     *(" ", "  a", "a  "),

@@ -23,12 +23,12 @@ Choose = Callable[[random.Random, list[int], list[int]], int]
 
 
 def record(**properties: Any) -> dict[str, Any]:
-    """The schema of an object that has these properties, all of them and no others."""
+    """Return the schema of an object with exactly these properties."""
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def allowed_after(matcher: Matcher, closer: Closer) -> list[int]:
-    """What a sequence may draw next."""
+    """Return the ids of the tokens that a sequence may draw next."""
     bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
     matcher.fill_bitmask(bitmask, 0)
     closer.restrict(matcher, (), bitmask)
@@ -40,7 +40,7 @@ def at_random(rng: random.Random, allowed: list[int], output: list[int]) -> int:
 
 
 def beginning_with(text: bytes) -> Choose:
-    """A model that writes a text if it may, and letters after it."""
+    """Return a model that writes a text if it may, and letters after it."""
     wanted = [LEXICON.ids[bytes([byte])] for byte in text]
 
     def choose(rng: random.Random, allowed: list[int], output: list[int]) -> int:
@@ -61,7 +61,7 @@ def drawn(
     *,
     beginnings: Beginnings | None = None,
 ) -> bytes | None:
-    """The text of an output; None if it is not complete within its budget."""
+    """Return the text of an output; None if it is not complete within its budget."""
     rng, matcher = random.Random(seed), new_matcher(strategy, grammar, STOPS)
     closer, output = Closer(LEXICON, STOPS, budget, None, beginnings), list[int]()
     while len(output) < budget.num_tokens and not matcher.is_terminated():

@@ -1,4 +1,4 @@
-"""NumPy devices that ask hosts for what other devices ask for: static shapes, operations in one pass."""
+"""NumPy devices with the requirements of other devices: static shapes, and operations in one pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["FusedNumpy", "StaticNumpy"]
 
 
 class StaticNumpy(NumpyDevice):
-    """Keeps the shapes of whatever its operations are called with."""
+    """A device that records the shapes of all arguments of its operations."""
 
     name = "static"
     static_shapes = True
@@ -23,7 +23,7 @@ class StaticNumpy(NumpyDevice):
 
 
 class FusedNumpy(NumpyDevice):
-    """Declares every optional operation, each as the contract builds it from the others."""
+    """A device that declares every optional operation, in the contract's default implementation."""
 
     contract = "1.0"
     name = "fused"

@@ -1,4 +1,4 @@
-"""Expressions that engines read in many ways, and what they mean: a `Regex` in Python, a ``pattern`` in ECMA-262."""
+"""Expressions that engines read differently, with their meanings: a `Regex` in Python, a ``pattern`` in ECMA-262."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ REGEXES = (
         "x{0}a",
     ),
 )
-"""Expressions that engines read in many ways; Python says what each means, and that it has no such."""
+"""Expressions that engines read differently; Python defines their meanings, and whether they are valid."""
 
 LINE_ENDS, SPACES = "\n\r\u2028\u2029", "\t\n\x0b\x0c\r \xa0\u1680\u2003\u2028\u2029\u3000\ufeff"
 DIGITS, LETTERS = "0123456789", "0123456789_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -155,7 +155,7 @@ PATTERNS: dict[str, set[str]] = {
     r"^\p{Ll}$": {"a", "b", "k", "z", "\xe9", "\u017f"},
     "^(?:a(?=b)b|(?<!a)bb)$": {"ab", "bb"},
     r"^(a|b)\1$": {"aa", "bb"},
-    # what ECMA-262 does not have
+    # syntax that ECMA-262 does not have
     **{
         expression: set()
         for expression in (
@@ -164,18 +164,18 @@ PATTERNS: dict[str, set[str]] = {
         )
     },
 }
-"""Expressions, and those of `TEXTS` that match as ECMA-262 has it."""
+"""Expressions, with the members of `TEXTS` that match by ECMA-262."""
 
 
 def misread_regexes(strategy: GrammarStrategy) -> tuple[int, dict[str, list[str]]]:
-    """The number of `REGEXES` that a strategy serves without naming anything, and wrong texts that it takes then."""
+    """Return the number of `REGEXES` that a strategy serves without naming anything, and the wrong texts it accepts."""
     plain = {text: text for text in TEXTS}
     found = {each: _wrongly_taken(strategy, Regex(each), plain, _meant(each)) for each in REGEXES}
     return _summed_up(found)
 
 
 def misread_patterns(strategy: GrammarStrategy) -> tuple[int, dict[str, list[str]]]:
-    """The same of `PATTERNS`, as ``pattern`` and as names of properties."""
+    """Return the same for `PATTERNS`, as ``pattern`` and as names of properties."""
     strings = {text: json.dumps(text, ensure_ascii=False) for text in TEXTS}
     names = {text: f"{{{words}:null}}" for text, words in strings.items()}
     found: dict[str, list[str] | None] = {}
@@ -194,8 +194,8 @@ def _summed_up(found: dict[str, list[str] | None]) -> tuple[int, dict[str, list[
 def _wrongly_taken(
     strategy: GrammarStrategy, constraint: Constraint, written: dict[str, str], wanted: set[str]
 ) -> list[str] | None:
-    """The texts beside the wanted that a strategy takes as they are written; None if it refuses the constraint, or
-    names something."""
+    """Return the texts that a strategy accepts as written but that are not wanted; None if it refuses the constraint,
+    or names something."""
     support = strategy.supports(constraint)
     if support.refused or support.unenforced:
         return None
@@ -212,7 +212,7 @@ def _wrongly_taken(
 
 def _meant(expression: str) -> set[str]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of classes that a later Python may read otherwise
+        warnings.simplefilter("ignore")  # about classes that a later Python may read differently
         try:
             matches = re.compile(expression).fullmatch
         except re.error:

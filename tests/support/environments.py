@@ -1,4 +1,4 @@
-"""Throw-away virtual environments with guideway and some packages in them."""
+"""Temporary virtual environments with guideway and some packages."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Environment:
 
 
 def unpack(wheel: Path, target: Path) -> None:
-    """Install a wheel that holds modules alone into a folder, without pip, whose start takes longer than most tests."""
+    """Install a wheel of modules to a folder, without pip, whose start takes longer than most tests."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(target)
 
@@ -69,7 +69,7 @@ def unpack(wheel: Path, target: Path) -> None:
 def make_environment(folder: Path, *wheels: Path) -> Environment:
     venv.create(folder, symlinks=True)
     environment = Environment(folder)
-    # what guideway itself needs is borrowed from this environment, and nothing else of it can be seen
+    # guideway's own requirements are borrowed from this environment; nothing else of it is visible
     borrowed = folder / "borrowed"
     borrowed.mkdir()
     for dist in needed_by("guideway"):
@@ -81,7 +81,7 @@ def make_environment(folder: Path, *wheels: Path) -> Environment:
 
 
 def needed_by(name: str) -> Iterator[Any]:
-    """What `name` requires without extras, and what that requires in turn, as it is installed here."""
+    """Yield the installed distributions that `name` requires without extras, and those that they require in turn."""
     names, seen = [name], {name}
     while names:
         for requirement in importlib_metadata.requires(names.pop()) or ():

@@ -1,6 +1,6 @@
-"""A host without an engine: about a hundred lines around the runtime and the pipeline, and a model that is a hash.
+"""A host without an engine: about a hundred lines around the runtime and the pipeline, with a hash as its model.
 
-The model's logits are a function of the tokens before, so a run can be repeated, forked, rebuilt and compared. With
+The model's logits are a function of the preceding tokens, so a run can be repeated, forked, rebuilt and compared. With
 `num_drafts` it proposes drafts, some right and some wrong, and verifies them.
 """
 
@@ -39,7 +39,7 @@ OFFERS = frozenset(Need) - {Need.SCHEDULER_DRAW}
 
 
 def model(token_ids: Sequence[int], vocabulary: Vocabulary) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Logits after `token_ids`: noise seeded by the last four tokens, also past the vocabulary."""
+    """Return logits after `token_ids`: noise seeded by the last four tokens, also past the vocabulary."""
     seed = zlib.crc32(np.asarray(token_ids[-4:], dtype=np.int64).tobytes())
     return np.random.default_rng(seed).normal(scale=2.0, size=vocabulary.logits_width).astype(np.float32)
 
@@ -74,7 +74,7 @@ class FakeHost:
         self.results: dict[int, GenerationResult] = {}
 
     def generate(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[GenerationResult]:
-        """One result per prompt, in order."""
+        """Return one result per prompt, in order."""
         self.tokens, self.limits, self.results = {}, {}, {}
         for slot, (prompt, wanted) in enumerate(zip(prompts, params, strict=True)):
             self.join(slot, Request(request_id=str(slot), prompt_token_ids=tuple(prompt), params=wanted))
@@ -83,7 +83,7 @@ class FakeHost:
         return [self.results[slot] for slot in range(len(prompts))]
 
     def join(self, slot: int, request: Request) -> None:
-        """Admit a request into `slot`, or note why not."""
+        """Admit a request to `slot`, or record why it is refused."""
         admission = None
         try:
             admission = self.runtime.admit(request)
@@ -100,7 +100,7 @@ class FakeHost:
         self.limits[slot] = len(request.prompt_token_ids) + (request.params.max_tokens or 32)
 
     def drafts(self, tokens: list[int]) -> list[int]:
-        """What the bare model would say next, spoiled now and then."""
+        """Return the bare model's greedy continuation, with some tokens replaced."""
         ahead = list(tokens)
         for i in range(self.num_drafts):
             guess = int(model(ahead, self.vocabulary)[: len(self.vocabulary)].argmax())
@@ -108,7 +108,7 @@ class FakeHost:
         return ahead[len(tokens) :]
 
     def logits(self, batch: StepBatch) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """The forward pass: sampled rows, then the companions' rows."""
+        """Run the forward pass; return sampled rows, then the companions' rows."""
         sampled: list[Any] = []
         companions: list[Any] = []
         for i, slot in enumerate(batch.slots.tolist()):
@@ -125,7 +125,7 @@ class FakeHost:
         return np.stack(rows)
 
     def step(self) -> None:
-        """One step of every running sequence."""
+        """Run one step of every running sequence."""
         slots = list(self.tokens)
         batch = StepBatch.build(
             slots, [len(self.tokens[slot]) for slot in slots], [self.drafts(self.tokens[slot]) for slot in slots]
@@ -149,19 +149,19 @@ class FakeHost:
                 self.finish(slot, FinishReason.STOP if stopped or outcome.action == "finish" else FinishReason.LENGTH)
 
     def stops(self, slot: int) -> frozenset[int]:
-        """Token ids that end the sequence."""
+        """Return the token ids that end the sequence."""
         params = self.runtime.journal(slot).request.params
         own = frozenset[int]() if params.ignore_eos else self.vocabulary.stop_token_ids
         return own | frozenset(params.stop_token_ids)
 
     def cut(self, slot: int, ids: list[int]) -> list[int]:
-        """Final tokens up to the first stop token and the limit."""
+        """Return the final tokens up to the first stop token and the limit."""
         ids = ids[: self.limits[slot] - len(self.tokens[slot])]
         stops = [i for i, token_id in enumerate(ids) if token_id in self.stops(slot)]
         return ids[: stops[0] + 1] if stops else ids
 
     def finish(self, slot: int, reason: FinishReason) -> None:
-        """Note the result and free the slot."""
+        """Record the result and free the slot."""
         reports = {} if self.runtime.fault(slot) else self.runtime.reports(slot)
         journal, fault = self.runtime.journal(slot), self.runtime.fault(slot)
         error = None if fault is None else fault.error()
@@ -182,5 +182,5 @@ class FakeHost:
 
 
 def reason_of(error: GuidewayError) -> FinishReason:
-    """How a request ends with `error`."""
+    """Return the finish reason of a request that ends with `error`."""
     return FinishReason.REFUSED if isinstance(error, InvalidRequest) else FinishReason.INTERNAL_ERROR

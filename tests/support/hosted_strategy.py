@@ -1,4 +1,4 @@
-"""llguidance in grammar hosts, as if that were a strategy of its own: for the conformance suite."""
+"""llguidance in grammar hosts, as a separate strategy for the conformance suite."""
 
 from __future__ import annotations
 

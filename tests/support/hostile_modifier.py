@@ -1,4 +1,4 @@
-"""A modifier whose state hangs on tokens and feedback, and that a request can make crash, hang or eat the memory."""
+"""A modifier whose state depends on tokens and feedback, and which a request can make crash, hang or eat memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WINDOW = 4
 
 
 class HostileTransform(LogitTransform):
-    """Adds what the state says to the logits of the last tokens, and tells how likely the likeliest token was."""
+    """Adds the state's values to the logits of the last tokens, and emits the probability of the likeliest token."""
 
     emits: ClassVar = {"top": ((), "float32")}
 
@@ -58,13 +58,13 @@ class HostileState:
     forks: int = 0
 
     def maybe(self, when: str) -> None:
-        """Misbehave, if it is time."""
+        """Misbehave if `when` and the number of tokens match."""
         if when == self.when and len(self.tokens) >= self.after:
             act(self.what)
 
 
 class Hostile(LogitModifier[HostileState]):
-    """Options: `when`, the method that does `what`, once `after` tokens were accepted."""
+    """Options: `when`, the method that does `what`, after `after` accepted tokens."""
 
     contract = "1.0"
     name, stage, transform = "hostile", Stage.PRE_WARP, HostileTransform
@@ -158,7 +158,7 @@ class Hostile(LogitModifier[HostileState]):
 
 
 class Forcing(Hostile):
-    """Forces the last tokens to be said again, and lets no other draft pass."""
+    """Forces the last tokens to be repeated, and accepts no other draft."""
 
     name = "forcing"
 

@@ -1,4 +1,4 @@
-"""A strategy that a constraint can make crash, hang or eat the memory, as native libraries do."""
+"""A strategy that a constraint can make crash, hang or eat memory, as native libraries do."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from guideway.api.bitmask import Bitmask
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 REFUSES = "GWT_HOSTILE_REFUSES"
-"""In the environment: over which vocabulary it cannot be built, the ``small`` one of 257 tokens or a ``large`` one."""
+"""Environment variable: the vocabulary for which it cannot be built, ``small`` (257 tokens) or ``large`` (others)."""
 
 TARDY = 0.15
-"""Seconds of a processor."""
+"""CPU seconds."""
 
 HOARD: list[bytearray] = []
-"""Memory that a process never gives back."""
+"""Memory that a process never frees."""
 
 WEIGHT = 1 << 19
-"""Bytes that each grammar and each matcher holds, so that one which is not forgotten is seen."""
+"""Bytes in each grammar and each matcher, so that one which is not freed is noticed."""
 
 
 def act(word: str) -> None:
-    """Do what the constraint asks for."""
+    """Do the action that the constraint names."""
     if word == "crash":
         ctypes.string_at(0)
-    elif word == "orphan":  # a process that keeps all that this one had open
+    elif word == "orphan":  # a child that keeps all file descriptors of this process open
         if os.fork() == 0:
             time.sleep(10)
             os._exit(0)
@@ -64,8 +64,8 @@ def act(word: str) -> None:
             time.sleep(0.05)
     elif word == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(60)  # a signal may take its time
-    elif word == "abort":  # as C++ and Rust do where an allocation fails
+        time.sleep(60)  # the signal may take a while
+    elif word == "abort":  # like C++ and Rust when an allocation fails
         os.abort()
     elif word == "tardy":
         end = time.thread_time() + TARDY
@@ -76,8 +76,8 @@ def act(word: str) -> None:
 
 
 class Strategy(ReferenceStrategy):
-    """Regexes that begin with two capitals do what these say: when (S supports, C compile, F fill, A accept) and
-    what."""
+    """Regexes that begin with two capitals do as they say: the first says when (S supports, C compile, F fill, A
+    accept), the second what."""
 
     contract = "1.0"
     name = "hostile"
@@ -89,7 +89,7 @@ class Strategy(ReferenceStrategy):
 
     def supports(self, constraint: Constraint) -> Support:
         act(asked(constraint, "S"))
-        if constraint.source().startswith("SV"):  # what its environment says
+        if constraint.source().startswith("SV"):  # the value of an environment variable
             return Support(reason=os.environ.get(constraint.source()[2:]))
         return super().supports(constraint)
 

@@ -1,4 +1,4 @@
-"""What the tests of hostile plugins and callers share."""
+"""Helpers for tests of hostile plugins and callers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WORD = Regex("[a-z]{3,12}(x|y)")
 
 
 class Panic(BaseException):
-    """What a Rust panic looks like from Python: no `Exception`."""
+    """An exception like a Rust panic in Python: not an `Exception`."""
 
 
 def host(*modifiers: Any, strategies: Sequence[type] = (ReferenceStrategy,), **options: Any) -> FakeHost:
@@ -43,7 +43,7 @@ def host(*modifiers: Any, strategies: Sequence[type] = (ReferenceStrategy,), **o
 def assert_alone_ends(
     subject: FakeHost, bad: SamplingParams, good: SamplingParams, prompts: int = 3
 ) -> GenerationResult:
-    """Run `bad` between two `good` ones: those end as they would by themselves. The result of `bad`."""
+    """Check that `bad` does not affect the `good` requests in its batch. Return the result of `bad`."""
     (alone,) = subject.generate([PROMPT], [good])
     results = subject.generate([PROMPT] * 3, [good, bad, good])
     assert results[0].token_ids == results[2].token_ids == alone.token_ids

@@ -1,4 +1,4 @@
-"""Grammar hosts for the hostile strategy, and the runtime of a host over them."""
+"""Grammar hosts for the hostile strategy, and a `FakeHost` that uses them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Makes = Callable[..., GrammarHosts]
 
 @contextmanager
 def makes_hosts(folder: Path, names: Sequence[str], limits: Limits) -> Iterator[Makes]:
-    """What makes hosts for these strategies, the hostile one among them, which is installed in the folder; they are
-    closed in the end."""
+    """Yield a function that makes hosts for these strategies, including the hostile one, which is installed in
+    `folder`. Close the hosts at the end."""
     install(folder, "hostile", {"grammar.hostile": "tests.support.hostile_strategy"})
     sys.path.insert(0, str(folder))
     opened: list[GrammarHosts] = []
@@ -67,18 +67,19 @@ def makes_hosts(folder: Path, names: Sequence[str], limits: Limits) -> Iterator[
 
 
 def served(hosts: GrammarHosts, **options: Any) -> FakeHost:
-    """What serves with these."""
+    """Return a host with these grammar hosts."""
     return FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies=hosts.strategies, **options)
 
 
 def inline(name: str = "reference", **options: Any) -> FakeHost:
-    """What serves without: with the reference under this name."""
+    """Return a host without grammar hosts, with the reference strategy under this name."""
     strategies = {name: ReferenceStrategy(VOCABULARY, {})}
     return FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies=strategies, **options)
 
 
 def private_bytes(host: MatcherHost, lane: int = 0) -> int:
-    """Memory that a process of it shares with none: that for all, or 1: for those who were slow."""
+    """Return the bytes that a process of `host` does not share: the common one, or with `lane` 1 the one for slow
+    grammars."""
     process = host._lanes[lane].host
     assert process is not None
     return memory_of(process.pid)[1]

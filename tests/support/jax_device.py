@@ -1,4 +1,4 @@
-"""A jax.numpy device for tests: the smallest one with immutable arrays and, by jax's default, no 64-bit numbers."""
+"""A jax.numpy device for tests: minimal, with immutable arrays and, by jax's default, without 64-bit numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def guideway_device_backend() -> type[DeviceBackend]:
 
 
 class JaxOps(ArrayOps):
-    """Every operation on jax arrays; arguments are never changed."""
+    """All operations on jax arrays; arguments are never changed."""
 
     def asarray(self, array: NDArray[Any]) -> Array:
         # A copy, because jax may alias host memory that the caller is about to reuse.
@@ -95,7 +95,7 @@ def _uniform(key: Array, sequences: Array, positions: Array, purpose: Array, wid
 
 
 def multiply_32(word: Array, constant: int) -> tuple[Array, Array]:
-    """High and low word of a product of two words, by halves, in uint32 alone."""
+    """Return the high and the low word of a product of two words, computed by halves, in uint32 only."""
     low, high = word & 0xFFFF, word >> 16
     constant_low, constant_high = jnp.uint32(constant & 0xFFFF), jnp.uint32(constant >> 16)
     middle = low * constant_high
@@ -126,13 +126,13 @@ def _unpack_bitmask(bitmask: Array, width: int) -> Array:
 @jax.jit
 def _apply_bitmask(logits: Array, bitmask: Array, rows: Array) -> Array:
     allowed = _unpack_bitmask(bitmask, logits.shape[1])
-    places = jnp.where(rows < 0, logits.shape[0], rows)  # padding goes past the end, where nothing is
+    places = jnp.where(rows < 0, logits.shape[0], rows)  # padding is written past the end, and dropped
     return logits.at[places].set(jnp.where(allowed, logits[rows], -jnp.inf), mode="drop")
 
 
 @dataclass(frozen=True, slots=True)
 class _Copying:
-    """A `Download` under way; jax arrays never change, so reading them late is safe."""
+    """A `Download` in progress; jax arrays never change, so reading them late is safe."""
 
     arrays: Mapping[str, Array]
 
@@ -141,7 +141,7 @@ class _Copying:
 
 
 class JaxDevice(DeviceBackend):
-    """jax arrays on jax's default device."""
+    """Device backend for jax arrays on jax's default device."""
 
     name = "jax"
     arrays = "jax"
@@ -153,7 +153,7 @@ class JaxDevice(DeviceBackend):
         self.ops = JaxOps()
 
     def from_logits(self, logits: Array) -> Array:
-        """A jax array of `logits`; a torch tensor is copied, because torch may write over it."""
+        """Return `logits` as a jax array; a torch tensor is copied, because torch may overwrite it."""
         if hasattr(logits, "detach"):
             return jnp.array(jnp.from_dlpack(logits.detach().contiguous()))
         return jnp.array(logits)

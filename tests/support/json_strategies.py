@@ -1,4 +1,4 @@
-"""Grammar strategies by name, asked about whole JSON texts."""
+"""Grammar strategies by name, and whether they accept whole JSON texts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from guideway_conformance.reference.strategy import Strategy as ReferenceStrateg
 __all__ = ["STRATEGIES", "build", "takes"]
 
 STRATEGIES = ("llguidance", "xgrammar", "outlines", "lmfe", "reference")
-"""Those that know JSON Schema."""
+"""The strategies for JSON Schema."""
 
 
 def build(name: str, vocabulary: Vocabulary) -> GrammarStrategy:
-    """The strategy of this name, ``reference`` included, with its default options."""
+    """Return the strategy of this name, including ``reference``, with its default options."""
     if name == "reference":
         return ReferenceStrategy(vocabulary, {})
     strategy: GrammarStrategy = Plugins().load("grammar", name)(vocabulary, {})
@@ -21,7 +21,7 @@ def build(name: str, vocabulary: Vocabulary) -> GrammarStrategy:
 
 
 def takes(compiled: CompiledGrammar, text: bytes, stop_token_ids: frozenset[int]) -> bool:
-    """Whether `text` is a whole output, byte by byte, under a grammar for a vocabulary whose first 256 tokens are the
-    bytes."""
+    """Return whether `text` is a whole output, byte by byte, under a grammar for a vocabulary whose first 256 tokens
+    are the bytes."""
     matcher = compiled.matcher(stop_token_ids)
     return matcher.accept([*text]) == len(text) and matcher.is_accepting()

@@ -1,7 +1,7 @@
-"""JSON as text: whether one is valid under a schema, and other texts of the same value.
+"""JSON as text: whether a text is valid under a schema, and other texts of the same value.
 
-A grammar reads bytes, and a schema speaks of what they mean: names by characters, numbers by value, objects with each
-name once. So texts are judged here, not Python objects.
+A grammar reads bytes, while a schema describes values: names by characters, numbers by value, objects with each name
+once. So this judges texts, not Python objects.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["TextJudge", "writings"]
 _DRAFTS = {"draft2020-12": jsonschema.Draft202012Validator, "draft7": jsonschema.Draft7Validator}
 
 MAX_EXPONENT = 5_000
-"""Of a number that the judge reads: its value is exact, digit for digit."""
+"""Maximum exponent of a number that the judge reads, because it computes exact values."""
 
 
 class TextJudge:
-    """Whether a text is valid under one schema, in the draft that its ``$schema`` names, else `draft`. Formats are
-    annotations, as in the specification."""
+    """A judge of whether a text is valid under one schema, in the draft that its ``$schema`` names, else `draft`.
+    Formats are annotations, as in the specification."""
 
     def __init__(self, schema: Any, draft: str = "draft2020-12") -> None:
         exact, _ = with_python_patterns(read(json.dumps(schema)))
@@ -32,7 +32,7 @@ class TextJudge:
         self._validator = jsonschema.validators.validator_for(exact, default=default)(exact)
 
     def __call__(self, text: str) -> bool:
-        """Raises what `jsonschema` does where a reference leads out of the schema."""
+        """Return whether `text` is valid. Raises the error of `jsonschema` if a reference leads out of the schema."""
         try:
             value = read(text)
         except ValueError:
@@ -41,7 +41,7 @@ class TextJudge:
 
 
 def read(text: str) -> Any:
-    """The value of a JSON text. Raises `ValueError` if it is none, or has a name twice in one object."""
+    """Return the value of a JSON text. Raises `ValueError` if it is not JSON, or repeats a name in an object."""
     return json.loads(text, parse_float=_number, parse_constant=_no_constant, object_pairs_hook=_unique)
 
 
@@ -64,8 +64,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def writings(value: Any) -> Iterator[tuple[str, str]]:
-    """Texts of a value with what is unusual about each, the plain one first, each once. Those called `repeated` are
-    valid under no schema; all others mean the same."""
+    """Yield different texts of a value, each with the kind of its spelling, the plain one first. A text of the kind
+    `repeated` is valid under no schema; all others mean the same."""
     seen: set[str] = set()
     for kind, writer in _WRITERS:
         for text in writer.texts(value):
@@ -116,11 +116,11 @@ class _Writer:
         self._comma, self._colon, self._inside = comma, colon, inside
 
     def texts(self, value: Any) -> Iterator[str]:
-        """The texts of a value."""
+        """Yield the texts of a value."""
         yield self.text(value)
 
     def text(self, value: Any) -> str:
-        """Its one text."""
+        """Return the writer's plain text of a value."""
         match value:
             case str():
                 return self._string(value)
@@ -140,8 +140,8 @@ class _Writer:
 
 
 class _Repeating(_Writer):
-    """Writes one name twice, in one object or another: the first or the last of it, with the same value or one more
-    before or after, its second writing by `name`."""
+    """Writes one name of one object twice: the first or the last name, with the same value or another, before or after
+    the others, the second time by `name`."""
 
     def texts(self, value: Any) -> Iterator[str]:
         plain = _Writer()
@@ -180,7 +180,7 @@ def _times_ten(number: str) -> str:
 
 
 def _many_digits(number: str) -> str:
-    """More digits than 64 bits hold."""
+    """Return the same number with more digits than 64 bits can represent."""
     if "e" in number or "." in number or number.strip("-") == "0":
         return number
     return f"{number}{'0' * 25}e-25"

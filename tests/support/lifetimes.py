@@ -1,5 +1,5 @@
-"""One plugin of each kind that a host closes; each writes down when it is built, used and closed, and fails where it
-is told to."""
+"""One plugin of each kind that a host closes; each records when it is constructed, used and closed, and fails at the
+requested event."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ __all__ = ["guideway_device_backend", "guideway_grammar_strategy", "guideway_log
 
 
 def note(what: str, event: str) -> None:
-    """Append a line to the file that ``GWT_LIFETIME`` names, until the test is over; fail if this is among what
-    ``GWT_FAILS`` names."""
+    """Append a line to the file in ``GWT_LIFETIME``, if it is set; raise if ``GWT_FAILS`` contains this event."""
     with Path(os.environ.get("GWT_LIFETIME", os.devnull)).open("a", encoding="utf-8") as file:
         file.write(f"{what} {event}\n")
     if f"{what} {event}" in os.environ.get("GWT_FAILS", "").split(","):
@@ -25,7 +24,7 @@ def note(what: str, event: str) -> None:
 
 
 class Lived:
-    """Writes down its own life."""
+    """Records its own construction and end."""
 
     what: str
 

@@ -1,4 +1,4 @@
-"""What may become of the sequence in slot 0 of a runtime meanwhile: where it goes on, and in which slot."""
+"""Ways to move the sequence in slot 0 of a runtime; each returns its runtime and its slot."""
 
 from __future__ import annotations
 

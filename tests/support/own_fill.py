@@ -1,4 +1,4 @@
-"""A strategy with a `fill` of its own, which takes its own matchers alone, and a limited rollback."""
+"""A strategy with its own `fill`, which accepts only its own matchers, and with limited rollback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST = 2
 
 
 class Own(Matcher):
-    """Rolls back two tokens at most, of the last ones alone."""
+    """A matcher that rolls back at most the last two tokens."""
 
     def __init__(self, inner: Matcher) -> None:
         self.inner, self.undoable = inner, 0

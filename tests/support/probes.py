@@ -1,5 +1,5 @@
-"""Modifiers beyond the mask, each as short as the contract lets it be. They probe the contract: what cannot be
-written cleanly here means that the contract is wrong. All run on every device, for they use `Step.ops` alone.
+"""Modifiers beyond the mask, each as short as the contract allows. They test the contract: if one cannot be written
+cleanly here, the contract is wrong. All run on every device, because they use only `Step.ops`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from guideway.api import (
 
 
 class GreenListTransform(LogitTransform):
-    """Adds `delta` to half of the vocabulary, chosen by a keyed hash of the token before."""
+    """Adds `delta` to half of the vocabulary, chosen by a keyed hash of the previous token."""
 
     history_length = 1
 
@@ -64,7 +64,7 @@ class GreenList(LogitModifier[tuple[int, float]]):
 
 
 class GumbelSampler(Sampler):
-    """``argmax(log p + Gumbel noise)``: a draw from p, from noise that is a function of the position."""
+    """Computes ``argmax(log p + Gumbel noise)``: a draw from p, with noise that is a function of the position."""
 
     def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
         ops = step.ops
@@ -87,14 +87,14 @@ class Gumbel(LogitModifier[bool]):
 
 
 class GuidanceTransform(LogitTransform):
-    """``uncond + scale * (cond - uncond)`` on log-probabilities."""
+    """Computes ``uncond + scale * (cond - uncond)`` on log-probabilities."""
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         ops, rows = step.ops, payload.rows
         conditional = ops.log_softmax(ops.gather(logits, rows))
         unconditional = ops.log_softmax(ops.gather(logits, step.companion_rows[rows][:, 0]))
         guided = unconditional + payload.arrays["scale"][:, None] * (conditional - unconditional)
-        either = (conditional > -np.inf) * (unconditional > -np.inf)  # what a model itself forbids stays as it is
+        either = (conditional > -np.inf) * (unconditional > -np.inf)  # the model's own -inf stay
         return ops.where_rows(logits, rows, either, guided)
 
 
@@ -126,7 +126,7 @@ class Guidance(LogitModifier[float]):
 
 
 class AlignedTransform(LogitTransform):
-    """Adds the known corrections, and reports how much probability the grammar leaves here."""
+    """Adds the known corrections, and emits the probability of all tokens that the grammar allows."""
 
     emits: ClassVar = {"mass": ((), "float32")}
 
@@ -140,7 +140,7 @@ class AlignedTransform(LogitTransform):
 
 @dataclass(frozen=True)
 class NoOptions:
-    """The operator has none."""
+    """There are none."""
 
 
 @dataclass
@@ -150,8 +150,8 @@ class AlignedState:
 
 
 class Aligned(LogitModifier[AlignedState]):
-    """Grammar-aligned decoding (ASAp, Park et al., arXiv 2405.21047), cut down: each prefix remembers the probability
-    its grammatical continuations have, as the worker reported it, and later runs weigh the prefix by it."""
+    """Grammar-aligned decoding (ASAp, Park et al., arXiv 2405.21047), simplified: it stores for each prefix the
+    probability of its grammatical continuations, as reported by the worker, and later runs weight the prefix by it."""
 
     contract = "1.0"
     name, stage, transform = "aligned", Stage.PRE_WARP, AlignedTransform
@@ -182,7 +182,7 @@ class Aligned(LogitModifier[AlignedState]):
         return Payload(rows, {"ids": ids, "corrections": values})
 
     def corrections(self, state: AlignedState | None, drafts: list[int]) -> dict[int, float]:
-        """Log mass of each child of this prefix that was visited before."""
+        """Return the log mass of each child of this prefix that was visited before."""
         assert state is not None
         path = (*state.path, *drafts)
         return {p[-1]: float(np.log(m)) for p, m in state.known.items() if len(p) == len(path) + 1 and p[:-1] == path}
@@ -200,7 +200,7 @@ class Aligned(LogitModifier[AlignedState]):
 
 
 class LastWordTransform(LogitTransform):
-    """Whatever came before, one token is the likeliest."""
+    """Makes one token the likeliest, overriding earlier modifiers."""
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         logits = step.ops.where_rows(logits, payload.rows, True, 0.0)
@@ -208,12 +208,12 @@ class LastWordTransform(LogitTransform):
 
 
 class LastWord(LogitModifier[int]):
-    """Of two of one stage, the one that acts last decides which token is drawn."""
+    """A modifier that decides which token is drawn if it acts last; for tests of the order within a stage."""
 
     contract = "1.0"
     stage, transform = Stage.PRE_WARP, LastWordTransform
     heard: ClassVar[list[str]] = []
-    """Whose `accept` was called, in order."""
+    """The names of modifiers whose `accept` was called, in order."""
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> int | None:
         wanted = request.params.modifiers.get(self.name)
@@ -244,5 +244,5 @@ class LastWordB(LastWord):
 
 @hookimpl
 def guideway_logit_modifier(name: str) -> type[LogitModifier[Any]]:
-    """The probes as components, for tests that install them."""
+    """Return the probes as components, for tests that install them."""
     return {cls.name: cls for cls in (GreenList, Gumbel, Guidance, Aligned, LastWordA, LastWordB)}[name]

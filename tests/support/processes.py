@@ -1,4 +1,4 @@
-"""What Linux says of processes: who descends from whom, and which are grammar hosts."""
+"""Linux processes: their parents, memory and CPU time, and which are grammar hosts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def fields(pid: int) -> list[str]:
-    """Of ``/proc/PID/stat``, those after the name: the first is the state, the second the parent. Empty for what is
+    """Return the fields of ``/proc/PID/stat`` after the name: first the state, then the parent. Empty if the process is
     gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -37,23 +37,23 @@ def fields(pid: int) -> list[str]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there, and more than something that nobody has asked about since it ended."""
+    """Return whether a process exists and is not a zombie."""
     return bool(found := fields(pid)) and found[0] != "Z"
 
 
 def living() -> Iterator[int]:
-    """All processes that are alive."""
+    """Yield all living processes."""
     numbers = (int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit())
     return (pid for pid in numbers if is_alive(pid))
 
 
 def children(*parents: int) -> set[int]:
-    """The living children of these processes."""
+    """Return the living children of these processes."""
     return {pid for pid in living() if (found := fields(pid)) and int(found[1]) in parents}
 
 
 def owner_of_host(pid: int) -> int | None:
-    """Which process a grammar host, its zygote or nursery works for; None for any other process."""
+    """Return the process that a grammar host, its zygote or nursery works for; None for any other process."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -62,12 +62,12 @@ def owner_of_host(pid: int) -> int | None:
 
 
 def hosts_of(*owners: int) -> set[int]:
-    """The grammar hosts of these processes, with zygotes and nurseries."""
+    """Return the grammar hosts of these processes, with zygotes and nurseries."""
     return {pid for pid in living() if owner_of_host(pid) in owners}
 
 
 def tree(pid: int) -> set[int]:
-    """A process, all that descend from it, and the grammar hosts of all of them."""
+    """Return a process, all its descendants, and the grammar hosts of all of them."""
     found, new = {pid}, {pid}
     while new:
         new = (children(*new) | hosts_of(*new)) - found
@@ -76,7 +76,7 @@ def tree(pid: int) -> set[int]:
 
 
 def role_of(pid: int) -> str:
-    """The name that lists of processes show; empty for what is gone."""
+    """Return the name in lists of processes; empty if the process is gone."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
     except OSError:
@@ -84,7 +84,7 @@ def role_of(pid: int) -> str:
 
 
 def memory_of(pid: int) -> tuple[int, int]:
-    """Resident bytes of a process, what it shares divided among all who share it; and those that are its own."""
+    """Return the resident bytes of a process, with shared memory divided among its processes, and its private bytes."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     except OSError:
@@ -94,24 +94,24 @@ def memory_of(pid: int) -> tuple[int, int]:
 
 
 def resident_bytes(pids: set[int]) -> int:
-    """Of these processes, what they share counted once."""
+    """Return the resident bytes of these processes, counting shared memory once."""
     return sum(memory_of(pid)[0] for pid in pids)
 
 
 def seconds_of_tree() -> float:
-    """Seconds of a processor of this process, and of all that is in its `tree` and lives, with children that ended."""
+    """Return the CPU seconds of this process and of the living rest of its `tree`, including ended children."""
     ended = os.times()
     own = time.process_time() + ended.children_user + ended.children_system
     return own + seconds_of(tree(os.getpid()) - {os.getpid()})
 
 
 def seconds_of(pids: Iterable[int]) -> float:
-    """Seconds of a processor of these processes, as far as they live, with children that ended."""
+    """Return the CPU seconds of these processes, if they live, including ended children."""
     return sum(sum(map(int, fields(pid)[11:15])) for pid in pids) / TICKS
 
 
 def until(happened: Callable[[], bool]) -> None:
-    """Wait for something that another process or thread does. Raises TimeoutError after a minute."""
+    """Wait for an effect of another process or thread. Raises TimeoutError after a minute."""
     deadline = time.monotonic() + 60
     while not happened():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Which parameters of a test are for every day, and which for the slow stage."""
+"""The choice of a test's parameters for every day and for the slow stage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def everyday(values: Iterable[Any], *chosen: Any) -> list[Any]:
-    """`values` as parameters of a test, of which all but `chosen` are marked ``slow``. A tuple is several."""
+    """Return `values` as parameters of a test, marking all but `chosen` as ``slow``. A tuple is several parameters."""
     found = list(values)
     assert all(value in found for value in chosen), f"{chosen} are not among {found}"
     several = [value if isinstance(value, tuple) else (value,) for value in found]

@@ -17,7 +17,7 @@ class Terminal:
     def __init__(self, master: int, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self.shown = b""
-        """The bytes that were read so far."""
+        """All bytes read."""
         self._master = master
 
     def read_until(self, wanted: bytes) -> None:
@@ -42,8 +42,8 @@ def at_terminal(
     environment: Mapping[str, str] | None = None,
     stdout: int | None = None,
 ) -> Iterator[Terminal]:
-    """Start a command whose input, output and errors are a terminal of so many columns, in a session of its own; its
-    output goes to another descriptor if one is given. Wait for its end on leaving."""
+    """Start a command in its own session, with a terminal of `columns` columns as its input, output and errors; its
+    output goes to `stdout` if given. Wait for its end on leaving."""
     master, slave = os.openpty()
     termios.tcsetwinsize(slave, (40, columns))
     variables = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
@@ -66,7 +66,7 @@ def at_terminal(
 def shown_at_terminal(
     command: Sequence[str | bytes], *, columns: int = 80, environment: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """The exit status of a command, and what the terminal it ran at was sent, with plain line feeds."""
+    """Return a command's exit status and everything sent to its terminal, with plain line feeds."""
     with at_terminal(command, columns=columns, environment=environment) as terminal:
         shown = terminal.read_all()
     return terminal.process.returncode, shown.decode().replace("\r\n", "\n")

@@ -6,7 +6,7 @@ from guideway.api import Vocabulary
 
 
 def tiny(*, width: int = 0) -> Vocabulary:
-    """Printable ASCII, a few longer tokens that cross JSON's borders, and a stop token (the last id)."""
+    """Return printable ASCII, a few longer tokens across JSON's borders, and a stop token (the last id)."""
     tokens = [bytes([byte]) for byte in range(32, 127)]
     tokens += [b'{"', b'":', b'","', b'"}', b'": ', b"true", b"false", b"null", b"ab", b"abc", b"10", b"\n", b""]
     stop = len(tokens) - 1
@@ -16,7 +16,7 @@ def tiny(*, width: int = 0) -> Vocabulary:
 
 
 def encode(vocabulary: Vocabulary, text: bytes) -> list[int]:
-    """Greedy longest match, for vocabularies without an encoder."""
+    """Encode by the greedy longest match, for vocabularies without an encoder."""
     by_length = sorted(range(len(vocabulary)), key=lambda i: -len(vocabulary.tokens[i]))
     ids = []
     while text:

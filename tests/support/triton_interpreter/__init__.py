@@ -1,7 +1,7 @@
-"""A Triton backend named ``cpu`` that compiles nothing, with which vLLM's V2 model runner runs where there is no GPU.
+"""A Triton backend named ``cpu`` that compiles nothing, to run vLLM's V2 model runner without a GPU.
 
-vLLM asks for such a backend, and no index has one. Every kernel then runs in Triton's own interpreter, which is slow
-and computes the same. `use` prepares this process and those it starts; it comes before anything imports Triton.
+vLLM needs such a backend, and no package index has one. Every kernel runs in Triton's own interpreter, which is slow
+but computes the same. `use` prepares this process and its children; call it before anything imports Triton.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[3]
 
 
 def use(folder: Path) -> None:
-    """Have vLLM take its V2 model runner: the backend as an installed distribution in `folder`, which is on the path of
-    this process and of those it starts."""
+    """Make vLLM use its V2 model runner: install the backend in `folder`, and put that on the path of this process and
+    of its children."""
     before = filter(None, [os.environ.get("PYTHONPATH")])
     os.environ |= installed(folder)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), str(ROOT), *before])
@@ -29,15 +29,15 @@ def use(folder: Path) -> None:
 
 
 def installed(folder: Path) -> dict[str, str]:
-    """Install the backend in `folder`; the environment of a process that takes it, and has `folder` and `ROOT` on its
-    path."""
+    """Install the backend in `folder`. Return environment variables for a process that uses it; such a process needs
+    `folder` and `ROOT` on its path."""
     install(folder, "triton-interpreter", {"cpu": __name__}, group="triton.backends")
     install(folder, "triton-repairs", {"triton_interpreter": f"{__name__}:repair"}, group="vllm.general_plugins")
     return {"TRITON_INTERPRET": "1", "TRITON_DEFAULT_BACKEND": "cpu", "VLLM_USE_V2_MODEL_RUNNER": "1"}
 
 
 def repair() -> None:
-    """Change what Triton 3.9 and vLLM's CPU platform keep from running here. vLLM calls this in each process."""
+    """Patch the parts of Triton 3.9 and vLLM's CPU platform that would fail here. vLLM calls this in each process."""
     import vllm.v1.sample.ops.topk_topp_sampler as sampler
     from triton.runtime.interpreter import InterpreterBuilder
     from vllm.platforms.cpu import CpuPlatform
@@ -55,7 +55,7 @@ def _wrap(holder: Any, name: str, around: Callable[[Callable[..., Any]], Any]) -
 
 
 def _with_asynchronous_scheduling(check_and_update_config: Callable[..., Any]) -> Any:
-    """The platform switches it off, because V1 has it on a GPU only."""
+    """Keep asynchronous scheduling, which the platform turns off because V1 supports it only on a GPU."""
 
     @wraps(check_and_update_config)
     def wrapped(vllm_config: Any) -> None:
@@ -68,7 +68,7 @@ def _with_asynchronous_scheduling(check_and_update_config: Callable[..., Any]) -
 
 
 def _with_bool_mask(method: Callable[..., Any], place: int) -> Callable[..., Any]:
-    """The kernel for bitmasks has masks of integers, as compiled Triton takes them."""
+    """Convert masks to bool: the kernel for bitmasks has integer masks, as compiled Triton accepts them."""
 
     @wraps(method)
     def wrapped(self: Any, *args: Any) -> Any:

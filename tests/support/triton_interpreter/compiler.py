@@ -1,4 +1,4 @@
-"""What Triton asks of a compiler; it is never asked to compile."""
+"""The compiler interface of Triton; nothing is ever compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Triton and vLLM ask of a driver when no kernel is ever launched on a device."""
+"""The driver interface of Triton and vLLM, for kernels that are never launched on a device."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ MASS = 'step.emit("mass", (probability * step.bitmask(rows)).sum(axis=1))'
 CHILDREN = (
     "return {p[-1]: float(np.log(m)) for p, m in state.known.items() if len(p) == len(path) + 1 and p[:-1] == path}"
 )
-EITHER = "either = (conditional > -np.inf) * (unconditional > -np.inf)  # what a model itself forbids stays as it is"
+EITHER = "either = (conditional > -np.inf) * (unconditional > -np.inf)  # the model's own -inf stay"
 
 
 def _one_by_one(
