@@ -1,11 +1,11 @@
-"""What hostile constraints do to others: every constraint of the abuse corpus, to each strategy, in guideway's engine.
+"""Effects of hostile constraints on other requests: the whole abuse corpus, to each strategy, in guideway's engine.
 
-Each goes with four neighbors: one without a constraint, one with a regex and one with a schema, all with seeds, and one
-with a schema that nobody has sent before. Told are: what became of the hostile ones; whether a neighbor's tokens were
-other than alone, or its request failed; how long the new schemas took, from being sent to their last token, against a
-quiet run; memory of the process tree and hosts; and whether anything is left at the end.
+Each hostile request has four neighbors: one without a constraint, one with a regex and one with a schema, all with
+seeds, and one with a new schema. The report has the outcomes of the hostile requests; neighbors that failed or had
+other tokens than alone; the seconds of requests with new schemas, compared with a quiet run; the memory of the process
+tree, and its hosts; and resources that remain at the end.
 
-Without ``--tenants`` all requests are anonymous; with it the hostile ones come from a tenant of their own.
+Without ``--tenants`` all requests are anonymous; with it the hostile ones have a tenant of their own.
 
     python tests/benchmarks/abuse.py --corpora FOLDER [--at-once 4] [--tenants] [--only STRATEGY] [--write]
 """
@@ -49,12 +49,12 @@ NEIGHBORS = [
 ]
 PROMPT = "Anna Berg is 34 years old."
 NUM_QUIET = 150
-"""Rounds of the neighbors by themselves."""
+"""Rounds with neighbors only."""
 _numbers = itertools.count()
 
 
 def new_schema() -> SamplingParams:
-    """A harmless constraint that nobody has sent before."""
+    """Return a harmless constraint that was never sent before."""
     number = next(_numbers)
     schema = {"enum": [f"red {number}", f"green {number}"]}
     return SamplingParams(max_tokens=24, constraint=JsonSchema(schema))
@@ -62,16 +62,16 @@ def new_schema() -> SamplingParams:
 
 @dataclass
 class Found:
-    """What was seen."""
+    """The observations of a run."""
 
     outcomes: dict[str, Counter[str]] = field(default_factory=dict)
-    """Of hostile constraints, by strategy."""
+    """Outcomes of hostile constraints, by strategy."""
     seconds: list[float] = field(default_factory=list)
-    """That hostile ones took."""
+    """Seconds of hostile requests."""
     moved: list[str] = field(default_factory=list)
-    """Whose neighbors had other tokens, or failed."""
+    """Hostile constraints whose neighbors failed or had other tokens."""
     fresh: list[float] = field(default_factory=list)
-    """Seconds of new schemas."""
+    """Seconds of requests with new schemas."""
     most_bytes: int = 0
     most_hosts: int = 0
 

@@ -1,16 +1,16 @@
-"""This checkout against another one of the same repository: CPU time of the same work, in interleaved pairs.
+"""This checkout against another checkout of the repository: CPU time of the same work, in interleaved pairs.
 
     python tests/benchmarks/against_commit.py --other FOLDER WORKLOAD [WORKLOAD ...] [--pairs 15] [--write NAME]
 
-FOLDER is a checkout with virtual environments of its own (`make setup`, for the workload ``vllm`` also `make
-setup-vllm`). Each side is a process of its own, kept for the whole run, in which the checkout's own package and
-benchmark helpers are imported; the two take turns, and who begins alternates. A workload's figure is the CPU time of
-the process tree for one round. The table has the median of the other's time over this one's, pair by pair (above 1:
-this one is faster), and its 96.5 % confidence interval for 15 pairs, by order statistics (the 4th and 12th of 15; for
-other numbers of pairs the ranks are those of the binomial distribution at 95 %).
+FOLDER is a checkout with its own virtual environments (`make setup`, for the workload ``vllm`` also `make setup-vllm`).
+Each side is a process that lives for the whole run, and imports the package and the benchmark helpers of its checkout.
+The two take turns, alternating the first. A workload's figure is the CPU time of the process tree for one round. The
+table has the median of the other's time over this one's, pair by pair (above 1: this one is faster), and its 96.5 %
+confidence interval for 15 pairs, by order statistics (the 4th and 12th of 15; for other numbers of pairs, the ranks of
+the binomial distribution at 95 %).
 
 Workloads: ``admit`` (new schemas from text to a strategy's compiled grammar, and known ones), ``runtime`` (prepare and
-accept at 64 rows, nothing of a grammar library or model), ``engine`` (64 constrained sequences of the demo model),
+accept for 64 rows, without a grammar library or a model), ``engine`` (64 constrained sequences of the demo model),
 ``vllm`` (64 constrained requests inside vLLM, in process).
 """
 
@@ -49,7 +49,7 @@ PROPERTIES = {
 
 
 def schema(number: int = 0) -> dict[str, Any]:
-    """A schema of its own for each number."""
+    """Return a different schema for each number."""
     properties = {**PROPERTIES, f"field_{number}": {"type": "integer"}} if number else PROPERTIES
     item = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
     return {"type": "array", "items": item, "minItems": 4}
@@ -107,10 +107,10 @@ def runtime() -> Callable[[], None]:
 def engine() -> Callable[[], None]:
     from guideway import Engine, EngineConfig, JsonSchema, SamplingParams
 
-    # all of it in this process, whose time is taken; before there was a choice it was so, too
+    # all in this process, whose time is measured; older commits have no other way
     options = {"grammar_host": "inline"} if hasattr(EngineConfig, "grammar_host") else {}
     running = Engine(EngineConfig(model="demo", grammar=("llguidance",), max_num_seqs=64, **options))
-    # cut at the limit, as before outputs were closed there
+    # cut at the limit, as in commits that do not close outputs
     as_before = {"close": False} if "close" in SamplingParams.__dataclass_fields__ else {}
     params = SamplingParams(max_tokens=64, constraint=JsonSchema(schema()), **as_before)
     prompts = [f"Person {i}: name, age, e-mail." for i in range(64)]
@@ -197,7 +197,7 @@ def commit(folder: Path) -> str:
 def row(workload: str, other: Path, num_pairs: int) -> str:
     sides = {"this": Child(workload, HERE.parents[1]), "other": Child(workload, other)}
     for child in sides.values():
-        child.ask()  # whatever is made at the first use
+        child.ask()  # warms up
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for i in range(num_pairs):
         for name in list(sides)[:: -1 if i % 2 else 1]:
@@ -214,7 +214,7 @@ def row(workload: str, other: Path, num_pairs: int) -> str:
 
 
 def lower_rank(n: int) -> int:
-    """The index of the lower end of the median's interval among `n` sorted values: at most 2.5 % lie below it."""
+    """Return the index of the lower end of the median's interval in `n` sorted values: at most 2.5 % are below it."""
     below, k = 0.0, 0
     while below + math.comb(n, k) / 2**n <= 0.025:
         below += math.comb(n, k) / 2**n
@@ -223,7 +223,7 @@ def lower_rank(n: int) -> int:
 
 
 class Child:
-    """One side."""
+    """The process of one side."""
 
     def __init__(self, workload: str, checkout: Path) -> None:
         python = checkout / (".venv-vllm" if workload == "vllm" else ".venv") / "bin" / "python"
@@ -249,8 +249,8 @@ class Child:
 
 
 def serve(workload: str) -> None:
-    """What a child does: a round for each line of its input."""
-    sys.path.remove(str(HERE))  # the helpers are those of the checkout, which PYTHONPATH names
+    """Run in a child: one round for each line of input."""
+    sys.path.remove(str(HERE))  # use the helpers of the checkout, which is in PYTHONPATH
     work = WORKLOADS[workload]()
     for _ in sys.stdin:
         start = cpu()
@@ -260,7 +260,7 @@ def serve(workload: str) -> None:
 
 
 def cpu() -> float:
-    """CPU seconds of this process and of its children that have ended."""
+    """Return the CPU seconds of this process and of its children that have ended."""
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 

@@ -1,9 +1,8 @@
-"""How long a running stream waits while requests that are slow to admit arrive: `AsyncEngine`, one neighbor.
+"""The gaps in a running stream while requests that are slow to admit arrive: `AsyncEngine`, one neighbor.
 
-The requests of a loud run (`gaps.py`) are all refused at the end of their admission, so that they take no part in any
-step:
+The requests of a loud run (`gaps.py`) are all refused at the end of their admission, so that they take part in no step:
 
-* texts: 128 kB each, which can never fit, and texts of just too many tokens, which are tokenized;
+* texts: 128 kB each, which can never fit, and texts with slightly too many tokens, which are tokenized;
 * validators: one that waits 0.5 s before it refuses;
 * supports: one that waits 0.5 s before it refuses;
 * compile: a modifier's, which waits 0.5 s before it refuses.
@@ -40,7 +39,7 @@ NUM_TOKENS = 900
 
 
 def loads(max_bytes: int) -> dict[str, Callable[[int], dict[str, Any]]]:
-    """By kind what the i-th request of all is."""
+    """Return, by kind, a function that returns the i-th request."""
     return {
         "texts": lambda i: {"prompt": "word " * (128_000 // 5) if i % 2 else " a b" * (max_bytes // 4)},
         "validators": lambda _: {"prompt": "x", "tenant": "slow"},
@@ -55,7 +54,7 @@ async def gaps(
     num_requests: int,
     watching: AbstractContextManager[Any],
 ) -> list[float]:
-    """Milliseconds between two tokens of the neighbor; the requests arrive evenly among its first tokens."""
+    """Return the milliseconds between tokens of the neighbor; the requests arrive evenly among its first tokens."""
     arriving: list[asyncio.Future[Any]] = []
     found: list[float] = []
     every = NUM_TOKENS * 2 // 3 // num_requests or 1
@@ -86,7 +85,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> list[str]:
     }
     async with AsyncEngine("demo", **config) as engine:
         max_bytes = engine._engine._prompts._max_bytes or 0
-        numbers = itertools.count()  # that a strategy takes a constraint is remembered
+        numbers = itertools.count()  # new numbers, because a strategy's answers about constraints are cached
         await gaps(engine, None, 1, nullcontext())
         for kind, load in loads(max_bytes).items():
             if options.only not in kind:

@@ -1,10 +1,11 @@
-"""Applying a bitmask to logits on the CPU: the torch built-in beside xgrammar's kernel, unpacking and a bare fill.
+"""Applying a bitmask to logits on the CPU: the torch device, xgrammar's kernel, unpacking and a bare fill.
 
     python tests/benchmarks/bench_apply_mask.py [--corpora FOLDER] [--rounds 21] [--write]
 
-All four do the same rows in turns, in changing order; microseconds of CPU time for the whole batch, medians. Masks are
-made up, with 20 tokens allowed or 100 refused; with the folder of ``jsonschemabench_sample.jsonl`` also real ones,
-which llguidance fills on the way through valid instances (for the larger vocabulary their words are repeated).
+All four process the same rows in turns, in changing order; figures are medians of microseconds of CPU time for the
+whole batch. Masks are synthetic, with 20 tokens allowed or 100 refused; given the folder of
+``jsonschemabench_sample.jsonl``, also real ones, which llguidance fills along valid instances (for the larger
+vocabulary their words are repeated).
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def made_up(width: int, batch: int, num: int, *, allowed: bool) -> bits.Bitmask:
 
 
 def real_masks(folder: Path) -> bits.Bitmask:
-    """Masks at random places of valid instances, in random order."""
+    """Return masks at random places of valid instances, in random order."""
     path = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
     vocabulary = build_vocabulary(Tekkenizer.from_file(path))
     strategy, rng = Strategy(vocabulary, {}), np.random.default_rng(0)
@@ -86,7 +87,7 @@ def real_masks(folder: Path) -> bits.Bitmask:
 
 
 def measure(bitmask: bits.Bitmask, width: int, dtype: torch.dtype, rounds: int) -> list[float]:
-    """Microseconds of each way."""
+    """Return the median microseconds of each way."""
     words, rows = torch.from_numpy(bitmask), torch.arange(len(bitmask), dtype=torch.int32)
     logits = torch.zeros(len(bitmask), width, dtype=dtype)
     samples: dict[str, list[float]] = {way: [] for way in WAYS}

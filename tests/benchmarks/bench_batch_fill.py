@@ -1,11 +1,10 @@
-"""Whether the libraries' own batch fills beat the default loop of `GrammarStrategy.fill`.
+"""Whether the libraries' own batch fills are faster than the default loop of `GrammarStrategy.fill`.
 
-Sequences stand at different places of a JSON document, on a vocabulary of 131072 tokens (tekken). At every step all
+Sequences are at different places of a JSON document, with a vocabulary of 131072 tokens (tekken). At every step all
 masks are filled by the default loop over guideway's matchers and, for others in the same states, by the library's batch
-call, in changing order; then every sequence moves one token on, untimed. Each has matchers of its own, because
-llguidance remembers the mask of a state. The library's figure is for the call alone: what an override would have to do
-beside it (dead ends, stop tokens, errors by job) is left out, so it is the most there is to gain. CPU time is that of
-all threads.
+call, in changing order; then every sequence advances one token, untimed. Each way has its own matchers, because
+llguidance caches the mask of a state. The library's figure is for the call alone, without the other work of an override
+(dead ends, stop tokens, errors by job), so it is an upper bound of the gain. CPU time includes all threads.
 
     python tests/benchmarks/bench_batch_fill.py [--write]
 """
@@ -53,7 +52,7 @@ def _schema(tag: dict[str, Any]) -> JsonSchema:
 
 
 SCHEMAS = {"plain": _schema({"type": "string"}), "maxLength": _schema({"type": "string", "maxLength": 20})}
-"""Masks inside a string with a length are dear for both libraries."""
+"""Masks inside a string with a length are expensive for both libraries."""
 DOCUMENT = {
     "name": "A guideway keeps a vehicle on its path",
     "kind": "beta",
@@ -66,7 +65,7 @@ Fill = Callable[[], None]
 
 
 def llguidance_fill(matchers: list[Any], bitmask: Bitmask, threads: int) -> Fill:
-    """llguidance's batch call over the states of guideway's matchers."""
+    """Return llguidance's batch call over the states of guideway's matchers."""
     executor = LLExecutor(threads)
 
     def fill() -> None:
@@ -77,7 +76,7 @@ def llguidance_fill(matchers: list[Any], bitmask: Bitmask, threads: int) -> Fill
 
 
 def xgrammar_fill(matchers: list[Any], bitmask: Bitmask, threads: int) -> Fill:
-    """xgrammar's batch call over the states of guideway's matchers."""
+    """Return xgrammar's batch call over the states of guideway's matchers."""
     batch = xgr.BatchGrammarMatcher(max_threads=threads)
 
     def fill() -> None:
@@ -87,7 +86,7 @@ def xgrammar_fill(matchers: list[Any], bitmask: Bitmask, threads: int) -> Fill:
 
 
 def loop_fill(strategy: GrammarStrategy, matchers: list[Any], bitmask: Bitmask) -> Fill:
-    """The default loop."""
+    """Return the default loop."""
     jobs = [FillJob(matcher, (), row) for row, matcher in enumerate(matchers)]
 
     def fill() -> None:
@@ -100,7 +99,7 @@ def loop_fill(strategy: GrammarStrategy, matchers: list[Any], bitmask: Bitmask) 
 def measure(
     strategy: GrammarStrategy, make: Any, schema: JsonSchema, batch: int, rounds: int
 ) -> dict[str, list[tuple[float, float]]]:
-    """CPU and wall microseconds of each fill at every step, by variant."""
+    """Return the CPU and wall microseconds of each fill at every step, by variant."""
     text = json.dumps(DOCUMENT, separators=(",", ":")).encode()
     token_ids = strategy.vocabulary.encode(text)
     assert token_ids is not None
@@ -123,11 +122,11 @@ def measure(
     names = list(variants)
     for step in range((1 + rounds) * len(token_ids)):
         for name in names[step % len(names) :] + names[: step % len(names)]:
-            time.sleep(0.0005)  # threads of the last call that still wait for work would count
+            time.sleep(0.0005)  # lets threads of the last call, which still wait for work, stop using CPU time
             wall, cpu = time.perf_counter(), time.process_time()
             variants[name]()
             spent = ((time.process_time() - cpu) * 1e6, (time.perf_counter() - wall) * 1e6)
-            if step >= len(token_ids):  # the first time through warms the library's caches
+            if step >= len(token_ids):  # the first pass warms the library's caches
                 samples[name].append(spent)
         for i, place in enumerate(places):
             places[i] = (place + 1) % len(token_ids)

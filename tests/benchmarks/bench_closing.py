@@ -1,7 +1,7 @@
-"""What closing costs a step in which no sequence is near the end of its budget: its own code, beside all of the step.
+"""The cost of closing in steps where no sequence is near the end of its budget, compared with the whole step.
 
-The pinned model (see `pinned_model.py`) decodes under schemas that go on for long, strategies inline, so that all is
-one thread's processor time.
+The pinned model (see `pinned_model.py`) decodes under schemas with long outputs, and strategies are inline, so all CPU
+time is spent in one thread.
 
     python tests/benchmarks/bench_closing.py [--steps 48] [--rounds 5] [--models FOLDER] [--write]
 """
@@ -24,7 +24,7 @@ from pinned_model import add_argument, pinned_model
 RESULTS = Path(__file__).parent / "results" / "closing_far.md"
 CLOSING = "closing"
 MAX_TOKENS = 3000
-"""So many that the end is far in every step measured."""
+"""Large enough that the end is far in every measured step."""
 RECORD = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "tags": {"type": "array", "items": {"type": "string"}}},
@@ -33,11 +33,11 @@ RECORD = {
 }
 SCHEMA = {"type": "array", "items": RECORD, "minItems": 20}
 AT_MOST = 0.01
-"""Closing's share of a step's processor time."""
+"""Maximum share of closing in the CPU time of a step."""
 
 
 def measure(engine: Engine, parts: Parts, batch_size: int, num_steps: int) -> tuple[float, float]:
-    """Milliseconds of closing and of the whole step."""
+    """Return the milliseconds of closing and of the whole step."""
     params = SamplingParams(max_tokens=MAX_TOKENS, temperature=1.0, constraint=JsonSchema(SCHEMA))
     requests = (([1, 5 + number % 1000], params) for number in itertools.count())
     steps, results = decode_steps(engine, parts, requests, batch_size=batch_size, num_steps=num_steps)

@@ -1,12 +1,12 @@
-"""What constraints cost: decoding under JSON schemas beside decoding freely, same model, same batch, one thread.
+"""The cost of constraints: decoding under JSON schemas compared with free decoding; same model, same batch, one thread.
 
     python tests/benchmarks/bench_constrained.py --corpora FOLDER [--device cpu] [--models FOLDER] [--write]
 
-The pinned model (see `pinned_model.py`) decodes a batch of 32, every sequence under a schema of its own, taken from
+The pinned model (see `pinned_model.py`) decodes a batch of 32, every sequence under its own schema, taken from
 ``jsonschemabench_sample.jsonl`` in FOLDER. A sequence that ends is replaced by the next, so the batch stays full. The
-free sequences have the same prompts and end after as many tokens as the constrained ones did, so both compute the same
-positions step by step; only steps in which every sequence decodes one token count, and compiling is reported apart.
-Both take turns over the same requests. CPU time of the one thread that runs the engine; the parts are exclusive.
+free sequences have the same prompts and as many tokens as the constrained ones had, so both compute the same positions
+step by step. Only steps in which every sequence decodes one token count, and compiling is reported separately. Both
+process the same requests in turns. Times are CPU times of the engine's only thread; the parts do not overlap.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ RESULTS = Path(__file__).parent / "results"
 STRATEGY = "llguidance"
 BATCH_SIZE, PROMPT_LENGTH, MAX_TOKENS = 32, 32, 256
 LIMITS = {"torch": 0.85, "cpu": 0.95}
-"""By device backend: the ratio asked for."""
+"""Required ratios, by device backend."""
 FILL, ACCEPT, APPLY = "mask: fill", "mask: accept", "mask: apply"
 PARTS = (FORWARD, FILL, APPLY, ACCEPT, PIPELINE, RUNTIME, SCHEDULER)
 TEMPERATURES = {"float32": (0.0, 1.0), "bfloat16": (0.0,)}
-"""What is measured, by type of the weights."""
+"""Measured temperatures, by dtype of the weights."""
 
 
 class Subject:
-    """An engine of which the same requests are asked again and again, with their constraints and without."""
+    """An engine with requests that are repeated, with and without constraints."""
 
     def __init__(self, model: Path, dtype: str, device: str) -> None:
         self.limit = LIMITS[device]
@@ -69,7 +69,7 @@ class Subject:
         self.prompts: list[list[int]] = []
 
     def compile(self, schemas: list[Any]) -> float:
-        """Keep the schemas that are served; CPU milliseconds of compiling each of them."""
+        """Keep the schemas that are served; return the CPU milliseconds of compiling each of them."""
         draw = np.random.default_rng(0)
         start = time.process_time()
         for schema in schemas:
@@ -85,19 +85,19 @@ class Subject:
 
 @dataclass
 class Comparison:
-    """What the steps of a subject cost, by part, at one temperature."""
+    """The costs of a subject's steps, by part, at one temperature."""
 
     subject: Subject
     temperature: float
     lengths: list[int] = field(default_factory=list)
-    """How many tokens each request had under its constraint."""
+    """Number of tokens of each request under its constraint."""
     allowed: list[int] = field(default_factory=list)
-    """How many tokens each mask allowed."""
+    """Number of tokens that each mask allowed."""
     rounds: list[tuple[dict[str, float], dict[str, float]]] = field(default_factory=list)
     """Milliseconds by part, free and constrained."""
 
     def run(self, num_rounds: int, num_steps: int) -> None:
-        self._constrained(num_steps)  # says how long the others are to be
+        self._constrained(num_steps)  # determines the lengths of the free ones
         self._free(num_steps)
         self.allowed.clear()
         for i in range(num_rounds):
@@ -151,15 +151,15 @@ class Comparison:
         self.allowed += np.unpackbits(masks.view(np.uint8), axis=1).sum(axis=1, dtype=np.int64).tolist()
 
     def ratio(self) -> float:
-        """Constrained over free throughput, the median of the rounds."""
+        """Return the ratio of constrained to free throughput, the median of the rounds."""
         return statistics.median(free[TOTAL] / constrained[TOTAL] for free, constrained in self.rounds)
 
     def column(self, which: int) -> list[str]:
-        """Medians over the rounds: the step, and each of its parts."""
+        """Return medians over the rounds: of the step, and of each of its parts."""
         return [f"{statistics.median(r[which].get(part, 0.0) for r in self.rounds):.2f}" for part in (TOTAL, *PARTS)]
 
     def masks(self) -> str:
-        """What the masks were like."""
+        """Describe the masks."""
         few, many = (
             100 * sum(test) / len(test) for test in ([n < 1000 for n in self.allowed], [n > 1e5 for n in self.allowed])
         )
@@ -167,7 +167,7 @@ class Comparison:
 
 
 def measure(subject: Subject, dtype: str, schemas: list[Any], num_rounds: int, num_steps: int) -> Iterator[str]:
-    """The tables of one type of weights."""
+    """Yield the tables of one dtype of weights."""
     milliseconds_each = subject.compile(schemas)
     for temperature in TEMPERATURES[dtype]:
         comparison = Comparison(subject, temperature)

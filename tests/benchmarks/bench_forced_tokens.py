@@ -1,14 +1,14 @@
-"""What forced tokens bring: the demo model under a schema of compact JSON, beside the same run without them, and beside
-decoding as many tokens freely.
+"""The gain of forced tokens: the demo model under a schema of compact JSON, compared with the same run without them,
+and with free decoding of as many tokens.
 
     python tests/benchmarks/bench_forced_tokens.py [--batch 1 16] [--pairs 15] [--strategy llguidance]
         [--mode exact canonical] [--write]
     python tests/benchmarks/bench_forced_tokens.py --corpora FOLDER [--write]
 
-CPU time of the process tree, each request admitted, compiled (its grammar is cached) and decoded; runs take turns, and
-each ratio is the median over the pairs. The forced share is that of the tokens that had no forward pass of their own.
-With ``--corpora`` the share in ``jsonschemabench_sample.jsonl`` of FOLDER instead, by data set, under the tekken
-tokenizer: of each valid instance's own compact text, how many of its tokens are forced, with the grammar compact, too.
+CPU time of the process tree for each request admitted, compiled (its grammar is cached) and decoded; runs take turns,
+and each ratio is the median over the pairs. The forced share is the share of tokens without a forward pass of their
+own. With ``--corpora`` this measures instead the share in ``jsonschemabench_sample.jsonl`` of FOLDER, by data set, with
+the tekken tokenizer: how many tokens of each valid instance's compact text are forced, under a compact grammar.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ SCHEMA = {
 CONSTRAINT = JsonSchema(SCHEMA, whitespace="compact")
 PEOPLE = (("Zoe Garcia", "Bonn"), ("Liam Morris", "Oslo"), ("Emma Weber", "Lyon"), ("Noah Rossi", "Porto"))
 NUM_REQUESTS = {1: 12, 16: 48}
-"""In one run, by batch."""
+"""Requests of one run, by batch size."""
 ASKED = {1: (0.9, 1.2), 16: (1.10, 1.0)}
-"""By batch: for batch 1 the part of 1 / (1 - share), else the speed over the run without; constrained over free."""
+"""Requirements by batch size: for 1 the part of 1 / (1 - share), else the speed over the run without; and constrained
+over free."""
 
 
 def prompts(number: int) -> list[list[dict[str, str]]]:
@@ -71,17 +72,17 @@ def prompts(number: int) -> list[list[dict[str, str]]]:
 
 @dataclass
 class Run:
-    """Of all requests once."""
+    """All requests, once."""
 
     cpu: float
     num_tokens: int
     num_passes: int
-    """In how many forward passes each sequence had a part, summed."""
+    """Forward passes, summed over sequences."""
     lengths: list[int]
 
 
 class Subject:
-    """An engine with a mode, of which the same requests are asked again and again."""
+    """An engine with a mode, and requests that are repeated."""
 
     def __init__(self, strategy: str, mode: Any, batch: int) -> None:
         self.engine = Engine(
@@ -89,7 +90,7 @@ class Subject:
         )
         self._prompts = prompts(NUM_REQUESTS.get(batch, 3 * batch))
         self._others: frozenset[int] | None = None
-        """The processes of its tree besides this one, where they are known: to look for them takes time."""
+        """The other processes of its tree, once known: searching for them takes time."""
         self.num_passes = 0
         internals: Any = self.engine
         stepper = internals._scheduler._stepper
@@ -102,7 +103,7 @@ class Subject:
         stepper.run = counted
 
     def run(self, lengths: list[int] | None = None) -> Run:
-        """Under the schema; with `lengths` freely, so many tokens each."""
+        """Run under the schema; with `lengths` freely, for that many tokens each."""
         params = [SamplingParams(max_tokens=200, constraint=CONSTRAINT)] * len(self._prompts)
         if lengths is not None:
             params = [SamplingParams(max_tokens=length, ignore_eos=True) for length in lengths]
@@ -117,7 +118,7 @@ class Subject:
         return Run(cpu, sum(found), self.num_passes, found)
 
     def find_processes(self) -> None:
-        """Look for what `engine` has started; from now on nothing else is."""
+        """Find the processes that `engine` has started; it must start no others from now on."""
         self._others = frozenset(tree(os.getpid()) - {os.getpid()})
 
     def _seconds(self) -> float:
@@ -125,7 +126,7 @@ class Subject:
 
 
 def measure(strategy: str, batch: int, mode: str, num_pairs: int) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     forcing, plain = Subject(strategy, mode, batch), Subject(strategy, "off", batch)
     with forcing.engine, plain.engine:
         lengths = forcing.run().lengths
@@ -164,8 +165,8 @@ def speeds(options: argparse.Namespace) -> Iterable[str]:
 
 
 def shares(options: argparse.Namespace) -> Iterable[str]:
-    """By data set of the corpus the share of forced tokens, where the model writes each instance as the tokenizer does:
-    what a strategy tells alone, and with the walk along its masks."""
+    """Yield the share of forced tokens by data set of the corpus, for a model that writes each instance as the
+    tokenizer does: forced by the strategy alone, and including the walk along its masks."""
     from guideway.runtime.forced import Forcing
     from guideway_llguidance.strategy import Strategy
     from mistral_common.tokens.tokenizers.tekken import Tekkenizer
@@ -186,7 +187,7 @@ def shares(options: argparse.Namespace) -> Iterable[str]:
             text = json.dumps(instance, ensure_ascii=False, separators=(",", ":"))
             token_ids = vocabulary.encode(text.encode())
             if not token_ids or grammar.matcher(stops).validate(token_ids) != len(token_ids):
-                continue  # refused in this order of keys, perhaps
+                continue  # perhaps refused because of the order of its keys
             told = saved(grammar.matcher(stops), token_ids, lambda m: m.forced_tokens())
             walked = saved(grammar.matcher(stops), token_ids, lambda m: forcing.run(m, stops, 16))
             for name in (entry["dataset"], "ALL"):
@@ -199,7 +200,7 @@ def shares(options: argparse.Namespace) -> Iterable[str]:
 
 
 def saved(matcher: Matcher, token_ids: Sequence[int], forced: Callable[[Matcher], Sequence[int]]) -> int:
-    """How many of these tokens need no pass of their own: as many of a run as are drawn so."""
+    """Return how many of these tokens need no forward pass: in each run, the tokens until the first that differs."""
     done = count = 0
     while done < len(token_ids):
         run = forced(matcher)

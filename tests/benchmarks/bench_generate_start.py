@@ -1,10 +1,10 @@
-"""What starting `guideway generate` costs, beside importing the libraries it runs on.
+"""The cost of starting `guideway generate`, compared with importing the libraries it runs on.
 
     python tests/benchmarks/bench_generate_start.py [--pairs 15] [--write]
 
-Runs both programs in turns, the demo model and one prompt, and takes the CPU time (user and system) of each with all
-its descendants, those too that are nobody's child. Bytecode is written and read, whatever PYTHONDONTWRITEBYTECODE says:
-torch and ``transformers`` have theirs, and so has guideway wherever pip installed it. `--write` puts the table in
+Runs both programs in turns, with the demo model and one prompt. A figure is the CPU time (user and system) of a program
+with all its descendants, including orphans. Bytecode is written and read regardless of PYTHONDONTWRITEBYTECODE: torch
+and ``transformers`` have theirs, as does guideway if pip installed it. `--write` puts the table in
 ``results/generate_start.md``. Linux.
 """
 
@@ -24,10 +24,10 @@ from pathlib import Path
 
 RESULT = Path(__file__).parent / "results" / "generate_start.md"
 LIMIT = 1.5
-"""Seconds over the imports."""
+"""Maximum seconds in addition to the imports."""
 
 SUBREAPER = 36
-"""Of Linux's ``prctl``: orphans among the descendants become children of this process."""
+"""An option of Linux's ``prctl``: orphaned descendants become children of this process."""
 
 IMPORTS = [sys.executable, "-c", "import torch, transformers"]
 ASK = ["generate", "--model", "demo", "--prompt", "Is Zoë Garcia married?"]
@@ -40,7 +40,7 @@ VERSIONS = ("torch", "transformers", "llguidance", "guideway")
 
 
 def cpu_seconds(command: Sequence[str]) -> float:
-    """Of a command and its descendants. Raises CalledProcessError."""
+    """Return the CPU seconds of a command and its descendants. Raises CalledProcessError."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=ENVIRONMENT | {"OMP_NUM_THREADS": "1"})
     while True:
@@ -61,7 +61,7 @@ def main() -> None:
     rows = []
     for what, arguments in PROGRAMS.items():
         program = [sys.executable, "-m", "guideway", *arguments]
-        cpu_seconds(program)  # bytecode is written, files are in memory
+        cpu_seconds(program)  # warms up: bytecode is written, files are in memory
         pairs = [(cpu_seconds(program), cpu_seconds(IMPORTS)) for _ in range(args.pairs)]
         ours, imports = (statistics.median(column) for column in zip(*pairs, strict=True))
         over = statistics.median(one - other for one, other in pairs)

@@ -1,12 +1,12 @@
-"""What grammar hosts cost: the engine with `grammar_host` "process" against "inline", the same requests in turn.
+"""The cost of grammar hosts: the engine with `grammar_host` "process" against "inline", the same requests in turn.
 
 The pinned model (131,072 tokens), a batch of 64, every sequence under a JSON schema; each round generates the same
-number of tokens on both sides. Wall time, and CPU time of the whole process tree; the ratio is inline over process, so
-that less than 1 is what safety costs: median and, in brackets, its 96.5 % confidence interval for 15 pairs or more
+number of tokens on both sides. Wall time, and CPU time of the whole process tree. The ratio is inline over process, so
+less than 1 is the cost of safety: the median and, in brackets, its 96.5 % confidence interval for 15 pairs or more
 (order statistics).
 
-Then what a start costs: processor seconds of the process tree, with the demo model, until an engine is ready, and until
-it has given its first constrained answer; by how much "process" takes more.
+Then the cost of starting: CPU seconds of the process tree, with the demo model, until an engine is ready, and until its
+first constrained answer; the figure is how much more "process" takes.
 
     python tests/benchmarks/bench_grammar_hosts.py [--pairs 15] [--batch 64] [--tokens 12] [--starts 15] [--write]
 """
@@ -51,7 +51,7 @@ def schema(number: int) -> JsonSchema:
 
 
 def once(engine: Engine, batch: int, num_tokens: int, seed: int) -> tuple[float, float]:
-    """Wall and CPU seconds of one batch."""
+    """Return the wall and CPU seconds of one batch."""
     params = [
         SamplingParams(max_tokens=num_tokens, temperature=1.0, seed=seed * 1000 + i, constraint=schema(i % 8))
         for i in range(batch)
@@ -97,7 +97,7 @@ with Engine("demo", grammar=(sys.argv[1],), grammar_host=sys.argv[2]) as engine:
 
 
 def started(strategy: str, grammar_host: str) -> list[float]:
-    """CPU seconds until an engine is ready, and until it has given a constrained answer."""
+    """Return the CPU seconds until an engine is ready, and until its first constrained answer."""
     command = [sys.executable, "-c", STARTS, strategy, grammar_host]
     root = Path(__file__).parents[2]
     path = os.pathsep.join(map(str, (root, Path(__file__).parent)))

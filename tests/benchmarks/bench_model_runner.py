@@ -1,12 +1,12 @@
-"""CPU time of one decode step: guideway's runner beside ``model.generate`` of the same model, one thread.
+"""CPU time of one decode step: guideway's runner compared with ``model.generate`` of the same model, one thread.
 
     python tests/benchmarks/bench_model_runner.py [FOLDER] [--output results.md]
 
-Both continue the same prompts greedily over the same positions (`SHORT` to `LONG` generated tokens), so what a prompt
-and a start cost is left out of both. The two take turns; the figures are the median and the best of the rounds.
-CPU time is counted, not wall time, so other work on the machine disturbs it less.
+Both continue the same prompts greedily over the same positions (`SHORT` to `LONG` generated tokens), which excludes the
+cost of prompts and of starting. They take turns; the figures are the median and the best of the rounds. CPU time is
+counted, not wall time, so other work on the machine disturbs it less.
 
-The step of the runner includes the accounting of its cells: `KVCache` and the moves it asks for.
+The step of the runner includes the bookkeeping of its cells: `KVCache` and its moves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCHES = {
     "16": [64] * 16,
     "16, of 20 to 110 tokens": [20 + 6 * number for number in range(16)],
 }
-"""By name, the lengths of the prompts."""
+"""The lengths of the prompts, by name."""
 NUM_CELLS = 8192
 ROUNDS = 9
 
@@ -44,7 +44,7 @@ def prompts_of(model: PreTrainedModel, lengths: list[int]) -> list[list[int]]:
 
 
 def generate_step(model: PreTrainedModel, prompts: list[list[int]]) -> float:
-    """Milliseconds of CPU time per further step of ``generate``: the slope between two lengths."""
+    """Return the milliseconds of CPU time per further step of ``generate``: the slope between two lengths."""
     longest = max(map(len, prompts))
     padded = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
     mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
@@ -73,14 +73,14 @@ class Sequences:
         self.cache = KVCache(num_slots=64, num_cells=NUM_CELLS, max_length=MAX_LENGTH, enable_prefix_caching=False)
 
     def appends(self, batch: list[tuple[int, list[int]]]) -> list[Append]:
-        """What a step appends, with room reserved."""
+        """Return the appends of a step, after reserving room for them."""
         cache = self.cache
         for slot, token_ids in batch:
             cache.reserve(slot, len(token_ids))
         return [Append(cache.region(slot), cache.length(slot), token_ids, 1) for slot, token_ids in batch]
 
     def forward(self, batch: list[tuple[int, list[int]]]) -> list[int]:
-        """The token drawn greedily for each."""
+        """Return the greedily drawn token of each sequence."""
         appends = self.appends(batch)
         first_move, moves = self.cache.moves()
         output = self.runner.forward(ForwardStep(appends, moves, first_move))
@@ -92,8 +92,8 @@ class Sequences:
 
 
 def runner_step(sequences: Sequences, prompts: list[list[int]]) -> tuple[float, float, int]:
-    """Milliseconds of CPU time per decode step with its greedy draw, of these the packing of the step, and how many
-    sizes of region there were at once."""
+    """Return the milliseconds of CPU time per decode step with its greedy draw, the part of them for packing the step,
+    and the largest number of different region sizes at once."""
     slots = [sequences.cache.allocate() for _ in prompts]
     tokens = sequences.forward(list(zip(slots, prompts, strict=True)))
     start = time.process_time()

@@ -1,8 +1,8 @@
-"""What modifier hosts cost: `prepare` and `accept` of the runtime, with `modifier_host` "process" and "inline" in turn.
+"""The cost of modifier hosts: the runtime's `prepare` and `accept` with `modifier_host` "process" and "inline" in turn.
 
-Two modifiers over a vocabulary of 131,072 tokens: `hello`, whose payload has a table as wide as that and which accepts
-nothing, and `chain`, which has a state of its tokens and hears from the worker. Per step: the median by the clock, the
-processor time of the thread that decodes, and that of the whole process tree.
+Two modifiers over a vocabulary of 131,072 tokens: `hello`, whose payload has a table of that width and which accepts
+nothing, and `chain`, whose state contains its tokens and which gets feedback from the worker. Per step: the median wall
+time, and the CPU time of the decoding thread and of the whole process tree.
 
     python tests/benchmarks/bench_modifier_hosts.py [--steps 300] [--pairs 5] [--write]
 """
@@ -38,7 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {"hello": {"letter": "e"}, "chain": {}}
 
 
 def built(modifier: str, where: Any, num_sequences: int) -> Runtime:
-    """A runtime in which so many sequences run."""
+    """Return a runtime with `num_sequences` running sequences."""
     vocabulary = Vocabulary(tokens=[b"%d" % i for i in range(WIDTH - 1)] + [b""], stop_token_ids=frozenset({WIDTH - 1}))
     runtime = RuntimePlan(
         context=ModifierContext(vocabulary=vocabulary, max_num_sequences=num_sequences, max_model_len=4096),
@@ -55,14 +55,14 @@ def built(modifier: str, where: Any, num_sequences: int) -> Runtime:
 
 
 def steps(runtime: Runtime, num_sequences: int, num_steps: int) -> tuple[float, float, float]:
-    """Microseconds of a step: by the clock, of this thread, of the tree."""
+    """Return the microseconds of a step: wall time, CPU time of this thread, and of the process tree."""
     walls, tree, thread = [], seconds_of_tree(), 0.0
     for _ in range(num_steps):
         length = 3 + len(runtime.journal(0).token_ids)
         batch = StepBatch.build(list(range(num_sequences)), [length] * num_sequences)
         began, processor = time.perf_counter(), time.thread_time()
         step = runtime.prepare(batch)
-        # what `chain` wants to hear: the keys it sent
+        # the feedback for `chain`: the keys that it sent
         arrays = {name: {"key": p.arrays["key"]} for name, p in step.payloads.items() if "key" in p.arrays}
         rows = np.arange(num_sequences, dtype=np.int32)
         heard = {name: Payload(rows, given) for name, given in arrays.items()}

@@ -1,12 +1,12 @@
 """The pace of neighbors while hostile constraints are served: `AsyncEngine`, the demo model, grammar hosts at nice 19.
 
-Streams of several requests each, some without a constraint, some under one of llguidance or xgrammar. Beside every
-ninth of their requests another one is sent: in a quiet run a harmless one with a schema nobody has sent before, in a
-loud run a hostile one, whose masks are slow, or whose compilation takes all it may. Runs are in pairs, interleaved.
-In loud runs of the second kind a host is killed each second, too.
+Streams of several requests each, some without a constraint, some under one of llguidance or xgrammar. With every ninth
+of their requests another one is sent: in a quiet run a harmless one with a new schema, in a loud run a hostile one,
+with slow masks, or a compilation that takes all it may. Runs are in interleaved pairs. In loud runs of the second kind
+a host is killed each second, too.
 
-Told are the milliseconds between two tokens of a neighbor, median and 99th percentile, and the ratio of a loud run to
-the quiet one of its pair: median and, in brackets, its 96.5 % confidence interval. In pairs of their own, threads that
+The report has the milliseconds between tokens of a neighbor, median and 99th percentile, and the ratio of a loud run to
+the quiet one of its pair: the median and, in brackets, its 96.5 % confidence interval. In separate pairs, threads that
 others wait for are watched (`watchdog.py`).
 
     python tests/benchmarks/bench_neighbors.py [--pairs 15] [--traced 3] [--requests 90] [--only KIND] [--write]
@@ -41,7 +41,7 @@ from tests.support.processes import hosts_of
 RESULTS = Path(__file__).parent / "results" / "neighbors.md"
 STREAMS = 9
 NUM_TOKENS = 64
-"""Of each request of a neighbor."""
+"""Tokens of each request of a neighbor."""
 KILLS_EVERY = 1.0
 KINDS = {"hostile": False, "hostile, a host killed each second": True}
 """By name, whether hosts are killed."""
@@ -68,7 +68,7 @@ def hostile(number: int) -> Constraint:
 
 
 def be_nice() -> None:
-    """Have all processes of hosts at nice 19, thread by thread as Linux has it; what they fork is, too."""
+    """Set all processes of hosts to nice 19, thread by thread because of Linux; their forks inherit it."""
     for pid in hosts_of(os.getpid()):
         with suppress(FileNotFoundError, ProcessLookupError):
             for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -90,7 +90,7 @@ async def run(
     num_requests: int,
     watching: AbstractContextManager[Any],
 ) -> list[float]:
-    """Milliseconds between two tokens of a neighbor."""
+    """Return the milliseconds between tokens of a neighbor."""
     found: list[float] = []
     others: list[asyncio.Task[Any]] = []
     left = iter(range(num_requests))
@@ -123,7 +123,7 @@ async def run(
 
 
 async def served(engine: AsyncEngine, params: SamplingParams) -> None:
-    """Until its end, or until nobody waits for it any more."""
+    """Submit a request and wait for its end; abort it if this task is cancelled."""
     generation = await engine.submit(PROMPT, params)
     try:
         await generation.wait()

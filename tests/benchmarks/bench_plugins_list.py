@@ -1,10 +1,10 @@
-"""What looking at plugins costs: `guideway plugins list` against a bare scan of entry points, and `import guideway`
+"""The cost of finding plugins: `guideway plugins list` against a bare scan of entry points, and `import guideway`
 against importing its dependencies.
 
     python tests/benchmarks/bench_plugins_list.py [--repeats 40] [--write]
 
-Builds a throw-away virtual environment with guideway and 100 distributions, and runs each pair of programs in turns.
-The figure is CPU time of the child process (user and system), which load on the machine disturbs least; medians.
+Builds a temporary virtual environment with guideway and 100 distributions, and runs each pair of programs in turns. The
+figures are medians of CPU time of the child process (user and system), which load on the machine disturbs least.
 `--write` puts the table in ``results/plugins_list.md``.
 """
 
@@ -58,7 +58,7 @@ gwb-{number} = "gwb_{number}:main"
 
 
 def build(folder: Path, num_plugins: int) -> Environment:
-    """An environment with 100 distributions, of which the first `num_plugins` offer two components each."""
+    """Return an environment with 100 distributions, the first `num_plugins` of them with two components each."""
     projects = []
     for number in range(DISTRIBUTIONS):
         project = folder / "projects" / str(number)
@@ -74,7 +74,7 @@ def build(folder: Path, num_plugins: int) -> Environment:
 
 
 def cpu_milliseconds(command: Sequence[str], environment: Environment) -> float:
-    """CPU time of one run of `command`."""
+    """Return the CPU time of one run of `command` in milliseconds."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "GUIDEWAY_"))}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=variables, cwd=environment.folder)
     _, status, usage = os.wait4(process.pid, 0)
@@ -85,7 +85,7 @@ def cpu_milliseconds(command: Sequence[str], environment: Environment) -> float:
 
 
 def compare(environment: Environment, ours: Sequence[str], theirs: Sequence[str], repeats: int) -> tuple[float, float]:
-    """Median CPU milliseconds of both commands, run in turns."""
+    """Return the median CPU milliseconds of both commands, run in turns."""
     for command in (ours, theirs) * 3:  # write the .pyc files, fill the page cache
         cpu_milliseconds(command, environment)
     pairs = [(cpu_milliseconds(ours, environment), cpu_milliseconds(theirs, environment)) for _ in range(repeats)]

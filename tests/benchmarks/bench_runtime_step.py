@@ -1,8 +1,8 @@
-"""What the constraint runtime itself costs per step: arrays, guards, accept dispatch.
+"""The cost of the constraint runtime itself per step: arrays, guards, accept dispatch.
 
-Strategies that do nothing stand in for grammar libraries, so that neither fill nor matcher is in the figure: `batch`
-overrides `GrammarStrategy.fill`, `loop` leaves the default loop over its matchers (a part of the runtime) to run.
-One thread, CPU time, the variants interleaved; each figure is the median over repeats of the mean over steps.
+Strategies that do nothing replace grammar libraries, so that the figure includes neither fill nor matcher: `batch`
+overrides `GrammarStrategy.fill`, `loop` uses the default loop over its matchers (a part of the runtime). One thread,
+CPU time, the variants interleaved; each figure is the median over repeats of the mean over steps.
 
     python tests/benchmarks/bench_runtime_step.py
 """
@@ -89,7 +89,8 @@ class Batch(Loop):
 def step_of(
     strategy: type[GrammarStrategy], num_sequences: int, num_drafts: int, vocabulary: Vocabulary
 ) -> Callable[[], None]:
-    """One step of `num_sequences` constrained sequences, the host's and the library's part left out."""
+    """Return a function for one step of `num_sequences` constrained sequences, without the host's and the library's
+    work."""
     context = ModifierContext(vocabulary=vocabulary, max_num_sequences=num_sequences, max_model_len=1 << 20)
     runtime = Runtime(context, strategies={strategy.name: strategy(vocabulary, {})})
     for slot in range(num_sequences):
@@ -112,7 +113,7 @@ def step_of(
 
 
 def measure(step: Callable[[], None]) -> float:
-    """CPU microseconds per step."""
+    """Return the CPU microseconds per step."""
     start = time.process_time()
     for _ in range(STEPS):
         step()

@@ -1,15 +1,15 @@
-"""Workflows that only prefill: a long text that is cut, drivers beside each other, memory while texts stream, and a
-decode stream beside a flood of texts.
+"""Workflows that only prefill: a long text that is cut, drivers compared, memory while texts stream, and a decode
+stream during a flood of texts.
 
     python tests/benchmarks/bench_workflows.py cut | drivers | memory | flood [--texts 1000000] [--rounds 15]
         [--output FILE]
 
-``cut``: CPU time of one text of 100,000 tokens that is cut to 512, beside a text of 512 tokens. ``drivers``: wall time
-of 256 texts and more with each driver, on two processors, with shares of tokenizing that come of how wide the encoder
-is; the figure is the median of the ratio, round by round, in which the drivers take turns. ``memory``: resident memory
-while one million texts stream through an encoder of one layer. ``flood``: the longest gap between two tokens of
-a stream of the demo model, alone and while another engine of the same process is given 10,000 long texts, which it cuts
-and embeds; runs in pairs. Without a word all four are measured. One thread for torch.
+``cut``: CPU time of one text of 100,000 tokens that is cut to 512, compared with a text of 512 tokens. ``drivers``:
+wall time of 256 texts and more with each driver, on two processors, with shares of tokenizing that depend on the width
+of the encoder; the figure is the median of the ratio, round by round, in which the drivers take turns. ``memory``:
+resident memory while one million texts stream through an encoder of one layer. ``flood``: the longest gap between
+tokens of a stream of the demo model, alone and while another engine of the same process gets 10,000 long texts, which
+it cuts and embeds; runs in pairs. Without a word all four are measured. One thread for torch.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ NUM_TEXTS = 256
 FLOOD = 10_000
 """Texts of a flood."""
 LONG_WORDS = 2_000
-"""Words of each of them."""
+"""Words of each text in a flood."""
 STREAMED = 256
-"""Tokens of the stream beside it."""
+"""Tokens of the stream during a flood."""
 WIDTHS = {"0 %": 384, "about 10 %": 224, "about 20 %": 128, "about 40 %": 16}
-"""By share of tokenizing: the hidden size of the encoder. At 0 % token ids are given to MiniLM as it is; the others
-have one layer with random weights, and its tokenizer."""
+"""The hidden size of the encoder, by share of tokenizing. At 0 % the input are token ids, and the encoder is MiniLM;
+the other encoders have one layer with random weights, and MiniLM's tokenizer."""
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
-    """Return a table of Markdown."""
+    """Return a Markdown table."""
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows])
 
 
@@ -74,7 +74,7 @@ def cpu_seconds(work: Callable[[], Any], rounds: int) -> float:
 
 
 def cut(rounds: int) -> str:
-    """One long text, cut at its right and its left end."""
+    """Measure one long text, cut at its right and at its left end."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     model = ModelFolder.read(MODEL)
     context = WorkflowContext(model=model, max_model_len=CONTEXT, options=EmbedOptions())
@@ -122,13 +122,13 @@ def narrow(folder: Path, width: int) -> Path:
 
 
 def drivers(rounds: int, scratch: Path) -> str:
-    """Each share of tokenizing with each driver."""
+    """Measure each share of tokenizing with each driver."""
     processors = sorted(os.sched_getaffinity(0))[:2]
     os.sched_setaffinity(0, processors)
     tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
     rows = []
     for share, width in WIDTHS.items():
-        inputs: list[Any] = texts(tokenizer)[:NUM_TEXTS] * min(16, 384 // width)  # a narrow model is done at once
+        inputs: list[Any] = texts(tokenizer)[:NUM_TEXTS] * min(16, 384 // width)  # a narrow model is fast
         folder = MODEL if share == "0 %" else narrow(scratch / f"width{width}", width)
         given = list(tokenizer(inputs).input_ids) if share == "0 %" else inputs
         options = {driver: {"workflow.embed": {"driver": driver, "max_step_tokens": 1024}} for driver in DRIVERS}
@@ -138,7 +138,7 @@ def drivers(rounds: int, scratch: Path) -> str:
             for driver in DRIVERS if number % 2 else reversed(DRIVERS):
                 start = time.perf_counter()
                 engines[driver].embed(given)
-                if number:  # the first is to warm up
+                if number:  # the first round warms up
                     taken[driver].append(time.perf_counter() - start)
         measured = "0 %" if share == "0 %" else share_of_tokenizing(engines["sync"], inputs)
         for engine in engines.values():
@@ -158,7 +158,7 @@ def drivers(rounds: int, scratch: Path) -> str:
 
 
 def share_of_tokenizing(engine: Engine, inputs: list[str]) -> str:
-    """Return the share of the CPU time that goes into tokenizing."""
+    """Return the share of the CPU time that is spent on tokenizing."""
     assert engine._serving is not None
     requests = engine._serving._driver._parts.request_processor
     tasks = [Task(request_id="", kind="embed", value=text) for text in inputs]
@@ -188,7 +188,7 @@ def tiny_encoder(folder: Path) -> Path:
 
 
 def memory(number: int, scratch: Path) -> str:
-    """Resident memory while texts stream."""
+    """Measure resident memory while texts stream."""
 
     def stream() -> Iterator[str]:
         for i in range(number):
@@ -210,7 +210,7 @@ def memory(number: int, scratch: Path) -> str:
 
 
 def flood(rounds: int, scratch: Path) -> str:
-    """A decode stream beside a flood of texts, by where the encoder computes."""
+    """Measure a decode stream during a flood of texts, by executor of the encoder."""
     model = tiny_encoder(scratch / "beside")
     rows = []
     for executor in ("local", "process"):
@@ -262,7 +262,7 @@ async def flooded(encoder: Engine, rounds: int) -> list[str]:
 
 
 def resident() -> float:
-    """Return the MiB of this process that are in memory."""
+    """Return the resident memory of this process in MiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 

@@ -1,11 +1,11 @@
-"""Whether constrained outputs are complete within tight budgets: schemas of a corpus, tokens drawn from masks alone,
-as a model with random weights would at temperature 1, over a vocabulary of 131,072 tokens.
+"""Whether constrained outputs are complete within tight budgets: schemas of a corpus, tokens drawn at random from
+masks, like from a model with random weights at temperature 1, over a vocabulary of 131,072 tokens.
 
 ``python -m tests.benchmarks.closing CORPUS [--strategy NAME ...] [--more 32] [--every 1] [--write]``
 
-CORPUS is the folder with ``jsonschemabench_sample.jsonl``. The budget of a schema is the shortest completion that is
-found for it, and so many tokens more. An output counts as valid if `jsonschema` says so of its text, or if the
-strategy names keywords that it does not enforce.
+CORPUS is the folder with ``jsonschemabench_sample.jsonl``. The budget of a schema is the shortest completion found for
+it, and ``--more`` tokens. An output is valid if `jsonschema` accepts its text, or if the strategy names keywords that
+it does not enforce.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ import tests.vocabulary.tokenizers_under_test as samples
 STRATEGIES = ("llguidance", "xgrammar", "outlines", "lmfe")
 RESULTS = Path(__file__).parent / "results" / "closing.md"
 MOST = 4000
-"""Tokens of a completion that is looked for."""
+"""Maximum tokens of a completion in the search."""
 CPU_SECONDS = 60
-"""For one schema."""
+"""CPU seconds for one schema."""
 
 
 @dataclass
 class Found:
-    """What became of the schemas that one strategy serves."""
+    """The outcomes of the schemas that one strategy serves."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     named: dict[str, list[str]] = field(default_factory=dict)
-    """By outcome that is no success, the schemas."""
+    """The schemas of each outcome that is not a success."""
     steps: list[float] = field(default_factory=list)
-    """Milliseconds of a processor that closing took, by step."""
+    """CPU milliseconds of closing, by step."""
     lengths: list[int] = field(default_factory=list)
     """Tokens of the shortest completions."""
 
@@ -67,7 +67,7 @@ def rows_of(folder: Path, every: int) -> Iterator[dict[str, Any]]:
 
 
 def one(strategy: GrammarStrategy, lexicon: Lexicon, schema: Any, more: int, found: Found, seed: int) -> str:
-    """What becomes of one schema."""
+    """Return the outcome of one schema."""
     constraint, stops = JsonSchema(schema), strategy.vocabulary.stop_token_ids
     support = strategy.supports(constraint)
     if support.refused:
@@ -141,7 +141,7 @@ def measure(name: str, arguments: argparse.Namespace) -> Found:
 
 
 def told(name: str, found: Found) -> list[str]:
-    """Lines of the table."""
+    """Return lines of the table."""
     steps = np.percentile(found.steps or [0.0], [50, 90, 99, 100])
     lines = [f"| {name} | {outcome} | {count} |" for outcome, count in found.outcomes.most_common()]
     spread = ", ".join(f"{value:.2f}" for value in steps)

@@ -1,4 +1,4 @@
-"""What the benchmarks of the engine share: a batch kept full, and CPU time of its decode steps by part."""
+"""Helpers of the benchmarks of the engine: a batch kept full, and CPU time of its decode steps by part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOTAL = "step"
 
 
 class Parts:
-    """CPU time of this thread inside some methods, each without what is inside another of them."""
+    """CPU time of this thread inside some methods, excluding nested calls of other such methods."""
 
     def __init__(self, engine: Engine) -> None:
         self._seconds: dict[str, float] = defaultdict(float)
@@ -40,7 +40,7 @@ class Parts:
         worker.forward = forward
 
     def watch(self, owner: Any, method: str, part: str) -> None:
-        """From now on count what `owner`'s method takes as `part`."""
+        """From now on count the time of `owner`'s method as `part`."""
         run = getattr(owner, method)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -57,8 +57,8 @@ class Parts:
         setattr(owner, method, watched)
 
     def take(self, batch_size: int) -> dict[str, float] | None:
-        """The seconds of the last step by part, all parts together as `TOTAL`; None unless in that step exactly
-        `batch_size` sequences decoded one token each."""
+        """Return the seconds of the last step by part, and their sum as `TOTAL`; None unless exactly `batch_size`
+        sequences decoded one token each in that step."""
         seconds, self._seconds = dict(self._seconds), defaultdict(float)
         step, self._step = self._step, None
         if step is None or not step.num_sequences == step.num_tokens == step.num_rows == batch_size:
@@ -75,9 +75,9 @@ def decode_steps(
     num_steps: int,
     after_step: Callable[[], None] = lambda: None,
 ) -> tuple[list[dict[str, float]], list[GenerationResult]]:
-    """`num_steps` steps in which `batch_size` sequences decode one token each, by part, and what became of each
+    """Return `num_steps` steps in which `batch_size` sequences decode one token each, by part, and the result of each
     request. A sequence that ends is replaced by the next request; steps that compute prompts do not count, and
-    `after_step` is called after those that do. What runs at the end is aborted."""
+    `after_step` is called after those that do. Requests that still run at the end are aborted."""
     started = [engine.submit(*next(requests), wait=False) for _ in range(batch_size)]
     steps: list[dict[str, float]] = []
     while len(steps) < num_steps:
@@ -95,6 +95,6 @@ def decode_steps(
 
 
 def milliseconds(steps: Iterable[dict[str, float]]) -> dict[str, float]:
-    """The mean of each part over `steps`."""
+    """Return the mean of each part over `steps`."""
     every = list(steps)
     return {part: 1e3 * sum(step.get(part, 0.0) for step in every) / len(every) for part in every[0]}

@@ -1,9 +1,9 @@
-"""What the benchmarks of admission have in common: runs in pairs, and their tables.
+"""Helpers of the benchmarks of admission: runs in pairs, and their tables.
 
-In each pair a neighbor streams twice: quietly, alone, and loudly, while requests of one kind arrive. What is told: the
-99th percentile and the largest of the gaps between two pieces of its stream, and the ratio to the quiet run of the
-same pair: median and, in brackets, its 96.5 % confidence interval (order statistics). In pairs of their own, threads
-that others wait for are watched (`watchdog.py`).
+In each pair a neighbor streams twice: in a quiet run alone, and in a loud run while requests of one kind arrive. The
+report has the 99th percentile and the largest of the gaps between two pieces of its stream, and the ratio to the quiet
+run of the same pair: the median and, in brackets, its 96.5 % confidence interval (order statistics). In separate pairs,
+threads that others wait for are watched (`watchdog.py`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def in_turn(num_pairs: int) -> Iterator[bool]:
-    """Whether each run is loud."""
+    """Yield for each run whether it is loud."""
     for i in range(num_pairs):
         yield from (False, True) if i % 2 else (True, False)
 
@@ -53,14 +53,14 @@ def percentile(gaps: Sequence[float]) -> float:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median, and the ends of its interval for 15 values or more."""
+    """Return the median, and the ends of its interval for 15 values or more."""
     ordered, n = sorted(values), len(values)
     rank = max(0, n // 2 - 4 * (n + 14) // 29) if n >= 15 else 0
     return statistics.median(ordered), ordered[rank], ordered[n - 1 - rank]
 
 
 def row_of_gaps(kind: str, runs: Of) -> str:
-    """`runs`: the gaps of each run, in milliseconds, by whether it was loud; those of a pair at the same place."""
+    """`runs`: the gaps of each run, in milliseconds, by whether it was loud; the runs of a pair have the same index."""
     ratios = [percentile(loud) / percentile(quiet) for quiet, loud in zip(runs[False], runs[True], strict=True)]
     median, low, high = interval(ratios)
     cells = [statistics.median(map(of, runs[loud])) for of in (percentile, max) for loud in (False, True)]
@@ -68,7 +68,7 @@ def row_of_gaps(kind: str, runs: Of) -> str:
 
 
 def rows_of_spans(kind: str, runs: Mapping[bool, Sequence[Span]]) -> list[str]:
-    """A row for each thread with a long span, and for each sampler."""
+    """Return a row for each thread with a long span, and for each sampler."""
     rows = []
     for thread in sorted({span.thread for loud in runs for span in runs[loud]}):
         spans = {loud: [s for s in runs[loud] if s.thread == thread and not s.num_samples] for loud in (False, True)}

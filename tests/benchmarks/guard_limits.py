@@ -1,9 +1,9 @@
-"""What the admission guard lets pass that a grammar library cannot bear: each constraint of the abuse corpus, and of
-others made here, compiled and filled in a process of its own within limits of memory and CPU time.
+"""Constraints that the admission guard accepts but a grammar library cannot bear: each constraint of the abuse corpus,
+and others made here, compiled and filled in a separate process with limits of memory and CPU time.
 
 ``python -m tests.benchmarks.guard_limits CORPUS [--strategy NAME] [--shapes] [--unguarded] [--only TEXT] [--time]``
 
-CORPUS is the folder with ``abuse_corpus.jsonl`` and its expander ``expand_abuse.py``, in it or beside it in ``tools``.
+CORPUS is the folder with ``abuse_corpus.jsonl`` and its expander ``expand_abuse.py``, in it or in ``tools`` next to it.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from tests.benchmarks.hostile_shapes import shapes
 STRATEGIES = ("llguidance", "xgrammar", "outlines", "lmfe")
 CPU_SECONDS = 10
 MEMORY_BYTES = 4 << 30
-"""Beyond what the process had before."""
+"""Bytes of memory in addition to those that the process had before."""
 MOST_TIMED = 100_000
-"""The largest size whose fourfold is made: all are past the limits there."""
+"""Maximum size of which four times is tried: all constraints are past the limits there."""
 TOKENS = 24
-"""How many tokens are accepted after the first mask: some grammars become slow as they go."""
+"""Tokens accepted after the first mask: some grammars become slow later."""
 
 
 def corpus(folder: Path) -> Iterator[tuple[str, Constraint]]:
-    """The constraints of the abuse corpus that can be written as one, by name."""
+    """Yield the constraints of the abuse corpus that can be written as one, by name."""
     expand = _expander(folder)
     for row in _rows(folder):
         yield row["id"], constraint_of(row["kind"], expand(row["spec"]))
@@ -83,7 +83,7 @@ def _expander(folder: Path) -> Callable[[Any], Any]:
 
 
 def constraint_of(kind: str, value: Any) -> Constraint:
-    """The constraint as a caller would write it."""
+    """Return the constraint as a caller would write it."""
     match kind:
         case "json_schema":
             return JsonSchema(value if isinstance(value, str) else json.dumps(value))
@@ -97,7 +97,7 @@ def constraint_of(kind: str, value: Any) -> Constraint:
 
 
 def refused(constraint: Constraint, strategy: GrammarStrategy) -> str | None:
-    """Why the constraint does not reach the strategy."""
+    """Return why the constraint does not reach the strategy."""
     if constraint.kind not in strategy.kinds:
         return "kind"
     try:
@@ -110,7 +110,8 @@ def refused(constraint: Constraint, strategy: GrammarStrategy) -> str | None:
 
 
 def outcome(constraint: Constraint, strategy: GrammarStrategy, vocabulary: Vocabulary) -> tuple[str, float, int, float]:
-    """What becomes of the constraint, CPU seconds, bytes of memory more than before, and the slowest fill."""
+    """Return the outcome for the constraint, CPU seconds, additional bytes of memory, and the slowest fill in
+    seconds."""
     reading, writing = os.pipe()
     began, child = time.monotonic(), os.fork()
     if child == 0:
@@ -151,7 +152,8 @@ def outcome(constraint: Constraint, strategy: GrammarStrategy, vocabulary: Vocab
 
 
 def timings(folder: Path) -> None:
-    """The time of the guard alone for each generated constraint of the corpus at its size and at four times that."""
+    """Print the time of the guard alone for each generated constraint of the corpus, at its size and at four times
+    that."""
     worst: dict[str, tuple[float, float, int, int]] = {}
     for kind, spec, expand in _specs(folder):
         times, sizes = [], []
@@ -171,7 +173,7 @@ def timings(folder: Path) -> None:
 
 
 def _guarded(constraint: Constraint) -> tuple[float, int]:
-    """Seconds of the guard, the fastest of three, and the constraint's bytes; what JSON itself refuses takes none."""
+    """Return the seconds of the guard, the fastest of three, and the constraint's bytes; invalid JSON takes none."""
     best = 1e9
     for _ in range(3):
         began = time.perf_counter()

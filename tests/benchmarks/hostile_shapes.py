@@ -1,6 +1,5 @@
-# ruff: noqa: ARG005, E501 - one family a line, all called alike
-"""Hostile constraints of shapes that no corpus was written from: each family in several sizes, with details drawn at
-random."""
+# ruff: noqa: ARG005, E501 - one family per line, all with the same parameters
+"""Hostile constraints of shapes that are in no corpus: each family in several sizes, with random details."""
 
 from __future__ import annotations
 
@@ -270,7 +269,7 @@ TAGS: dict[str, tuple[Family, tuple[int, ...]]] = {
 
 
 def shapes(seed: int) -> Iterator[tuple[str, Constraint]]:
-    """Constraints by name, the same for one seed; from the second one on their sizes differ too."""
+    """Yield constraints by name, the same for one seed; from the second seed on their sizes differ too."""
     random = Random(seed)
 
     def drawn(kind: str, families: dict[str, tuple[Family, tuple[int, ...]]]) -> Iterator[tuple[str, Any]]:

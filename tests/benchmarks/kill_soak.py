@@ -1,13 +1,13 @@
-"""Grammar hosts and workers killed and stopped at random while guideway's engine serves: what that costs, and whom.
+"""Grammar hosts and workers killed and stopped at random while guideway's engine serves: the effects on requests.
 
-Requests with constraints of every strategy arrive all the time, each with the tokens it had in an engine without hosts.
-A process of the hosts, nursery and zygotes among them, is chosen at random and killed, or stopped, and the next one
-within a second, once there are hosts again. Told are how many requests ended, how many of them failed, whether any had
-other tokens, how long the slowest took, and whether each constraint is served at the end.
+Requests with constraints of every strategy arrive all the time; each must have the tokens that it has in an engine
+without hosts. A process of the hosts, including nursery and zygotes, is chosen at random and killed or stopped, and the
+next one within a second, once there are hosts again. The report has the number of requests, how many failed or had
+other tokens, the seconds of the slowest, and whether each constraint is served at the end.
 
 In each of `--runs` runs, a worker of the executor `process` is killed or stopped twice, at random: in a step, or while
-it starts again. Requests of one and of two outputs are streamed meanwhile. Told are how many of them failed, and
-whether any had other tokens or had streamed others.
+it starts again. Meanwhile requests of one and of two outputs are streamed. The report has how many of them failed, had
+other tokens, or streamed other tokens.
 
     python tests/benchmarks/kill_soak.py [--times 200] [--runs 20] [--seed 1] [--write]
 """
@@ -47,7 +47,7 @@ SCHEMA = {
 
 
 def wanted() -> list[SamplingParams]:
-    """What is asked for, in turn."""
+    """Return the parameters of the requests, sent in turn."""
     params = []
     for i, strategy in enumerate(STRATEGIES):
         for constraint in (
@@ -61,16 +61,16 @@ def wanted() -> list[SamplingParams]:
 
 @dataclass
 class Found:
-    """What was seen."""
+    """The observations of a run."""
 
     num_ended: int = 0
     failed: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     times: dict[str, int] = field(default_factory=dict)
-    """How often a process was killed, or stopped."""
+    """Number of processes that were killed, or stopped."""
     refused: list[str] = field(default_factory=list)
-    """At the end."""
+    """Constraints that are refused at the end."""
     left: int = 0
 
 
@@ -82,8 +82,8 @@ def expected_tokens(params: list[SamplingParams]) -> list[Any]:
 
 
 async def up(rng: random.Random) -> list[int]:
-    """Whom to kill next, once there are hosts again: one of ten times nursery, zygote or spare, else one of the
-    hosts."""
+    """Return processes to kill next, once there are hosts again: in one of ten cases nursery, zygotes and spares, else
+    the hosts."""
     while True:
         everybody = await asyncio.to_thread(hosts_of, os.getpid())
         hosts = {pid for pid in everybody if has_masks(pid)}
@@ -93,7 +93,7 @@ async def up(rng: random.Random) -> list[int]:
 
 
 def has_masks(pid: int) -> bool:
-    """Whether it is a host itself: what hosts are forked from shares no masks."""
+    """Return whether a process is a host itself: the processes that hosts are forked from share no masks."""
     try:
         return "guideway-masks" in Path(f"/proc/{pid}/maps").read_text()
     except OSError:
@@ -105,7 +105,7 @@ async def soak(times: int, seed: int) -> Found:
     found, rng, params = Found(), random.Random(seed), wanted()
     expected = await asyncio.to_thread(expected_tokens, params)
     async with AsyncEngine("demo", grammar=STRATEGIES, max_num_seqs=STREAMS) as engine:
-        await asyncio.gather(*(engine.generate(PROMPT, one) for one in params))  # hosts are there
+        await asyncio.gather(*(engine.generate(PROMPT, one) for one in params))  # starts the hosts
         done = asyncio.Event()
 
         async def stream(number: int) -> None:
@@ -141,14 +141,14 @@ async def soak(times: int, seed: int) -> Found:
 
 
 def streamed() -> list[SamplingParams]:
-    """What is asked for while workers are killed."""
+    """Return the parameters of the requests that stream while workers are killed."""
     found = [SamplingParams(max_tokens=60, temperature=1.0, seed=i, n=1 + i % 2, ignore_eos=True) for i in range(4)]
     constrained = SamplingParams(max_tokens=60, temperature=1.0, seed=5, constraint=Regex("[a-z]{20,40}[0-9]"))
     return [*found, constrained, SamplingParams(max_tokens=60, repetition_penalty=1.3, ignore_eos=True)]
 
 
 def workers() -> list[int]:
-    """The processes of the executor's workers, from the moment at which they are started."""
+    """Return the processes of the executor's workers, including those that are starting."""
     found = []
     for pid in children(os.getpid()):
         with suppress(OSError):
@@ -158,7 +158,7 @@ def workers() -> list[int]:
 
 
 async def kill_worker(found: Found, rng: random.Random) -> None:
-    """Kill, or sometimes stop, a worker that lives."""
+    """Kill, or sometimes stop, a living worker."""
     while not (alive := await asyncio.to_thread(workers)):
         await asyncio.sleep(0.01)
     how = rng.choice(("SIGKILL", "SIGKILL", "SIGKILL", "SIGSTOP"))
@@ -174,7 +174,7 @@ async def soak_workers(runs: int, seed: int) -> Found:
     with Engine("demo", **common) as alone:
         results = await asyncio.to_thread(alone.generate, [PROMPT] * len(params), params)
     expected = [[output.token_ids for output in result.outputs] for result in results]
-    # a step of this model takes milliseconds, and a machine that is busy keeps a worker from its processor for seconds
+    # a step of this model takes milliseconds, but a busy machine may delay a worker for seconds
     options = {"executor.process": {"timeout": 10.0}}
     async with AsyncEngine("demo", executor="process", options=options, **common) as engine:
 
@@ -202,7 +202,7 @@ async def soak_workers(runs: int, seed: int) -> Found:
                     group.create_task(stream(i, first))
                 await first.wait()
                 await kill_worker(found, rng)
-                # its successor imports, loads, starts or computes then
+                # meanwhile its successor imports, loads, starts or computes
                 await asyncio.sleep(rng.choice((0.05, rng.uniform(0.0, 3.0), rng.uniform(3.0, 6.0))))
                 await kill_worker(found, rng)
     found.left = len(workers())
@@ -235,7 +235,7 @@ def main() -> None:
 
 
 def told(found: Found) -> list[str]:
-    """The lines about what was seen."""
+    """Return the lines of the report."""
     return [
         "| | |",
         "|---|---|",

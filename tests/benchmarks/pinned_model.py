@@ -1,7 +1,7 @@
-"""The model behind every figure at a vocabulary of 131072 tokens, made on first use and the same everywhere.
+"""The model for all figures with a vocabulary of 131072 tokens, created on first use and the same everywhere.
 
-A Llama of 8 layers, 8 heads and hidden size 512 with weights at random (160 M parameters, 320 MB), and the tekken
-vocabulary that mistral-common ships as a fast tokenizer. The weights are bytes of a PCG64 generator with seed 0 as
+A Llama of 8 layers, 8 heads and hidden size 512 with random weights (160 M parameters, 320 MB), and the tekken
+vocabulary that mistral-common ships, as a fast tokenizer. The weights are bytes of a PCG64 generator with seed 0 as
 bfloat16 numbers, so they do not depend on the version of torch; their digest is checked whenever the model is used.
 
     python tests/benchmarks/pinned_model.py [--models FOLDER]
@@ -32,7 +32,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 NAME = "pinned-llama-131072"
 WEIGHTS = "4e344330a006700086dbf976888b7f700c9ddef8fed3c0b13485c0ac246507a4"
-"""sha256 over the tensors' bytes, by name in order."""
+"""The sha256 of the tensors' bytes, in order of their names."""
 SEED = 0
 CONFIG: dict[str, Any] = {
     "vocab_size": 131072,
@@ -55,7 +55,7 @@ SAMPLES = (
 
 
 def add_argument(parser: argparse.ArgumentParser) -> None:
-    """``--models``: where the model is, or will be made."""
+    """Add ``--models``, the folder of the model, which is created if missing."""
     parser.add_argument(
         "--models",
         type=Path,
@@ -66,8 +66,8 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def pinned_model(models: Path) -> Path:
-    """The model's folder below `models`, made if it is not there. Raises RuntimeError if its weights are not those
-    that every figure was measured with."""
+    """Return the model's folder below `models`; create the model if it is missing. Raises RuntimeError if its weights
+    are not the ones of all figures."""
     folder = models / NAME
     if not folder.is_dir():
         sys.stderr.write(f"making {folder}\n")
@@ -101,7 +101,7 @@ def _make(folder: Path) -> None:
 
 
 def _weights(shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """Norms of 1, everything else at random with a deviation of 0.018."""
+    """Return norms of 1, and all other weights random with a deviation of 0.018."""
     stream = np.random.PCG64(SEED)
     weights = {}
     for name in sorted(shapes):
@@ -123,9 +123,9 @@ def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def _tokenizer(tekken: Tekkenizer) -> dict[str, object]:
-    """tekken as ``tokenizer.json``: byte-level BPE that splits and merges alike, with the same ids.
+    """Return tekken as ``tokenizer.json``: byte-level BPE with the same splits, merges and ids.
 
-    A merge is any two tokens that make up a third; the third's rank decides which comes first.
+    A merge is any two tokens that form a third; the third's rank decides which merge is first.
     """
     vocabulary = build_vocabulary(tekken)
     ids = {token: i for i, token in enumerate(vocabulary.tokens) if token}
@@ -158,7 +158,7 @@ def _written(token: bytes) -> str:
 
 
 def _letters() -> list[str]:
-    """How GPT-2 writes each byte: as itself in Latin-1 where that is printable, else from U+0100 on."""
+    """Return how GPT-2 writes each byte: as itself in Latin-1 if it is printable, else from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return [chr(byte) if byte in printable else chr(0x100 + others.index(byte)) for byte in range(256)]
@@ -168,7 +168,7 @@ LETTERS = _letters()
 
 
 def _check_tokenizer(folder: Path, tekken: Tekkenizer) -> None:
-    """Raises RuntimeError unless ids, bytes, special tokens and the encoding of some texts are tekken's own."""
+    """Raise RuntimeError unless ids, bytes, special tokens and the encoding of some texts equal tekken's own."""
     ours, theirs = build_vocabulary(AutoTokenizer.from_pretrained(folder)), build_vocabulary(tekken)
     for field in ("tokens", "stop_token_ids", "special_tokens", "logits_width"):
         if getattr(ours, field) != getattr(theirs, field):

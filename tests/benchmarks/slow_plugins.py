@@ -1,7 +1,7 @@
 """Plugins that are slow to admit a request and refuse it in the end, for the benchmarks of admission.
 
-A server that has `FOLDER` in its environment is watched (`watchdog.py`) from when it loads the strategy: its front end
-and its engine core do.
+If a server has `FOLDER` in its environment, it is watched (`watchdog.py`) from the moment it loads the strategy, in its
+front end and in its engine core.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from guideway_conformance.reference.strategy import Strategy as ReferenceStrateg
 FOLDER = "GUIDEWAY_WATCHDOG"
 ENTRIES = dict.fromkeys(("grammar.slow", "modifier.compiles", "hooks.slow"), __name__)
 WAITS = 0.5
-"""Seconds."""
+"""Delay in seconds."""
 
 
 class Slow(ReferenceStrategy):
-    """Says slowly that it supports no constraint but repetitions of ``b``, whose compilation fails slowly."""
+    """Says slowly that it supports only repetitions of ``b``, whose compilation fails slowly."""
 
     contract = "1.0"
     name = "slow"

@@ -1,15 +1,15 @@
 """Whether anything is left behind: requests of all sorts in guideway's engine, for as long as wanted.
 
-Good requests (each with the tokens it has without grammar hosts, or with a schema that nobody has sent before), invalid
-ones, hostile ones (`hostile_shapes.py`), such as are aborted at any moment, and such as fork, for every strategy in
-hosts. Looked at meanwhile: memory of the serving process and of its tree, threads, descriptors, processes, blocks of
-shared memory. Memory counts as flat if its median in the last third of what was seen once the first third of the time
-had passed is at most 5 % above that in the first third of it, or what `--most-growth` says: in a short run large ones
-come for the first time. A table tells it by what each process is for. After the engine was closed nothing may be left.
+For every strategy in hosts, this sends good requests (each must have its tokens without grammar hosts, or has a new
+schema), invalid ones, hostile ones (`hostile_shapes.py`), requests that are aborted at any moment, and requests that
+fork. Meanwhile it observes: memory of the serving process and of its tree, threads, descriptors, processes, blocks of
+shared memory. Memory counts as flat if, among the observations after the first third of the time, its median in the
+last third is at most 5 % above that in the first third, or as `--most-growth` says: in a short run large requests occur
+for the first time. A table shows memory by role of process. After the engine is closed nothing may be left.
 
 With ``--short`` answers have few tokens, and few requests are hostile or have a new schema: 100,000 take minutes.
 
-Ends with status 1, and says why, if a request has other tokens, fails without being hostile or invalid, or gets no
+Exits with status 1, and the reason, if a request has other tokens, fails without being hostile or invalid, or gets no
 answer, if memory is not flat, or anything is left.
 
     python tests/benchmarks/soak.py [--requests 100000 | --seconds 180] [--short] [--seed 1]
@@ -48,22 +48,22 @@ RESULTS = Path(__file__).parent / "results" / "soak.md"
 STREAMS = 16
 LOOKS_EVERY = 2.0
 TIMES = 6
-"""So many columns has the table of memory."""
+"""Columns of the memory table."""
 SERVING = "serving process"
 MIB = 1 << 20
 SETTLES = 15.0
-"""Seconds in which everything that is ending may end."""
+"""Seconds for everything that is ending to end."""
 WAITS = 120.0
-"""Seconds after which a request counts as not answered."""
+"""Seconds after which a request counts as unanswered."""
 SETTINGS: dict[str, Any] = {
     "grammar": STRATEGIES,
     "max_num_seqs": STREAMS,
-    # what fills within minutes shows in minutes whether it is bounded
+    # small enough that a cache is full within minutes, which shows whether it is bounded
     "grammar_cache_bytes": 1 << 20,
     "limits": Limits(compile_seconds=3.0, remembered_seconds=5.0),
 }
 MIX = {"good": 500, "new": 120, "invalid": 120, "hostile": 20, "aborted": 120, "forked": 120}
-"""How many of a thousand requests are of each sort."""
+"""Requests of each sort in a thousand."""
 SHORT_MIX = {"good": 700, "new": 20, "invalid": 100, "hostile": 1, "aborted": 100, "forked": 79}
 INVALID: tuple[dict[str, Any], ...] = (
     {"constraint": Regex("[a-z")},
@@ -81,25 +81,25 @@ INVALID: tuple[dict[str, Any], ...] = (
 
 @dataclass
 class Memory:
-    """Of processes of one role: bytes, what they share with others divided among all who share it."""
+    """Bytes of the processes of one role, with shared memory divided among its processes."""
 
     num_processes: int = 0
     total: int = 0
     private: int = 0
-    """Of these, what they share with nobody: also what was shared when they were forked, and written to since."""
+    """Bytes of these that are not shared, including memory shared at the fork and written to since."""
 
 
 @dataclass
 class Look:
-    """At one moment."""
+    """The state at one moment."""
 
     roles: dict[str, Memory]
-    """Of processes, by what they are for."""
+    """Memory of processes, by role."""
     num_threads: int
     num_descriptors: int
     num_processes: int
     num_blocks: int
-    """Of memory shared with hosts."""
+    """Blocks of memory shared with hosts."""
 
     @property
     def own_bytes(self) -> int:
@@ -114,7 +114,7 @@ class Look:
 class Found:
     ended: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
-    """Of hostile requests."""
+    """Outcomes of hostile requests."""
     wrong: list[str] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     seconds: float = 0.0
@@ -125,7 +125,7 @@ def look() -> Look:
     for pid in sorted(everybody):
         role = SERVING if pid == os.getpid() else role_of(pid)
         total, private = memory_of(pid)
-        if total:  # else it has ended since
+        if total:  # otherwise it has ended since
             had = roles[role]
             roles[role] = Memory(had.num_processes + 1, had.total + total, had.private + private)
     return Look(
@@ -139,12 +139,12 @@ def look() -> Look:
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent."""
+    """The requests to send."""
 
     mix: dict[str, int]
     good: list[SamplingParams]
     expected: list[Any]
-    """The tokens of each."""
+    """The tokens of each good request."""
 
     @classmethod
     def of(cls, *, short: bool) -> Load:
@@ -153,7 +153,7 @@ class Load:
 
 
 def short_ones() -> list[SamplingParams]:
-    """Requests like `wanted`, whose answers have few tokens."""
+    """Return requests like `wanted`, with answers of few tokens."""
     params = []
     for i, strategy in enumerate(STRATEGIES):
         for constraint in (
@@ -166,7 +166,7 @@ def short_ones() -> list[SamplingParams]:
 
 
 class Soak:
-    """Sends requests, each drawn at random."""
+    """Sends random requests."""
 
     def __init__(self, engine: AsyncEngine, load: Load, seed: int) -> None:
         self._engine = engine
@@ -178,7 +178,7 @@ class Soak:
         self.found = Found()
 
     async def one(self) -> None:
-        """Send one, and wait for its answer."""
+        """Send a request, and wait for its answer."""
         (sort,) = self._rng.choices(list(self._mix), list(self._mix.values()))
         send: Callable[[], Awaitable[None]] = getattr(self, f"_{sort}")
         try:
@@ -218,7 +218,7 @@ class Soak:
         self.found.outcomes[type(result.error).__name__ if result.error else "answered"] += 1
 
     async def _aborted(self) -> None:
-        """Before it is admitted, while it compiles, or after some tokens."""
+        """Abort a request before it is admitted, while it compiles, or after some tokens."""
         params, _ = self._rng.choice(self._known)
         if self._rng.random() < 0.3:
             params = replace(params, ignore_eos=False, constraint=Regex(f"[a-z]{{1,9}}{next(self._numbers)}"))
@@ -244,7 +244,7 @@ class Soak:
 
 
 async def soak(num_requests: float, seconds: float, seed: int, load: Load) -> Found:
-    """Until so many requests were sent, or so much time has passed."""
+    """Send `num_requests` requests, or send requests for `seconds`."""
     async with AsyncEngine("demo", **SETTINGS) as engine:
         running = Soak(engine, load, seed)
         found, begin, sent = running.found, time.monotonic(), itertools.count()
@@ -267,7 +267,7 @@ async def soak(num_requests: float, seconds: float, seed: int, load: Load) -> Fo
 
 
 def settled(before: Look) -> Look:
-    """What is there when everything has ended that ends."""
+    """Return the state when everything that is ending has ended."""
     end = time.monotonic() + SETTLES
     while True:
         gc.collect()
@@ -278,7 +278,7 @@ def settled(before: Look) -> Look:
 
 
 def left(before: Look, after: Look) -> list[str]:
-    """What is there that was not."""
+    """Return descriptions of what exists after but not before."""
     return [
         f"{getattr(after, name)} {what} where there were {getattr(before, name)}"
         for name, what in (
@@ -292,7 +292,7 @@ def left(before: Look, after: Look) -> list[str]:
 
 
 def growth(looks: list[Look], name: str) -> tuple[float, float]:
-    """The medians of the first and the last third of what was seen after the first third of the time."""
+    """Return the medians of the first and the last third of the observations after the first third of the time."""
     values = [getattr(each, name) for each in looks[len(looks) // 3 :]]
     third = max(1, len(values) // 3)
     return statistics.median(values[:third]), statistics.median(values[-third:])
@@ -316,7 +316,7 @@ def report(found: Found, before: Look, after: Look) -> Iterator[str]:
 
 
 def over_time(looks: list[Look]) -> Iterator[str]:
-    """A table of memory: for each part of the time what processes of each role had in it, by the median."""
+    """Yield a table of memory: for each part of the time, the median for the processes of each role."""
     size = -(-len(looks) // TIMES)
     parts = [looks[i : i + size] for i in range(0, len(looks), size)]
     yield "| MiB (of these private), by the median of each part of the time | " + " | ".join("" for _ in parts) + " |"
@@ -353,7 +353,7 @@ def main() -> None:
     options = parser.parse_args()
     num_requests, seconds = (options.requests, float("inf")) if options.requests else (float("inf"), options.seconds)
     load = Load.of(short=options.short)
-    asyncio.run(soak(4 * STREAMS, float("inf"), 0, load))  # what is loaded once stays
+    asyncio.run(soak(4 * STREAMS, float("inf"), 0, load))  # loads everything that stays loaded
     gc.collect()
     before = look()
     found = asyncio.run(soak(num_requests, seconds, options.seed, load))

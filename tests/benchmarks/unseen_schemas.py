@@ -1,12 +1,12 @@
-"""Whether the demo model answers schemas it has not seen, completely and validly, within 96 and 160 tokens: default
-settings, twenty schemas of a corpus and those below.
+"""Whether the demo model answers schemas that it was not trained on, completely and validly, within 96 and 160 tokens:
+default settings, twenty schemas of a corpus and the schemas below.
 
-An answer that is cut counts against us unless no output was found that fits; a schema that is refused, unless that is
-proved, or the strategy does not serve it.
+An answer that is cut counts as a failure unless no output that fits was found. So does a refused schema, unless the
+refusal is proved right, or the strategy does not serve it.
 
 ``python -m tests.benchmarks.unseen_schemas CORPUS [--strategy NAME ...] [--seed 7] [--write]``
 
-Without strategies those that `guideway generate` takes: ours, in its order.
+Without ``--strategy`` this tests the strategies of `guideway generate`: ours, in its order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "num
 
 
 def item(**properties: Any) -> dict[str, Any]:
-    """An object with these properties and no others."""
+    """Return the schema of an object with exactly these properties."""
     return {
         "type": "object",
         "properties": properties,
@@ -86,7 +86,7 @@ OWN: list[Any] = [
 
 
 def shortest(engine: Engine, strategy: str, schema: Any) -> int | None:
-    """Tokens of the shortest output that is found."""
+    """Return the number of tokens of the shortest output that is found."""
     vocabulary = engine._runtime.context.vocabulary
     made = Plugins().load("grammar", strategy)(vocabulary, {})
     constraint, stops = JsonSchema(schema), vocabulary.stop_token_ids

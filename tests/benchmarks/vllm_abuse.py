@@ -1,22 +1,22 @@
-"""What hostile constraints do to others in ``vllm serve``: every constraint of the abuse corpus, to each strategy.
+"""Effects of hostile constraints on other requests in ``vllm serve``: the whole abuse corpus, to each strategy.
 
-A server with guideway's defaults and the strategies `STRATEGIES` has 32 requests at once, over plain HTTP: 16 of what
-the phase is about, 12 neighbors (of each strategy, and without a constraint; greedy, or with seeds) whose tokens are
-known, and 4 with a schema that nobody has sent before; with ``--v2`` a quarter of each. The phases:
+A server with guideway's defaults and the strategies `STRATEGIES` has 32 requests at once, over plain HTTP: 16 of the
+phase's kind, 12 neighbors (of each strategy, and without a constraint; greedy, or with seeds) whose tokens are known,
+and 4 with a new schema; with ``--v2`` a quarter of each. The phases:
 
-* quiet: no others;
-* harmless: 16 with schemas that are new and harmless, and as long as those of the corpus, up to `LARGEST`;
-* hostile: the corpus, as completions, chats, streams and with ``n`` of 4 in turn; every third one is sent once more by
-  a client that breaks off;
-* traced: the same, of another part of the corpus, while a sampler looks where the server's event loop is;
-* kills: new and harmless schemas that are short, while processes of grammar hosts are killed and stopped at random.
+* quiet: no other requests;
+* harmless: 16 with new, harmless schemas as long as the corpus's, up to `LARGEST`;
+* hostile: the corpus, as completions, chats, streams and with ``n`` of 4 in turn; every third one is sent again by a
+  client that disconnects;
+* traced: the same, with another part of the corpus, while a sampler records the stack of the server's event loop;
+* kills: new, short, harmless schemas, while processes of grammar hosts are killed and stopped at random.
 
-Told are, by phase: what became of what was sent; how many neighbors had other tokens than alone, or failed; how long
-new schemas took; how long ``/health`` took, asked 20 times a second by a process of its own; and memory of the tree.
-A request that is not answered within `PATIENCE` counts as one that hangs.
+The report has, by phase: the outcomes of the requests; how many neighbors failed or had other tokens than alone; the
+seconds of new schemas; the seconds of ``/health``, requested 20 times a second by a separate process; and memory of the
+tree. A request that is not answered within `PATIENCE` counts as one that hangs.
 
-To be run with the interpreter that has vLLM (`make setup-vllm`), in the repository's root. With ``--v2`` in the V2
-model runner, its kernels in Triton's interpreter: what becomes of requests is the same there, and times say nothing.
+Run it with the interpreter that has vLLM (`make setup-vllm`), in the repository's root. ``--v2`` uses the V2 model
+runner, with its kernels in Triton's interpreter: the outcomes of requests are the same there, but times mean nothing.
 
     python tests/benchmarks/vllm_abuse.py --corpora FOLDER [--share 1] [--kills 20] [--tenants] [--v2] [--write]
 """
@@ -63,15 +63,15 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 PROMPT = "Anna Berg is 34 years old."
 PATIENCE = 240.0
-"""Seconds."""
+"""Seconds until a request counts as hanging."""
 AT_ONCE = {False: (16, 12, 4), True: (4, 3, 1)}
-"""By whether it is the V2 model runner, others, neighbors and new schemas at once."""
+"""Other requests, neighbors and new schemas at once, by whether it is the V2 model runner."""
 LARGEST = 1_000_000
-"""Bytes; of more no strategy takes a constraint."""
+"""Bytes; no strategy accepts a larger constraint."""
 PROBE_SECONDS = 0.05
-"""Between two questions to ``/health``."""
+"""Seconds between two requests to ``/health``."""
 MOST_SECONDS = 0.05
-"""The event loop may be in guideway's frames in one go."""
+"""Maximum seconds of the event loop in guideway's frames without interruption."""
 SCHEMA = {
     "type": "object",
     "properties": {"a": {"enum": ["x", "y"]}, "b": {"type": "integer", "maximum": 99}},
@@ -87,7 +87,7 @@ if b"serve" in words:  # the API server, and none of its children
     from watchdog import watch
     watch(Path({folder!r}))
 """
-"""``sitecustomize.py``."""
+"""Content of ``sitecustomize.py``."""
 
 _numbers = itertools.count()
 
@@ -108,13 +108,13 @@ NEIGHBORS: list[Body] = [
 
 
 def fresh() -> Body:
-    """A harmless constraint that nobody has sent before."""
+    """Return a harmless constraint that was never sent before."""
     number = next(_numbers)
     return {"max_tokens": 24, "temperature": 0} | structured(json={"enum": [f"red {number}", f"green {number}"]})
 
 
 def body_of(constraint: Constraint, strategy: str, tenant: str) -> Body:
-    """As a client of vLLM says it."""
+    """Return the request body that a client of vLLM sends for `constraint`."""
     match constraint:
         case JsonSchema():
             outputs = {"json": constraint.schema}
@@ -130,29 +130,29 @@ def body_of(constraint: Constraint, strategy: str, tenant: str) -> Body:
 
 @dataclass
 class Found:
-    """What was seen in a phase."""
+    """The observations of a phase."""
 
     outcomes: dict[str, Counter[str]] = field(default_factory=dict)
-    """Of what the phase is about, by strategy."""
+    """Outcomes of the phase's requests, by strategy."""
     seconds: list[float] = field(default_factory=list)
-    """That these took."""
+    """Seconds of the phase's requests."""
     num_neighbors: int = 0
     moved: list[str] = field(default_factory=list)
-    """Neighbors that had other tokens, or failed."""
+    """Neighbors that failed or had other tokens."""
     fresh: list[float] = field(default_factory=list)
     """Seconds of new schemas."""
     health: list[float] = field(default_factory=list)
-    """Seconds of ``/health``; infinite where it was not 200."""
+    """Seconds of ``/health``; infinite if its status was not 200."""
     most_bytes: int = 0
     most_hosts: int = 0
     broken_off: int = 0
     killed: int = 0
     recent: dict[str, float] = field(default_factory=dict)
-    """When what is under way was sent."""
+    """Sending times of the requests in flight."""
 
 
 class Load:
-    """One phase."""
+    """The requests of one phase."""
 
     def __init__(self, client: httpx.AsyncClient, expected: list[Any], at_once: tuple[int, int, int]) -> None:
         self.client = client
@@ -162,8 +162,8 @@ class Load:
         self.done = asyncio.Event()
 
     async def send(self, path: str, body: Body) -> tuple[str, Any]:
-        """What became of a request, and its body."""
-        # what a lone surrogate is, JSON can say in ASCII
+        """Return the outcome of a request, and its body."""
+        # lone surrogates are escaped, as JSON in ASCII
         content = json.dumps({"model": "demo", **body}).encode()
         headers = {"content-type": "application/json"}
         try:
@@ -225,14 +225,14 @@ class Load:
                 await asyncio_task
 
     async def break_off(self, body: Body, seconds: float) -> None:
-        """Send a stream, and be gone after so many seconds."""
+        """Send a stream, and disconnect after `seconds`."""
         self.found.broken_off += 1
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.complete(body | {"stream": True, "max_tokens": 200})
 
     async def run(self, bodies: Iterator[tuple[str, Body]] | None, seconds: float = 0.0) -> Found:
-        """Send all, or what there is in so many seconds."""
+        """Send all requests, or as many as possible in `seconds`."""
         around = [asyncio.create_task(self.neighbors(i)) for i in range(self.num_neighbors)]
         around += [asyncio.create_task(self.new()) for _ in range(self.num_fresh)]
         others = [] if bodies is None else [asyncio.create_task(self.others(bodies)) for _ in range(self.num_others)]
@@ -244,7 +244,7 @@ class Load:
 
 
 def shaped(body: Body, number: int) -> tuple[str, Body]:
-    """A request of one of the shapes there are, and where it goes."""
+    """Return the path and the body of a request in one of several shapes."""
     body = {"max_tokens": 24, "temperature": 1.0, "seed": 7} | body
     chat = {"messages": [{"role": "user", "content": PROMPT}]}
     match number % 4:
@@ -262,7 +262,7 @@ def tokens(answer: Any) -> list[Any]:
 
 
 def harmless(lengths: Iterable[int] = itertools.repeat(0), seconds: float = float("inf")) -> Iterator[tuple[str, Body]]:
-    """One with so many bytes for each of these, for so many seconds, for each strategy in turn."""
+    """Yield a constraint of each of these lengths in bytes, for at most `seconds`, for each strategy in turn."""
     end = time.monotonic() + seconds
     for length, strategy in zip(lengths, itertools.cycle(STRATEGIES), strict=False):
         if time.monotonic() > end:
@@ -284,18 +284,18 @@ def hostile(rows: list[tuple[str, Constraint]], tenant: str) -> Iterator[tuple[s
         yield strategy, body | {"break off": True} if i % 3 == 0 else body
 
 
-# Beside
+# Other processes
 
 
 class Prober:
-    """A process that asks ``/health`` again and again."""
+    """A process that requests ``/health`` repeatedly."""
 
     def __init__(self, url: str) -> None:
         command = [sys.executable, __file__, "--probe", url, "--corpora", "."]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def since(self) -> list[float]:
-        """What it took each time since this was asked the last time."""
+        """Return the seconds of all requests since the last call."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -309,7 +309,7 @@ class Prober:
 
 
 def probe(url: str) -> None:
-    """What the child does."""
+    """Run in the child: request ``/health`` repeatedly."""
     taken: list[float] = []
 
     def ask() -> None:
@@ -337,7 +337,7 @@ def watch(found: Found, pid: int, done: threading.Event) -> None:
 
 
 def kill(found: Found, pid: int, times: int, done: threading.Event) -> None:
-    """Kill and stop so many processes of grammar hosts: one of ten times any, else one that a zygote forked."""
+    """Kill and stop `times` processes of grammar hosts: in one of ten cases any, else one that a zygote forked."""
     rng = random.Random(1)
     while found.killed < times and not done.wait(rng.uniform(0.5, 2.0)):
         everybody = hosts_of(*tree(pid))
@@ -349,20 +349,20 @@ def kill(found: Found, pid: int, times: int, done: threading.Event) -> None:
                 found.killed += 1
 
 
-# All of it
+# The whole run
 
 
 @dataclass
 class Seen:
-    """What was seen in all phases."""
+    """The observations of all phases."""
 
     phases: dict[str, Found]
     long: list[Span]
-    """How long the event loop was in guideway's frames, where it was too long."""
+    """Long intervals in which the event loop was in guideway's frames."""
     died: int
     healthy: bool
     ended: dict[str, float]
-    """Hosts, by how they ended."""
+    """Numbers of hosts, by how they ended."""
     left: int = 0
 
 

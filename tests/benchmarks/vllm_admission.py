@@ -1,16 +1,16 @@
-"""How long a running stream waits while requests that are slow to admit arrive: ``vllm serve``, one neighbor.
+"""The gaps in a running stream while requests that are slow to admit arrive: ``vllm serve``, one neighbor.
 
-The requests of a loud run (`gaps.py`) come over HTTP, from another process than the one that reads the stream, and all
-are refused or fail before their first token:
+The requests of a loud run (`gaps.py`) arrive over HTTP, from another process than the one that reads the stream, and
+all are refused or fail before their first token:
 
-* texts: 128 kB each, and texts of just too many tokens; vLLM itself tokenizes and refuses them;
+* texts: 128 kB each, and texts with slightly too many tokens; vLLM itself tokenizes and refuses them;
 * validators: one that waits 0.5 s before it refuses;
 * supports: one that waits 0.5 s before it refuses;
-* supports in the core: one that waits 0.5 s and agrees, in the front end and once more in the engine core, where the
+* supports in the core: one that waits 0.5 s and agrees, in the front end and again in the engine core, where the
   compilation waits 0.5 s and fails;
 * compile: a modifier's, which waits 0.5 s before it refuses, in both.
 
-To be run with the interpreter that has vLLM (`make setup-vllm`), in the repository's root.
+Run it with the interpreter that has vLLM (`make setup-vllm`), in the repository's root.
 
     python tests/benchmarks/vllm_admission.py [--pairs 15] [--traced 3] [--requests 200] [--only KIND] [--write]
 """
@@ -56,7 +56,7 @@ SETTINGS = {
 GUIDEWAY: dict[str, Any] = {
     "grammar": ["slow"],
     "modifiers": ["compiles"],
-    "refuse_within": 0.1,  # so that what compiles slowly does so in the engine core, too
+    "refuse_within": 0.1,  # so that slow compilations reach the engine core, too
     "plugins": {"enable": ["slow"]},
 }
 MAX_MODEL_LEN = 1024
@@ -71,7 +71,7 @@ LOADS: dict[str, Callable[[int], dict[str, Any]]] = {
     "supports in the core": lambda i: {"structured_outputs": {"regex": f"b{i}"}},
     "compile": lambda i: {"vllm_xargs": {"guideway.modifiers": json.dumps({"compiles": {"n": i}})}},
 }
-"""By kind what the i-th request of all is."""
+"""By kind, the i-th request."""
 
 
 def main() -> None:
@@ -145,7 +145,8 @@ def measure(options: argparse.Namespace) -> list[str]:
 def gaps(
     url: str, sender: Sender, kind: str | None, num_requests: int, watching: AbstractContextManager[Any]
 ) -> list[float]:
-    """Milliseconds between two pieces of the neighbor's stream; the requests arrive evenly among its first tokens."""
+    """Return the milliseconds between pieces of the neighbor's stream; the requests arrive evenly among its first
+    tokens."""
     asked = {"prompt": "hello", "max_tokens": NUM_TOKENS, "ignore_eos": True, "temperature": 1.0, "stream": True}
     every = NUM_TOKENS * 2 // 3 // num_requests or 1
     found: list[float] = []
@@ -172,19 +173,19 @@ def gaps(
 
 
 class Sender:
-    """A process that sends requests and hears the answers, so that this one has only the stream to read."""
+    """A process that sends requests and reads their answers, so that this one only reads the stream."""
 
     def __init__(self, url: str) -> None:
         command = [sys.executable, __file__, "--child", url]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-        self._numbers = itertools.count()  # that a strategy takes a constraint is remembered
+        self._numbers = itertools.count()  # new numbers, because a strategy's answers about constraints are cached
 
     def send(self, kind: str) -> None:
         self._tell([kind, next(self._numbers)])
 
     def statuses(self) -> list[int]:
-        """Of all that were sent since this was asked for, once they are answered."""
+        """Return the status of each request since the last call, once all are answered."""
         self._tell([])
         assert self._process.stdout is not None
         answered: list[int] = json.loads(self._process.stdout.readline())
@@ -205,7 +206,7 @@ class Sender:
 
 
 async def send(url: str) -> None:
-    """What the child does."""
+    """Run in the child: send requests."""
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=PATIENCE, limits=limits) as client:
 

@@ -1,11 +1,11 @@
-"""What a failing plugin costs in vLLM, stock and with guideway: the failing request, its neighbors, the engine.
+"""Effects of a failing plugin in vLLM, stock and with guideway: on its request, other requests, and the engine.
 
     python tests/benchmarks/vllm_failures.py [--only WORD] [--write]
 
-To be run with the interpreter that has vLLM (`make setup-vllm`), in the repository's root. Every row is run: a server's
+Run it with the interpreter that has vLLM (`make setup-vllm`), in the repository's root. For every row, a server's
 engine (front end, engine core and worker are three processes) gets three healthy requests and one that fails, then one
-more. An engine that died is started anew for the next row. What fails in stock vLLM is a toy backend over xgrammar and
-a toy logits processor (`tests/vllm/faulty_in_stock.py`), with guideway the plugins of `tests/vllm/faulty.py`.
+more. If an engine died, the next row has a new one. The failures in stock vLLM are a toy backend over xgrammar and a
+toy logits processor (`tests/vllm/faulty_in_stock.py`), with guideway the plugins of `tests/vllm/faulty.py`.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ SETTINGS = {
 }
 SIDES = ("stock", "guideway")
 WAIT = 8.0
-"""Seconds a request that does not end is given, once all others have ended."""
+"""Seconds for a request that does not end, once all others have ended."""
 PATIENCE = 100.0
-"""Seconds an engine may take to start, and for each row after that."""
+"""Seconds for an engine to start, and for each row after that."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One failure, in the words of each side; None: there is no such thing."""
+    """One failure, described for each side; None: impossible there."""
 
     what: str
     stock: dict[str, Any] | None
     guideway: dict[str, Any] | None
     start: str = ""
-    """A plugin that breaks the start, and nothing else fails."""
+    """A plugin that breaks the start; nothing else fails."""
 
 
 def grammar(phase: str, how: str) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def cells_of(found: dict[str, str] | None) -> list[str]:
 
 
 def observe(side: str, rows: list[int]) -> dict[int, dict[str, str]]:
-    """What happened in each row."""
+    """Return the observations of each row."""
     wanted = [i for i in rows if getattr(ROWS[i], side) is not None]
     found: dict[int, dict[str, str]] = {}
     for start in dict.fromkeys(ROWS[i].start for i in wanted):
@@ -154,7 +154,7 @@ def observe(side: str, rows: list[int]) -> dict[int, dict[str, str]]:
 
 
 def run(side: str, rows: list[int]) -> dict[int, dict[str, str]]:
-    """What a child says of these rows."""
+    """Return a child's observations of these rows."""
     found: dict[int, dict[str, str]] = {}
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder), side, ROWS[rows[0]].start)
@@ -177,7 +177,7 @@ def run(side: str, rows: list[int]) -> dict[int, dict[str, str]]:
 
 
 def prepare(folder: Path, side: str, broken: str) -> None:
-    """Metadata of what is installed besides: the faulty plugins, and one that cannot be imported."""
+    """Write the metadata of additional distributions: the faulty plugins, and one that cannot be imported."""
     from tests.vllm import faulty
 
     faulty.install(folder)
@@ -199,18 +199,18 @@ def prepare(folder: Path, side: str, broken: str) -> None:
 
 
 def serve(side: str, rows: list[int]) -> None:
-    """The rows, each start of an engine in a process of its own, which takes rows until its engine is dead."""
+    """Run the rows, each engine in its own process, which takes rows until its engine is dead."""
     import vllm.v1.engine.utils
     import vllm.v1.executor.multiproc_executor
-    from vllm import LLM  # noqa: F401  (once, and not in each process)
+    from vllm import LLM  # noqa: F401  (imported once, not in each process)
 
-    # a process that is forked has imported vLLM already
+    # forked processes have imported vLLM already
     for module in (vllm.v1.engine.utils, vllm.v1.executor.multiproc_executor):
         module.get_mp_context = lambda: multiprocessing.get_context("fork")
     while rows:
         reader, writer = os.pipe()
         if not (child := os.fork()):
-            os.setsid()  # what is left of it in the end is found by its group
+            os.setsid()  # so that its remaining processes can be found by their group
             with os.fdopen(writer, "w", buffering=1) as out:
                 try:
                     attend(side, rows, out)
@@ -242,7 +242,7 @@ def serve(side: str, rows: list[int]) -> None:
 
 
 def within(seconds: float, child: int, silent: threading.Event, read: Callable[[], str]) -> str:
-    """What `read` returns; a child that keeps it waiting for so long is ended, and `silent` says so."""
+    """Return the result of `read`; after `seconds`, end the child, which makes `read` return, and set `silent`."""
 
     def give_up() -> None:
         silent.set()
@@ -262,7 +262,7 @@ def end(child: int) -> None:
 
 
 def attend(side: str, rows: list[int], out: TextIO) -> None:
-    """Rows until the engine dies."""
+    """Run rows until the engine dies."""
     from guideway_demo_model import DemoModel
     from vllm import LLM
 
@@ -319,7 +319,7 @@ def said(error: BaseException) -> str:
 
 
 def healthy(side: str) -> list[Any]:
-    """One under a grammar, one that asks for nothing, one with a processor or modifier."""
+    """Return parameters: one under a grammar, one that uses nothing, one with a processor or modifier."""
     return [params(side, one) for one in (grammar("", ""), {"kind": ""}, modifier("", ""))]
 
 
@@ -348,7 +348,7 @@ def params(side: str, asked: dict[str, Any]) -> Any:
 
 
 def batch(llm: Any, calm: list[Any], failing: Any = None) -> tuple[list[Any], str]:
-    """How each of the healthy ones ended, None where it did not, and what became of the failing one."""
+    """Return how each of the healthy requests ended, None if it did not, and the outcome of the failing one."""
     engine, prompt = llm.llm_engine, "Anna Berg is 34 years old."
     ends: dict[str, Any] = {}
     names = [str(time.monotonic()) for _ in calm]
@@ -364,7 +364,7 @@ def batch(llm: Any, calm: list[Any], failing: Any = None) -> tuple[list[Any], st
                 waited, how = [], f"refused: {said(error)}"
         deadline = None
         while missing := [name for name in [*names, *waited] if name not in ends]:
-            if missing == waited:  # a step would wait for it for ever: another request makes it return
+            if missing == waited:  # a step would wait for it for ever; another request makes it return
                 deadline = deadline or time.monotonic() + WAIT
                 if time.monotonic() > deadline:
                     how = f"not ended {WAIT:.0f} s after the others"
@@ -396,7 +396,7 @@ def ending(output: Any) -> str:
 
 
 def serves(llm: Any, side: str) -> str:
-    """Whether one more request, under a grammar, is served."""
+    """Return whether one more request, under a grammar, is served."""
     try:
         ends, _ = batch(llm, [params(side, grammar("", ""))])
     except Exception as error:

@@ -1,14 +1,14 @@
-"""What grammar hosts cost in ``vllm serve``: `grammar_host` "process" against "inline", the same requests in turn.
+"""The cost of grammar hosts in ``vllm serve``: `grammar_host` "process" against "inline", the same requests in turn.
 
 Two servers with the pinned model (131,072 tokens); a batch of 64 completions arrives at once, each under a JSON schema
 and with a seed, so that both draw the same tokens. Wall time until the last answer, and CPU time of the server's
-whole process tree; the ratio is inline over process, so that less than 1 is what safety costs: median and, in brackets,
+whole process tree. The ratio is inline over process, so less than 1 is the cost of safety: the median and, in brackets,
 its 96.5 % confidence interval for 15 pairs or more (order statistics).
 
-With ``--tokens 24``, which no answer fits, most of what is measured is the search for an end. Where vLLM's core and its
-worker have the two processors there are, hosts that search beside them take turns with both.
+With ``--tokens 24``, which no answer fits, most of the measured time is the search for an end. If there are only two
+processors, hosts that search take turns on them with vLLM's core and its worker.
 
-To be run with the interpreter that has vLLM (`make setup-vllm`), in the repository's root.
+Run it with the interpreter that has vLLM (`make setup-vllm`), in the repository's root.
 
     python tests/benchmarks/vllm_grammar_hosts.py [--pairs 15] [--batch 64] [--tokens 64] [--models FOLDER] [--write]
 """
@@ -44,7 +44,7 @@ HOSTS = ("inline", "process")
 
 
 async def once(server: Server, options: argparse.Namespace, seed: int) -> tuple[float, float]:
-    """Wall and CPU seconds of one batch."""
+    """Return the wall and CPU seconds of one batch."""
     bodies = [
         {
             "model": "demo",

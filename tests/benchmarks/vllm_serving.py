@@ -1,11 +1,11 @@
 """Structured requests through ``vllm serve``, 64 at once: stock against guideway, the same requests in turn.
 
-Two servers with the demo model. A run is 500 chats, each under one of eight JSON schemas, 64 of them under way at any
+Two servers with the demo model. A run is 500 chats, each under one of eight JSON schemas, with 64 in flight at any
 time; wall time until the last answer, and CPU time of the server's whole process tree for each request. Ratios are
-stock over guideway, so that more than 1 is better than stock: median over the pairs and, in brackets, the smallest and
+stock over guideway, so more than 1 is better than stock: the median over the pairs and, in brackets, the smallest and
 largest, or for 15 pairs and more the 96.5 % confidence interval.
 
-To be run with the interpreter that has vLLM (`make setup-vllm`), in the repository's root.
+Run it with the interpreter that has vLLM (`make setup-vllm`), in the repository's root.
 
     python tests/benchmarks/vllm_serving.py [--pairs 7] [--requests 500] [--at-once 64] [--backends ...] [--write]
 """
@@ -44,7 +44,7 @@ SIDES = ("stock", "guideway")
 
 
 async def once(server: Server, options: argparse.Namespace, seed: int) -> tuple[float, float, Counter[str]]:
-    """Wall seconds of a run, CPU seconds of the tree, and how the answers ended."""
+    """Return the wall seconds of a run, the CPU seconds of the tree, and how the answers ended."""
     places, ends = asyncio.Semaphore(options.at_once), Counter[str]()
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=options.at_once)
     async with httpx.AsyncClient(base_url=server.url, timeout=600, limits=limits) as client:
@@ -54,7 +54,7 @@ async def once(server: Server, options: argparse.Namespace, seed: int) -> tuple[
                 "model": "demo",
                 "messages": [{"role": "user", "content": f"Describe number {i + 1000 * seed} as JSON."}],
                 "max_tokens": 160,
-                "temperature": 0.0,  # vLLM's runner on a CPU dies of a seed beside a prompt in chunks
+                "temperature": 0.0,  # vLLM's runner on a CPU dies of a seed together with a prompt in chunks
                 "response_format": {
                     "type": "json_schema",
                     "json_schema": {"name": "it", "schema": schema(i % 8).schema},

@@ -1,11 +1,11 @@
-"""What guideway adds to the start of vLLM: stock, installed but not configured, and configured, in turns.
+"""The cost of guideway at the start of vLLM: stock, installed but not configured, and configured, in turns.
 
     python tests/benchmarks/vllm_startup.py [--models FOLDER] [--rounds 15] [--only MODEL] [--write]
 
-To be run with the interpreter that has vLLM (`make setup-vllm`), in the repository's root. Each start is a fresh
-process that imports vLLM, makes an `LLM`, front end and engine core in processes of their own as vLLM has it by
-default, and answers one request of one token under a constraint, which is when stock vLLM makes its backend and
-guideway starts its grammar hosts. CPU seconds of the process tree; "stock" keeps the plugin from loading.
+Run it with the interpreter that has vLLM (`make setup-vllm`), in the repository's root. Each start is a fresh process
+that imports vLLM, constructs an `LLM`, with front end and engine core in separate processes as by default, and answers
+one request of one token under a constraint, for which stock vLLM constructs its backend and guideway starts its grammar
+hosts. CPU seconds of the process tree; "stock" prevents the plugin from loading.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def child(side: str, model: str, options: argparse.Namespace) -> float:
 
 
 def start(asked: dict[str, Any]) -> None:
-    """What a child does."""
+    """Run in a child: start vLLM and answer one request."""
     folder = model_folder(asked)
     before = seconds_of_tree()
     from vllm import LLM, SamplingParams

@@ -1,16 +1,16 @@
-"""Structured output in vLLM, stock and with guideway: tokens per CPU second, and where the time of a step goes.
+"""Structured output in vLLM, stock and with guideway: tokens per CPU second, and the time of a step by part.
 
     python tests/benchmarks/vllm_throughput.py [--corpora FOLDER] [--models FOLDER] [--pairs 15] [--only WORD] [--write]
 
-To be run with the interpreter that has vLLM (`make setup-vllm`), in the repository's root. Each side is a process of
-its own with an engine in it, kept for the whole run, and guideway's two sides are its grammar hosts, the default, and
-strategies in vLLM's own process; they take turns over the same requests, greedily, with one thread. What counts is the
-CPU time, of the process tree, of a whole `LLM.generate`: admission, compilation, prefill, steps and detokenization; and
-its wall time, where hosts work beside the forward pass if there is a second processor for them. The
-schemas of the small batches cannot end before `max_tokens`, so all sides take the same number of steps. With FOLDER the
-pinned model (see `pinned_model.py`) decodes a batch of 32 under as many schemas of ``jsonschemabench_sample.jsonl``,
-with a budget that is tight for most of them and with a larger one: stock cuts what has not ended by then, and guideway
-completes it, with fewer tokens.
+Run it with the interpreter that has vLLM (`make setup-vllm`), in the repository's root. Each side is a process with an
+engine, which lives for the whole run; guideway has two sides, with grammar hosts, the default, and with strategies in
+vLLM's own process. They process the same requests in turns, greedily, with one thread. Figures are the CPU time, of the
+process tree, of a whole `LLM.generate`: admission, compilation, prefill, steps and detokenization; and its wall time,
+in which hosts work in parallel to the forward pass if there is a second processor for them. The schemas of the small
+batches cannot end before `max_tokens`, so all sides take the same number of steps. With FOLDER the pinned model (see
+`pinned_model.py`) decodes a batch of 32 under as many schemas of ``jsonschemabench_sample.jsonl``, with a budget that
+is tight for most of them and with a larger one: stock cuts unfinished outputs, and guideway completes them, with fewer
+tokens.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SETTINGS = {
     "OMP_NUM_THREADS": "1",
 }
 STRATEGY = {"xgrammar": "xgrammar", "guidance": "llguidance"}
-"""guideway's strategy over the library of each of vLLM's backends."""
+"""guideway's strategy with the library of each of vLLM's backends."""
 SIDES: dict[str, dict[str, Any] | None] = {
     "stock": None,
     "guideway": {},
@@ -54,7 +54,7 @@ SIDES: dict[str, dict[str, Any] | None] = {
 }
 PARTS = ("forward pass", "masks filled", "masks applied", "draw", "tokens accepted", "rest of the step", "hosts")
 AT_ONCE = {16: 5, 32: 1, 64: 2}
-"""By the size of a batch how many of them are one run: a clock of processes ticks every 10 ms."""
+"""Batches per run, by batch size, because the clock of processes ticks every 10 ms."""
 ITEM = {
     "type": "object",
     "properties": {
@@ -110,7 +110,7 @@ def header(options: argparse.Namespace) -> list[str]:
 
 
 def compare(model: str, backend: str, sizes: list[tuple[int, int]], options: argparse.Namespace) -> list[str]:
-    """The lines of one comparison, for each size of a batch and number of tokens that a request may have."""
+    """Return the lines of one comparison, for each size of a batch and token budget of a request."""
     sides = {}
     for side, guideway in SIDES.items():
         asked = {
@@ -126,7 +126,7 @@ def compare(model: str, backend: str, sizes: list[tuple[int, int]], options: arg
     for batch, budget in sizes:
         runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
         for side in sides:
-            sides[side].ask(batch, budget)  # whatever is made at the first use
+            sides[side].ask(batch, budget)  # warms up
         for i in range(options.pairs):
             for side in [*list(sides)[i % 3 :], *list(sides)[: i % 3]]:
                 runs[side].append(sides[side].ask(batch, budget))
@@ -166,7 +166,7 @@ def ratio(its: list[dict[str, Any]], stock: list[dict[str, Any]], rate: str) -> 
 
 
 class Child:
-    """One side."""
+    """The process of one side."""
 
     def __init__(self, asked: dict[str, Any]) -> None:
         command = [sys.executable, __file__, "--child", json.dumps(asked)]
@@ -195,7 +195,7 @@ class Child:
 
 
 def serve(asked: dict[str, Any]) -> None:
-    """What a child does: a batch for each line of its input."""
+    """Run in a child: one batch for each line of input."""
     from vllm import LLM
 
     options: dict[str, Any] = {"max_num_seqs": asked["max_num_seqs"], "enforce_eager": True, "disable_log_stats": True}
@@ -241,7 +241,7 @@ def model_folder(asked: dict[str, Any]) -> str:
 
 
 def requests(asked: dict[str, Any], batch: int, budget: int) -> tuple[list[Any], list[Any]]:
-    """Prompts and parameters of a batch, always the same, of at most `budget` tokens each."""
+    """Return prompts and parameters of a batch, always the same, of at most `budget` tokens each."""
     from vllm import SamplingParams, TokensPrompt
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -260,7 +260,7 @@ def requests(asked: dict[str, Any], batch: int, budget: int) -> tuple[list[Any],
 
 
 def served(corpus: Path) -> list[Any]:
-    """The schemas of the corpus both sides serve."""
+    """Return the schemas of the corpus that both sides serve."""
     import llguidance
     from vllm.v1.structured_output.backend_guidance import has_guidance_unsupported_json_features
 
@@ -279,7 +279,7 @@ def served(corpus: Path) -> list[Any]:
 
 
 def watch(llm: Any) -> dict[str, list[float]]:
-    """Milliseconds of CPU time of each call of the parts of a step, by part, from now on."""
+    """Return a dictionary that collects, from now on, CPU milliseconds of each call of the parts of a step, by part."""
     import vllm.v1.worker.gpu_model_runner as runner_module
 
     core = llm.llm_engine.engine_core.engine_core
@@ -312,7 +312,7 @@ def watch(llm: Any) -> dict[str, list[float]]:
 
 
 def per_step(spent: dict[str, list[float]], of_hosts: float) -> dict[str, float]:
-    """Milliseconds a step, by part; the parts are exclusive. `of_hosts`: the seconds of other processes."""
+    """Return milliseconds per step, by part; the parts do not overlap. `of_hosts`: the seconds of other processes."""
     num_steps = len(spent["step"])
     means = {part: sum(times) / num_steps for part, times in spent.items()}
     means["rest of the step"] = means["step"] - sum(means.get(part, 0.0) for part in PARTS[:-2])

@@ -1,11 +1,11 @@
-"""The time of vLLM's scheduler for a step of its V2 model runner, stock and with guideway.
+"""The time of vLLM's scheduler per step of its V2 model runner, stock and with guideway.
 
     python tests/benchmarks/vllm_v2_scheduler.py [--rounds 5] [--write]
 
-To be run with the interpreter that has vLLM (`make setup-vllm`), in the repository's root. V2 runs here with its
-kernels in Triton's interpreter, which makes a step slow and says nothing of a GPU; what the scheduler does for it is
-the same: what to run, masks, what becomes of the tokens. Milliseconds of CPU time of the thread that does it, and of
-grammar hosts, in steps of a whole batch, every request under a JSON schema; sides in turn.
+Run it with the interpreter that has vLLM (`make setup-vllm`), in the repository's root. V2 runs here with its kernels
+in Triton's interpreter, which makes a step slow and shows nothing about a GPU; the scheduler's work is the same:
+scheduling, masks, accepting tokens. Milliseconds of CPU time of the scheduler's thread, and of grammar hosts, in steps
+of a whole batch, every request under a JSON schema; sides in turn.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def compare(backend: str, batch: int, rounds: int) -> list[str]:
             process.wait()
     lines = []
     for side, runs in found.items():
-        runs = runs[1:]  # the first makes what is made once
+        runs = runs[1:]  # the first warms up
         cells = [statistics.median(run[name] for run in runs) for name in (*METHODS, "hosts")]
         sums = [sum(run.values()) for run in runs]
         ratios = [mine / sum(run.values()) for mine, run in zip(sums, found["stock"][1:], strict=True)]
@@ -109,7 +109,7 @@ def child(guideway: dict[str, Any] | None, backend: str, batch: int, rounds: int
 
 
 def serve(asked: dict[str, Any]) -> None:
-    """What a child does: one batch for each line of its input."""
+    """Run in a child: one batch for each line of input."""
     from tests.support.triton_interpreter import use
 
     with tempfile.TemporaryDirectory() as folder:
@@ -145,7 +145,7 @@ def serve(asked: dict[str, Any]) -> None:
 
 
 def watched(scheduler: Any, name: str) -> list[float]:
-    """Milliseconds of CPU time of each call of a method from now on, in this thread."""
+    """Return a list that collects, from now on, CPU milliseconds of each call of a method in this thread."""
     spent: list[float] = []
     call = getattr(scheduler, name)
 

@@ -1,10 +1,10 @@
-"""What guideway's code does on threads that others wait for: the one that decodes, and the event loop.
+"""The time of guideway's code on threads that others wait for: the one that decodes, and the event loop.
 
-A sampler in each process that is watched looks every millisecond where these threads are. As long as one of them is in
-code of guideway or of a slow plugin, and neither in a model's forward pass nor waiting for work, that is one span;
-those over 2 ms are written down, with the stack they were most often seen in and how long the thread computed in them;
-else it waited, for a lock, in a plugin, for the interpreter, or for a processor. A sampler that comes over 2 ms late
-itself lacked the interpreter or a processor; that is counted, too. Times are those of one clock, in all processes.
+A sampler in each watched process checks every millisecond where these threads are. As long as a thread is in code of
+guideway or of a slow plugin, and neither in a model's forward pass nor waiting for work, that is one span. Spans over
+2 ms are recorded, with their most frequent stack and how long the thread computed; for the rest it waited, for a lock,
+in a plugin, for the interpreter, or for a processor. A sampler that is over 2 ms late lacked the interpreter or a
+processor itself; that is counted, too. All processes use the same clock.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ WATCHED = ("MainThread", "guideway-engine", "process_input_sockets")
 """Words in the names of threads: event loops and vLLM's engine core, guideway's engine, vLLM's reader of requests."""
 LATE = "sampler"
 SWITCH = "on"
-"""A file: as long as it is there, samples are taken."""
+"""A file; samples are taken as long as it exists."""
 WAITS_FOR_WORK = {("guideway_engine.async_engine", "_run_commands")}
 SETTLES = 0.2
-"""Seconds until every sampler has seen the switch, where there are processors for all."""
+"""Seconds until every sampler has seen the switch, if there are processors for all."""
 MOST_WAITS = 50
-"""For a sampler to write what it saw: on a busy machine it comes late."""
+"""Maximum waits of `SETTLES` for a sampler to write its results: on a busy machine it is late."""
 
 THREAD = re.compile(r"^(?:Thread|Current thread) 0x([0-9a-f]+) .*$", re.MULTILINE)
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
@@ -47,16 +47,16 @@ Stack = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Span:
-    """A thread was in guideway's code all that time."""
+    """An interval in which a thread was in guideway's code without interruption."""
 
     thread: str
-    """With the name of its process."""
+    """The thread's name, with the name of its process."""
     start: float
     end: float
     computed: float = 0.0
-    """Seconds of it."""
+    """Seconds of CPU time in it."""
     stack: Sequence[str] = ()
-    """Innermost first, of guideway's code alone."""
+    """The stack, innermost first, only guideway's frames."""
     num_samples: int = 0
 
     @property
@@ -70,7 +70,7 @@ class _Open:
 
     start: float
     computed: float
-    """Processor time of the thread when it began."""
+    """CPU time of the thread at its beginning."""
     stack: Stack = ()
     last: float = 0.0
     last_computed: float = 0.0
@@ -78,15 +78,15 @@ class _Open:
 
 
 def watch(folder: Path) -> None:
-    """Sample in this process from now on, whenever `traced` asks for it. Once is enough."""
+    """Sample in this process from now on, whenever `traced` requests it. Further calls do nothing."""
     if not any(thread.name == LATE for thread in threading.enumerate()):
         threading.Thread(target=_Sampler(folder).run, name=LATE, daemon=True).start()
 
 
 @contextmanager
 def traced(folder: Path, spans: list[Span]) -> Iterator[None]:
-    """Adds to `spans`, when the block has ended, those of all processes that watch with this folder: the long ones, and
-    for each process one of how many samples were taken. Raises RuntimeError if none was."""
+    """Add to `spans`, when the block has ended, the long spans of all processes that watch with this folder, and for
+    each process one with its number of samples. Raises RuntimeError if there were none."""
     (folder / SWITCH).touch()
     time.sleep(SETTLES)
     start = time.monotonic()
@@ -120,7 +120,7 @@ class _Sampler:
         self._open: dict[int, _Open] = {}
         self._dump = os.memfd_create("stacks")
         self._modules: dict[str, str] = {}
-        """Names by the file of their source."""
+        """Names of modules by their source file."""
 
     def run(self) -> None:
         while True:
@@ -150,7 +150,7 @@ class _Sampler:
                 continue
             stack = self._ours(stacks[thread.ident])
             span = self._open.get(thread.ident)
-            # between two samples that are far from each other it may have been anywhere, unless it has not moved
+            # between two distant samples it may have been anywhere, unless it has not moved
             if span is not None and (not stack or (late and stack != span.stack)):
                 self._close(thread)
                 span = None
@@ -169,8 +169,8 @@ class _Sampler:
             self._tell(Span(self._name(thread.name), span.start, span.last, computed, stack))
 
     def _stacks(self) -> dict[int, str]:
-        """What each thread is at. The frames are read in one call that holds the interpreter: in Python 3.11, to walk
-        those of a thread that runs on can end the process."""
+        """Return the stack of each thread. The frames are read in one call that holds the interpreter: in Python 3.11,
+        walking the frames of a running thread can crash the process."""
         os.ftruncate(self._dump, 0)
         os.lseek(self._dump, 0, os.SEEK_SET)
         faulthandler.dump_traceback(self._dump)
@@ -179,8 +179,8 @@ class _Sampler:
         return {int(ident, 16): frames for ident, frames in zip(parts[1::2], parts[2::2], strict=True)}
 
     def _ours(self, frames: str) -> Stack:
-        """The frames of guideway's code, innermost first; empty if the thread is not at work for it. What guideway
-        calls counts as its own, but for vLLM and the forward pass of a model."""
+        """Return the frames of guideway's code, innermost first; empty if the thread does not work for it. Code that
+        guideway calls counts as its own, except vLLM and the forward pass of a model."""
         stack: list[str] = []
         for file, line, name in FRAME.findall(frames):
             module = self._module(file)

@@ -1,10 +1,10 @@
-"""What guideway does on one GPU, in ten minutes: masks, fused draws, the engine, and that nothing waits for the device.
+"""guideway on one GPU, in ten minutes: masks, fused draws, the engine, and that nothing waits for the device.
 
     python tests/benchmarks/gpu/bench_gpu.py [--parts masks draws engine] [--out FILE]
     python tests/benchmarks/gpu/bench_gpu.py --interpret
 
-Needs torch, triton and transformers; README.md says how the rest comes as wheels. With ``--interpret`` all of it runs
-without a GPU, small, in Triton's interpreter: it says whether the script works, and nothing of times.
+Needs torch, triton and transformers; README.md explains how to get the rest as wheels. With ``--interpret`` everything
+runs small, without a GPU, in Triton's interpreter, to test the script; its times mean nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ sys.path[:0] = [str(Path(__file__).parents[3]), str(Path(__file__).parent)]
 
 PARTS = ("masks", "draws", "engine")
 PUBLISHED = {1: 9.7, 64_000: 38.8, 127_000: 26.3}
-"""Microseconds that xgrammar says its CUDA kernel takes on an H100 for 64 rows of 128,000 float32 logits, by the number
-of tokens that are refused in each row."""
+"""Microseconds that xgrammar publishes for its CUDA kernel on an H100, 64 rows of 128,000 float32 logits, by the number
+of refused tokens in each row."""
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 24}, "age": {"type": "integer", "maximum": 120}},
@@ -38,18 +38,18 @@ SCHEMA = {
     "additionalProperties": False,
 }
 MODIFIERS = ("hello", "green_list", "gumbel", "aligned")
-"""The tutorial's, and probes of tests: one that reads the history, one that owns the draw, one that emits feedback."""
+"""The tutorial's, and test probes: one that reads the history, one that owns the draw, one that emits feedback."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much there is to do."""
+    """The amount of work."""
 
     device: str
     rows: int
     width: int
     refused: Sequence[int]
-    """In each row, of `width` tokens."""
+    """Numbers of refused tokens in each row, of `width` tokens."""
     batch: int
     num_tokens: int
 
@@ -72,7 +72,7 @@ def main() -> None:
         for line in chain(part(size), [""]):
             text += f"{line}\n"
             sys.stdout.write(f"{line}\n")
-            sys.stdout.flush()  # what was measured is told, whatever the next part does
+            sys.stdout.flush()  # keep the measurements if the next part fails
     text += f"{time.monotonic() - began:.0f} s in all.\n"
     sys.stdout.write(text.splitlines()[-1] + "\n")
     if options.out is not None:
@@ -87,11 +87,11 @@ def header(size: Size) -> list[str]:
     return ["# guideway on one GPU", "", f"`python tests/benchmarks/gpu/bench_gpu.py`; {where}; {packages}."]
 
 
-# Masks and draws against the bytes that have to be moved
+# Masks and draws against the bytes that they have to move
 
 
 def masks(size: Size) -> Iterator[str]:
-    """xgrammar's own table, with ours beside it."""
+    """Yield xgrammar's own table, with ours added."""
     from bench_gpu_masks import by_nvcc
     from guideway.devices.numpy.device import NumpyDevice
     from guideway_triton.backend import TritonDevice
@@ -126,7 +126,7 @@ def masks(size: Size) -> Iterator[str]:
 
 
 def draws(size: Size) -> Iterator[str]:
-    """A mask and a draw in one pass, beside the steps of it one by one."""
+    """Measure a mask and a draw in one pass, and as separate steps."""
     import torch
     from guideway.api import Draw
     from guideway_triton.backend import TritonDevice
@@ -164,7 +164,8 @@ def draws(size: Size) -> Iterator[str]:
 
 
 def inputs(size: Size, refused: int) -> tuple[Any, Any, Any]:
-    """Logits on the device; masks that refuse so many tokens of each row, other ones in each, and their rows."""
+    """Return logits on the device; masks that refuse `refused` tokens of each row, different ones in each; and their
+    rows."""
     import torch
     from guideway.api import bitmask as bits
 
@@ -183,7 +184,7 @@ def on(device: Any, array: Any) -> Any:
 
 
 def write_rate(size: Size) -> float:
-    """Bytes a second."""
+    """Return bytes per second."""
     import torch
 
     large = torch.empty((1 << 28) if size.device == "cuda" else (1 << 20), device=size.device)
@@ -198,7 +199,8 @@ def read_rate(size: Size) -> float:
 
 
 def microseconds(size: Size, call: Callable[[], object]) -> float:
-    """By events on the device, the L2 cache cleared before each call; in the interpreter one call by the clock."""
+    """Measure by events on the device, clearing the L2 cache before each call; in the interpreter one call by the
+    clock."""
     if size.device == "cuda":
         from triton.testing import do_bench
 
@@ -212,7 +214,7 @@ def microseconds(size: Size, call: Callable[[], object]) -> float:
 
 
 def engine(size: Size) -> Iterator[str]:
-    """The same requests here and on the CPU; every step of those here under a watch for what waits for the device."""
+    """Compare the same requests here and on the CPU; steps that wait for the device raise."""
     reference, _ = generated(size, "torch", "cpu")
     with waiting_refused(size) as watched:
         found, seconds = generated(size, "triton", size.device)
@@ -240,7 +242,7 @@ def engine(size: Size) -> Iterator[str]:
 
 
 def requests(number: int, num_tokens: int) -> list[tuple[str, dict[str, Any]]]:
-    """Of each kind so many: a prompt, and sampling parameters."""
+    """Return `number` requests of each kind: a prompt, and sampling parameters."""
     from guideway import JsonSchema, Regex
 
     kinds: list[dict[str, Any]] = [
@@ -259,7 +261,7 @@ def requests(number: int, num_tokens: int) -> list[tuple[str, dict[str, Any]]]:
 
 
 def generated(size: Size, backend: str, device: str) -> tuple[list[tuple[list[int], str | None]], float]:
-    """Token ids and error of each request, and the seconds that the second time took."""
+    """Return the token ids and the error of each request, and the seconds of the second run."""
     from guideway import Engine, SamplingParams
 
     from tests.support.distributions import install
@@ -292,15 +294,16 @@ def generated(size: Size, backend: str, device: str) -> tuple[list[tuple[list[in
 
 @dataclass
 class Watched:
-    """The steps that were watched."""
+    """The number of steps that were watched."""
 
     num_steps: int = 0
 
 
 @contextmanager
 def waiting_refused(size: Size) -> Iterator[Watched]:
-    """Have whatever waits for the device between the logits and the download of a step raise, which fails its
-    requests. Without a GPU that is what needs values on the host: a number, the places that are not zero."""
+    """Raise from operations that wait for the device between the logits and the download of a step, which fails its
+    requests. Without a GPU these are operations that need values on the host: a number, the places that are not
+    zero."""
     import torch
     from guideway.pipeline import Pipeline
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -334,7 +337,7 @@ def waiting_refused(size: Size) -> Iterator[Watched]:
 
 
 def waits(operator: Any, args: tuple[Any, ...]) -> bool:
-    """Return whether a call of an operator of torch would need values on the host, were its tensors on a GPU."""
+    """Return whether a call of an operator of torch would need values on the host if its tensors were on a GPU."""
     import torch
 
     name = operator._schema.name
@@ -345,7 +348,7 @@ def waits(operator: Any, args: tuple[Any, ...]) -> bool:
 
 WAITING = frozenset(
     f"aten::{name}"
-    # composite ones are not taken apart in inference mode
+    # composite operators are not decomposed in inference mode
     for name in ("_local_scalar_dense", "equal", "is_nonzero", "item", "masked_select", "nonzero", "nonzero_numpy")
 )
 

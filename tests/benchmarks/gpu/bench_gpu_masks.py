@@ -1,11 +1,11 @@
-"""The Triton device: each operation checked against the NumPy reference, then timed beside xgrammar's kernels.
+"""The Triton device: each operation checked against the NumPy reference, then timed against xgrammar's kernels.
 
     python tests/benchmarks/gpu/bench_gpu_masks.py [--quick] [--out FILE]
     python tests/benchmarks/gpu/bench_gpu_masks.py --check-cpu
 
 Needs a GPU, guideway, guideway-triton and xgrammar; with ``--check-cpu`` only the checks run, with small shapes in
-Triton's interpreter. Kernels are timed by events on the device with the L2 cache cleared before each call, steps on the
-host's clock; medians, the ways in turns.
+Triton's interpreter. Kernels are timed by events on the device, clearing the L2 cache before each call, steps by the
+host's clock; medians, with the ways in turns.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Way = Callable[[], object]
 
 
 def masks(kind: str, rows: int, width: int) -> bits.Bitmask:
-    """``int32[rows, words]``, made up: real masks are of these two kinds, half of each."""
+    """Return synthetic masks, ``int32[rows, words]``: real masks are of these two kinds, half of each."""
     rng = np.random.default_rng(0)
     allowed = np.zeros((rows, width), dtype=np.bool_)
     for number, row in enumerate(allowed):
@@ -49,11 +49,11 @@ def masks(kind: str, rows: int, width: int) -> bits.Bitmask:
     return bits.pack(allowed)
 
 
-# What is right
+# Correctness
 
 
 def check(device: TritonDevice, shapes: list[tuple[int, int]], dtypes: tuple[torch.dtype, ...]) -> int:
-    """How many comparisons of what `device` computes with what NumPy does were made. Raises AssertionError."""
+    """Compare the device's results with NumPy's; return the number of comparisons. Raises AssertionError."""
     compared = 0
     for rows, width in shapes:
         for dtype in dtypes:
@@ -123,19 +123,19 @@ def _check(device: TritonDevice, rows: int, width: int, dtype: torch.dtype, bitm
     scores = wanted[:, :num_tokens] / warm
     scores -= np.where(temperatures[:, None] == 0, 0, np.log(-np.log(uniforms[:, :num_tokens].astype(np.float64))))
     lacking = scores.max(axis=1) - scores[np.arange(rows), columns.cpu().numpy()]
-    # where two scores are this close, a rounding of float32 decides, and devices round logarithms differently
+    # if two scores are this close, rounding in float32 decides, and devices round logarithms differently
     same("masked_sample", lacking < 1e-5, np.ones(rows, dtype=np.bool_))
     return compared
 
 
-# How long it takes
+# Times
 
 
 def by_nvcc() -> tuple[Callable[[Tensor, Tensor], object] | None, str]:
-    """xgrammar's CUDA kernel, or None and why not: it is built with nvcc as it is imported."""
+    """Return xgrammar's CUDA kernel, or None and why not: importing it builds it with nvcc."""
     try:
         from xgrammar.kernels.apply_token_bitmask_inplace_cuda import apply_token_bitmask_inplace_cuda
-    except Exception as error:  # whatever the build raises
+    except Exception as error:  # any error of the build
         return None, f"xgrammar's CUDA kernel could not be built here: {type(error).__name__}: {error}"
     return apply_token_bitmask_inplace_cuda, ""
 
@@ -166,7 +166,7 @@ def _kernel_times(
     width: int,
     cuda: Callable[[Tensor, Tensor], object] | None,
 ) -> dict[str, float]:
-    """Microseconds of each way."""
+    """Return the microseconds of each way."""
     from triton.testing import do_bench
     from xgrammar.kernels.apply_token_bitmask_inplace_triton import apply_token_bitmask_inplace_triton
 
@@ -204,7 +204,7 @@ def step_times(device: TritonDevice, cases: Iterable[tuple[torch.dtype, int, int
 def _step_times(
     device: TritonDevice, dtype: torch.dtype, bitmask: bits.Bitmask, width: int, rounds: int
 ) -> tuple[float, float]:
-    """Microseconds of both ways."""
+    """Return the microseconds of both ways."""
     from xgrammar.kernels.apply_token_bitmask_inplace_triton import apply_token_bitmask_inplace_triton
 
     batch = len(bitmask)

@@ -1,12 +1,12 @@
-"""Whole models on one GPU: what a constraint costs a step of decoding, and prompts of many lengths through encoders.
+"""Whole models on one GPU: the cost of a constraint per decode step, and prompts of many lengths through encoders.
 
     python tests/benchmarks/gpu/bench_gpu_models.py [--parts decoding encoding] [--rounds 9] [--out FILE]
     python tests/benchmarks/gpu/bench_gpu_models.py --device cpu
 
-Decoding is of the pinned model (`tests/benchmarks/pinned_model.py`) in bfloat16, greedily and at temperature 1, freely
-and under a schema of long lists, that many steps of each. Encoding is of encoders with weights at random in the sizes
-of MiniLM and of BERT. Wall time, all ways in turns; medians, with the smallest and the largest. With ``--device cpu``
-everything is small: it says whether the script works.
+Decoding uses the pinned model (`tests/benchmarks/pinned_model.py`) in bfloat16, greedily and at temperature 1, freely
+and under a schema of long lists. Encoding uses encoders with random weights, of the sizes of MiniLM and BERT. Wall
+time, all ways in turns; medians, with the smallest and the largest. With ``--device cpu`` everything is small, to test
+the script.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[3])]
 PARTS = ("decoding", "encoding")
 ATTENTION = ("sdpa", "packed", "flex")
 LISTS = {"type": "array", "items": {"type": "string", "maxLength": 20}, "minItems": 70}
-"""None of them ends within the steps that are timed."""
+"""No list ends within the timed steps."""
 MAX_TOKENS = 480
 SIZES = {"MiniLM, 6 layers of 384": (384, 6, 12, 1536), "BERT, 12 layers of 768": (768, 12, 12, 3072)}
 """Width, layers, heads and inner width."""
 
 Ways = dict[str, Callable[[], float]]
-"""What each did: the seconds it took are divided by that."""
+"""Functions that return the amount of their work, by which their seconds are divided."""
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
         for line in chain(part(options), [""]):
             text += f"{line}\n"
             sys.stdout.write(f"{line}\n")
-            sys.stdout.flush()  # what was measured is told, whatever comes of the rest
+            sys.stdout.flush()  # keep the measurements if the rest fails
     if options.out is not None:
         options.out.write_text(text, encoding="utf-8")
 
@@ -71,7 +71,7 @@ def header(options: argparse.Namespace) -> list[str]:
 
 
 def in_turns(ways: Ways, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each way for what it did, by round. Each runs once before."""
+    """Return the seconds per unit of work of each way, by round. Each way runs once before."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         began = time.perf_counter()
@@ -94,7 +94,7 @@ def spread(values: list[float], digits: int = 2) -> str:
 
 
 def decoding(options: argparse.Namespace) -> Iterator[str]:
-    """Milliseconds of a step, and what of it the constraint is."""
+    """Measure the milliseconds of a step, and the part of the constraint."""
     from guideway import Engine, JsonSchema, SamplingParams
     from pinned_model import pinned_model
     from transformers import AutoModelForCausalLM
@@ -186,7 +186,7 @@ def decoding(options: argparse.Namespace) -> Iterator[str]:
 
 
 def encoding(options: argparse.Namespace) -> Iterator[str]:
-    """Milliseconds for texts of many lengths."""
+    """Measure the milliseconds for texts of many lengths."""
     from guideway_engine.prefill.forward import Forward, Ragged
     from transformers import BertConfig, BertModel
 
@@ -234,7 +234,7 @@ def encoding(options: argparse.Namespace) -> Iterator[str]:
 
 @torch.inference_mode()
 def padded(model: Any, ids: list[Any], device: str) -> torch.Tensor:
-    """``[total, width]``, in the order of `ids`."""
+    """Return ``[total, width]``, in the order of `ids`."""
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     found: list[torch.Tensor | None] = [None] * len(ids)
     for first in range(0, len(order), 32):
