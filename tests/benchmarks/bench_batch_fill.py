@@ -1,4 +1,4 @@
-"""Whether the libraries' own batch fills are faster than the default loop of `GrammarStrategy.fill`.
+"""Test if the libraries' own batch fills are faster than the default loop of `GrammarStrategy.fill`.
 
 Sequences are at different places of a JSON document, with a vocabulary of 131072 tokens (tekken). At every step all
 masks are filled by the default loop over guideway's matchers and, for others in the same states, by the library's batch

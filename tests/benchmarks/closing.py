@@ -1,4 +1,4 @@
-"""Whether constrained outputs are complete within tight budgets: schemas of a corpus, tokens drawn at random from
+"""Test if constrained outputs are complete within tight budgets: schemas of a corpus, tokens drawn at random from
 masks, like from a model with random weights at temperature 1, over a vocabulary of 131,072 tokens.
 
 ``python -m tests.benchmarks.closing CORPUS [--strategy NAME ...] [--more 32] [--every 1] [--write]``

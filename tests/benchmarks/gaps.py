@@ -60,7 +60,7 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def row_of_gaps(kind: str, runs: Of) -> str:
-    """`runs`: the gaps of each run, in milliseconds, by whether it was loud; the runs of a pair have the same index."""
+    """Return a row. `runs`: the gaps of each run in milliseconds, by whether it was loud, in order of the pairs."""
     ratios = [percentile(loud) / percentile(quiet) for quiet, loud in zip(runs[False], runs[True], strict=True)]
     median, low, high = interval(ratios)
     cells = [statistics.median(map(of, runs[loud])) for of in (percentile, max) for loud in (False, True)]

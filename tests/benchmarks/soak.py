@@ -1,4 +1,4 @@
-"""Whether anything is left behind: requests of all sorts in guideway's engine, for as long as wanted.
+"""Test if anything is left behind: requests of all sorts in guideway's engine, for as long as wanted.
 
 For every strategy in hosts, this sends good requests (each must have its tokens without grammar hosts, or has a new
 schema), invalid ones, hostile ones (`hostile_shapes.py`), requests that are aborted at any moment, and requests that

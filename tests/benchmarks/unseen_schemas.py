@@ -1,4 +1,4 @@
-"""Whether the demo model answers schemas that it was not trained on, completely and validly, within 96 and 160 tokens:
+"""Test if the demo model answers schemas that it was not trained on, completely and validly, within 96 and 160 tokens:
 default settings, twenty schemas of a corpus and the schemas below.
 
 An answer that is cut counts as a failure unless no output that fits was found. So does a refused schema, unless the

@@ -64,7 +64,7 @@ def pairs_of(schema: Schema) -> set[Pair]:
 
 
 class Coverage:
-    """How often pairs of keywords were judged; chooses the pair to write next."""
+    """Counts how often pairs of keywords were judged, and chooses the pair to write next."""
 
     def __init__(self, names: Iterable[str]) -> None:
         names = sorted(name for name in names if name in WRITERS)

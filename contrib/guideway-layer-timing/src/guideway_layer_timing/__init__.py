@@ -18,7 +18,7 @@ class Options:
     """The settings of an operator."""
 
     each_layer: bool = True
-    """Whether each decoder layer has a line of its own, or all of them share one."""
+    """True: a line for each decoder layer; False: one for all of them."""
 
 
 @dataclass

@@ -22,7 +22,7 @@ class MaxSimOptions:
     """The options of ``workflow.maxsim``."""
 
     truncate: Literal["refuse", "right"] = "refuse"
-    """What to do with a document that is longer than the model's context: ``refuse`` it, or cut off its ``right`` end.
+    """The treatment of a document that is longer than the model's context: ``refuse`` it, or cut off its ``right`` end.
     A query is never cut."""
     max_step_tokens: Positive = 8192
     """Maximum tokens of a step, including the queries."""

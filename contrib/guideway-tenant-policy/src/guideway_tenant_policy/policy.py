@@ -119,7 +119,7 @@ class Policy:
     """Limits by tenant, and the treatment of tenants without any."""
 
     unknown: Literal["deny", "default"] = "deny"
-    """Whether a tenant that is not listed is refused, or has the limits of `default`."""
+    """``deny`` refuses a tenant that is not listed, ``default`` gives it the limits of `default`."""
     default: Limits = field(default_factory=Limits)
     tenants: Mapping[str, Limits] = field(default_factory=dict)
 

@@ -111,7 +111,8 @@ class Block(nn.Module):
             nn.init.zeros_(linear.weight)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
-        """`x`: [batch, length, hidden]; `cos`, `sin`: [length, head]; `mask`: [length, length], added to the scores."""
+        """Return the layer's output for `x`: [batch, length, hidden]. `cos`, `sin`: [length, head]; `mask`: [length,
+        length], added to the scores."""
         batch, length, hidden = x.shape
         heads, kv_heads, group = self.heads, self.kv_heads, self.group
         z = self.qkv(_normalize(x)).view(batch, length, heads + 2 * kv_heads, HEAD).transpose(1, 2)
@@ -148,8 +149,8 @@ class Network(nn.Module):
         self.register_buffer("mask", future, persistent=False)
 
     def forward(self, token_ids: Tensor, positions: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """`token_ids`: [batch, length]; `positions`: indices into the flattened batch of the tokens that predict
-        `targets`; `weights` of the targets in the mean, equal by default."""
+        """Return the loss. `token_ids`: [batch, length]; `positions`: indices into the flattened batch of the tokens
+        that predict `targets`; `weights` of the targets in the mean, equal by default."""
         length = token_ids.shape[1]
         x = self.embedding(token_ids)
         cos, sin, mask = self.get_buffer("cos"), self.get_buffer("sin"), self.get_buffer("mask")

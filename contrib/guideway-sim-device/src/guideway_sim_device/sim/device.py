@@ -136,7 +136,7 @@ class SimDevice(DeviceBackend):
 
     @property
     def syncs(self) -> int:
-        """How often the host waited for the device."""
+        """The number of times that the host waited for the device."""
         return self.machine.syncs
 
     def from_logits(self, logits: Array) -> SimArray:

@@ -27,7 +27,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.syncs = 0
-        """How often the host waited."""
+        """The number of times that the host waited."""
         self.programs: dict[Signature, list[Type]] = {}
         """The operations launched before, with the types of their results."""
         lock = RLock()
