@@ -130,7 +130,7 @@ def _masks(bitmask: Array, count: int) -> tuple[Array, int, int, int]:
 
 def _share(work: Callable[[int, int], None], num_rows: int, size: int) -> None:
     """Run ``work(first, every)`` for all rows, of `size` bytes each, in as many threads as pay off. `work` must
-    reference the arrays whose addresses it has: after an interrupt while threads start, one of them may outlast this
+    reference the arrays whose addresses it has: if an interrupt strikes while threads start, a thread may outlast this
     call."""
     count = min(torch.get_num_threads(), num_rows, num_rows * size // WORTH_A_THREAD)
     if count > 1:

@@ -69,7 +69,7 @@ def _which(builder: Any, address: Any, word: Any) -> Any:
     i64, part = ir.IntType(64), ir.VectorType(ir.IntType(32), 16)
     found = ir.Constant(i64, 0)
     for i in range(CHUNK // 16):
-        words = builder.load(_moved(builder, address, 64 * i, part), align=4)
+        words = builder.load(_shift(builder, address, 64 * i, part), align=4)
         equal = builder.bitcast(builder.icmp_signed("==", words, _splat(builder, word, 16)), ir.IntType(16))
         found = builder.or_(found, builder.shl(builder.zext(equal, i64), ir.Constant(i64, 16 * i)))
     return found
@@ -78,7 +78,7 @@ def _which(builder: Any, address: Any, word: Any) -> Any:
 @_instruction(lambda *_: types.void)
 def _select(builder: Any, address: Any, word: Any, forbidden: Any) -> None:
     """Set each of the 32 logits at `address` whose bit of `word` is 0 to `forbidden`."""
-    place, align = _moved(builder, address, 0, ir.VectorType(forbidden.type, 32)), forbidden.type.width // 8
+    place, align = _shift(builder, address, 0, ir.VectorType(forbidden.type, 32)), forbidden.type.width // 8
     logits = builder.load(place, align=align)
     builder.store(builder.select(_lanes(builder, word), logits, _splat(builder, forbidden, 32)), place, align=align)
 
@@ -98,7 +98,7 @@ def _count(builder: Any, word: Any) -> Any:
 @_instruction(lambda *kinds: types.CPointer(kinds[1]))  # type: ignore[no-untyped-call]
 def _pointer(builder: Any, address: Any, like: Any) -> Any:
     """Return `address` as a pointer to elements of the type of `like`."""
-    return _moved(builder, address, 0, like.type)
+    return _shift(builder, address, 0, like.type)
 
 
 @_instruction(lambda *kinds: kinds[-1])
@@ -109,51 +109,51 @@ def _narrow(builder: Any, number: Any, like: Any) -> Any:
 
 @_instruction(lambda *kinds: kinds[-1])
 def _most_of_word(builder: Any, address: Any, mask: Any, lowest: Any) -> Any:
-    """Return the largest, by `_ordered`, of the 32 logits at `address` whose bit of the word at `mask` is 1, or
+    """Return the largest, by `_order`, of the 32 logits at `address` whose bit of the word at `mask` is 1, or
     `lowest`."""
-    return _reduced(builder, "smax", address, 32, mask, lowest, lowest)
+    return _reduce(builder, "smax", address, 32, mask, lowest, lowest)
 
 
 @_instruction(lambda *kinds: kinds[-1])
 def _least_of_word(builder: Any, address: Any, mask: Any, lowest: Any) -> Any:
     """Return the smallest of the same logits, or 0."""
-    return _reduced(builder, "smin", address, 32, mask, lowest, ir.Constant(lowest.type, 0))
+    return _reduce(builder, "smin", address, 32, mask, lowest, ir.Constant(lowest.type, 0))
 
 
 @_instruction(lambda *kinds: kinds[-1])
 def _most_of_some(builder: Any, address: Any, mask: Any, lowest: Any) -> Any:
     """Return the largest of the `BLOCK` logits at `address` whose bit of the words at `mask` is 1, or `lowest`."""
-    return _reduced(builder, "smax", address, BLOCK, mask, lowest, lowest)
+    return _reduce(builder, "smax", address, BLOCK, mask, lowest, lowest)
 
 
 @_instruction(lambda *kinds: kinds[-1])
 def _least_of_some(builder: Any, address: Any, mask: Any, lowest: Any) -> Any:
     """Return the smallest of the same logits, or 0."""
-    return _reduced(builder, "smin", address, BLOCK, mask, lowest, ir.Constant(lowest.type, 0))
+    return _reduce(builder, "smin", address, BLOCK, mask, lowest, ir.Constant(lowest.type, 0))
 
 
 @_instruction(lambda *kinds: kinds[-1])
 def _most_of_block(builder: Any, address: Any, lowest: Any) -> Any:
     """Return the largest of the `BLOCK` logits at `address`."""
-    return _reduced(builder, "smax", address, BLOCK, None, lowest, lowest)
+    return _reduce(builder, "smax", address, BLOCK, None, lowest, lowest)
 
 
 @_instruction(lambda *kinds: kinds[-1])
 def _least_of_block(builder: Any, address: Any, lowest: Any) -> Any:
     """Return the smaller of 0 and the smallest of the same logits."""
-    return _reduced(builder, "smin", address, BLOCK, None, lowest, ir.Constant(lowest.type, 0))
+    return _reduce(builder, "smin", address, BLOCK, None, lowest, ir.Constant(lowest.type, 0))
 
 
-def _reduced(builder: Any, what: str, address: Any, count: int, mask: Any, lowest: Any, start: Any) -> Any:
+def _reduce(builder: Any, what: str, address: Any, count: int, mask: Any, lowest: Any, start: Any) -> Any:
     width = lowest.type.width
     kind = ir.VectorType(lowest.type, 32)
     zeros, lowests, starts = ir.Constant(kind, [0] * 32), _splat(builder, lowest, 32), _splat(builder, start, 32)
     found = starts
     for i in range(0, count, 32):
-        bits = builder.load(_moved(builder, address, i * width // 8, kind), align=width // 8)
+        bits = builder.load(_shift(builder, address, i * width // 8, kind), align=width // 8)
         ordered = builder.select(builder.icmp_signed("<", bits, zeros), builder.sub(lowests, bits), bits)
         if mask is not None:
-            word = builder.load(_moved(builder, mask, i // 8, ir.IntType(32)), align=4)
+            word = builder.load(_shift(builder, mask, i // 8, ir.IntType(32)), align=4)
             ordered = builder.select(_lanes(builder, word), ordered, starts)
         better = builder.icmp_signed(">" if what == "smax" else "<", ordered, found)
         found = builder.select(better, ordered, found)
@@ -163,7 +163,7 @@ def _reduced(builder: Any, what: str, address: Any, count: int, mask: Any, lowes
     return builder.call(reduce, [found])
 
 
-def _moved(builder: Any, address: Any, offset: int, kind: Any) -> Any:
+def _shift(builder: Any, address: Any, offset: int, kind: Any) -> Any:
     """Return a pointer to a `kind` at `address` + `offset`."""
     return builder.inttoptr(builder.add(address, ir.Constant(address.type, offset)), kind.as_pointer())
 
@@ -273,7 +273,7 @@ def _forbid(
 
 
 @_helper
-def _ordered(bits: Any, lowest: Any) -> Any:
+def _order(bits: Any, lowest: Any) -> Any:
     return _narrow(bits if bits >= 0 else lowest - bits, lowest)
 
 
@@ -285,7 +285,7 @@ def _extremes(row: int, first: int, count: int, size: int, lowest: Any) -> Any:
     logits = carray(_pointer(row + first * size, lowest), count)
     most, least = lowest, _narrow(0, lowest)
     for i in range(count):
-        number = _ordered(logits[i], lowest)
+        number = _order(logits[i], lowest)
         most, least = max(most, number), min(least, number)
     return most, least
 
@@ -299,7 +299,7 @@ def _extremes_of_some(row: int, first: int, count: int, mask: int, size: int, lo
     logits = carray(_pointer(row + first * size, lowest), count)
     most, least = lowest, _narrow(0, lowest)
     while allowed:
-        number = _ordered(logits[_lowest(allowed)], lowest)
+        number = _order(logits[_lowest(allowed)], lowest)
         most, least = max(most, number), min(least, number)
         allowed &= allowed - LOWEST_BIT
     return most, least
@@ -352,7 +352,7 @@ def _argmax_row(
         return 0, _narrow(-1, lowest)  # a NaN
     if most == lowest:
         return 0, _narrow(lowest + infinity, lowest)  # -inf, as no token is allowed
-    while not ((not masked or (words[where // 32] >> (where % 32)) & 1) and _ordered(logits[where], lowest) == most):
+    while not ((not masked or (words[where // 32] >> (where % 32)) & 1) and _order(logits[where], lowest) == most):
         where += 1
     return where, logits[where]
 
@@ -392,14 +392,14 @@ def forbid_kernel() -> Kernel:
     """Return the kernel of `DeviceBackend.apply_bitmask` for logits of `size` bytes, 2 or 4, and the entries
     ``range(first, stop, every)`` of `rows`, integers of `row_size` bytes, 4 or 8. Steps are in bytes; `forbidden` are
     the bits of -inf. It raises IndexError before it writes if any of the `stop` entries is not a row."""
-    return _compiled(_forbid)
+    return _compile(_forbid)
 
 
 @cache
 def choose_kernel() -> Kernel:
     """Return the kernel that writes to `masks`, ``int64[num_rows]``, for each row the index of its entry in `rows`, or
     -1. `rows` are `count` integers of `row_size` bytes. It raises the IndexError of `forbid_kernel`."""
-    return _compiled(_choose)
+    return _compile(_choose)
 
 
 @cache
@@ -407,10 +407,10 @@ def argmax_kernel() -> Kernel:
     """Return the kernel of `DeviceBackend.masked_argmax` for logits of `size` bytes, 2 or 4, contiguous in each row,
     and the rows ``range(first, stop, every)``. `columns`, int64, contains the index of each row's mask, or -1, and is
     overwritten with the chosen columns; `best` receives their logits. `infinity` are the bits of infinity."""
-    return _compiled(_argmax)
+    return _compile(_argmax)
 
 
-def _compiled(function: Callable[..., None]) -> Kernel:
+def _compile(function: Callable[..., None]) -> Kernel:
     """Compile `function` for integers, using numba's cache if it can be written."""
     signature = types.void(*[types.int64] * len(inspect.signature(function).parameters))
     try:

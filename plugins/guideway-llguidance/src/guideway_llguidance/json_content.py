@@ -67,7 +67,7 @@ def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
         found = with_spelled_patterns(found)
     kinds = {name.partition(":")[0] for name in names}
     needs_change = not kinds.isdisjoint((*VALUES, *APPLYING, "format")) or not names.isdisjoint(EXCLUSIVE)
-    return _changed(found) if needs_change and isinstance(found, Mapping) else found
+    return _change(found) if needs_change and isinstance(found, Mapping) else found
 
 
 def to_lark(schema: Any, options: JsonCompileOptions) -> str:
@@ -75,7 +75,7 @@ def to_lark(schema: Any, options: JsonCompileOptions) -> str:
     return "%json " + json.dumps({**({} if schema is True else schema), OPTIONS: options})
 
 
-def _changed(schema: Any) -> Any:
+def _change(schema: Any) -> Any:
     text = json.dumps(schema)
     copy = json.loads(text)
     exclusion = None if "/oneOf/" in text else Exclusion(copy)  # a reference may lead into one

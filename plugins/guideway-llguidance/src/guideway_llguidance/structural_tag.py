@@ -227,7 +227,7 @@ class _Translator:
         flags = {flag: _get(node, flag, path, bool, False) for flag in ("at_least_one", "stop_after_first")}
         tags_path = f"{path}.tags"
         tags = [self._tag(tag, f"{tags_path}[{i}]") for i, tag in enumerate(_objects(node, "tags", path))]
-        item = either([self._in_tag(tag) for tag in _merged(tags, tags_path)], tags_path)
+        item = either([self._in_tag(tag) for tag in _merge(tags, tags_path)], tags_path)
         if not item.lark:
             unsupported(tags_path, "a tag must not be empty", "tags")
         separator = self._literal(_get(node, "separator", path, str), f"{path}.separator")
@@ -257,7 +257,7 @@ class _Translator:
         heads: list[str] = []
         goes_on: list[str] = []
         for trigger, group in self._by_trigger(tags, triggers, triggers_path).items():
-            body = either([self._in_tag(tag, trigger) for tag in _merged(group, tags_path)], tags_path)
+            body = either([self._in_tag(tag, trigger) for tag in _merge(group, tags_path)], tags_path)
             if not stop_after_first:
                 sequence([body, FREE], tags_path)  # refuses content that free text may not follow
             after = self._rule("after", body.lark or EMPTY)
@@ -300,7 +300,7 @@ class _Translator:
         return groups
 
 
-def _merged(tags: list[_Tag], path: str) -> list[_Tag]:
+def _merge(tags: list[_Tag], path: str) -> list[_Tag]:
     """Return the tags with those merged that differ only in their content."""
     alike: dict[tuple[str, tuple[str, ...]], list[_Tag]] = {}
     for tag in tags:

@@ -35,12 +35,12 @@ class _Source:
         for token_id in self.special_token_ids:
             name = vocabulary.special_tokens.get(token_id) or f"<[{token_id}]>"
             self.tokens[token_id] = name.encode()
-        self._kept = lru_cache(MOST_KEPT)(self._encoded)
+        self._kept = lru_cache(MOST_KEPT)(self._encode)
 
     def __call__(self, text: bytes) -> list[int]:
-        return list((self._kept if len(text) <= LONGEST_KEPT else self._encoded)(text))
+        return list((self._kept if len(text) <= LONGEST_KEPT else self._encode)(text))
 
-    def _encoded(self, text: bytes) -> list[int]:
+    def _encode(self, text: bytes) -> list[int]:
         encoded = self._vocabulary.encode(text)
         return self._greedy(text) if encoded is None else encoded
 

@@ -97,7 +97,7 @@ def decoded(text: bytes) -> str | None:
 @lru_cache(maxsize=4096)
 def span(begun: bytes) -> range:
     """Return the code points whose UTF-8 begins with `begun`, an incomplete character."""
-    low, high = (_completed(begun, byte) for byte in (0x80, 0xBF))
+    low, high = (_complete(begun, byte) for byte in (0x80, 0xBF))
     least = {2: 0x80, 3: 0x800, 4: 0x10000}[len(low)]
     found = range(max(_code(low), least), min(_code(high), 0x10FFFF) + 1)
     if begun[:1] == b"\xed":  # surrogates are not characters
@@ -106,7 +106,7 @@ def span(begun: bytes) -> range:
     return found if is_utf8 and len(begun) < len(low) else range(0)
 
 
-def _completed(begun: bytes, byte: int) -> bytes:
+def _complete(begun: bytes, byte: int) -> bytes:
     length = 2 if begun[0] < 0xE0 else 3 if begun[0] < 0xF0 else 4
     return begun.ljust(length, bytes([byte]))
 

@@ -57,7 +57,7 @@ def regex_parser(pattern: str) -> RegexParser:
 
 def regex_language(pattern: str) -> Language:
     """Return the language of texts that match `pattern` as a whole."""
-    pattern = _spelled_out(pattern)
+    pattern = _spell_out(pattern)
     if not _has_alternatives(pattern):
         pattern = pattern.removeprefix("^")
         pattern = pattern if pattern.endswith("\\$") else pattern.removesuffix("$")
@@ -71,7 +71,7 @@ def regex_language(pattern: str) -> Language:
     return Language(parser, named, states.legal, lambda at: at.current_state in automaton.finals)
 
 
-def _spelled_out(pattern: str) -> str:
+def _spell_out(pattern: str) -> str:
     """Spell out the classes of `pattern` as Python reads them, except ``\\w``: ASCII only, as all others are too
     many."""
     if any("\\W" in piece or (piece.startswith("[^") and "\\w" in piece) for piece in pieces(pattern)):

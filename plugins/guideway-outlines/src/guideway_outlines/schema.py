@@ -32,7 +32,7 @@ def to_node(schema: Schema, whitespace: str) -> Node:
     if not isinstance(schema, Mapping):
         _refuse("outlines does not compile the schema `true`", "true")
     _check_size(schema)
-    repaired = json.dumps(_repaired(schema))
+    repaired = json.dumps(_repair(schema))
     try:
         pattern = json_schema.build_regex_from_schema(repaired, whitespace)
     except ValueError as error:
@@ -41,7 +41,7 @@ def to_node(schema: Schema, whitespace: str) -> Node:
     return parse(pattern)
 
 
-def _repaired(schema: Any) -> Any:
+def _repair(schema: Any) -> Any:
     """Return a copy of a subschema that outlines-core compiles correctly."""
     if not isinstance(schema, Mapping):
         return schema
@@ -56,17 +56,17 @@ def _repaired(schema: Any) -> Any:
         _refuse("outlines does not compile `allOf` of several schemas", "allOf")
     for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
         if keyword in new:
-            new[keyword] = [_repaired(child) for child in schema[keyword]]
+            new[keyword] = [_repair(child) for child in schema[keyword]]
     for keyword in ("items", "additionalProperties", "not"):
         if keyword in new and isinstance(schema[keyword], Mapping):
-            new[keyword] = _repaired(schema[keyword])
+            new[keyword] = _repair(schema[keyword])
     for keyword in ("$defs", "definitions"):
         if keyword in schema:
-            new[keyword] = {name: _repaired(child) for name, child in schema[keyword].items()}
+            new[keyword] = {name: _repair(child) for name, child in schema[keyword].items()}
     if "properties" in new:
-        new["properties"] = {_escaped(name): _repaired(child) for name, child in schema["properties"].items()}
+        new["properties"] = {_escape(name): _repair(child) for name, child in schema["properties"].items()}
     if "required" in new:
-        new["required"] = [_escaped(name) for name in schema["required"]]
+        new["required"] = [_escape(name) for name in schema["required"]]
     if "pattern" in new:
         new["pattern"] = _in_string(schema["pattern"], search=True)
     elif new.get("format") in FORMATS:
@@ -127,7 +127,7 @@ def _in_string(pattern: str, *, search: bool) -> str:
     return f"^{to_rust(simplified(in_json(parse(spelled_out(pattern, ECMA), search=search))))}$"
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     """Return a property's name as written between quotes."""
     return json.dumps(name, ensure_ascii=False)[1:-1]
 

@@ -108,16 +108,16 @@ class Strategy(GrammarStrategy):
             index = Index(pattern, self._native)
         except ValueError as error:
             raise UnsupportedGrammar(f"{SUPPORT.library}: {str(error)[:300]}", feature=kind) from error
-        compiled = self._compiled(index, constraint.spacing)
+        compiled = self._wrap(index, constraint.spacing)
         if compiled.start not in compiled.finals and not compiled.mask(compiled.start).any():
             raise InvalidGrammar("no text of this vocabulary matches the constraint")
         return compiled
 
     def from_bytes(self, data: bytes) -> OutlinesCompiled:
         whitespace, _, index = data.partition(b"\n")
-        return self._compiled(Index.from_binary(index), cast("Whitespace", whitespace.decode()) if whitespace else None)
+        return self._wrap(Index.from_binary(index), cast("Whitespace", whitespace.decode()) if whitespace else None)
 
-    def _compiled(self, index: Index, whitespace: Whitespace | None) -> OutlinesCompiled:
+    def _wrap(self, index: Index, whitespace: Whitespace | None) -> OutlinesCompiled:
         start = index.get_next_state(index.get_initial_state(), self._start_id)
         serialized = index.__reduce__()[1][0]
         rule = None if whitespace is None else self._rules[whitespace]

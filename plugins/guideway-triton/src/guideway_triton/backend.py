@@ -81,7 +81,7 @@ class TritonDevice(TorchDevice):
         )
 
     def apply_bitmask(self, logits: Tensor, bitmask: Any, rows: Any) -> Tensor:
-        self._launches.forbid(logits, *self._there(bitmask, rows))
+        self._launches.forbid(logits, *self._to_device(bitmask, rows))
         return logits
 
     def apply_token_lists(self, logits: Tensor, lists: TokenLists, rows: NDArray[np.int32]) -> Tensor:
@@ -101,20 +101,20 @@ class TritonDevice(TorchDevice):
     ) -> Tensor:
         if added is not None:  # before the mask, which must also forbid tokens with additions
             logits = self.ops.add_at(logits.float(), *added)
-        warped: Tensor = self._launches.warp(logits, *self._there(bitmask, rows), factors)
+        warped: Tensor = self._launches.warp(logits, *self._to_device(bitmask, rows), factors)
         return warped
 
     def masked_argmax(self, logits: Tensor, bitmask: Any, rows: Any, num_tokens: int) -> tuple[Tensor, Tensor]:
-        chosen: tuple[Tensor, Tensor] = self._launches.choose(logits, *self._there(bitmask, rows), num_tokens, None)
+        chosen: tuple[Tensor, Tensor] = self._launches.choose(logits, *self._to_device(bitmask, rows), num_tokens, None)
         return chosen
 
     def masked_sample(
         self, logits: Tensor, bitmask: Any, rows: Any, num_tokens: int, draw: Draw
     ) -> tuple[Tensor, Tensor]:
-        chosen: tuple[Tensor, Tensor] = self._launches.choose(logits, *self._there(bitmask, rows), num_tokens, draw)
+        chosen: tuple[Tensor, Tensor] = self._launches.choose(logits, *self._to_device(bitmask, rows), num_tokens, draw)
         return chosen
 
-    def _there(self, bitmask: Any, rows: Any) -> tuple[Tensor, Tensor]:
+    def _to_device(self, bitmask: Any, rows: Any) -> tuple[Tensor, Tensor]:
         """Return a mask and its rows on the device; they must be both on the device already, or both on the host."""
         if isinstance(bitmask, Tensor):
             return bitmask, rows

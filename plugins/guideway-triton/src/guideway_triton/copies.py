@@ -47,13 +47,13 @@ class Copier:
                 torch.from_numpy(part).copy_(torch.from_numpy(array))  # uses several threads
             else:
                 part[...] = array
-        there = staged if self._stream is None else self._sent(staged, self._stream)
+        there = staged if self._stream is None else self._send(staged, self._stream)
         return {
             name: there[starts[name] : starts[name] + array.nbytes].view(_dtype(array.dtype)).view(array.shape)
             for name, array in arrays.items()
         }
 
-    def _sent(self, staged: Tensor, stream: torch.cuda.Stream) -> Tensor:
+    def _send(self, staged: Tensor, stream: torch.cuda.Stream) -> Tensor:
         current = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(stream):
             there = staged.to(self._device, non_blocking=True)

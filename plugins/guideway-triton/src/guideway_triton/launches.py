@@ -78,7 +78,7 @@ def uniform(seeds: Tensor, sequences: Tensor, positions: Tensor, purpose: int, w
         num_blocks = _blocks(width, CHOOSE_BLOCK)
         with _on(out):
             kernels.uniform[(len(seeds) * num_blocks,)](
-                out, width, seeds.contiguous(), sequences.contiguous(), positions.contiguous(), _signed(purpose),
+                out, width, seeds.contiguous(), sequences.contiguous(), positions.contiguous(), _to_signed(purpose),
                 num_blocks, block=CHOOSE_BLOCK, **EXACT,
             )  # fmt: skip
     return out
@@ -103,7 +103,7 @@ def choose(logits: Tensor, bitmask: Tensor, rows: Tensor, num_tokens: int, draw:
         kernels.choose_in_blocks[(num_rows * num_blocks,)](
             logits, *logits.stride(), bitmask, bitmask.stride(0), bitmask.shape[1], rows.contiguous(), len(rows),
             num_tokens, *(array if array is None else array.contiguous() for array in drawn),
-            0 if draw is None else _signed(draw.purpose), scores, bests, num_blocks,
+            0 if draw is None else _to_signed(draw.purpose), scores, bests, num_blocks,
             draws=draw is not None, block=CHOOSE_BLOCK, **EXACT,
         )  # fmt: skip
         kernels.choose_in_rows[(num_rows,)](
@@ -116,7 +116,7 @@ def _blocks(width: int, block: int) -> int:
     return -(-width // block)
 
 
-def _signed(word: int) -> int:
+def _to_signed(word: int) -> int:
     """Return the int32 with the same bits, so that Triton gives every purpose the same type."""
     return (word + 2**31) % 2**32 - 2**31
 

@@ -139,8 +139,8 @@ class Strategy(GrammarStrategy):
 
     def supports(self, constraint: Constraint) -> Support:
         if isinstance(constraint, JsonSchema):
-            found = _names_named(SUPPORT.support(constraint), constraint, [constraint.parsed])
-            return _whitespace_named(found, constraint.spacing, [constraint.parsed])
+            found = _mark_names(SUPPORT.support(constraint), constraint, [constraint.parsed])
+            return _mark_whitespace(found, constraint.spacing, [constraint.parsed])
         if isinstance(constraint, StructuralTag):
             return self._tag_support(constraint)
         if isinstance(constraint, Regex):
@@ -155,12 +155,12 @@ class Strategy(GrammarStrategy):
             if (kind := node.get("type")) in ("token", "exclude_token", "any_tokens", "token_triggered_tags"):
                 return Support(reason=f"structural tags of type {kind} are not supported: a grammar has no tokens")
         schemas = tag_schemas(tag)
-        found = _names_named(SUPPORT.support(constraint, schemas), constraint, schemas)
+        found = _mark_names(SUPPORT.support(constraint, schemas), constraint, schemas)
         if not found.refused and constraint.spacing in ("compact", "spaced"):
             regions = [node for node in tag_nodes(tag) if node.get("type") == "json_schema"]
             if not all(map(_is_plain, regions)):
                 found = replace(found, unenforced=found.unenforced | {"whitespace"})
-        return _whitespace_named(found, constraint.spacing, schemas)
+        return _mark_whitespace(found, constraint.spacing, schemas)
 
     def compile(self, constraint: Constraint) -> XgrammarCompiled:
         kind = constraint.kind
@@ -193,10 +193,10 @@ class Strategy(GrammarStrategy):
 
     def _compile(self, compiler: xgr.GrammarCompiler, constraint: Constraint, source: str) -> xgr.CompiledGrammar:
         if isinstance(constraint, StructuralTag):
-            tag = _as_asked(_modern(constraint.parsed), constraint)
+            tag = _set_whitespace(_modernize(constraint.parsed), constraint)
             return compiler.compile_structural_tag(json.dumps(tag))
         if isinstance(constraint, JsonSchema):
-            schema = _spelled(constraint, constraint.parsed)
+            schema = _spell(constraint, constraint.parsed)
             source = source if schema is constraint.parsed else json.dumps(schema)
         match kind := constraint.kind:
             case "json_schema" | "json_object":
@@ -264,7 +264,7 @@ def _refuse(kind: str, source: str, error: Exception) -> NoReturn:
     place = _PLACE.search(message)
     if kind == "regex" and place and place["line"]:  # the place is in a grammar that xgrammar made from the regex
         message = message.replace(place[0], "", 1)
-    shown = "" if place is None else _shown(kind, source, place)
+    shown = "" if place is None else _show(kind, source, place)
     if _CLOSED.search(message):
         message += (
             ". The schema may have instances, but xgrammar requires every item of `prefixItems`, and allows only "
@@ -277,7 +277,7 @@ def _refuse(kind: str, source: str, error: Exception) -> NoReturn:
     raise InvalidGrammar(message + shown) from error
 
 
-def _shown(kind: str, source: str, place: re.Match[str]) -> str:
+def _show(kind: str, source: str, place: re.Match[str]) -> str:
     """Return an excerpt of the user's text at the place; empty if the place is unknown."""
     if kind == "regex" and place["position"]:
         return excerpt(source, int(place["position"]) - 1)
@@ -289,7 +289,7 @@ def _shown(kind: str, source: str, place: re.Match[str]) -> str:
     return excerpt(source, sum(len(line) + 1 for line in lines[:number]) + len(before))
 
 
-def _names_named(found: Support, constraint: JsonSchema | StructuralTag, schemas: Sequence[Schema]) -> Support:
+def _mark_names(found: Support, constraint: JsonSchema | StructuralTag, schemas: Sequence[Schema]) -> Support:
     """Return `found`; ``properties`` is unenforced where xgrammar also takes a property's name for an additional
     one."""
     source = constraint.source()
@@ -301,7 +301,7 @@ def _names_named(found: Support, constraint: JsonSchema | StructuralTag, schemas
     return replace(found, enforced=found.enforced - {"properties"}, unenforced=found.unenforced | {"properties"})
 
 
-def _whitespace_named(found: Support, whitespace: Whitespace, schemas: Sequence[Schema]) -> Support:
+def _mark_whitespace(found: Support, whitespace: Whitespace, schemas: Sequence[Schema]) -> Support:
     """Return `found`; ``whitespace`` is unenforced if ``enum`` or ``const`` have arrays or objects, which xgrammar
     always writes compact."""
     if whitespace != "spaced" or found.refused:
@@ -317,7 +317,7 @@ def _is_container(value: Any) -> bool:
     return isinstance(value, dict | list)
 
 
-def _spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
+def _spell(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
     """Return `schema`, the parsed constraint or a part of it, with formats as patterns: xgrammar's own accept 30
     February. Names of properties get the type string, because xgrammar would write any value for one. Raises
     `UnsupportedGrammar` where that is impossible."""
@@ -367,17 +367,17 @@ def _keep_strings(names: dict[str, Any], pointer: str) -> None:
             names["enum"] = strings
 
 
-def _as_asked(tag: Any, constraint: StructuralTag) -> Any:
+def _set_whitespace(tag: Any, constraint: StructuralTag) -> Any:
     """Return a copy of a tag in xgrammar's present form, with the requested white space in its JSON regions."""
     whitespace = constraint.spacing
     if isinstance(tag, list):
-        return [_as_asked(item, constraint) for item in tag]
+        return [_set_whitespace(item, constraint) for item in tag]
     if not isinstance(tag, dict):
         return tag
     if tag.get("type") != "json_schema":
-        return {k: v if k in ("json_schema", "schema") else _as_asked(v, constraint) for k, v in tag.items()}
+        return {k: v if k in ("json_schema", "schema") else _set_whitespace(v, constraint) for k, v in tag.items()}
     if isinstance(tag.get("json_schema"), dict):
-        tag = {**tag, "json_schema": _spelled(constraint, tag["json_schema"])}
+        tag = {**tag, "json_schema": _spell(constraint, tag["json_schema"])}
     if whitespace == "bounded":
         own, most = tag.get("max_whitespace_cnt"), MAX_WHITESPACE // 2  # at some places two runs are adjacent
         return {**tag, "max_whitespace_cnt": min(own, most) if isinstance(own, int) else most}
@@ -395,7 +395,7 @@ def _is_plain(region: Mapping[str, Any]) -> bool:
     return region.get("style", "json") == "json" and not region.get("excludes")
 
 
-def _modern(tag: Any) -> Any:
+def _modernize(tag: Any) -> Any:
     """Convert a tag with ``structures`` and ``triggers``, vLLM's first form, to xgrammar's present form."""
     if not isinstance(tag, dict) or "structures" not in tag:
         return tag

@@ -106,34 +106,34 @@ class XlaDevice(DeviceBackend):
         return self.ops.asarray(array) if isinstance(array, np.ndarray) else array
 
 
-def _masked(logits: jax.Array, bitmask: jax.Array, rows: jax.Array) -> jax.Array:
+def _mask(logits: jax.Array, bitmask: jax.Array, rows: jax.Array) -> jax.Array:
     allowed = kernels.allowed(bitmask, rows, *logits.shape)
     return jnp.where(allowed, logits, jnp.array(-jnp.inf, dtype=logits.dtype))
 
 
-_apply_bitmask = jax.jit(_masked)
+_apply_bitmask = jax.jit(_mask)
 _copied = jax.jit(jnp.copy)
 
 
-def _warped(
+def _warp(
     logits: jax.Array,
     bitmask: jax.Array,
     rows: jax.Array,
     added: tuple[jax.Array, jax.Array, jax.Array] | None,
     factors: jax.Array,
 ) -> jax.Array:
-    x = _masked(logits, bitmask, rows).astype(jnp.float32)
+    x = _mask(logits, bitmask, rows).astype(jnp.float32)
     if added is not None:
         places = added[0].astype(jnp.int32), added[1].astype(jnp.int32)
         x = x.at[places].add(added[2].astype(jnp.float32))
     return x * factors[:, None]
 
 
-_warp_masked = jax.jit(_warped)
-_warp_masked_in_place = jax.jit(_warped, donate_argnums=0)
+_warp_masked = jax.jit(_warp)
+_warp_masked_in_place = jax.jit(_warp, donate_argnums=0)
 
 
-def _considered(logits: jax.Array, bitmask: jax.Array, rows: jax.Array, num_tokens: jax.Array) -> jax.Array:
+def _mask_in_float32(logits: jax.Array, bitmask: jax.Array, rows: jax.Array, num_tokens: jax.Array) -> jax.Array:
     """Return `logits` in float32, with -inf for tokens that the masks refuse and for columns past the tokens."""
     allowed = kernels.allowed(bitmask, rows, *logits.shape) & (jnp.arange(logits.shape[1]) < num_tokens)
     return jnp.where(allowed, logits.astype(jnp.float32), -jnp.inf)
@@ -143,7 +143,7 @@ def _considered(logits: jax.Array, bitmask: jax.Array, rows: jax.Array, num_toke
 def _masked_argmax(
     logits: jax.Array, bitmask: jax.Array, rows: jax.Array, num_tokens: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    return kernels.largest(_considered(logits, bitmask, rows, num_tokens))
+    return kernels.largest(_mask_in_float32(logits, bitmask, rows, num_tokens))
 
 
 @jax.jit
@@ -158,7 +158,7 @@ def _masked_sample(
     positions: jax.Array,
     purpose: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    x = _considered(logits, bitmask, rows, num_tokens)
+    x = _mask_in_float32(logits, bitmask, rows, num_tokens)
     greedy, best = kernels.largest(x)
     cold = temperatures == 0
     u = kernels.uniform(seeds, sequences, positions, purpose, logits.shape[1])

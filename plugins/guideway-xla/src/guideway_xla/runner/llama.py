@@ -100,7 +100,7 @@ def forward(
         query, key, value = (
             (normed @ of_layer[name].T).reshape(shape.num_tokens, -1, model.head_dim) for name in ("q", "k", "v")
         )
-        query, key = _rotated(query, cosine, sine), _rotated(key, cosine, sine)
+        query, key = _rotate(query, cosine, sine), _rotate(key, cosine, sine)
         keys, values = cache
         keys = keys.at[index, step.cells].set(key, mode="drop")
         values = values.at[index, step.cells].set(value, mode="drop")
@@ -134,7 +134,7 @@ def _rotary(model: Llama, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.cos(angles), jnp.sin(angles)
 
 
-def _rotated(x: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
+def _rotate(x: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
     """Rotate ``[tokens, heads, dim]`` by position, each dimension of the first half with its partner in the second."""
     first, second = jnp.split(x, 2, axis=-1)
     return x * cosine.astype(x.dtype) + jnp.concatenate([-second, first], axis=-1) * sine.astype(x.dtype)

@@ -124,7 +124,7 @@ class JaxRunner(ModelRunner):
         self._state[:] = map(function, (cache,), *((one,) for one in inputs))
 
     def _pass(self, appends: Sequence[Append], shape: Shape) -> None:
-        packed = _packed(appends, shape, nowhere=self._limits.num_cells + KEYS)
+        packed = _pack(appends, shape, nowhere=self._limits.num_cells + KEYS)
         self._run(
             partial(llama.forward, self.model.config, shape, self.model.weights),
             jax.device_put(packed, self._device),
@@ -180,7 +180,7 @@ def shapes_for(limits: RunnerLimits) -> list[Shape]:
     return shapes
 
 
-def _packed(appends: Sequence[Append], shape: Shape, nowhere: int) -> NDArray[np.int32]:
+def _pack(appends: Sequence[Append], shape: Shape, nowhere: int) -> NDArray[np.int32]:
     """Return `llama.Step` of `appends`; padding is written to the cell `nowhere`."""
     counts = np.array([len(append.token_ids) for append in appends])
     starts = np.array([append.region.start for append in appends])

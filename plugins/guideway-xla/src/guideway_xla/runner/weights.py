@@ -47,8 +47,8 @@ def load(folder: str, dtype: str, device: jax.Device) -> tuple[Llama, Weights, M
         generation: Any = GenerationConfig.from_pretrained(path, local_files_only=True) if has_defaults else config
     # errors may come from json, huggingface_hub, or the checks of the class
     except Exception as error:
-        raise _refused(folder, f"its configuration cannot be used: {error}") from error
-    model = _checked(folder, config)
+        raise _refusal(folder, f"its configuration cannot be used: {error}") from error
+    model = _check(folder, config)
     weights = _weights(folder, config, dict(_tensors(path)), None if dtype == "auto" else jnp.dtype(dtype))
     stops = generation.eos_token_id
     info = ModelInfo(
@@ -59,10 +59,10 @@ def load(folder: str, dtype: str, device: jax.Device) -> tuple[Llama, Weights, M
     return model, jax.device_put(weights, device), info
 
 
-def _checked(folder: str, config: Any) -> Llama:
+def _check(folder: str, config: Any) -> Llama:
     if config.architectures not in (None, ["LlamaForCausalLM"]) or config.model_type != "llama":
         found = ", ".join(map(str, config.architectures or [config.model_type]))
-        raise _refused(folder, f"it holds {found}, and only LlamaForCausalLM is known here")
+        raise _refusal(folder, f"it holds {found}, and only LlamaForCausalLM is known here")
     rope = dict(config.rope_parameters)
     theta = rope.pop("rope_theta")
     for name, there, known in (
@@ -73,7 +73,7 @@ def _checked(folder: str, config: Any) -> Llama:
         ("quantization_config", getattr(config, "quantization_config", None), None),
     ):
         if there != known:
-            raise _refused(folder, f"its {name} is {there!r}, and only {known!r} is known here")
+            raise _refusal(folder, f"its {name} is {there!r}, and only {known!r} is known here")
     return Llama(
         num_layers=config.num_hidden_layers,
         num_heads=config.num_attention_heads,
@@ -96,7 +96,7 @@ def _tensors(path: Path) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
                 for key in file.keys():  # noqa: SIM118 (it is not a mapping)
                     yield key, np.asarray(file.get_tensor(key))
     except (OSError, KeyError, ValueError, SafetensorError) as error:
-        raise _refused(str(path), f"its weights cannot be read: {error}") from error
+        raise _refusal(str(path), f"its weights cannot be read: {error}") from error
 
 
 def _weights(folder: str, config: Any, tensors: Mapping[str, Any], dtype: Any) -> Weights:
@@ -110,9 +110,9 @@ def _weights(folder: str, config: Any, tensors: Mapping[str, Any], dtype: Any) -
 
     def take(name: str, shape: tuple[int, ...]) -> Any:
         if name not in tensors:
-            raise _refused(folder, f"it lacks the weights {name!r}")
+            raise _refusal(folder, f"it lacks the weights {name!r}")
         if tensors[name].shape != shape:
-            raise _refused(folder, f"its weights {name!r} are {list(tensors[name].shape)}, not {list(shape)}")
+            raise _refusal(folder, f"its weights {name!r} are {list(tensors[name].shape)}, not {list(shape)}")
         return tensors[name].astype(dtype or tensors[name].dtype)
 
     embedding = take("model.embed_tokens.weight", (config.vocab_size, width))
@@ -130,5 +130,5 @@ def _weights(folder: str, config: Any, tensors: Mapping[str, Any], dtype: Any) -
     }
 
 
-def _refused(folder: str, reason: str) -> InvalidConfiguration:
+def _refusal(folder: str, reason: str) -> InvalidConfiguration:
     return InvalidConfiguration(f"the jax runner cannot run the model {folder!r}: {reason}", field="model")
