@@ -20,7 +20,7 @@ CLOSED = {*ROOMS, *UNITS, *COLORS, *CURRENCIES, *JOBS, "add", "subtract", "multi
 TOOL_NAMES = {"get_weather", "send_message", "set_timer", "search", "book_flight", "calculate"}
 
 
-def drawn(count: int = 400, **splits: Any) -> list[Sample]:
+def draw(count: int = 400, **splits: Any) -> list[Sample]:
     source = Source(5, **splits)
     return [source.sample() for _ in range(count)]
 
@@ -38,7 +38,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def test_the_same_seed_gives_the_same_samples() -> None:
-    assert drawn(50, values="train", templates="train", noise=0.1) == drawn(
+    assert draw(50, values="train", templates="train", noise=0.1) == draw(
         50, values="train", templates="train", noise=0.1
     )
     assert texts(3, 1, 50) == texts(3, 1, 50) != texts(3, 2, 50)
@@ -54,7 +54,7 @@ def test_the_same_seed_gives_the_same_samples() -> None:
 )
 def test_every_answer_is_valid_and_said_in_its_prompt(values: Any, templates: Any) -> None:
     kinds = set()
-    for sample in drawn(values=values, templates=templates, noise=0.1):
+    for sample in draw(values=values, templates=templates, noise=0.1):
         kinds.add(sample.kind)
         jsonschema.Draft202012Validator.check_schema(sample.schema)
         jsonschema.validate(sample.answer, sample.schema)
@@ -71,13 +71,13 @@ def test_each_string_of_a_schema_is_bounded() -> None:
         for inner in [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]:
             check(inner)
 
-    for sample in drawn(values="test", templates="test"):
+    for sample in draw(values="test", templates="test"):
         check(sample.schema)
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_open_values_belong_to_one_split(split: Any) -> None:
-    for sample in drawn(values=split, templates="train"):
+    for sample in draw(values=split, templates="train"):
         if sample.kind == "copy":  # several values in one text
             continue
         answer = sample.answer["arguments"] if sample.kind == "tool" else sample.answer
@@ -105,7 +105,7 @@ def test_prompts_use_the_templates_of_their_split() -> None:
     held_out = [expansions(template) for template in pool("copy.text", "test")]
     starts = tuple(text.removesuffix("{x}") for texts in held_out for text in texts)
     for templates in ("train", "test"):
-        copies = [s for s in drawn(values="test", templates=templates) if s.kind == "copy"]
+        copies = [s for s in draw(values="test", templates=templates) if s.kind == "copy"]
         assert copies
         assert all(sample.prompt.startswith(starts) == (templates == "test") for sample in copies)
 
@@ -166,11 +166,11 @@ def test_in_crowded_texts_numbers_recur_as_often_as_in_held_out_ones() -> None:
 
 
 def test_short_texts_ask_for_all_they_tell() -> None:
-    for sample in drawn(100, values="train", templates="train", short=1.0):
+    for sample in draw(100, values="train", templates="train", short=1.0):
         if sample.kind not in ("tool", "copy"):
             assert len(sample.answer) <= 2
             assert len(sample.prompt) < 250
-    kinds = {sample.kind for sample in drawn(100, values="train", templates="train", short=1.0)}
+    kinds = {sample.kind for sample in draw(100, values="train", templates="train", short=1.0)}
     assert {"person", "record", "tool", "copy"} <= kinds
 
 

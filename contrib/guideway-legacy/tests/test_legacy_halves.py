@@ -286,19 +286,21 @@ def test_what_remembers_is_not_forked() -> None:
     assert shared.step(parent, fork) == [2, 9]
 
 
-def told(**given: Any) -> VllmParams:
+def make_params(**given: Any) -> VllmParams:
     return VllmParams.of(SamplingParams(**given), VOCABULARY, {"a": [1]}, "somewhere")
 
 
 def test_parameters_are_those_that_vllm_has_too() -> None:
-    params = told(temperature=0.5, max_tokens=7, stop_token_ids=(3,), stop=("x",), logit_bias={4: -np.inf}, top_k=5)
+    params = make_params(
+        temperature=0.5, max_tokens=7, stop_token_ids=(3,), stop=("x",), logit_bias={4: -np.inf}, top_k=5
+    )
     assert (params.extra_args, params.temperature, params.max_tokens) == ({"a": [1]}, 0.5, 7)
     assert (params.stop_token_ids, params.all_stop_token_ids) == ([3], {3, WIDTH - 1})
     assert (params.eos_token_id, params.n, params.stop) == (WIDTH - 1, 1, ["x"])
     assert (params.logit_bias, params.structured_outputs, params.sampling_type) == ({4: -np.inf}, None, 1)
     assert VllmParams.from_json(params.to_json()) == params == params.clone()
-    assert (told(temperature=0.0, top_k=5).top_k, told(temperature=0.0).sampling_type) == (0, 0)
-    assert (told(ignore_eos=True).eos_token_id, told(seed=4, temperature=1.0).sampling_type) == (None, 2)
+    assert (make_params(temperature=0.0, top_k=5).top_k, make_params(temperature=0.0).sampling_type) == (0, 0)
+    assert (make_params(ignore_eos=True).eos_token_id, make_params(seed=4, temperature=1.0).sampling_type) == (None, 2)
     with pytest.raises(AttributeError, match=r"top_k, top_p of the sampling parameters, not 'n_beams'"):
         _ = params.n_beams
     with pytest.raises(InvalidRequest, match="extra_args must be JSON") as caught:

@@ -112,13 +112,13 @@ def maker_of(processor: Processor, where: str, device: str) -> Maker:
     made = make(processor, where)
     if processor.kind == "vllm":
         make_one = _vllm_maker(made, device)
-        first = _probed(processor, make_one, where)
+        first = _probe(processor, make_one, where)
         if is_batch_level(made):
-            return lambda params: checked(processor.label, BatchOfOne(_made(processor, make_one), params))
+            return lambda params: checked(processor.label, BatchOfOne(_make(processor, make_one), params))
         return lambda params: _vllm_call(processor, first.new_req_logits_processor, params)
     if processor.per_sequence:
         kwargs = dict(processor.kwargs or {})
-        return lambda _: bound(processor, _made(processor, lambda: made(**kwargs)))
+        return lambda _: bound(processor, _make(processor, lambda: made(**kwargs)))
     call = shared(processor, made)
     return lambda _: call
 
@@ -148,7 +148,7 @@ def _vllm_maker(made: Any, device: str) -> Callable[[], Any]:
     return lambda: made(config, torch.device(device), False)  # as vLLM makes it
 
 
-def _probed(processor: Processor, make_one: Callable[[], Any], where: str) -> Any:
+def _probe(processor: Processor, make_one: Callable[[], Any], where: str) -> Any:
     """Make a processor, and check that it can run. Raises `InvalidConfiguration`."""
     try:
         instance = make_one()
@@ -167,11 +167,11 @@ def _probed(processor: Processor, make_one: Callable[[], Any], where: str) -> An
 
 
 def _vllm_call(processor: Processor, new: Callable[[VllmParams], Any], params: VllmParams) -> Call | None:
-    target = _made(processor, lambda: new(params))
+    target = _make(processor, lambda: new(params))
     return vllm_call(processor, target) if target else None
 
 
-def _made(processor: Processor, make: Callable[[], Any]) -> Any:
+def _make(processor: Processor, make: Callable[[], Any]) -> Any:
     try:
         return make()
     except Exception as error:

@@ -64,9 +64,9 @@ class BothTexts(RequestProcessor):
                 return [self.prepare([task])[0] for task in tasks]
             return [InvalidRequest(f"the pair cannot be tokenized: {error}", field="input")]
         ids = {text: encoding.ids for text, encoding in zip(texts, encodings, strict=True)}
-        return [self._prepared(task, *(ids[text] for text in task.value)) for task in tasks]
+        return [self._prepare(task, *(ids[text] for text in task.value)) for task in tasks]
 
-    def _prepared(self, task: Task, query: list[int], document: list[int]) -> Prepared | GuidewayError:
+    def _prepare(self, task: Task, query: list[int], document: list[int]) -> Prepared | GuidewayError:
         if len(query) > self._most:
             return LimitExceeded(f"the query has {len(query)} tokens, and the model takes {self._most}", field="input")
         truncated = len(document) > self._most

@@ -64,11 +64,11 @@ class Encoder(WorkflowRunner):
     def execute(self, step: Step) -> Array:
         vectors: list[torch.Tensor] = []
         for begin in range(0, len(step.texts), self.batch_size):
-            vectors += self._encoded(step.texts[begin : begin + self.batch_size])
+            vectors += self._encode(step.texts[begin : begin + self.batch_size])
         scores = [(vectors[query] @ vectors[document].T).amax(1).sum() for query, document in step.pairs]
         return torch.stack(scores).float().cpu().numpy()
 
-    def _encoded(self, texts: list[Array]) -> list[torch.Tensor]:
+    def _encode(self, texts: list[Array]) -> list[torch.Tensor]:
         lengths = [len(text) for text in texts]
         ids = torch.zeros(len(texts), max(lengths), dtype=torch.int64)
         mask = torch.zeros_like(ids)

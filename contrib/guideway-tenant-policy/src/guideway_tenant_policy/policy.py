@@ -47,7 +47,7 @@ class Limits:
 
     def check(self, request: Request, context: ValidationContext) -> None:
         """Raise `InvalidRequest`, naming field and limit."""
-        tenant = _named(request.tenant)
+        tenant = _name(request.tenant)
         num_tokens = len(request.prompt_token_ids)
         _at_most(self.max_prompt_tokens, num_tokens, "prompt", f"the prompt's length in tokens of {tenant}")
         self._check_priority(request, tenant)
@@ -98,7 +98,7 @@ class Limits:
         for name in params.modifiers:
             if self.modifiers is not None and name not in self.modifiers:
                 raise InvalidRequest(
-                    f"{tenant} may not use the modifier {name!r}; allowed: {_listed(self.modifiers)}",
+                    f"{tenant} may not use the modifier {name!r}; allowed: {_join(self.modifiers)}",
                     field=f"modifiers.{name}",
                 )
         if constraint is None or self.grammars is None:
@@ -109,7 +109,7 @@ class Limits:
             chosen = "names no strategy, and the host may choose" if constraint.strategy is None else "names"
             raise InvalidRequest(
                 f"a constraint of {tenant} {chosen} {wrong[0]!r}; set its strategy to one that is allowed: "
-                f"{_listed(allowed)}",
+                f"{_join(allowed)}",
                 field="constraint.strategy",
             )
 
@@ -151,14 +151,14 @@ class Policy:
         """Raise `InvalidRequest`, naming field and limit."""
         limits = self.tenants.get(request.tenant, self.default if self.unknown == "default" else None)
         if limits is None:
-            raise InvalidRequest(f"{_named(request.tenant)} is not in the policy", field="tenant")
+            raise InvalidRequest(f"{_name(request.tenant)} is not in the policy", field="tenant")
         limits.check(request, context)
 
     def described(self) -> Iterator[str]:
         """Yield a line for each tenant, with its limits."""
         for tenant, limits in self.tenants.items():
-            yield f"{_named(tenant)}: {_described(limits)}"
-        yield f"others: {'refused' if self.unknown == 'deny' else _described(self.default)}"
+            yield f"{_name(tenant)}: {_describe(limits)}"
+        yield f"others: {'refused' if self.unknown == 'deny' else _describe(self.default)}"
 
 
 class PolicyFile:
@@ -194,17 +194,17 @@ def _at_most(limit: int | None, value: int, field: str, subject: str) -> None:
         raise LimitExceeded(f"{subject} may be at most {limit}, not {value}", field=field)
 
 
-def _named(tenant: str) -> str:
+def _name(tenant: str) -> str:
     return f"tenant {tenant!r}" if tenant else "a request without a tenant"
 
 
-def _listed(names: Any) -> str:
+def _join(names: Any) -> str:
     return ", ".join(names) or "none"
 
 
-def _described(limits: Limits) -> str:
+def _describe(limits: Limits) -> str:
     shown = [
-        f"{f.name} {_listed(value) if isinstance(value, tuple) else value}"
+        f"{f.name} {_join(value) if isinstance(value, tuple) else value}"
         for f in fields(limits)
         if (value := getattr(limits, f.name)) is not None
     ]

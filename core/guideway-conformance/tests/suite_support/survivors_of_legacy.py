@@ -137,7 +137,7 @@ LEGACY: dict[str, dict[str, tuple[str | tuple[str, ...], ...]]] = {
         ),
         "only processors of vLLM get there, and none of them is certified": (
             "make_one = self._vllm_maker(made)",
-            "first = _probed(processor, make_one, where)",
+            "first = _probe(processor, make_one, where)",
             "if is_batch_level(made):",
             "if not isinstance(made, type):",
             "config, device = config_of_one(), torch.device(self.context.device.device)",
@@ -145,7 +145,7 @@ LEGACY: dict[str, dict[str, tuple[str | tuple[str, ...], ...]]] = {
             "instance = make_one()",
             "invariant = instance.is_argmax_invariant()",
             "if invariant:",
-            "target = _made(processor, lambda: new(params))",
+            "target = _make(processor, lambda: new(params))",
             "return vllm_call(processor, target) if target else None",
         ),
         "only a factory of processors that remember gets there, and none is certified": (

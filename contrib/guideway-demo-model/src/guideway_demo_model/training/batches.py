@@ -78,7 +78,7 @@ def batches(
         pairs = texts(seed, pool, pool_samples)
         prompts = tokenizer([prompt for prompt, _ in pairs], add_special_tokens=False).input_ids
         answers = tokenizer([answer for _, answer in pairs], add_special_tokens=False).input_ids
-        groups = _grouped(list(zip(prompts, answers, strict=True)), max_tokens)
+        groups = _group(list(zip(prompts, answers, strict=True)), max_tokens)
         random.Random(f"order-{seed}-{pool}").shuffle(groups)
         for number, group in enumerate(groups[index:], index + 1):
             after = Position(pool, number) if number < len(groups) else Position(pool + 1, 0)
@@ -86,15 +86,15 @@ def batches(
         pool, index = pool + 1, 0
 
 
-def _rounded(pair: tuple[list[int], list[int]]) -> int:
+def _round_length(pair: tuple[list[int], list[int]]) -> int:
     return -(-(len(pair[0]) + len(pair[1])) // LENGTH_STEP) * LENGTH_STEP
 
 
-def _grouped(pairs: list[tuple[list[int], list[int]]], max_tokens: int) -> list[list[tuple[list[int], list[int]]]]:
+def _group(pairs: list[tuple[list[int], list[int]]], max_tokens: int) -> list[list[tuple[list[int], list[int]]]]:
     """Return full batches of one rounded length each; the remainder of a length is dropped."""
     by_length: dict[int, list[tuple[list[int], list[int]]]] = {}
     for pair in pairs:
-        by_length.setdefault(_rounded(pair), []).append(pair)
+        by_length.setdefault(_round_length(pair), []).append(pair)
     groups = []
     for length, same in sorted(by_length.items()):
         size = max_tokens // length
@@ -104,7 +104,7 @@ def _grouped(pairs: list[tuple[list[int], list[int]]], max_tokens: int) -> list[
 
 
 def _batch(group: list[tuple[list[int], list[int]]], after: Position, yes_no: Tensor) -> Batch:
-    length = _rounded(group[0])
+    length = _round_length(group[0])
     token_ids = torch.full((len(group), length), PAD_ID)
     positions: list[int] = []
     targets: list[int] = []

@@ -43,7 +43,7 @@ class Score:
 
     def add(self, sample: Sample, answer: Answer) -> None:
         """Count one more sample."""
-        expected, got = plain(sample.answer), _parsed(answer.text)
+        expected, got = plain(sample.answer), _parse(answer.text)
         exact = got == expected
         self.samples += 1
         self.exact += exact
@@ -84,7 +84,7 @@ def interval(right: int, total: int) -> tuple[float, float]:
     return (middle - reach) / scale, (middle + reach) / scale
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     """Parse JSON data; return an object that equals nothing else if it is not JSON."""
     try:
         return plain(json.loads(text))

@@ -112,7 +112,7 @@ class Values:
                 return value
         raise RuntimeError(f"no {'held-out' if self._held_out else 'training'} value found, the last was {value!r}")
 
-    def _invented(self) -> str:
+    def _invent(self) -> str:
         """Invent a word from few recurring syllables or from many, so that its syllables do not show where a value
         is."""
         r = self._rng
@@ -122,7 +122,7 @@ class Values:
 
     def _proper(self, known: list[str], share: float) -> str:
         """Return one of `known` in `share` of all draws, else an invented name."""
-        return self._rng.choice(known) if self._rng.random() < share else self._invented().capitalize()
+        return self._rng.choice(known) if self._rng.random() < share else self._invent().capitalize()
 
     def name(self) -> str:
         return self._draw(lambda: f"{self._proper(FIRST_NAMES, 0.4)} {self._proper(LAST_NAMES, 0.4)}")
@@ -131,7 +131,7 @@ class Values:
         def make() -> str:
             if self._rng.random() < 0.4:
                 return self._rng.choice(CITIES)
-            return self._invented().capitalize() + self._rng.choice(CITY_ENDINGS)
+            return self._invent().capitalize() + self._rng.choice(CITY_ENDINGS)
 
         return self._draw(make)
 
@@ -141,7 +141,7 @@ class Values:
     def item(self) -> str:
         def make() -> str:
             adjective = self._rng.choice(ADJECTIVES) + " " if self._rng.random() < 0.5 else ""
-            return adjective + (self._rng.choice(ITEMS) if self._rng.random() < 0.5 else self._invented())
+            return adjective + (self._rng.choice(ITEMS) if self._rng.random() < 0.5 else self._invent())
 
         return self._draw(make)
 
@@ -151,9 +151,9 @@ class Values:
         def make() -> str:
             first, *_, last = name.lower().split()
             user = self._rng.choice(
-                [first, f"{first}.{last}", first[0] + last, self._invented() + str(self._rng.randint(1, 99))]
+                [first, f"{first}.{last}", first[0] + last, self._invent() + str(self._rng.randint(1, 99))]
             )
-            domains = ["example.com", "mail.com", f"{self._invented()}.org", f"{self._invented()}.io", "corp.net"]
+            domains = ["example.com", "mail.com", f"{self._invent()}.org", f"{self._invent()}.io", "corp.net"]
             return f"{user}@{self._rng.choice(domains)}"
 
         return self._draw(make)
@@ -207,15 +207,15 @@ class Values:
 
         def make() -> str:
             some = range(count or self._rng.randint(1, 3))
-            return " ".join(self._rng.choice(NOUNS) if self._rng.random() < 0.4 else self._invented() for _ in some)
+            return " ".join(self._rng.choice(NOUNS) if self._rng.random() < 0.4 else self._invent() for _ in some)
 
         return self._draw(make)
 
     def key(self) -> str:
         """Draw a word for the name of a field."""
         known = [*NOUNS, *COLORS, *ITEMS, *JOBS]
-        return self._draw(lambda: self._rng.choice(known) if self._rng.random() < 0.5 else self._invented())
+        return self._draw(lambda: self._rng.choice(known) if self._rng.random() < 0.5 else self._invent())
 
     def filler_word(self) -> str:
         """Draw a meaningless word."""
-        return self._invented()
+        return self._invent()

@@ -96,7 +96,7 @@ class Source:
         facts.insert(answer, (asked, entity))
         return Ranking(
             relation=str(asked),
-            query=_capitalized(rng.choice(asked.wordings(self._wordings)[0]).format(x=entity)),
+            query=_capitalize(rng.choice(asked.wordings(self._wordings)[0]).format(x=entity)),
             documents=tuple(self._text(relation, told_of, asked, max_fillers) for relation, told_of in facts),
             answer=answer,
             told=tuple(str(relation) for relation, _ in facts),
@@ -129,8 +129,8 @@ class Source:
         value = self._rng.choice(relation.values)
         if value in KINDS:  # the value is an entity, too
             value = str(self._entities.draw(value))
-        return _capitalized(self._rng.choice(relation.wordings(self._wordings)[1]).format(x=entity, v=value))
+        return _capitalize(self._rng.choice(relation.wordings(self._wordings)[1]).format(x=entity, v=value))
 
 
-def _capitalized(text: str) -> str:
+def _capitalize(text: str) -> str:
     return text[0].upper() + text[1:]

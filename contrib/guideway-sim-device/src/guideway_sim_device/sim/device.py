@@ -52,7 +52,7 @@ class SimOps(ArrayOps):
 
     def gather(self, x: Array, rows: Array, columns: Array | None = None) -> Array:
         indices = (rows,) if columns is None else (rows, columns)
-        return self._machine.compute("gather", _checked(numpy.gather, len(indices)), x, *indices)
+        return self._machine.compute("gather", _check_indices(numpy.gather, len(indices)), x, *indices)
 
     def scatter(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
         return self._change("scatter", numpy.scatter, x, (rows, columns), values)
@@ -101,11 +101,11 @@ class SimOps(ArrayOps):
     def _change(
         self, name: str, work: Any, x: Array, indices: tuple[Array, ...], *values: Array, static: tuple[Any, ...] = ()
     ) -> Array:
-        checked = _checked(work, len(indices))
+        checked = _check_indices(work, len(indices))
         return self._machine.compute(name, checked, x, *indices, *values, static=static, donates=True)
 
 
-def _checked(work: Any, num_indices: int) -> Any:
+def _check_indices(work: Any, num_indices: int) -> Any:
     """Return `work` with a check that raises for a negative index in the `num_indices` operands after the first."""
 
     def checked(x: Host, *given: Host) -> Any:
