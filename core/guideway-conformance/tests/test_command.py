@@ -230,9 +230,9 @@ def test_an_editable_install_brings_its_file_unless_there_is_one_here(site: Path
     (source / "conformance.toml").write_text('[subjects."device.mine"]\ndevice = "there"\n')
     (folder,) = site.glob("*.dist-info")
     (folder / "direct_url.json").write_text(json.dumps({"url": source.as_uri(), "dir_info": {"editable": True}}))
-    assert certifying._preferences(find("mine")).settings("device.mine").device == "there"
+    assert certifying._read_preferences(find("mine")).settings("device.mine").device == "there"
     Path("conformance.toml").write_text('[subjects."device.mine"]\ndevice = "here"\n')
-    assert certifying._preferences(find("mine")).settings("device.mine").device == "here"
+    assert certifying._read_preferences(find("mine")).settings("device.mine").device == "here"
 
 
 @pytest.mark.slow

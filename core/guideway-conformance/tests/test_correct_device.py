@@ -31,7 +31,7 @@ from tests.support.stages import everyday
 # indices in any dtype and equal values in any order, and is found by its own default device.
 
 
-def frozen(array: Any) -> Any:
+def freeze(array: Any) -> Any:
     array = np.array(array)
     array.flags.writeable = False
     return array
@@ -39,18 +39,18 @@ def frozen(array: Any) -> Any:
 
 class AbacusOps(ArrayOps):
     def asarray(self, array: NDArray[Any]) -> Any:
-        return frozen(array)
+        return freeze(array)
 
     def add_at(self, x: Any, rows: Any, columns: Any, values: Any) -> Any:
         lines = x.tolist()
         for row, column, value in zip(rows.tolist(), columns.tolist(), values.tolist(), strict=True):
             lines[row][column] += value
-        return frozen(np.array(lines).reshape(x.shape).astype(x.dtype))
+        return freeze(np.array(lines).reshape(x.shape).astype(x.dtype))
 
     def scale_rows(self, x: Any, rows: Any, factors: Any) -> Any:
         every = np.ones((len(x), 1))
         every[rows, 0] = factors
-        return frozen((x * every).astype(x.dtype))
+        return freeze((x * every).astype(x.dtype))
 
     def where_rows(self, x: Any, rows: Any, condition: Any, values: Any) -> Any:
         conditions = np.broadcast_to(condition, (len(rows), x.shape[1]))
@@ -58,40 +58,40 @@ class AbacusOps(ArrayOps):
         lines = list(x)
         for i, row in enumerate(rows.tolist()):
             lines[row] = np.choose(conditions[i], [lines[row], wanted[i].astype(x.dtype)])
-        return frozen(np.stack(lines))
+        return freeze(np.stack(lines))
 
     def gather(self, x: Any, rows: Any, columns: Any = None) -> Any:
         taken = np.take(x, rows, axis=0)
-        return frozen(taken if columns is None else np.take_along_axis(taken, columns.astype(np.int64), axis=1))
+        return freeze(taken if columns is None else np.take_along_axis(taken, columns.astype(np.int64), axis=1))
 
     def scatter(self, x: Any, rows: Any, columns: Any, values: Any) -> Any:
         changed = x.copy()
         for row, line, some in zip(rows, columns, values, strict=True):
             changed[row, line] = some
-        return frozen(changed)
+        return freeze(changed)
 
     def cumsum(self, x: Any) -> Any:
-        return frozen(np.add.accumulate(x.astype(np.float64), axis=1))
+        return freeze(np.add.accumulate(x.astype(np.float64), axis=1))
 
     def forbid_from(self, x: Any, column: int) -> Any:
-        return frozen(np.concatenate([x[:, :column], np.full_like(x[:, column:], -np.inf)], axis=1))
+        return freeze(np.concatenate([x[:, :column], np.full_like(x[:, column:], -np.inf)], axis=1))
 
     def exp(self, x: Any) -> Any:
-        return frozen(np.power(np.e, x, dtype=np.float64))
+        return freeze(np.power(np.e, x, dtype=np.float64))
 
     def log(self, x: Any) -> Any:
-        return frozen(np.where(x > 0, np.log2(np.where(x > 0, x, 1), dtype=np.float64) * np.log(2), -np.inf))
+        return freeze(np.where(x > 0, np.log2(np.where(x > 0, x, 1), dtype=np.float64) * np.log(2), -np.inf))
 
     def log_softmax(self, x: Any) -> Any:
         x = x.astype(np.float64)
-        return frozen(x - np.logaddexp.reduce(x, axis=1, keepdims=True))
+        return freeze(x - np.logaddexp.reduce(x, axis=1, keepdims=True))
 
     def topk(self, x: Any, k: int) -> tuple[Any, Any]:
         columns = np.argsort(x, axis=1, kind="stable")[:, ::-1][:, :k].astype(np.int16 if x.shape[1] < 99 else np.int32)
-        return frozen(np.take_along_axis(x, columns.astype(np.int64), axis=1)), frozen(columns)
+        return freeze(np.take_along_axis(x, columns.astype(np.int64), axis=1)), freeze(columns)
 
     def argmax(self, x: Any) -> Any:
-        return frozen(np.array([row.index(max(row)) for row in x.tolist()], dtype=np.uint32))
+        return freeze(np.array([row.index(max(row)) for row in x.tolist()], dtype=np.uint32))
 
     def categorical(self, logprobs: Any, uniforms: Any) -> Any:
         drawn = []
@@ -99,7 +99,7 @@ class AbacusOps(ArrayOps):
             columns = np.flatnonzero(np.isfinite(row))
             sums = np.exp(row[columns] - row.max()).cumsum()
             drawn.append(columns[np.searchsorted(sums, uniform * sums[-1], side="right")])
-        return frozen(np.array(drawn, dtype=np.int32))
+        return freeze(np.array(drawn, dtype=np.int32))
 
     def uniform(self, seeds: Any, sequences: Any, positions: Any, purpose: int, width: int) -> Any:
         blocks = np.arange(-(-width // 4), dtype=np.uint64)
@@ -113,13 +113,13 @@ class AbacusOps(ArrayOps):
                 b, d = right % 2**32, left % 2**32
                 low, high = (low + 0x9E3779B9) % 2**32, (high + 0xBB67AE85) % 2**32
             lines.append(np.stack([a, b, c, d], axis=1).ravel()[:width])
-        return frozen(((np.array(lines) // 2**9 + 0.5) / 2**23).astype(np.float32))
+        return freeze(((np.array(lines) // 2**9 + 0.5) / 2**23).astype(np.float32))
 
     def unpack_bitmask(self, bitmask: Any, width: int) -> Any:
         allowed = np.zeros((len(bitmask), width), dtype=np.bool_)
         for token in range(min(width, 32 * bitmask.shape[1])):
             allowed[:, token] = bitmask[:, token // 32] & np.int32(np.uint32(1 << token % 32).view(np.int32)) != 0
-        return frozen(allowed)
+        return freeze(allowed)
 
 
 class Lazy:
@@ -143,13 +143,13 @@ class Abacus(DeviceBackend):
         self.ops = AbacusOps()
 
     def from_logits(self, logits: Any) -> Any:
-        return frozen(logits.float() if hasattr(logits, "detach") else logits)
+        return freeze(logits.float() if hasattr(logits, "detach") else logits)
 
     def apply_bitmask(self, logits: Any, bitmask: Any, rows: Any) -> Any:
         forbidden = np.zeros(logits.shape, dtype=np.bool_)
         entries = rows >= 0
         forbidden[rows[entries]] = ~self.ops.unpack_bitmask(bitmask[entries], logits.shape[1])
-        return frozen(np.where(forbidden, np.array(-np.inf, dtype=logits.dtype), logits))
+        return freeze(np.where(forbidden, np.array(-np.inf, dtype=logits.dtype), logits))
 
     def download(self, arrays: Mapping[str, Any]) -> Lazy:
         return Lazy(dict(arrays))
@@ -189,7 +189,7 @@ for word in ("add", "sub", "mul", "truediv", "lt", "le", "gt", "ge", "eq", "ne")
     setattr(Sheet, f"__r{word}__", lambda x, y, f=function: Sheet(f(plain(y), plain(x))))
 
 
-def lifted(name: str) -> Any:
+def lift(name: str) -> Any:
     def call(_: Any, *arguments: Any) -> Any:
         found = getattr(NumpyOps(), name)(*map(plain, arguments))
         return tuple(map(Sheet, found)) if isinstance(found, tuple) else Sheet(found)
@@ -198,10 +198,10 @@ def lifted(name: str) -> Any:
 
 
 class SheetOps(ArrayOps):
-    add_at, scale_rows, where_rows, gather = map(lifted, ("add_at", "scale_rows", "where_rows", "gather"))
-    scatter, cumsum, forbid_from, exp = map(lifted, ("scatter", "cumsum", "forbid_from", "exp"))
-    log, log_softmax, topk, argmax = map(lifted, ("log", "log_softmax", "topk", "argmax"))
-    categorical, uniform, unpack_bitmask = map(lifted, ("categorical", "uniform", "unpack_bitmask"))
+    add_at, scale_rows, where_rows, gather = map(lift, ("add_at", "scale_rows", "where_rows", "gather"))
+    scatter, cumsum, forbid_from, exp = map(lift, ("scatter", "cumsum", "forbid_from", "exp"))
+    log, log_softmax, topk, argmax = map(lift, ("log", "log_softmax", "topk", "argmax"))
+    categorical, uniform, unpack_bitmask = map(lift, ("categorical", "uniform", "unpack_bitmask"))
 
     def asarray(self, array: NDArray[Any]) -> Sheet:
         return Sheet(array.copy())

@@ -32,7 +32,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     sys.path.remove(str(folder))
 
 
-def told(name: str, where: Any, num_drafts: int, kill_at: tuple[int, ...] = ()) -> list[Any]:
+def run_requests(name: str, where: Any, num_drafts: int, kill_at: tuple[int, ...] = ()) -> list[Any]:
     """Return all output for users of requests with each example of a modifier, and of one without it."""
     modifier = Plugins().load("modifier", name)
     plan = RuntimePlan(
@@ -70,6 +70,6 @@ def told(name: str, where: Any, num_drafts: int, kill_at: tuple[int, ...] = ()) 
 @pytest.mark.parametrize("num_drafts", everyday([0, 2], 2))
 @pytest.mark.parametrize("name", everyday(sorted(CLASSES), "budget", "compiling"))
 def test_hosted_or_inline_the_user_is_told_the_same(name: str, num_drafts: int) -> None:
-    here = told(name, "inline", num_drafts)
-    assert told(name, "process", num_drafts) == here
-    assert told(name, "process", num_drafts, kill_at=(2, 3, 7)) == here
+    here = run_requests(name, "inline", num_drafts)
+    assert run_requests(name, "process", num_drafts) == here
+    assert run_requests(name, "process", num_drafts, kill_at=(2, 3, 7)) == here

@@ -119,7 +119,7 @@ class Ends(OnlySpeaks):
         return FINISH if len(state) > 4 else CONTINUE
 
 
-def performed(modifier: type[LogitModifier[Any]], name: str) -> None:
+def run_check(modifier: type[LogitModifier[Any]], name: str) -> None:
     known = {check.id: check for check in checks("modifier")}
     perform(known[f"modifier.{name}"], "positive", ModifierSubject(modifier, Settings()))
 
@@ -143,22 +143,22 @@ def performed(modifier: type[LogitModifier[Any]], name: str) -> None:
 )
 def test_what_never_acts_is_not_performed(modifier: type[LogitModifier[Any]], name: str, advice: str) -> None:
     with pytest.raises(NotPerformed, match=f"your examples never made it .*{advice}"):
-        performed(modifier, name)
+        run_check(modifier, name)
 
 
 @pytest.mark.parametrize("name", ["forks_go_on_as_their_parent", "forks_are_independent", "forks_end_alone"])
 def test_a_fork_of_some_states_is_enough(name: str) -> None:
-    performed(ForksSome, name)
+    run_check(ForksSome, name)
 
 
 def test_rows_after_drafts_are_part_of_it() -> None:
     with pytest.raises(AssertionError, match="the row after 1 drafts"):
-        performed(FirstRows, "drafts_change_nothing")
+        run_check(FirstRows, "drafts_change_nothing")
 
 
 @pytest.mark.parametrize("name", ["numbers_stay_numbers", "replay_rebuilds_the_state", "keeps_copies"])
 def test_to_end_a_sequence_is_to_act(name: str) -> None:
-    performed(Ends, name)
+    run_check(Ends, name)
 
 
 @pytest.mark.slow

@@ -22,11 +22,11 @@ LOOKING = ("find_spec", "import_module", "__import__")
 def expect_reasons(component: type[Any]) -> None:
     """Expect that ``component.available()`` returns None or a reason, and that it returns a reason instead of raising
     if a package is missing that its code imports anywhere or looks for."""
-    with _watched(_top(component.__module__)) as imported:
+    with _watch_imports(_top(component.__module__)) as imported:
         _expect_reason(component.available, "available()")
-    named = imported | _named(_top(component.__module__))
-    for package in sorted(named - _needed(_top(component.__module__))):
-        with _missing(package):
+    named = imported | _find_named(_top(component.__module__))
+    for package in sorted(named - _find_needed(_top(component.__module__))):
+        with _hide(package):
             _expect_reason(component.available, f"where {package} is not installed, available()")
 
 
@@ -43,7 +43,7 @@ def _top(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _needed(package: str) -> set[str]:
+def _find_needed(package: str) -> set[str]:
     """Return the packages that `package` needs to be imported, and those that are always there."""
     found = {package, "guideway", "numpy", "builtins", *sys.stdlib_module_names}
     for name, module in list(sys.modules.items()):
@@ -54,7 +54,7 @@ def _needed(package: str) -> set[str]:
     return found
 
 
-def _named(package: str) -> set[str]:
+def _find_named(package: str) -> set[str]:
     """Collect the packages that the code of `package` imports, also inside functions, or passes to a function in
     `LOOKING`."""
     found: set[str] = set()
@@ -75,7 +75,7 @@ def _named(package: str) -> set[str]:
 
 
 @contextmanager
-def _watched(package: str) -> Iterator[set[str]]:
+def _watch_imports(package: str) -> Iterator[set[str]]:
     """Collect the packages that the code of `package` imports in the meantime."""
     found: set[str] = set()
     ordinary = builtins.__import__
@@ -95,7 +95,7 @@ def _watched(package: str) -> Iterator[set[str]]:
 
 
 @contextmanager
-def _missing(package: str) -> Iterator[None]:
+def _hide(package: str) -> Iterator[None]:
     """Make `package` look as if it were not installed."""
     hidden = {name: module for name, module in sys.modules.items() if _top(name) == package}
     for name in hidden:

@@ -51,8 +51,8 @@ Outcome: TypeAlias = tuple[int, str, str]
 
 def conform(args: Namespace) -> int:
     """Run ``guideway conform``. Return the exit status; for several plugins, the worst."""
-    with _signals_interrupt():
-        records, lock = _chosen(args)
+    with _interrupt_on_signals():
+        records, lock = _choose(args)
         several = args.config is not None or len(records) > 1
         for form in FORMS:
             if (path := getattr(args, form)) and not several and not Path(path).absolute().parent.is_dir():
@@ -65,11 +65,11 @@ def conform(args: Namespace) -> int:
         if args.record and Path(lock).exists():
             Lock.read(lock)  # report an unreadable lock before the run, not after it
         if not several:
-            return _one(args, records[0], lock, in_folders=False)[0]
-        return _all(args, records, lock)
+            return _test(args, records[0], lock, in_folders=False)[0]
+        return _test_all(args, records, lock)
 
 
-def _chosen(args: Namespace) -> tuple[Sequence[PluginRecord | Target], str]:
+def _choose(args: Namespace) -> tuple[Sequence[PluginRecord | Target], str]:
     """Return the plugins to test, each once, and the lock file. Raises `InvalidConfiguration` and `PluginError`."""
     if args.config is None:
         if not args.plugin:
@@ -102,7 +102,7 @@ def _name(record: PluginRecord | Target) -> str:
     return record.name if isinstance(record, Target) else record.id
 
 
-def _all(args: Namespace, records: Sequence[PluginRecord | Target], lock: str) -> int:
+def _test_all(args: Namespace, records: Sequence[PluginRecord | Target], lock: str) -> int:
     """Test several plugins, one after the other, and print all outcomes at the end."""
     came: dict[str, Outcome] = {}
     for form in FORMS:
@@ -114,7 +114,7 @@ def _all(args: Namespace, records: Sequence[PluginRecord | Target], lock: str) -
             came[name] = (0, "as it was recorded", "")
             continue
         try:
-            came[name] = _one(args, record, lock, in_folders=True)
+            came[name] = _test(args, record, lock, in_folders=True)
         except CannotLoad as error:
             print(f"guideway conform: {error}", file=sys.stderr)
             came[name] = (CANNOT_LOAD, "cannot be loaded", "")
@@ -130,11 +130,11 @@ def _all(args: Namespace, records: Sequence[PluginRecord | Target], lock: str) -
     return next(status for status in GRAVEST_FIRST if status in statuses)
 
 
-def _one(args: Namespace, record: PluginRecord | Target, lock: str, *, in_folders: bool) -> Outcome:
+def _test(args: Namespace, record: PluginRecord | Target, lock: str, *, in_folders: bool) -> Outcome:
     """Test one plugin. Raises `CannotLoad`."""
     if isinstance(record, PluginRecord) and record.kind not in KIND_MODULES:
-        return _without_checks(record, lock if args.record else "")
-    preferences = _preferences(record)
+        return _accept_without_checks(record, lock if args.record else "")
+    preferences = _read_preferences(record)
     target = record if isinstance(record, Target) else Target.of(record)
     target = replace(target, settings=preferences.settings(target.component))
     for name in preferences.strangers(target.component):
@@ -169,7 +169,7 @@ def _one(args: Namespace, record: PluginRecord | Target, lock: str, *, in_folder
     return status, ENDED if ended else report.verdict, f"{report.met} of {len(report.results)}"
 
 
-def _without_checks(record: PluginRecord, lock: str) -> Outcome:
+def _accept_without_checks(record: PluginRecord, lock: str) -> Outcome:
     """Accept a plugin whose kind has no checks as it is installed, and add it to the lock file at `lock`, if given."""
     why = f"kind {record.kind} has no checks"
     if not lock:
@@ -180,7 +180,7 @@ def _without_checks(record: PluginRecord, lock: str) -> Outcome:
     return 0, "locked, has no checks", ""
 
 
-def _preferences(record: PluginRecord | Target) -> Preferences:
+def _read_preferences(record: PluginRecord | Target) -> Preferences:
     """Read the nearest ``conformance.toml``: from here, or else from the folder of the file or of an editable install's
     sources."""
     sources = str(Path(record.file).parent) if isinstance(record, Target) else record.editable
@@ -207,7 +207,7 @@ def _record(report: Report, target: Target, path: str) -> bool:
 
 
 @contextlib.contextmanager
-def _signals_interrupt() -> Iterator[None]:
+def _interrupt_on_signals() -> Iterator[None]:
     """Make SIGTERM and SIGHUP end a run like Ctrl-C: it reports its results and leaves no process behind."""
 
     def interrupt(*_: object) -> None:

@@ -67,8 +67,8 @@ class Preferences:
         for check_id, entry in data.get("known_failures", {}).items():
             if check_id not in known:
                 raise _wrong(path, f"there is no check {check_id!r}")
-            failures[check_id] = _known_failure(path, check_id, entry)
-        subjects = {name: _settings(path, name, entry) for name, entry in data.get("subjects", {}).items()}
+            failures[check_id] = _read_known_failure(path, check_id, entry)
+        subjects = {name: _read_settings(path, name, entry) for name, entry in data.get("subjects", {}).items()}
         return Preferences(failures, subjects)
 
     @staticmethod
@@ -133,9 +133,9 @@ class Preferences:
     def applied(self, results: Iterable[Result], today: datetime.date) -> tuple[Result, ...]:
         """Return `results` with known failures marked. A known failure becomes a failure if it passes or has
         expired."""
-        return tuple(self._applied(result, today) for result in results)
+        return tuple(self._apply(result, today) for result in results)
 
-    def _applied(self, result: Result, today: datetime.date) -> Result:
+    def _apply(self, result: Result, today: datetime.date) -> Result:
         known = self.known_failures.get(result.obligation.check)
         if known is None:
             return result
@@ -150,7 +150,7 @@ class Preferences:
         return replace(result, outcome="known_failure", detail=f"{known.reason} ({known.issue}, until {known.until})")
 
 
-def _known_failure(path: str | os.PathLike[str], check_id: str, entry: Any) -> KnownFailure:
+def _read_known_failure(path: str | os.PathLike[str], check_id: str, entry: Any) -> KnownFailure:
     needed = {"reason", "issue", "until"}
     if not isinstance(entry, dict) or not needed <= entry.keys() <= needed | {"plugins"}:
         raise _wrong(path, f"{check_id!r} needs reason, issue and until, and may have plugins")
@@ -170,7 +170,7 @@ def _known_failure(path: str | os.PathLike[str], check_id: str, entry: Any) -> K
     return KnownFailure(entry["reason"], entry["issue"], until, tuple(plugins))
 
 
-def _settings(path: str | os.PathLike[str], name: str, entry: Any) -> Settings:
+def _read_settings(path: str | os.PathLike[str], name: str, entry: Any) -> Settings:
     if name.partition(".")[0] not in KIND_MODULES:
         raise _wrong(path, f"[subjects.{name!r}] is no plugin with checks: write kind.name, as in 'grammar.mine'")
     kinds = {"options": dict, "requests": list, "device": str}

@@ -32,7 +32,7 @@ class Lent(Mapping[str, Any]):
         return repr(self._content)
 
 
-def _noting(name: str, write: Callable[..., Any]) -> Callable[..., Any]:
+def _note_writes(name: str, write: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(write)
     def noted(self: Any, *arguments: Any, **named: Any) -> Any:
         before = len(self), list(self)
@@ -64,15 +64,15 @@ for _class, _of, _names in (
     (_RecordedList, list, ("__iadd__", "__imul__")),
 ):
     for _name in (*_names, "__setitem__", "__delitem__"):
-        setattr(_class, _name, _noting(_name, getattr(_of, _name)))
+        setattr(_class, _name, _note_writes(_name, getattr(_of, _name)))
 
 
 def recorded(value: T, written: list[str]) -> T:
     """Return `value`, with dicts and lists in it that append a note to `written` for every change."""
-    return _recorded(value, written)  # type: ignore[no-any-return]
+    return _record(value, written)  # type: ignore[no-any-return]
 
 
-def _recorded(value: Any, written: list[str]) -> Any:
+def _record(value: Any, written: list[str]) -> Any:
     found: Any = value
     if type(value) is dict:
         found = _RecordedDict({name: recorded(each, written) for name, each in value.items()})

@@ -64,8 +64,8 @@ def run(
                     found[marked.obligation] = marked
                     on_result(marked)
         except KeyboardInterrupt:
-            return report.with_results(_unperformed(report, found, INTERRUPTED))
-    return report.with_results(_unperformed(report, found, "not performed, because a smoke check failed"))
+            return report.with_results(_complete(report, found, INTERRUPTED))
+    return report.with_results(_complete(report, found, "not performed, because a smoke check failed"))
 
 
 def _processors() -> int:
@@ -73,7 +73,7 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _unperformed(report: Report, found: dict[Obligation, Result], why: str) -> list[Result]:
+def _complete(report: Report, found: dict[Obligation, Result], why: str) -> list[Result]:
     """Return all results, with an error because of `why` for each that is missing in `found`."""
     return [found.get(obligation, Result(obligation, "error", why)) for obligation in report.planned]
 

@@ -58,7 +58,7 @@ def amid(component: type | ModuleType, call: Callable[[], T], other: Callable[[]
     files = _files(component)
     place = 0
     while place < LINES:
-        found, came = _interrupted(files, call, other, place)
+        found, came = _interrupt(files, call, other, place)
         if not came:
             return
         yield found
@@ -71,7 +71,7 @@ PATIENCE = 0.05
 """Seconds that an interrupted call waits for the other."""
 
 
-def _interrupted(
+def _interrupt(
     files: tuple[str, ...], call: Callable[[], T], other: Callable[[], object], place: int
 ) -> tuple[T, bool]:
     """Return the value of `call` with `other` before the `place`-th new line, and whether there is such a line."""

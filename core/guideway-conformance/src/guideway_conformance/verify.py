@@ -70,16 +70,16 @@ def _plan_problems(report: Report) -> list[str]:
     problems = []
     missing = [obligation for obligation in owed if obligation not in report.planned]
     if missing:
-        problems.append(f"it lacks {_named(missing)}, which a plugin that declares what this one does has to meet")
+        problems.append(f"it lacks {_name(missing)}, which a plugin that declares what this one does has to meet")
     foreign = [obligation for obligation in report.planned if obligation not in owed]
     if foreign:
-        problems.append(f"it has {_named(foreign)}, which such a plugin does not owe in this suite")
+        problems.append(f"it has {_name(foreign)}, which such a plugin does not owe in this suite")
     if len(set(report.planned)) != len(report.planned):
         problems.append("it has an obligation twice")
     return problems
 
 
-def _named(obligations: list[Obligation]) -> str:
+def _name(obligations: list[Obligation]) -> str:
     first = ", ".join(f"{obligation.check} ({obligation.mode})" for obligation in obligations[:3])
     more = f" and {len(obligations) - 3} more" if len(obligations) > 3 else ""
     return f"{len(obligations)} obligation{'s' if len(obligations) > 1 else ''}: {first}{more}"
