@@ -97,24 +97,24 @@ class Comparison:
     """Milliseconds by part, free and constrained."""
 
     def run(self, num_rounds: int, num_steps: int) -> None:
-        self._constrained(num_steps)  # determines the lengths of the free ones
-        self._free(num_steps)
+        self._decode_constrained(num_steps)  # determines the lengths of the free ones
+        self._decode_freely(num_steps)
         self.allowed.clear()
         for i in range(num_rounds):
             if i % 2:
-                constrained = self._constrained(num_steps)
-                free = self._free(num_steps)
+                constrained = self._decode_constrained(num_steps)
+                free = self._decode_freely(num_steps)
             else:
-                free = self._free(num_steps)
-                constrained = self._constrained(num_steps)
+                free = self._decode_freely(num_steps)
+                constrained = self._decode_constrained(num_steps)
             self.rounds.append((free, constrained))
             sys.stderr.write(f"{free[TOTAL]:.1f} ms free, {constrained[TOTAL]:.1f} ms constrained\n")
 
-    def _free(self, num_steps: int) -> dict[str, float]:
+    def _decode_freely(self, num_steps: int) -> dict[str, float]:
         steps, _ = self._decode(num_steps, constrained=False)
         return milliseconds(steps)
 
-    def _constrained(self, num_steps: int) -> dict[str, float]:
+    def _decode_constrained(self, num_steps: int) -> dict[str, float]:
         steps, results = self._decode(num_steps, constrained=True)
         failed = next((result for result in results if result.error is not None), None)
         if failed is not None:

@@ -188,8 +188,8 @@ def shares(options: argparse.Namespace) -> Iterable[str]:
             token_ids = vocabulary.encode(text.encode())
             if not token_ids or grammar.matcher(stops).validate(token_ids) != len(token_ids):
                 continue  # perhaps refused because of the order of its keys
-            told = saved(grammar.matcher(stops), token_ids, lambda m: m.forced_tokens())
-            walked = saved(grammar.matcher(stops), token_ids, lambda m: forcing.run(m, stops, 16))
+            told = count_saved(grammar.matcher(stops), token_ids, lambda m: m.forced_tokens())
+            walked = count_saved(grammar.matcher(stops), token_ids, lambda m: forcing.run(m, stops, 16))
             for name in (entry["dataset"], "ALL"):
                 for i, count in enumerate((1, len(token_ids), told, walked)):
                     counts[name][i] += count
@@ -199,7 +199,7 @@ def shares(options: argparse.Namespace) -> Iterable[str]:
         yield f"| {name} | {num} | {tokens} | {100 * told / tokens:.1f} % | {100 * walked / tokens:.1f} % |"
 
 
-def saved(matcher: Matcher, token_ids: Sequence[int], forced: Callable[[Matcher], Sequence[int]]) -> int:
+def count_saved(matcher: Matcher, token_ids: Sequence[int], forced: Callable[[Matcher], Sequence[int]]) -> int:
     """Return how many of these tokens need no forward pass: in each run, the tokens until the first that differs."""
     done = count = 0
     while done < len(token_ids):

@@ -96,7 +96,7 @@ with Engine("demo", grammar=(sys.argv[1],), grammar_host=sys.argv[2]) as engine:
 """
 
 
-def started(strategy: str, grammar_host: str) -> list[float]:
+def measure_start(strategy: str, grammar_host: str) -> list[float]:
     """Return the CPU seconds until an engine is ready, and until its first constrained answer."""
     command = [sys.executable, "-c", STARTS, strategy, grammar_host]
     root = Path(__file__).parents[2]
@@ -109,7 +109,7 @@ def starts(strategy: str, num_pairs: int) -> Iterable[str]:
     more: list[list[float]] = [[], []]
     for pair in range(num_pairs):
         order = ("inline", "process") if pair % 2 else ("process", "inline")
-        taken = {name: started(strategy, name) for name in order}
+        taken = {name: measure_start(strategy, name) for name in order}
         for i, differences in enumerate(more):
             differences.append(taken["process"][i] - taken["inline"][i])
     for what, differences in zip(("ready", "first constrained answer"), more, strict=True):

@@ -100,7 +100,7 @@ async def run(
         for turn in left:
             if turn % STREAMS == 0:
                 params = SamplingParams(max_tokens=24, temperature=1.0, constraint=other(next(numbers)))
-                others.append(asyncio.create_task(served(engine, params)))
+                others.append(asyncio.create_task(serve(engine, params)))
             params = SamplingParams(
                 max_tokens=NUM_TOKENS, min_tokens=NUM_TOKENS, temperature=1.0, seed=turn, constraint=constraint
             )
@@ -122,7 +122,7 @@ async def run(
     return found
 
 
-async def served(engine: AsyncEngine, params: SamplingParams) -> None:
+async def serve(engine: AsyncEngine, params: SamplingParams) -> None:
     """Submit a request and wait for its end; abort it if this task is cancelled."""
     generation = await engine.submit(PROMPT, params)
     try:

@@ -216,12 +216,12 @@ def flood(rounds: int, scratch: Path) -> str:
     for executor in ("local", "process"):
         options = {"workflow.embed": {"truncate": "right", "driver": "async"}}
         with Engine(model, workflow="embed", executor=executor, options=options) as encoder:
-            rows.append([executor, *asyncio.run(flooded(encoder, rounds))])
+            rows.append([executor, *asyncio.run(measure_flood(encoder, rounds))])
     header = ["executor of the encoder", "longest gap alone, ms", "beside the flood, ms", "ratio (interval)"]
     return table([*header, "texts embedded meanwhile"], rows)
 
 
-async def flooded(encoder: Engine, rounds: int) -> list[str]:
+async def measure_flood(encoder: Engine, rounds: int) -> list[str]:
     """Return the cells of one row."""
     longest: dict[bool, list[float]] = {False: [], True: []}
     done: list[int] = []

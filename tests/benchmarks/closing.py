@@ -140,7 +140,7 @@ def measure(name: str, arguments: argparse.Namespace) -> Found:
     return found
 
 
-def told(name: str, found: Found) -> list[str]:
+def format_rows(name: str, found: Found) -> list[str]:
     """Return lines of the table."""
     steps = np.percentile(found.steps or [0.0], [50, 90, 99, 100])
     lines = [f"| {name} | {outcome} | {count} |" for outcome, count in found.outcomes.most_common()]
@@ -163,7 +163,7 @@ def main() -> None:
     signal.signal(signal.SIGPROF, _too_slow)
     lines = ["| strategy | | |", "|---|---|---|"]
     for name in arguments.strategy or STRATEGIES:
-        lines += told(name, measure(name, arguments))
+        lines += format_rows(name, measure(name, arguments))
         print("\n".join(lines), flush=True)
     if arguments.write:
         command = f"python -m tests.benchmarks.closing CORPUS --more {arguments.more} --every {arguments.every} --write"

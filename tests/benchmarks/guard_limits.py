@@ -163,7 +163,7 @@ def timings(folder: Path) -> None:
                 constraint = constraint_of(kind, expand(larger))
             except RecursionError:
                 break
-            spent, size = _guarded(constraint)
+            spent, size = _time_guard(constraint)
             times.append(spent)
             sizes.append(size)
         if len(times) == 2 and times[1] > worst.get(spec["gen"], (0, 0))[1]:
@@ -172,7 +172,7 @@ def timings(folder: Path) -> None:
         print(f"{name:20} {first * 1e3:7.2f} ms of {small:9} bytes, {second * 1e3:7.2f} ms of {large:9}")
 
 
-def _guarded(constraint: Constraint) -> tuple[float, int]:
+def _time_guard(constraint: Constraint) -> tuple[float, int]:
     """Return the seconds of the guard, the fastest of three, and the constraint's bytes; invalid JSON takes none."""
     best = 1e9
     for _ in range(3):

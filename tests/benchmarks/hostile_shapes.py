@@ -21,7 +21,7 @@ def _objects(names: list[str], required: bool = True) -> dict[str, Any]:
     return found | ({"required": names} if required else {})
 
 
-def _nested(before: str, after: str, count: int, leaf: str = LEAF) -> str:
+def _nest(before: str, after: str, count: int, leaf: str = LEAF) -> str:
     return before * count + leaf + after * count
 
 
@@ -55,7 +55,7 @@ SCHEMAS: dict[str, tuple[Family, tuple[int, ...]]] = {
         (40, 400, 4000),
     ),
     "chain-deep": (
-        lambda r, n: _chain(n, lambda t: json.loads(_nested('{"items":{"prefixItems":[', "]}}", 20, f'{{"$ref":"{t}"}}'))),
+        lambda r, n: _chain(n, lambda t: json.loads(_nest('{"items":{"prefixItems":[', "]}}", 20, f'{{"$ref":"{t}"}}'))),
         (5, 40, 250),
     ),
     "fan-out": (
@@ -71,12 +71,12 @@ SCHEMAS: dict[str, tuple[Family, tuple[int, ...]]] = {
         },
         (5, 20, 60),
     ),
-    "unknown-keyword-deep": (lambda r, n: _nested('{"x-deep":[', "]}", n), (50, 3000, 40_000)),
+    "unknown-keyword-deep": (lambda r, n: _nest('{"x-deep":[', "]}", n), (50, 3000, 40_000)),
     "default-deep": (lambda r, n: '{"type":"string","default":' + "[" * n + "]" * n + "}", (50, 3000, 100_000)),
     "enum-deep": (lambda r, n: '{"enum":[' + '{"a":' * n + "1" + "}" * n + "]}", (40, 100, 900)),
-    "if-then": (lambda r, n: _nested('{"if":{"type":"string"},"then":', "}", n), (30, 60, 900)),
-    "nested-maxItems": (lambda r, n: _nested(f'{{"type":"array","maxItems":{n},"items":', "}", 5), (3, 12, 60, 300)),
-    "nested-minItems": (lambda r, n: _nested(f'{{"type":"array","minItems":{n},"items":', "}", 4), (3, 12, 60, 300)),
+    "if-then": (lambda r, n: _nest('{"if":{"type":"string"},"then":', "}", n), (30, 60, 900)),
+    "nested-maxItems": (lambda r, n: _nest(f'{{"type":"array","maxItems":{n},"items":', "}", 5), (3, 12, 60, 300)),
+    "nested-minItems": (lambda r, n: _nest(f'{{"type":"array","minItems":{n},"items":', "}", 4), (3, 12, 60, 300)),
     "maxItems-of-objects": (
         lambda r, n: {"type": "array", "maxItems": n, "items": _objects([f"k{i}" for i in range(30)])},
         (50, 500, 5000, 50_000),
@@ -242,7 +242,7 @@ LARK: dict[str, tuple[Family, tuple[int, ...]]] = {
     "counted": (lambda r, n: f'start: ("a" /[0-9]{{1,{n}}}/){{1,{n}}}\n', (10, 100, 1000)),
     "json-chain": (lambda r, n: "start: %json " + json.dumps(_chain(n, lambda t: {"items": {"$ref": t}})) + "\n", (50, 1500, 9000)),
     "json-multipleOf": (lambda r, n: "start: %json " + json.dumps({"type": "integer", "multipleOf": PRIMES[n]}) + "\n", (1, 3, 5, 6)),
-    "json-deep": (lambda r, n: "start: %json " + _nested('{"items":', "}", n) + "\n", (20, 100, 2000)),
+    "json-deep": (lambda r, n: "start: %json " + _nest('{"items":', "}", n) + "\n", (20, 100, 2000)),
     "alternatives": (lambda r, n: "start: " + " | ".join(f'"{i}"' for i in range(n)) + "\n", (50, 900, 9000)),
     "regex": (lambda r, n: f"start: /(.*a.{{{n}}})+/\n", (6, 12, 18)),
     "left": (lambda r, n: "start: x0\n" + "".join(f'x{i}: x{(i + 1) % n} "{i}" | "z"\n' for i in range(n)), (2, 30, 300)),
@@ -264,7 +264,7 @@ TAGS: dict[str, tuple[Family, tuple[int, ...]]] = {
     "or": (lambda r, n: {"type": "or", "elements": [{"type": "json_schema", "json_schema": {"maxLength": i + 1, "type": "string"}} for i in range(n)]}, (20, 300, 3000)),
     "triggers": (lambda r, n: {"type": "triggered_tags", "triggers": [f"<{i}" for i in range(n)], "tags": [{"type": "tag", "begin": f"<{i}>", "content": {"type": "any_text"}, "end": "</>"} for i in range(n)]}, (10, 200, 3000)),
     "separated": (lambda r, n: {"type": "tags_with_separator", "separator": ",", "tags": [{"type": "tag", "begin": f"<{i}>", "content": {"type": "any_text"}, "end": "</>"} for i in range(n)]}, (10, 200, 2000)),
-    "tags-nested": (lambda r, n: json.loads(_nested('{"type":"tag","begin":"<a>","content":', ',"end":"</a>"}', n, '{"type":"any_text"}')), (10, 50, 90, 400)),
+    "tags-nested": (lambda r, n: json.loads(_nest('{"type":"tag","begin":"<a>","content":', ',"end":"</a>"}', n, '{"type":"any_text"}')), (10, 50, 90, 400)),
 }  # fmt: skip
 
 

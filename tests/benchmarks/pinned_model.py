@@ -147,13 +147,13 @@ def _tokenizer(tekken: Tekkenizer) -> dict[str, object]:
         "model": {
             "type": "BPE",
             "ignore_merges": True,
-            "vocab": {name: i for i, name in specials.items()} | {_written(token): i for token, i in ids.items()},
-            "merges": [[_written(left), _written(right)] for left, right in merges],
+            "vocab": {name: i for i, name in specials.items()} | {_write(token): i for token, i in ids.items()},
+            "merges": [[_write(left), _write(right)] for left, right in merges],
         },
     }
 
 
-def _written(token: bytes) -> str:
+def _write(token: bytes) -> str:
     return "".join(map(LETTERS.__getitem__, token))
 
 

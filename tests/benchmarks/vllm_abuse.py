@@ -213,7 +213,7 @@ class Load:
                 asyncio_task = asyncio.create_task(self.break_off(body, 0.02 * 1.2 ** (number % 25)))
             else:
                 asyncio_task = None
-            path, body = shaped(body, number)
+            path, body = shape(body, number)
             how, answer = await self.send(path, body)
             if how == "200" and isinstance(answer, dict):
                 how = str(answer["choices"][0]["finish_reason"])
@@ -243,7 +243,7 @@ class Load:
         return self.found
 
 
-def shaped(body: Body, number: int) -> tuple[str, Body]:
+def shape(body: Body, number: int) -> tuple[str, Body]:
     """Return the path and the body of a request in one of several shapes."""
     body = {"max_tokens": 24, "temperature": 1.0, "seed": 7} | body
     chat = {"messages": [{"role": "user", "content": PROMPT}]}

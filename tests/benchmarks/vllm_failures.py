@@ -296,7 +296,7 @@ def attend(side: str, rows: list[int], out: TextIO) -> None:
         )
     except Exception as error:
         if ROWS[rows[0]].start:
-            answer(rows[0], f"no: it does not start ({said(error)})", "-", "-")
+            answer(rows[0], f"no: it does not start ({describe(error)})", "-", "-")
             return
         raise
     calm = healthy(side)
@@ -313,7 +313,7 @@ def attend(side: str, rows: list[int], out: TextIO) -> None:
             break
 
 
-def said(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     lines = str(error).splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:160]}"
 
@@ -361,7 +361,7 @@ def batch(llm: Any, calm: list[Any], failing: Any = None) -> tuple[list[Any], st
             try:
                 engine.add_request(waited[0], prompt, failing)
             except Exception as error:
-                waited, how = [], f"refused: {said(error)}"
+                waited, how = [], f"refused: {describe(error)}"
         deadline = None
         while missing := [name for name in [*names, *waited] if name not in ends]:
             if missing == waited:  # a step would wait for it for ever; another request makes it return
@@ -376,7 +376,7 @@ def batch(llm: Any, calm: list[Any], failing: Any = None) -> tuple[list[Any], st
                 if output.finished:
                     ends[output.request_id] = output
     except Exception as error:
-        how = f"{said(error)}"
+        how = f"{describe(error)}"
     if failing is not None and waited and waited[0] in ends:
         how = ending(ends[waited[0]])
     kept = [None if name not in ends else tuple(ends[name].outputs[0].token_ids) for name in names]
@@ -400,7 +400,7 @@ def serves(llm: Any, side: str) -> str:
     try:
         ends, _ = batch(llm, [params(side, grammar("", ""))])
     except Exception as error:
-        return f"no: {said(error)}"
+        return f"no: {describe(error)}"
     return "yes" if ends[0] else "no"
 
 

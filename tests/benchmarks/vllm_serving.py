@@ -74,7 +74,7 @@ async def once(server: Server, options: argparse.Namespace, seed: int) -> tuple[
         return time.monotonic() - start, seconds_of(tree(server.pid)) - start_cpu, ends
 
 
-def started(stack: ExitStack, side: str, backend: str, options: argparse.Namespace) -> Server:
+def start_server(stack: ExitStack, side: str, backend: str, options: argparse.Namespace) -> Server:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     structured = {"backend": backend, "disable_any_whitespace": True}  # both write compact JSON
     flags = (
@@ -94,7 +94,7 @@ def started(stack: ExitStack, side: str, backend: str, options: argparse.Namespa
 
 def measure(backend: str, options: argparse.Namespace) -> Iterator[str]:
     with ExitStack() as stack:
-        servers = {side: started(stack, side, backend, options) for side in SIDES}
+        servers = {side: start_server(stack, side, backend, options) for side in SIDES}
         for server in servers.values():
             asyncio.run(once(server, options, 0))
         runs: dict[str, list[tuple[float, float, Counter[str]]]] = {side: [] for side in SIDES}

@@ -131,7 +131,7 @@ def serve(asked: dict[str, Any]) -> None:
         )
         assert llm.llm_engine.vllm_config.use_v2_model_runner
         scheduler: Any = llm.llm_engine.engine_core.engine_core.scheduler
-        spent = {name: watched(scheduler, name) for name in METHODS}
+        spent = {name: time_calls(scheduler, name) for name in METHODS}
         for _ in sys.stdin:
             prompts, params = requests(asked, asked["batch"], NUM_TOKENS)
             for times in spent.values():
@@ -144,7 +144,7 @@ def serve(asked: dict[str, Any]) -> None:
             answer(means | {"hosts": 1e3 * of_hosts / num_steps})
 
 
-def watched(scheduler: Any, name: str) -> list[float]:
+def time_calls(scheduler: Any, name: str) -> list[float]:
     """Return a list that collects, from now on, CPU milliseconds of each call of a method in this thread."""
     spent: list[float] = []
     call = getattr(scheduler, name)

@@ -71,7 +71,7 @@ def follow(page: str, folder: Path) -> Followed:
     with contextlib.chdir(folder), mock.patch.dict(os.environ), path:
         try:
             for block, after in zip(blocks, [*blocks[1:], None], strict=True):
-                with _blamed(f"{page}:{block.line}"):
+                with _blame(f"{page}:{block.line}"):
                     before = _do(block, after, before, folder, followed)
         finally:
             for value in followed.names.values():
@@ -122,7 +122,7 @@ def _do(block: Block, after: Block | None, before: str, folder: Path, followed: 
 
 
 @contextlib.contextmanager
-def _blamed(where: str) -> Iterator[None]:
+def _blame(where: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:

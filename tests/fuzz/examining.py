@@ -116,7 +116,7 @@ class Examiner:
         """Judge many texts under a schema."""
         outcome = Outcome()
         try:
-            outcome.status, compiled = self._compiled(schema, whitespace)
+            outcome.status, compiled = self._compile(schema, whitespace)
             if compiled is None:
                 return outcome
             judge = _Judge(schema if outcome.status == "judged" else True)
@@ -143,7 +143,7 @@ class Examiner:
     def verdict(self, case: Case) -> str:
         """Return ``silent``, ``over-strict``, ``taken``, ``not taken``, ``unjudged``, or why the schema is not
         judged."""
-        status, compiled = self._compiled(case.schema, case.whitespace)
+        status, compiled = self._compile(case.schema, case.whitespace)
         if compiled is None:
             return status
         taken = takes(compiled, _bytes(case.text), frozenset({STOP}))
@@ -155,7 +155,7 @@ class Examiner:
             return "taken" if valid else "silent"
         return "over-strict" if valid else "not taken"
 
-    def _compiled(self, schema: Any, whitespace: Whitespace) -> tuple[str, CompiledGrammar | None]:
+    def _compile(self, schema: Any, whitespace: Whitespace) -> tuple[str, CompiledGrammar | None]:
         """Return the status of an outcome, and the grammar unless the schema is refused."""
         constraint = JsonSchema(schema, whitespace=whitespace)
         support = self._strategy.supports(constraint)

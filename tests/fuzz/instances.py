@@ -67,7 +67,7 @@ class _Maker:
         applied += (s for s in schema.get("dependentSchemas", {}).values() if random.random() < 0.5)
         for other in applied:
             if isinstance(other, Mapping):
-                found = _merged(found, self._flat(other, depth + 1))
+                found = _merge(found, self._flat(other, depth + 1))
         return found
 
     def _string(self, node: Mapping[str, Any]) -> str:
@@ -152,7 +152,7 @@ def _kinds_of(node: Mapping[str, Any]) -> tuple[str, ...]:
     return ("number",) if node.keys() & {*_BOUNDS, "multipleOf"} else TYPES
 
 
-def _merged(one: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(one: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     found = {**one, **other}
     for keyword in one.keys() & other.keys():
         ours, theirs = one[keyword], other[keyword]
@@ -184,11 +184,11 @@ def edited(random: Random, value: Any) -> Any:
             if isinstance(node[key], list | dict):
                 pending.append(node[key])
     holder, key = random.choice(places)
-    holder[key] = _changed(random, holder[key])
+    holder[key] = _change(random, holder[key])
     return copied[0]
 
 
-def _changed(random: Random, value: Any) -> Any:
+def _change(random: Random, value: Any) -> Any:
     if random.random() < 0.15:
         return random.choice((random.choice(VALUES), [value], {random.choice(NAMES): value}))
     match value:
@@ -207,18 +207,18 @@ def _changed(random: Random, value: Any) -> Any:
             changes = (value + 1, value - 1, -value, value * 10, value + 0.5, str(value), random.choice(NUMBERS))
             return random.choice(changes)
         case list():
-            return _changed_list(random, value)
-    return _changed_object(random, value)
+            return _change_list(random, value)
+    return _change_object(random, value)
 
 
-def _changed_list(random: Random, value: list[Any]) -> list[Any]:
+def _change_list(random: Random, value: list[Any]) -> list[Any]:
     i = random.randint(0, len(value))
     if value and random.random() < 0.7:
         return random.choice((value[:i] + value[i + 1 :], [*value, random.choice(value)], value[::-1]))
     return [*value[:i], random.choice(VALUES), *value[i:]]
 
 
-def _changed_object(random: Random, value: dict[str, Any]) -> dict[str, Any]:
+def _change_object(random: Random, value: dict[str, Any]) -> dict[str, Any]:
     members, other = list(value.items()), random.choice(NAMES)
     if not members or random.random() < 0.3:
         return {**value, other: random.choice(VALUES)}

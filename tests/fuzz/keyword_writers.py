@@ -181,7 +181,7 @@ def one_of(writer: SchemaWriter, node: Node, depth: int) -> None:
 def one_of_disjoint(writer: SchemaWriter, node: Node, depth: int) -> None:
     outer = writer.kind
     if outer == "object" and writer.random.random() < 0.5:
-        node["oneOf"] = _told_apart(writer, depth)
+        node["oneOf"] = _write_disjoint(writer, depth)
         return
     kinds = writer.random.sample(("string", "integer", "object", "array", "null", "boolean"), 2)
     branches = []
@@ -193,7 +193,7 @@ def one_of_disjoint(writer: SchemaWriter, node: Node, depth: int) -> None:
     node["oneOf"] = branches
 
 
-def _told_apart(writer: SchemaWriter, depth: int) -> list[Any]:
+def _write_disjoint(writer: SchemaWriter, depth: int) -> list[Any]:
     """Return objects that differ by a constant property, or by required and forbidden properties."""
     branches: list[Any] = []
     for name in ("a", "b"):
@@ -339,15 +339,15 @@ def contains(writer: SchemaWriter, node: Node, depth: int) -> None:
     node["contains"] = writer.child(depth)
 
 
-def _contained(keyword: str) -> None:
+def _bound_contains(keyword: str) -> None:
     @_writer(keyword, kinds=("array",), drafts=_NEW)
     def write(writer: SchemaWriter, node: Node, depth: int) -> None:
         node.setdefault("contains", writer.child(depth))
         node[keyword] = writer.pick(0, 1, 1, 2, 3)
 
 
-_contained("minContains")
-_contained("maxContains")
+_bound_contains("minContains")
+_bound_contains("maxContains")
 
 
 @_writer("uniqueItems", kinds=("array",))

@@ -38,14 +38,14 @@ class SchemaWriter:
         self.inside = [second] if inside else []
         node = self._node([first] if inside else [first, second], self.pick(0, 0, 1, 2))
         if self.chance(0.4):
-            node = self._wrapped(node)
+            node = self._wrap(node)
         if self.definitions:
             node[self.container] = self.definitions
         if self.draft != "2020-12" or self.chance(0.2):
             node = {"$schema": DRAFTS[self.draft], **node}
         return node
 
-    def _wrapped(self, node: Node) -> Node:
+    def _wrap(self, node: Node) -> Node:
         if self.chance(0.3):
             return {"type": "array", "items": node, "minItems": 1}
         name = self.pick(*NAMES[:5])

@@ -170,8 +170,8 @@ PATTERNS: dict[str, set[str]] = {
 def misread_regexes(strategy: GrammarStrategy) -> tuple[int, dict[str, list[str]]]:
     """Return the number of `REGEXES` that a strategy serves without naming anything, and the wrong texts it accepts."""
     plain = {text: text for text in TEXTS}
-    found = {each: _wrongly_taken(strategy, Regex(each), plain, _meant(each)) for each in REGEXES}
-    return _summed_up(found)
+    found = {each: _find_wrongly_taken(strategy, Regex(each), plain, _find_meant(each)) for each in REGEXES}
+    return _sum_up(found)
 
 
 def misread_patterns(strategy: GrammarStrategy) -> tuple[int, dict[str, list[str]]]:
@@ -180,18 +180,18 @@ def misread_patterns(strategy: GrammarStrategy) -> tuple[int, dict[str, list[str
     names = {text: f"{{{words}:null}}" for text, words in strings.items()}
     found: dict[str, list[str] | None] = {}
     for each, wanted in PATTERNS.items():
-        found[each] = _wrongly_taken(strategy, JsonSchema({"type": "string", "pattern": each}), strings, wanted)
+        found[each] = _find_wrongly_taken(strategy, JsonSchema({"type": "string", "pattern": each}), strings, wanted)
         schema = {"type": "object", "patternProperties": {each: {}}, "additionalProperties": False}
-        found[f"names: {each}"] = _wrongly_taken(strategy, JsonSchema(schema), names, wanted)
-    return _summed_up(found)
+        found[f"names: {each}"] = _find_wrongly_taken(strategy, JsonSchema(schema), names, wanted)
+    return _sum_up(found)
 
 
-def _summed_up(found: dict[str, list[str] | None]) -> tuple[int, dict[str, list[str]]]:
+def _sum_up(found: dict[str, list[str] | None]) -> tuple[int, dict[str, list[str]]]:
     served = {each: wrong for each, wrong in found.items() if wrong is not None}
     return len(served), {each: wrong for each, wrong in served.items() if wrong}
 
 
-def _wrongly_taken(
+def _find_wrongly_taken(
     strategy: GrammarStrategy, constraint: Constraint, written: dict[str, str], wanted: set[str]
 ) -> list[str] | None:
     """Return the texts that a strategy accepts as written but that are not wanted; None if it refuses the constraint,
@@ -210,7 +210,7 @@ def _wrongly_taken(
     ]
 
 
-def _meant(expression: str) -> set[str]:
+def _find_meant(expression: str) -> set[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about classes that a later Python may read differently
         try:

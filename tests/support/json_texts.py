@@ -82,17 +82,17 @@ def _in_ascii(text: str) -> str:
     return json.dumps(text)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     units = text.encode("utf-16-be", "surrogatepass").hex()
     return '"' + "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)) + '"'
 
 
-def _escaped_first(text: str) -> str:
-    return _escaped(text[:1])[:-1] + _plain(text[1:])[1:]
+def _escape_first(text: str) -> str:
+    return _escape(text[:1])[:-1] + _plain(text[1:])[1:]
 
 
-def _escaped_last(text: str) -> str:
-    return _plain(text[:-1])[:-1] + _escaped(text[-1:]).upper().replace("\\U", "\\u")[1:]
+def _escape_last(text: str) -> str:
+    return _plain(text[:-1])[:-1] + _escape(text[-1:]).upper().replace("\\U", "\\u")[1:]
 
 
 def _solidus(text: str) -> str:
@@ -202,13 +202,13 @@ _WRITERS: tuple[tuple[str, _Writer], ...] = (
     ("white space", _Writer(comma=", ", colon=": ")),
     ("white space", _Writer(comma=" \n,\t", colon="\r: ", inside="\n")),
     ("names", _Writer(name=_in_ascii)),
-    ("names", _Writer(name=_escaped)),
-    ("names", _Writer(name=_escaped_first)),
-    ("names", _Writer(name=_escaped_last)),
+    ("names", _Writer(name=_escape)),
+    ("names", _Writer(name=_escape_first)),
+    ("names", _Writer(name=_escape_last)),
     ("names", _Writer(name=_solidus)),
     ("strings", _Writer(string=_in_ascii)),
-    ("strings", _Writer(string=_escaped)),
-    ("strings", _Writer(string=_escaped_first)),
+    ("strings", _Writer(string=_escape)),
+    ("strings", _Writer(string=_escape_first)),
     ("strings", _Writer(string=_solidus)),
     ("numbers", _Writer(number=_with_fraction)),
     ("numbers", _Writer(number=_with_exponent)),
@@ -217,5 +217,5 @@ _WRITERS: tuple[tuple[str, _Writer], ...] = (
     ("numbers", _Writer(number=_tenth)),
     ("numbers", _Writer(number=_negative_zero)),
     ("repeated", _Repeating()),
-    ("repeated", _Repeating(name=_escaped)),
+    ("repeated", _Repeating(name=_escape)),
 )
