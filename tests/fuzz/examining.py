@@ -27,7 +27,7 @@ from guideway.json_schema.cursor import START, Place
 from guideway.json_schema.prober import spoilt
 from numpy.typing import NDArray
 
-from tests.fuzz.instances import edited, edited_text, instance, written
+from tests.fuzz.instances import edit, edit_text, instance, write
 from tests.support.json_strategies import build, takes
 from tests.support.json_texts import TextJudge
 
@@ -127,9 +127,9 @@ class Examiner:
                 self._look(outcome, Case(self.name, schema, whitespace, plain), compiled, judge, plain=True)
                 texts |= {text.decode(errors="surrogateescape") for text in spoilt(_bytes(plain))}
                 for _ in range(NUM_EDITS):
-                    other = edited(random, value) if random.random() < 0.6 else value
-                    text = written(random, other, whitespace)
-                    texts.add(edited_text(random, text) if random.random() < 0.25 else text)
+                    other = edit(random, value) if random.random() < 0.6 else value
+                    text = write(random, other, whitespace)
+                    texts.add(edit_text(random, text) if random.random() < 0.25 else text)
             for text in sorted(texts):
                 self._look(outcome, Case(self.name, schema, whitespace, text), compiled, judge, plain=False)
             for text in self._walks(outcome, compiled, schema, random):

@@ -13,7 +13,7 @@ from guideway.json_schema import TYPES, resolve
 from tests.fuzz.values import NAMES, NUMBERS, STRINGS, VALUES
 from tests.support.json_texts import writings
 
-__all__ = ["edited", "edited_text", "instance", "written"]
+__all__ = ["edit", "edit_text", "instance", "write"]
 
 MAX_DEPTH = 6
 
@@ -171,7 +171,7 @@ def _merge(one: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def edited(random: Random, value: Any) -> Any:
+def edit(random: Random, value: Any) -> Any:
     """Return `value` with one change: a property dropped, renamed, added or moved; an item dropped, doubled or added; a
     string or number changed a little; or any value replaced by another."""
     places: list[tuple[Any, Any]] = []
@@ -233,7 +233,7 @@ def _change_object(random: Random, value: dict[str, Any]) -> dict[str, Any]:
     return dict(members)
 
 
-def written(random: Random, value: Any, whitespace: Whitespace) -> str:
+def write(random: Random, value: Any, whitespace: Whitespace) -> str:
     """Return a text of a value, mostly the plain one with this white space, else one with unusual spelling or a
     repeated name."""
     separators = (", ", ": ") if whitespace == "spaced" else (",", ":")
@@ -243,7 +243,7 @@ def written(random: Random, value: Any, whitespace: Whitespace) -> str:
     return random.choice(texts)
 
 
-def edited_text(random: Random, text: str) -> str:
+def edit_text(random: Random, text: str) -> str:
     """Return `text` with one character dropped, doubled or replaced."""
     i = random.randrange(len(text)) if text else 0
     return random.choice(

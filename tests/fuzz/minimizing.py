@@ -13,12 +13,12 @@ from guideway.json_schema import check_schema
 
 from tests.fuzz.examining import Case
 
-__all__ = ["minimized"]
+__all__ = ["shrink"]
 
 MOST_TRIES = 3000
 
 
-def minimized(case: Case, is_finding: Callable[[Case], bool]) -> Case:
+def shrink(case: Case, is_finding: Callable[[Case], bool]) -> Case:
     """Return a case that is still a finding without any part that can be removed, unless that takes too many tries."""
     tries = 0
     shrunk = True

@@ -20,7 +20,7 @@ from guideway.json_schema import keywords
 from tests.fuzz.coverage import Coverage, Pair, supported
 from tests.fuzz.examining import Case, Examiner, Outcome
 from tests.fuzz.keyword_writers import WRITERS
-from tests.fuzz.minimizing import minimized
+from tests.fuzz.minimizing import shrink
 from tests.fuzz.schemas import SchemaWriter
 
 __all__ = ["Finding", "Found", "run"]
@@ -160,7 +160,7 @@ def _write_and_examine(
         if outcome.silent:
             smaller = min(outcome.silent, key=lambda case: case.size)
             if minimize:
-                smaller = minimized(smaller, lambda case: _is_silent(examiner, case))
+                smaller = shrink(smaller, lambda case: _is_silent(examiner, case))
         connection.send(_Written(number, pair, schema, outcome, smaller, time.process_time() - start))
         number += 1
 

@@ -15,7 +15,7 @@ from tests.fuzz import examining
 from tests.fuzz.coverage import Coverage, Pair, pairs_of, supported
 from tests.fuzz.examining import Case, Examiner
 from tests.fuzz.keyword_writers import WRITERS
-from tests.fuzz.minimizing import minimized
+from tests.fuzz.minimizing import shrink
 from tests.fuzz.running import run
 from tests.fuzz.schemas import SchemaWriter
 from tests.support.json_texts import TextJudge
@@ -117,7 +117,7 @@ def test_a_case_is_a_line() -> None:
 def test_what_is_made_smaller_is_still_found() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "minLength": 3}, "b": {"type": "null"}}}
     case = Case("reference", schema, "compact", '{"a":"abc","b":null}')
-    smaller = minimized(case, lambda case: "minLength" in json.dumps(case.schema) and '"b"' in case.text)
+    smaller = shrink(case, lambda case: "minLength" in json.dumps(case.schema) and '"b"' in case.text)
     assert smaller.schema == {"minLength": 0}
     assert smaller.text == '"b"'
 
