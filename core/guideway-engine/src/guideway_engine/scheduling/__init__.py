@@ -1,1 +1,1 @@
-"""The decisions which sequences run, what each step computes for them, and where their tokens live."""
+"""Scheduling: which sequences run, which tokens each step computes for them, and which cache cells hold them."""

@@ -6,19 +6,19 @@ __all__ = ["BuddyAllocator", "power_of_two"]
 
 
 def power_of_two(number: int) -> int:
-    """The smallest power of two that is at least `number`."""
+    """Return the smallest power of two that is at least `number`."""
     return 1 << max(number - 1, 0).bit_length()
 
 
 class BuddyAllocator:
-    """A record of which of `num_cells` cells are free.
+    """Allocator over `num_cells` cells, in blocks whose sizes are powers of two.
 
-    Two free halves of a block become that block at once, so a block is free as a whole whenever all its cells are.
+    Two free halves of a block are merged at once, so a block is free as a whole whenever all its cells are.
     """
 
     def __init__(self, num_cells: int) -> None:
         self._free: dict[int, set[int]] = {}
-        """By size, where free blocks of that size start."""
+        """Start positions of the free blocks of each size."""
         start = 0
         for bit in reversed(range(num_cells.bit_length())):  # the largest first, so that each starts at a multiple
             if num_cells & 1 << bit:
@@ -26,7 +26,7 @@ class BuddyAllocator:
                 start += 1 << bit
 
     def copy(self) -> BuddyAllocator:
-        """The same, independent from now on."""
+        """Return an independent copy."""
         other = BuddyAllocator(0)
         other._free = {size: starts.copy() for size, starts in self._free.items() if starts}
         return other
@@ -36,8 +36,11 @@ class BuddyAllocator:
         return sum(size * len(starts) for size, starts in self._free.items())
 
     def take(self, size: int, preferred: int | None = None) -> int | None:
-        """Take a free block of `size` and return where it starts: at `preferred` if that can be, else at the beginning
-        of the smallest free block that is large enough, of several the first. None if there is none."""
+        """Take a free block of `size` and return its start, or None if no free block is large enough.
+
+        The block starts at `preferred` if that is free, else at the first of the smallest free blocks that are large
+        enough.
+        """
         if preferred is not None and preferred % size == 0:
             for whole in self._free:
                 if whole >= size and (first := preferred & -whole) in self._free[whole]:

@@ -1,18 +1,18 @@
-"""The account of which cells of the KV cache belong to which sequence: accounting only, for the tensors live in the
-workers.
+"""Bookkeeping of the KV cache: which cells belong to which sequence. The tensors live in the workers.
 
-A sequence owns one slot from `KVCache.allocate` to `KVCache.release`, and in it at most one region of cells, whose
-size is a power of two. One that outgrows its region gets a larger one, if possible around the old. What that means
-for the tensors is said in moves, which a worker does in order before its next forward pass. The region of a finished
-sequence may be kept: a later one that begins with the same tokens need not compute them again.
+A sequence owns one slot from `KVCache.allocate` to `KVCache.release`, and in it at most one region of cells, whose size
+is a power of two. A sequence that outgrows its region gets a larger one, if possible around the old. The changes to the
+tensors are recorded as moves, which a worker executes in order before its next forward pass. The region of a finished
+sequence may be kept, so that later sequences with the same prefix need not compute it again.
 
-While there is plenty of room, regions have the size of a fair share of it: then few sequences outgrow theirs, and
-attention finds most of them alike. The part that is not used yet goes to the sequence that needs it.
+While there is plenty of room, each region has the size of an equal share of the cache. Few sequences then outgrow their
+region, and most regions have the same size, which attention can batch. Unused parts of regions are given to sequences
+that need room.
 
-Once all moves are done, free cells hold zeros, and cells of a region beyond its sequence's length hold zeros or
-remains of that sequence, never another's.
+After all moves, free cells hold zeros. Cells of a region beyond its sequence's length hold zeros or old data of that
+sequence, never of another.
 
-Each method ends with assignments and calls nothing between them: an interrupt finds all of a change or nothing.
+Each method ends with assignments and calls nothing between them, so an interrupt leaves either all of a change or none.
 """
 
 from __future__ import annotations
@@ -28,49 +28,49 @@ from guideway_engine.scheduling.buddy import BuddyAllocator, power_of_two
 __all__ = ["KVCache", "KVCacheError", "KVCacheFull"]
 
 MIN_REGION = 64
-"""Cells of the smallest region, unless no sequence can be that long."""
+"""Cells of the smallest region, unless `max_length` is smaller."""
 
 MIN_PREFIX = 16
-"""A shorter prefix is not worth a copy."""
+"""Tokens of the shortest prefix that is worth a copy."""
 
 
 class KVCacheError(GuidewayError):
-    """The cache was asked for something its slots or lengths do not allow; nothing was changed."""
+    """Raised for a request that slots or lengths do not allow; nothing was changed."""
 
 
 class KVCacheFull(KVCacheError):
-    """No slot or no room is free, or a sequence would outgrow the cache's `max_length`; nothing was changed."""
+    """Raised if no slot or room is free, or a sequence would exceed `max_length`; nothing was changed."""
 
 
 @dataclass(slots=True)
 class _Holder:
-    """Computed tokens, and the cells where their keys and values are."""
+    """Computed tokens and the region of their keys and values."""
 
     token_ids: list[int]
     region: Region | None
     written: int
-    """The number of the region's cells that may hold something, those of tokens cut or never counted included."""
+    """Number of cells of the region that may have been written, including discarded and not yet counted tokens."""
     tenant: str
-    """The tenant that they were computed for; empty where tenants share prefixes."""
+    """Tenant that the tokens were computed for; empty where tenants share prefixes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """A region that can be had, and what the cache looks like then."""
+    """A region for a request, and the state of the cache once it is taken."""
 
     region: Region
     free: BuddyAllocator
     slots: dict[int, _Holder]
     kept: dict[int, _Holder]
     moves: tuple[Move, ...]
-    """The clearing of kept regions that must go for it."""
+    """Moves that clear the kept regions it replaces."""
 
 
 class KVCache:
-    """Slots, and what each of them holds.
+    """Slots and the cells of each.
 
-    `num_cells` is how many tokens fit at once; it must be enough for a region of `max_length` tokens, so that one
-    sequence alone always fits. Every method that takes a slot raises `KVCacheError` if it is not allocated.
+    `num_cells` tokens fit at once. That must be enough for a region of `max_length` tokens, so that one sequence alone
+    always fits. Every method that takes a slot raises `KVCacheError` if it is not allocated.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class KVCache:
                 field="num_cells",
             )
         self.num_slots = num_slots
-        """The number of sequences that fit at once."""
+        """Number of sequences that fit at once."""
         self.num_cells = num_cells
-        """The number of tokens that fit at once, of all sequences and kept regions."""
+        """Number of tokens that fit at once, over all sequences and kept regions."""
         self.max_length = max_length
-        """The most tokens one sequence can hold."""
+        """Maximum number of tokens of one sequence."""
         self._enable_prefix_caching = enable_prefix_caching
         self._isolate_tenants = isolate_tenants
         self._min_region = min(MIN_REGION, power_of_two(max_length))
@@ -106,7 +106,7 @@ class KVCache:
         self._free = BuddyAllocator(num_cells)
         self._slots: dict[int, _Holder] = {}
         self._kept: dict[int, _Holder] = {}
-        """The least recently used first."""
+        """Kept regions by start, least recently used first."""
         self._pending: tuple[int, tuple[Move, ...]] = (0, ())
 
     def capacity(self) -> int:
@@ -114,11 +114,12 @@ class KVCache:
         return self.num_slots - len(self._slots)
 
     def allocate(self, token_ids: Sequence[int] = (), siblings: Sequence[int] = (), tenant: str = "") -> int:
-        """The lowest free slot, now another sequence's. Raises `KVCacheFull` if there is none.
+        """Allocate the lowest free slot and return it. Raises `KVCacheFull` if there is none.
 
-        It begins with the longest prefix of `token_ids`, short of the last of them, that another slot or a kept
-        region holds, if that is long enough to be worth it and there is room: see `length`. Without prefix caching
-        only `siblings` count, slots of the same request; where tenants are isolated, only what is the `tenant`'s.
+        The slot begins with the longest prefix of `token_ids`, excluding the last token, that another slot or a kept
+        region holds, if it has at least `MIN_PREFIX` tokens and there is room. `length` returns the number of tokens
+        reused. Without prefix caching only `siblings`, slots of the same request, are searched; with isolated tenants
+        only slots and regions of `tenant`.
         """
         slot = self._free_slot()
         tenant = tenant if self._isolate_tenants else ""
@@ -132,7 +133,7 @@ class KVCache:
             return slot
         kept = source.region.start in self._kept
         prefix = list(token_ids[:length])
-        # a kept region that holds nothing else is taken as it is; another only if there is no room for a copy
+        # take over a kept region that holds nothing else, or if there is no room for a copy; copy the others
         room = None
         if not kept or length < len(source.token_ids):
             room = self._room(min(len(token_ids), self.max_length), sparing=source)
@@ -155,24 +156,24 @@ class KVCache:
         return len(self._holder(slot).token_ids)
 
     def token_ids(self, slot: int) -> list[int]:
-        """The tokens of `slot` that are computed."""
+        """Return the computed tokens of `slot`."""
         return self._holder(slot).token_ids.copy()
 
     def region(self, slot: int) -> Region:
-        """The cells of `slot`. Raises `KVCacheError` if it holds nothing and no room was reserved."""
+        """Return the region of `slot`. Raises `KVCacheError` if it has none."""
         region = self._holder(slot).region
         if region is None:
             raise KVCacheError(f"slot {slot} has no region; reserve room first")
         return region
 
     def append(self, slot: int, token_ids: Sequence[int], num_rows: int) -> Append:
-        """Return what a worker needs to know of `token_ids` that it is to compute in reserved room, with `num_rows`
-        rows of logits. Raises `KVCacheError` if no room was reserved."""
+        """Return the description, for workers, of `token_ids` to compute in reserved room, with `num_rows` rows of
+        logits. Raises `KVCacheError` if no room was reserved."""
         return Append(self.region(slot), self.length(slot), token_ids, num_rows)
 
     def reserve(self, slot: int, num_tokens: int) -> None:
-        """Make room for `num_tokens` beyond the length of `slot`, if need be in place of kept regions, the least
-        recently used first. Raises `KVCacheFull`."""
+        """Reserve room for `num_tokens` beyond the length of `slot`, evicting kept regions if necessary, least recently
+        used first. Raises `KVCacheFull`."""
         holder = self._holder(slot)
         length = len(holder.token_ids)
         needed, old = length + num_tokens, holder.region
@@ -195,8 +196,8 @@ class KVCache:
         if old is None or old.start == room.region.start:
             self._commit(room, {slot: replace(holder, region=room.region, written=needed)}, ())
             return
-        # The new region may contain the old one, but what is copied ends before that: it starts at least its own size
-        # after.
+        # The new region may contain the old one. The copy ends before it, because the old region starts at least its
+        # own size after the new one.
         copied = (Copy(old.start, room.region.start, length),) if length else ()
         moves = (*copied, *_clear(old.start, holder.written))
         self._commit(room, {slot: replace(holder, region=room.region, written=needed)}, moves)
@@ -212,8 +213,8 @@ class KVCache:
         holder.token_ids.extend(token_ids)
 
     def truncate(self, slot: int, length: int) -> None:
-        """Forget every token of `slot` from `length` on; with 0 its region is free. Raises `KVCacheError` if it
-        holds fewer."""
+        """Drop the tokens of `slot` from `length` on; with 0 its region becomes free. Raises `KVCacheError` if it holds
+        fewer."""
         holder = self._holder(slot)
         current = len(holder.token_ids)
         if not 0 <= length <= current:
@@ -225,7 +226,7 @@ class KVCache:
             self._free, self._pending, self._slots[slot] = free, pending, _Holder([], None, 0, holder.tenant)
 
     def release(self, slot: int, *, keep: bool = False) -> None:
-        """Free `slot`. With `keep` its tokens stay as a prefix for later ones until their room is needed."""
+        """Free `slot`. With `keep` its tokens stay as a cached prefix until their room is needed."""
         holder = self._holder(slot)
         length = len(holder.token_ids)
         if holder.region is None:
@@ -243,11 +244,11 @@ class KVCache:
             del self._slots[slot]
 
     def moves(self) -> tuple[int, tuple[Move, ...]]:
-        """The moves not yet known to be done, in order, and how many there have been before them."""
+        """Return the number of moves that are done, and the moves after them in order."""
         return self._pending
 
     def executed(self, number: int) -> None:
-        """All moves before this number have been done."""
+        """Record that all moves before this number have been done."""
         first, moves = self._pending
         if number > first + len(moves):
             raise KVCacheError(f"there have been {first + len(moves)} moves, not {number}")
@@ -255,7 +256,8 @@ class KVCache:
             self._pending = (number, moves[number - first :])
 
     def forget(self) -> None:
-        """The tensors are gone: every slot holds nothing, nothing is kept, and moves are numbered from 0 again."""
+        """Record that the tensors are lost: slots become empty, kept regions are dropped, moves are numbered from 0
+        again."""
         free = BuddyAllocator(self.num_cells)
         slots = {slot: _Holder([], None, 0, holder.tenant) for slot, holder in self._slots.items()}
         self._free, self._slots, self._kept, self._pending = free, slots, {}, (0, ())
@@ -276,10 +278,11 @@ class KVCache:
         return max(self._min_region, power_of_two(num_tokens))
 
     def _room(self, num_tokens: int, *, growing: _Holder | None = None, sparing: _Holder | None = None) -> _Room | None:
-        """A region for `num_tokens`, or None: of the usual size or more if it is simply free, else as small as it can
-        be, for which the unused parts of others go, then kept regions except `sparing`.
+        """Find a region for `num_tokens`; None if there is none.
 
-        The region of `growing` need not stay. Its place is preferred, for then nothing has to move.
+        The region has the usual size or more if that much is free. Otherwise it is as small as possible, and makes use
+        of the unused parts of other regions, then of kept regions except `sparing`. The region of `growing` may be
+        replaced; its start is preferred, because then nothing has to move.
         """
         free = self._free.copy()
         moves: tuple[Move, ...] = ()
@@ -307,7 +310,7 @@ class KVCache:
         return _Room(Region(start, least), free, slots, kept, moves)
 
     def _trim(self, region: Region, num_tokens: int, free: BuddyAllocator) -> Region:
-        """The beginning of `region` that `num_tokens` need; the rest becomes part of `free`."""
+        """Return the beginning of `region` that `num_tokens` need, and add the rest to `free`."""
         size, least = region.size, self._size_for(num_tokens)
         while size > least:
             size //= 2
@@ -315,12 +318,12 @@ class KVCache:
         return Region(region.start, size)
 
     def _commit(self, room: _Room, slots: dict[int, _Holder], moves: tuple[Move, ...]) -> None:
-        """Take `room` and change these `slots`, with these `moves` after those of `room`."""
+        """Take `room`, update `slots`, and append `moves` to the moves of `room`."""
         slots, pending = room.slots | slots, self._pending_with(room.moves + moves)
         self._free, self._slots, self._kept, self._pending = room.free, slots, room.kept, pending
 
     def _freed(self, holder: _Holder) -> tuple[BuddyAllocator, tuple[int, tuple[Move, ...]]]:
-        """The free cells and the moves once the region of `holder` is free."""
+        """Return the free cells and the moves after freeing the region of `holder`."""
         if holder.region is None:
             return self._free, self._pending
         free = self._free.copy()
@@ -333,7 +336,7 @@ class KVCache:
 
 
 def _longest_prefix(holders: Sequence[_Holder], token_ids: list[int]) -> tuple[_Holder | None, int]:
-    """Find which of `holders` has the longest prefix of `token_ids` that is worth it, and how long that is."""
+    """Return the holder of the longest prefix of `token_ids` that has at least `MIN_PREFIX` tokens, and its length."""
     limit = len(token_ids) - 1
     best, length = None, MIN_PREFIX - 1
     for holder in holders:
@@ -343,7 +346,8 @@ def _longest_prefix(holders: Sequence[_Holder], token_ids: list[int]) -> tuple[_
 
 
 def _common(a: list[int], b: list[int], start: int, limit: int) -> int:
-    """Count the tokens that `a` and `b` have in common, at most `limit`, if the first `start` are known to be."""
+    """Return the length of the common prefix of `a` and `b`, at most `limit`; the first `start` tokens are known to
+    match."""
     end = min(len(a), limit)
     while start + 64 <= end and a[start : start + 64] == b[start : start + 64]:
         start += 64

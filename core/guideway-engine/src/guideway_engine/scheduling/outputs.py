@@ -1,4 +1,4 @@
-"""The outputs of `decode`: the final tokens of each sequence of a step, and what was asked about them."""
+"""Results of a decoding step for each sequence: its final tokens and their log-probabilities."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ["DecodeOutputs", "SequenceOutput"]
 
 @dataclass(slots=True)
 class SequenceOutput:
-    """The output of a step for one sequence."""
+    """Result of a step for one sequence."""
 
     sequence: SequenceState
     token_ids: tuple[int, ...]
-    """Final tokens, up to what ends the sequence."""
+    """Final tokens, up to the one that ends the sequence."""
     logprobs: list[TokenLogprobs]
-    """One for each of them, if asked for; else empty."""
+    """Log-probabilities of each of `token_ids`, if requested; else empty."""
     outcome: Outcome
-    """The answer of its modifiers to them."""
+    """Answer of the sequence's modifiers to `token_ids`."""
 
 
 class DecodeOutputs:
-    """The output processor: reads what workers drew and scored."""
+    """Output processor: reads the tokens and scores that workers return."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -41,8 +41,8 @@ class DecodeOutputs:
     def final_tokens(
         self, sampled: list[Work], late: list[bool], batch: StepBatch, token_ids: NDArray[np.int32]
     ) -> list[tuple[int, ...]]:
-        """Those of each sequence: accepted drafts and the draw after them, up to what ends the sequence. None of one
-        that is `late`, whose mask was not there: it draws again."""
+        """Return the final tokens of each sequence: accepted drafts and the drawn token, up to the one that ends the
+        sequence. A `late` sequence, whose mask was not ready, has none and draws again."""
         vocabulary = self._runtime.context.vocabulary
         drawn = accepted_tokens(batch, token_ids)
         return [
@@ -53,7 +53,8 @@ class DecodeOutputs:
     def logprobs(
         self, sampled: list[Work], finals: list[tuple[int, ...]], batch: StepBatch, logprobs: Logprobs | None
     ) -> list[list[TokenLogprobs]]:
-        """Those of each sequence's final tokens, if it asked for them; else none."""
+        """Return the log-probabilities of each sequence's final tokens; an empty list for sequences that did not
+        request them."""
         if logprobs is None:
             return [[] for _ in sampled]
         starts = np.searchsorted(logprobs.rows, batch.row_start[:-1]).tolist()
@@ -65,7 +66,7 @@ class DecodeOutputs:
         ]
 
     def keep_scores(self, scored: list[Work], score: Score, logprobs: Logprobs) -> None:
-        """Add the scores of a step to those that each request has; entry i of `logprobs` is of token i of `score`."""
+        """Append the prompt scores of a step to each request; entry i of `logprobs` is for token i of `score`."""
         start = 0
         for work in scored:
             found = work.sequence.group.prompt_logprobs

@@ -1,4 +1,4 @@
-"""After a loss of workers: whether there are new ones, and which sequence the workers are lost with."""
+"""Recovery after workers are lost: restarting them, and finding the sequence that causes the losses."""
 
 from __future__ import annotations
 
@@ -14,33 +14,36 @@ from guideway_engine.scheduling.sequence import SequenceState
 __all__ = ["DEATHS_ALONE", "Recovery"]
 
 DEATHS_ALONE = 2
-"""The workers have to be lost so often in steps of a suspect alone, before it is the culprit."""
+"""Losses in steps of one sequence alone after which that sequence is ended."""
 
 
 class Recovery:
-    """Sequences that workers were lost with are suspects. Each of them takes a step alone, so that the one that the
-    workers are lost with again and again is found and costs no other one anything. `restart` makes lost workers
-    anew, call by call."""
+    """Finds the sequence that the workers are lost with.
+
+    The sequences of a step in which workers were lost are suspects. Each of them takes a step alone, so that a sequence
+    that kills workers again and again is found without ending any other. `restart` starts new workers, one call at a
+    time.
+    """
 
     def __init__(self, restart: Callable[[], Iterator[Call]]) -> None:
         self._restarts = Restarts(restart)
         self._suspects: dict[SequenceState, int] = {}
-        """For each, how often the workers were lost in its steps alone."""
+        """Number of losses in steps of each suspect alone."""
         self.workers: Future[None] = Future()
-        """Stands for lost workers among what is waited for; it is never done."""
+        """Future that is never done; it stands for lost workers among the futures to wait for."""
 
     @property
     def workers_lost(self) -> bool:
-        """True if the workers are gone and not all of the way back."""
+        """True if the workers are lost and not all of them are restarted."""
         return self._restarts.needed
 
     @property
     def failure(self) -> WorkerLost | None:
-        """Why there are no workers, if no attempt to restart them has succeeded."""
+        """The error if every attempt to restart the workers has failed."""
         return self._restarts.failure
 
     def record_loss(self, error: WorkerLost, sequences: Sequence[SequenceState]) -> SequenceState | None:
-        """The workers are lost in a step of `sequences`. Returns the one it happened with too often."""
+        """Record that the workers were lost in a step of `sequences`. Return the sequence to blame, if one is found."""
         self._restarts.record_loss(error)
         for sequence in sequences:
             deaths = self._suspects.get(sequence)
@@ -51,17 +54,16 @@ class Recovery:
         return None
 
     def advance(self, seconds: float) -> bool:
-        """Bring lost workers back, waiting at most so long. Returns whether they are there. Raises `WorkerLost` if no
-        attempt has succeeded."""
+        """Restart lost workers, waiting at most `seconds`. Return whether they are running. Raises `WorkerLost` if
+        every attempt has failed."""
         return self._restarts.advance(seconds)
 
     def next_suspect(self) -> SequenceState | None:
-        """Return the sequence that has to take the next step alone. A suspect that has no room now keeps no other one
-        waiting."""
+        """Return the sequence that has to take the next step alone. Suspects without room are skipped."""
         return next((s for s in self._suspects if s.active), None)
 
     def clear(self, sequences: Iterable[SequenceState]) -> None:
-        """The workers have drawn tokens for `sequences` and are still there; and one that has ended is no suspect."""
+        """Record that the workers survived a step of `sequences`. These and ended ones are no longer suspects."""
         if self._suspects:
             cleared = set(sequences)
             self._suspects = {s: n for s, n in self._suspects.items() if s not in cleared and s.completion is None}

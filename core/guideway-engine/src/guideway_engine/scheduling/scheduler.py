@@ -1,12 +1,12 @@
-"""Continuous batching: which sequences have a part in each step, and where they live in the KV cache.
+"""Continuous batching: which sequences take part in each step, and when they have room in the KV cache.
 
 A sequence waits, starts (it gets slots, and its modifiers' states begin), is computed chunk by chunk, decodes and ends.
 Between start and end it may be preempted: the keys and values of its tokens are dropped and computed again later, while
 its slots and states stay. A sequence is never preempted for a lower-ranked one (`SequenceState.rank`: priority, then
 arrival), so the highest-ranked sequence always makes progress and the engine cannot livelock.
 
-A step that does not end, because a KeyboardInterrupt came between, has not happened: the next one rewinds what had
-moved on and does it again. That draws the same tokens, for random numbers depend on the position alone.
+If a KeyboardInterrupt interrupts a step, the next step first undoes its changes, then repeats it. It draws the same
+tokens, because random numbers depend on the position alone.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ log = logging.getLogger(__name__)
 BY_RANK = attrgetter("rank")
 
 WAIT_SECONDS = 1.0
-"""The seconds for which new workers are waited for at a time."""
+"""Seconds to wait for new workers before checking again."""
 
 
 class Scheduler:
-    """Decides, step by step. Driven by one thread.
+    """Plans and runs one step after another. Used by one thread.
 
-    `on_finish` is called with every request whose last sequence has ended; `restart` makes lost workers anew, call by
-    call.
+    `on_finish` is called with each request once its last sequence has ended. `restart` starts new workers, one call at
+    a time.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """The number of sequences that have not started."""
+        """Number of sequences that have not started."""
         return len(self._table.waiting)
 
     def num_waiting_at(self, priority: int) -> int:
-        """Return how many of them have this priority or a higher one."""
+        """Return the number of waiting sequences with this priority or a higher one."""
         return self._table.waiting.count(priority)
 
     def check_health(self) -> None:
@@ -96,7 +96,7 @@ class Scheduler:
             raise Unhealthy(str(failure))
 
     def add(self, group: SequenceGroup) -> None:
-        """Let the sequences of a request start as soon as they are ready and there is room."""
+        """Queue the sequences of a request; they start once they are ready and there is room."""
         self._table.add(group)
 
     def has_work(self) -> bool:
@@ -104,8 +104,8 @@ class Scheduler:
         return bool(self._table.waiting or self._running or self._table.is_judging)
 
     def fork(self, sequence: SequenceState) -> SequenceState:
-        """A further sequence of the same request, with the same past. Raises `UnsupportedCapability` if `sequence` does
-        not run or a modifier cannot fork, and `LimitExceeded` if there is no slot for it."""
+        """Return a new running sequence of the same request with the same tokens. Raises `UnsupportedCapability` if
+        `sequence` is not running or a modifier cannot fork, and `LimitExceeded` if no slot is free."""
         if sequence.request.params.best_of is not None:
             raise UnsupportedCapability("with best_of the number of outputs is settled", field="fork")
         if not sequence.slots:
@@ -123,7 +123,7 @@ class Scheduler:
         return child
 
     def end_group(self, group: SequenceGroup, reason: FinishReason, error: GuidewayError | None = None) -> None:
-        """End every sequence of a request now, with what it has. Without effect on those that have ended."""
+        """End every sequence of a request with its present output. Ended sequences stay as they are."""
         self._table.end_group(group, reason, error)
 
     def end_all(self, reason: FinishReason, error: GuidewayError | None = None) -> None:
@@ -133,12 +133,12 @@ class Scheduler:
     # A step
 
     def step(self) -> None:
-        """Let waiting sequences join, and bring running ones forward. Waits for nothing: see `awaited`."""
+        """Start waiting sequences and run one step. Never blocks: see `awaited`."""
         self._table.repair()
         try:
             if not self._advance_workers(0.0):
                 return
-        except WorkerLost:  # every request has ended with it
+        except WorkerLost:  # all requests have ended
             return
         for sequence in list(self._running):
             self._rewind(sequence)
@@ -149,18 +149,18 @@ class Scheduler:
             self._run(works)
 
     def record_worker_loss(self, error: WorkerLost) -> None:
-        """The workers were lost beside a step, which no sequence has caused."""
+        """Record that the workers were lost outside a step, so no sequence is suspect."""
         self._recovery.record_loss(error, [])
 
     def await_workers(self) -> None:
-        """Wait for new workers in place of lost ones. Raises `WorkerLost` if there can be none; every request has ended
-        then."""
+        """Wait for new workers in place of lost ones. Raises `WorkerLost` if none can be started; every request has
+        ended then."""
         while not self._advance_workers(WAIT_SECONDS):
             pass
 
     def awaited(self) -> list[Future[Any]]:
-        """Return what has to be waited for before a step can bring anything: new workers, or compilations and
-        verdicts; empty if nothing has."""
+        """Return the futures to wait for before a step can make progress: new workers, or compilations and verdicts.
+        Empty if a step can run now."""
         if self._recovery.workers_lost:
             return [self._recovery.workers]
         if self._running:
@@ -172,8 +172,9 @@ class Scheduler:
     # Which sequences run
 
     def _candidate(self) -> SequenceState | None:
-        """Choose which sequence joins next: by priority; of equals those that were preempted first. One that waits for
-        slots gives way to those that were preempted, for it is their end that frees slots."""
+        """Choose the next sequence to activate, by priority; preempted sequences before waiting ones of the same
+        priority. While a waiting sequence has no free slots, preempted sequences run first, because their end frees
+        slots."""
         preempted = min((s for s in self._running if not s.active), key=BY_RANK, default=None)
         waiting = self._table.next_waiting()
         if waiting is not None and self._cache.capacity() < len(waiting.group.prompts):
@@ -183,7 +184,7 @@ class Scheduler:
         return preempted if preempted.priority <= waiting.priority else waiting
 
     def _activate(self, candidate: SequenceState) -> bool:
-        """Make `candidate` active, or end it if it cannot start. False if there is no room for it now."""
+        """Make `candidate` active, or end it if it cannot start. Return False if there is no room for it now."""
         num_slots = len(candidate.group.prompts)
         while sum(len(s.slots) for s in self._running if s.active) + num_slots > self._max_num_seqs:
             if not self._preempt_below(candidate.priority):
@@ -205,11 +206,12 @@ class Scheduler:
                         return False
                     self._end_too_large(candidate)
                     return True
-        candidate.active = True  # last, for an active sequence has room
+        candidate.active = True  # last, because an active sequence must have room
         return True
 
     def _end_too_large(self, sequence: SequenceState) -> None:
-        """It has the whole cache and does not fit: one sequence always would, but companions need room too."""
+        """End a sequence that does not fit though it has the whole cache. This happens only with companions, which need
+        room too."""
         num_tokens = sum(sequence.length(which) for which in range(len(sequence.slots)))
         error = LimitExceeded(
             f"the {num_tokens} tokens of this request and its companions do not fit into the KV cache of "
@@ -221,13 +223,13 @@ class Scheduler:
     # Preemption
 
     def _preempt(self, sequence: SequenceState) -> None:
-        """Take back the room of `sequence`; it keeps slots and states, and joins again when there is room."""
+        """Free the room of `sequence`. It keeps slots and states, and is activated again when there is room."""
         sequence.active = False
         for slot in sequence.slots:
             self._cache.truncate(slot, 0)
 
     def _preempt_below(self, priority: int) -> bool:
-        """Preempt the least important active sequence if its priority is worse."""
+        """Preempt the least important active sequence if its priority is below `priority`. Return whether it was."""
         victim = max((s for s in self._running if s.active), key=BY_RANK, default=None)
         if victim is None or victim.priority <= priority:
             return False
@@ -235,8 +237,8 @@ class Scheduler:
         return True
 
     def _make_room(self, sequence: SequenceState, num_tokens: int) -> bool:
-        """Room for `num_tokens` more in each of its slots, taken from the least important; False if that is
-        `sequence` itself, which then is preempted."""
+        """Reserve room for `num_tokens` more in each slot of `sequence`, preempting the least important sequences.
+        Return False if `sequence` itself had to be preempted."""
         for slot in sequence.slots:
             while True:
                 try:
@@ -249,34 +251,35 @@ class Scheduler:
                         return False
         return True
 
-    # What a step does
+    # Running a step
 
     def _rewind(self, sequence: SequenceState) -> None:
-        """Undo for `sequence` what an interrupted step has done, and forget refused drafts."""
-        if sequence.completion is not None:  # by an observer of another one's end
+        """Undo the changes of an interrupted step to `sequence`, and drop refused drafts."""
+        if sequence.completion is not None:  # ended by the observer of another sequence's end
             return
         if sequence.ending is not None:  # interrupted just before it ended
             self._table.end(sequence, sequence.ending)
             return
         if sequence.in_step:
-            # a matcher may have been left anywhere: make the states anew as they were when `output` ended
+            # a matcher may be anywhere: rebuild the states at the end of `output`
             self._runtime.journal(sequence.slots[0]).rewind(len(sequence.output))
             self._runtime.rebuild(sequence.slots[0])
             sequence.in_step = False
         for which, slot in enumerate(sequence.slots):
             length = self._cache.length(slot)
-            if not sequence.active:  # preempting it, or its joining, was interrupted
+            if not sequence.active:  # it was interrupted while being preempted or activated
                 self._cache.truncate(slot, 0)
             elif length >= sequence.length(which):
                 self._cache.truncate(slot, sequence.length(which) - 1)
 
     def _plan(self) -> list[Work]:
-        """Plan what each active sequence computes: those that decode first, then as much of prompts as fits."""
+        """Plan the tokens that each active sequence computes: decoding sequences first, then as much of prompts as
+        fits."""
         decoding: list[SequenceState] = []
         computing: list[SequenceState] = []
         suspect = self._recovery.next_suspect()
         for sequence in sorted((s for s in self._running if s.active), key=BY_RANK):
-            # one of a better rank may have preempted it meanwhile
+            # a sequence of a better rank may have preempted it meanwhile
             if not sequence.active or (suspect is not None and sequence is not suspect):
                 continue
             if self._steps.pending(sequence):
@@ -287,12 +290,12 @@ class Scheduler:
         for sequence, token_ids in forced.items():
             if self._ends_unseen(sequence, token_ids):
                 self._end_unseen(sequence, token_ids)
-        # a request that ended may have ended others, by an observer
+        # observers of ended requests may have ended others
         decoding = [s for s in decoding if s.completion is None]
         budget = self._max_num_batched_tokens - sum(len(sequence.slots) for sequence in decoding)
         computing = [s for s in computing if s.active and s.completion is None]
         computing.sort(key=lambda s: (s.priority, self._table.served(s.tenant), s.rank))
-        # drafts are guesses: where there are prompts to compute, these come first
+        # drafts are guesses: prompts that wait to be computed come first
         works = []
         for sequence in decoding:
             drafts = self._draft(sequence, forced.get(sequence, ()), budget, guess=not computing)
@@ -307,7 +310,7 @@ class Scheduler:
         return works
 
     def _forced(self, sequences: list[SequenceState]) -> dict[SequenceState, Sequence[int]]:
-        """Return what must come next, of those that draw in this step."""
+        """Return the tokens that are forced next for each sequence that draws in this step."""
         if not self._num_forced_tokens:
             return {}
         limits = {}
@@ -320,18 +323,19 @@ class Scheduler:
         return {sequence: found[sequence.slots[0]] for sequence in limits}
 
     def _ends_unseen(self, sequence: SequenceState, forced: Sequence[int]) -> bool:
-        """Return whether nothing but the end can come, and nobody asks what the model says to that."""
+        """Return whether only the stop token is allowed, and no modifier or parameter needs the logits for it."""
         at_end = len(forced) == 1 and forced[0] in sequence.group.stop_token_ids
         return at_end and sequence.logprobs is None and self._runtime.may_end_unseen(sequence.slots[0])
 
     def _end_unseen(self, sequence: SequenceState, token_ids: Sequence[int]) -> None:
-        """Its last token, without a forward pass."""
+        """Append the forced stop token without a forward pass."""
         sequence.in_step = True
         outcome = self._runtime.accept_one(sequence.slots[0], 0, token_ids)
         self._apply(SequenceOutput(sequence, tuple(token_ids), [], outcome))
 
     def _draft(self, sequence: SequenceState, forced: Sequence[int], budget: int, *, guess: bool) -> list[int]:
-        """Return what is forced; where it may `guess`, what is looked up, if that is not cut shorter."""
+        """Return the forced tokens, or with `guess` the looked-up ones if they extend the forced ones and are valid
+        further."""
         drafts = list(forced[: max(0, budget // len(sequence.slots))])
         room = min(self._num_speculative_tokens, sequence.group.max_tokens - len(sequence.output) - 1)
         room = min(room, budget // len(sequence.slots))
@@ -344,7 +348,7 @@ class Scheduler:
         return self._reserved(sequence, drafts)
 
     def _reserved(self, sequence: SequenceState, drafts: list[int]) -> list[int]:
-        """`drafts`, if there is room for them; none is preempted for that."""
+        """Return `drafts` if there is room for them without preempting a sequence, else an empty list."""
         if not drafts:
             return drafts
         try:
@@ -360,7 +364,8 @@ class Scheduler:
         except WorkerLost as error:
             self._recover(works, error)
             return
-        except BaseException as error:  # not one request's doing: all of this step's requests end, the engine goes on
+        # no single request is to blame: all requests of this step end, the engine continues
+        except BaseException as error:
             contain(error)
             log.exception("a step failed; its %d sequences end", len(works))
             reason = failure("the engine's step failed", error)
@@ -371,20 +376,20 @@ class Scheduler:
         for work in works:
             self._table.served.charge(work.sequence.tenant, work.num_tokens)
         for output in outputs:
-            if output.sequence.completion is None:  # an observer of one that ended just now may have ended it
+            if output.sequence.completion is None:  # an observer of another sequence's end may have ended it
                 self._apply(output)
 
     def _recover(self, works: list[Work], error: WorkerLost) -> None:
-        """The workers are lost: everything is computed again by new ones. A sequence that they are lost with in its
-        steps alone ends."""
+        """Record the loss of the workers; new workers compute everything again. End a sequence that they are lost with
+        in its steps alone."""
         culprit = self._recovery.record_loss(error, [work.sequence for work in works])
         if culprit is not None:
             reason = f"{error}; it is the third such loss in a step of this request, and the second while it ran alone"
             self._table.end(culprit, FinishReason.INTERNAL_ERROR, WorkerLost(reason))
 
     def _advance_workers(self, seconds: float) -> bool:
-        """Bring lost workers back, which hold nothing, waiting at most so long. Returns whether they are there. If no
-        attempt succeeds, every request ends, that is logged, and `WorkerLost` is raised."""
+        """Restart lost workers, waiting at most `seconds`, and mark all cells as empty. Return whether they are
+        running. If every attempt fails, log it, end every request and raise `WorkerLost`."""
         if not self._recovery.workers_lost:
             return True
         for sequence in self._running:

@@ -1,4 +1,4 @@
-"""A request on its way through the engine, and the sequences that continue its prompt."""
+"""Requests in the engine, and the sequences that continue their prompts."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ class SequenceGroup:
 
     admission: Admission
     arrival: int
-    """Its number among the requests of the engine."""
+    """Position of the request in the engine's order of arrival."""
     max_tokens: int
-    """The most tokens that each sequence generates: what the caller asked for, cut to the context."""
+    """Maximum number of tokens that each sequence generates, limited by the context length."""
     stop_token_ids: frozenset[int]
     inbox: list[GenerationResult]
-    """A list into which its result is put as well."""
+    """List that receives the result too."""
     parse: Callable[[str], Any] | None = None
-    """Makes the object of a complete answer."""
+    """Function that parses the text of a complete answer into an object."""
     prompt_text: str = ""
-    """The text that its texts begin with."""
+    """Text that each output's `text` begins with."""
     prompts: tuple[tuple[int, ...], ...] = ()
-    """Its own prompt and its companions'."""
+    """Prompt of the request, then the prompts of its companions."""
     sequences: list[SequenceState] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] | None = None
-    """Grows as the prompt is scored; None if that was not asked for."""
+    """Scores of the prompt tokens computed up to now; None if not requested."""
     result: GenerationResult | None = None
-    """Set once, when its last sequence ends."""
+    """Set once, when the last sequence ends."""
 
     def __post_init__(self) -> None:
         request = self.request
@@ -61,13 +61,13 @@ class SequenceGroup:
         return all(sequence.completion is not None for sequence in self.sequences)
 
     def verdicts(self) -> list[Future[bool | None]]:
-        """Return what is still to come of the texts that are judged."""
+        """Return the verdicts that are not available yet."""
         found = [sequence.verdict for sequence in self.sequences]
         return [verdict for verdict in found if verdict is not None and not verdict.done()]
 
     def conclude(self) -> GenerationResult | None:
-        """Set, file and return the result when every sequence has ended and is judged; None before, and if it is set
-        already."""
+        """Set and return the result, and put it into `inbox`, once every sequence has ended and is judged. Return None
+        before that, and if it is set already."""
         if self.result is not None:
             return None
         if not self.has_ended() or self.verdicts():
@@ -76,7 +76,7 @@ class SequenceGroup:
         params = self.request.params
         if params.best_of is not None:
             ended = sorted(ended, key=_quality, reverse=True)[: params.n]
-        if params.logprobs is None:  # they were only there to rank by
+        if params.logprobs is None:  # they were only needed for ranking
             ended = [replace(completion, logprobs=None) for completion in ended]
         scored = self.prompt_logprobs
         result = GenerationResult(
@@ -86,12 +86,13 @@ class SequenceGroup:
             prompt_logprobs=None if scored is None else tuple(scored),
         )
         self.result = result
-        self.admission = replace(self.admission, compilation=None)  # a result that is kept keeps no grammar
+        # a result that the caller keeps must not keep the grammar alive
+        self.admission = replace(self.admission, compilation=None)
         self.inbox.append(result)
         return result
 
     def let_go(self) -> None:
-        """Drop its sequences, when all is over: they refer to it, and it would stay until garbage is collected."""
+        """Break the reference cycle with its sequences, so that they are freed without garbage collection."""
         for sequence in self.sequences:
             if not sequence.is_over():
                 del sequence.group
@@ -102,45 +103,45 @@ class SequenceState:
     """One continuation of a prompt. Filled in by the scheduler; read through `Generation`."""
 
     group: SequenceGroup = field(repr=False)
-    """Until `is_over`."""
+    """Deleted once `is_over`."""
     index: int
     output: list[int] = field(default_factory=list)
     attempt: int = 0
-    """The number of times that its output was drawn before, and not valid."""
+    """Number of earlier attempts, whose outputs were invalid."""
     text: str = ""
-    """The final part of the text of `output`; see `TextStream`."""
+    """Final part of the text of `output`; see `TextStream`."""
     logprobs: list[TokenLogprobs] | None = None
-    """The log-probabilities of each token of `output`, if asked for."""
+    """Log-probabilities of each token of `output`, if requested."""
     slots: list[int] = field(default_factory=list)
-    """From its start to its end its own slot and then its companions'."""
+    """Its own slot, then its companions' slots; empty before it starts and after it ends."""
     active: bool = False
-    """True if its slots have room for keys and values; False before it joins and while it is preempted."""
+    """True if its slots have room for keys and values; False before it starts and while it is preempted."""
     in_step: bool = False
-    """True from the beginning of a step until `append`: if the step is interrupted, cache and states may be ahead
-    of `output`."""
+    """True from the beginning of a step until `append`: if the step is interrupted, cache and states may be ahead of
+    `output`."""
     ending: FinishReason | None = None
-    """Why it ends with the tokens it has; None: it goes on."""
+    """Reason why it ends with its present tokens; None while it continues."""
     stop: str | int | None = None
-    """The stop string or token that ended it."""
+    """Stop string or token that ended it."""
     completion: Completion | None = None
     """Set once, when it ends."""
     verdict: Future[bool | None] | None = None
-    """The value that `Completion.valid` will have, where its text is judged."""
+    """Future value of `Completion.valid`, if the text is judged."""
     may_retry: bool = False
-    """True if the runtime expects another attempt, should its output not be valid."""
+    """True if the runtime expects another attempt should the output be invalid."""
     abandoned: bool = False
-    """True if it ended before it started, and the runtime knows."""
+    """True if it ended before it started, and the runtime was notified."""
     stream: TextStream = field(default_factory=TextStream)
     lookup: PromptLookup | None = None
-    """The source of its drafts; made with the first."""
+    """Source of drafts; created with the first one."""
     id: str = field(init=False)
-    """The name by which workers call it, and what they run beside it."""
+    """Identifier for workers."""
     request: Request = field(init=False)
     tenant: str = field(init=False)
     priority: int = field(init=False)
     arrival: int = field(init=False)
     rank: tuple[int, int, int] = field(init=False)
-    """Smaller is more important."""
+    """Lower ranks are more important."""
 
     def __post_init__(self) -> None:
         self.request = self.group.request
@@ -152,26 +153,26 @@ class SequenceState:
             self.logprobs = []
 
     def ready(self) -> bool:
-        """Return whether it may start: its constraint is compiled, and the prompt it shares is computed."""
+        """Return whether it may start: its constraint is compiled, and the prompt that it shares is computed."""
         return self.group.admission.ready() and (self.index == 0 or self.group.sequences[0].past_prompt())
 
     def past_prompt(self) -> bool:
-        """Return whether others can begin with its prompt's keys and values, or never will."""
+        """Return whether the keys and values of its prompt can be shared, or never will be."""
         return bool(self.output) or self.completion is not None
 
     def is_over(self) -> bool:
-        """Return whether its request is over: the result was filed, and nothing is to be asked of the group."""
+        """Return whether its request is over: the result is filed, and `group` is deleted."""
         return not hasattr(self, "group")
 
     def fork(self, index: int) -> SequenceState:
-        """One with the same past, in no group and without slots."""
+        """Return a new sequence with the same tokens, without slots; the group does not list it yet."""
         logprobs = None if self.logprobs is None else list(self.logprobs)
         child = SequenceState(self.group, index, list(self.output), self.attempt, self.text, stream=self.stream)
         child.logprobs = logprobs
         return child
 
     def tokens(self, which: int, start: int, end: int) -> list[int]:
-        """Token ids `start` to `end` of its own sequence (0) or a companion's: prompt, then output."""
+        """Return token ids `start` to `end` of its own sequence (0) or a companion's: prompt, then output."""
         prompt = self.group.prompts[which]
         length = len(prompt)
         if start >= length:
@@ -179,15 +180,15 @@ class SequenceState:
         return [*prompt[start:end], *self.output[: max(0, end - length)]]
 
     def last_token(self, which: int) -> int:
-        """The last of them."""
+        """Return the last token of its own sequence (0) or a companion's."""
         return self.output[-1] if self.output else self.group.prompts[which][-1]
 
     def length(self, which: int) -> int:
-        """Return how many there are."""
+        """Return the number of tokens, prompt included, of its own sequence (0) or a companion's."""
         return len(self.group.prompts[which]) + len(self.output)
 
     def cut(self, token_ids: tuple[int, ...], vocabulary: Vocabulary) -> tuple[int, ...]:
-        """`token_ids` up to what ends the sequence: a stop token, a stop string or the limit."""
+        """Return `token_ids` up to the token that ends the sequence: by a stop token, a stop string or the limit."""
         token_ids = token_ids[: self.group.max_tokens - len(self.output)]
         stop_token_ids = self.group.stop_token_ids
         for i, token_id in enumerate(token_ids):
@@ -206,7 +207,8 @@ class SequenceState:
     def append(
         self, token_ids: Sequence[int], vocabulary: Vocabulary, *, finished: bool, logprobs: list[TokenLogprobs]
     ) -> None:
-        """Add the final tokens of a step, which then is done; `finished`: a modifier says that they are the last."""
+        """Append the final tokens of a step, and mark the step as done. `finished`: a modifier ended the sequence with
+        them."""
         text, stream, params = self.text, self.stream, self.request.params
         ending: FinishReason | None = None
         stop: str | int | None = None
@@ -224,7 +226,7 @@ class SequenceState:
             ending = FinishReason.STOP
         if ending is None and len(self.output) + len(token_ids) >= self.group.max_tokens:
             ending = FinishReason.LENGTH
-        # from here on nothing is called, so an interrupt finds all of it or nothing
+        # only assignments from here, so an interrupt leaves either all of the change or none
         self.text, self.stream, self.stop = text, stream, stop
         if self.logprobs is not None:
             self.logprobs += logprobs
@@ -233,11 +235,11 @@ class SequenceState:
         self.in_step = False
 
     def generated(self) -> str:
-        """Its text if it ends now, without the prompt's."""
+        """Return the generated text, without the prompt's, as if the sequence ended now."""
         return (self.text + self.stream.end())[len(self.group.prompt_text) :]
 
     def answer_start(self, reasoning: bytes) -> int:
-        """Return where its answer begins in its text, after the prompt's and `reasoning`."""
+        """Return the position in its text where the answer begins, after the prompt and `reasoning`."""
         return len(self.group.prompt_text) + len(reasoning.decode(errors="replace"))
 
     def finish(
@@ -253,7 +255,7 @@ class SequenceState:
         reports: Mapping[str, Mapping[str, Any]] | None = None,
         verdict: Future[bool | None] | None = None,
     ) -> Completion:
-        """Set and return what it has become. The first `num_reasoning_tokens` of its tokens stand for `reasoning`."""
+        """Set and return the completion. The first `num_reasoning_tokens` of its tokens are the `reasoning`."""
         text = self.text + self.stream.end()
         completion = Completion(
             index=self.index,
@@ -271,7 +273,7 @@ class SequenceState:
             logprobs=None if self.logprobs is None else tuple(self.logprobs),
             parse=self.group.parse,
         )
-        # again all or nothing
+        # only assignments: all or nothing
         self.text, self.stream = text, TextStream()
         self.slots = []
         self.active = False
@@ -280,25 +282,25 @@ class SequenceState:
         return completion
 
     def judged(self) -> Completion:
-        """Return what it has become, with the verdict, which is there, in it."""
+        """Return the completion with its verdict, which must be available."""
         assert self.completion is not None
         return self.completion if self.verdict is None else replace(self.completion, valid=self.verdict.result())
 
     def _looks(self, i: int) -> bool:
-        """Return whether a stop string that the i-th token from now completes ends the sequence."""
+        """Return whether a stop string completed by the i-th token from now ends the sequence (`min_tokens`)."""
         return len(self.output) + i + 1 > self.request.params.min_tokens
 
 
 def _quality(completion: Completion) -> float:
-    """Compute what the best of several is chosen by: the mean raw log-probability of its tokens, as OpenAI's API has
-    it; one that failed comes last."""
+    """Return the score that `best_of` ranks by: the mean raw log-probability of the tokens, as in OpenAI's API. Failed
+    completions rank last."""
     logprobs = [entry.logprob for entry in completion.logprobs or ()]
     failed = completion.error is not None or not logprobs
     return -math.inf if failed else sum(logprobs) / len(logprobs)
 
 
 def refusal(request_id: str, error: GuidewayError) -> GenerationResult:
-    """The result of a request that never started."""
+    """Return the result of a request that never started."""
     completion = Completion(finish_reason=reason_of(error), error=without_frames(error))
     return GenerationResult(request_id=request_id, outputs=(completion,))
 

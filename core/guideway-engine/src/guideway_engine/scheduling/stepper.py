@@ -1,4 +1,4 @@
-"""One step through workers and runtime: from what each sequence is to compute to its final tokens."""
+"""Running one step with workers and runtime: from planned work to final tokens."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from guideway_engine.scheduling.steps import DecodeSteps, Work
 __all__ = ["Stepper"]
 
 RESTS = 0.005
-"""Seconds after a step that all its sequences sat out."""
+"""Seconds to sleep after a step in which no sequence had its mask."""
 
 
 class Stepper:
-    """Leads a step from the step builder through workers and runtime to the output processor. It changes no sequence
-    but by scores of its prompt."""
+    """Runs a step: builds the forward pass, runs it on the workers, and lets the runtime accept the tokens. Sequences
+    are not changed, except for the scores of their prompt."""
 
     def __init__(
         self, runtime: Runtime, executor: Executor, cache: KVCache, steps: DecodeSteps, outputs: DecodeOutputs
@@ -33,7 +33,7 @@ class Stepper:
         self.steps = steps
 
     def run(self, works: list[Work]) -> list[SequenceOutput]:
-        """The step; what those that sample have come to. Raises what the workers raise."""
+        """Run one step and return the output of each sequence that samples. Raises the workers' errors."""
         sampled = [work for work in works if work.samples]
         scored = [work for work in works if work.num_scored]
         for work in sampled:
@@ -42,7 +42,7 @@ class Stepper:
         self._runtime.foresee({work.sequence.slots[0]: work.drafts for work in sampled})
         launched = self._executor.submit("forward", forward)
         step = batch = None
-        if sampled:  # beside the forward pass, where that runs elsewhere
+        if sampled:  # while the forward pass runs, if workers run in other processes
             sequences = [work.sequence for work in sampled]
             positions = [sequence.length(0) for sequence in sequences]
             batch = StepBatch.build([s.slots[0] for s in sequences], positions, [work.drafts for work in sampled])
@@ -51,7 +51,8 @@ class Stepper:
         launched.result()
         outputs = sampling.results()
         output = outputs[0]
-        if forward.score is not None:  # before the cache counts their tokens: those that it has are not scored again
+        # before the cache counts these tokens, because counted tokens are not scored again
+        if forward.score is not None:
             self._outputs.keep_scores(scored, forward.score, output.prompt)
         self._cache.executed(forward.first_move + len(forward.moves))
         for work in works:
@@ -63,7 +64,7 @@ class Stepper:
             return failed
         late = [self._runtime.is_late(work.sequence.slots[0]) for work in sampled]
         finals = self._outputs.final_tokens(sampled, late, batch, output.step.token_ids)
-        if all(late):  # else the next step would come too early, too
+        if all(late):  # otherwise the next step would be too early again
             time.sleep(RESTS)
         outcomes = self._runtime.accept(batch, finals, output.step)
         logprobs = self._outputs.logprobs(sampled, finals, batch, output.step.logprobs)
@@ -73,8 +74,8 @@ class Stepper:
         ] + failed
 
     def _failed(self, works: list[Work], outputs: list[Any]) -> list[SequenceOutput]:
-        """Tell the runtime of sequences of which a mixin of any worker says that they cannot go on: it ends those that
-        sample, and what is returned the others."""
+        """Report the sequences that a mixin of any worker refuses to continue to the runtime, which ends the sampling
+        ones. Return failed outputs for the others."""
         faults: dict[str, Fault] = {}
         for output in outputs:
             faults |= output.faults

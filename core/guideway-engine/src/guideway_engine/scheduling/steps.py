@@ -1,4 +1,4 @@
-"""The steps of `decode`: what each sequence computes in one, and the forward pass that all of them make."""
+"""Work of sequences in a decoding step, and the forward pass built from it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["DecodeSteps", "Work"]
 
 @dataclass(slots=True)
 class Work:
-    """The work of one sequence in a step."""
+    """Work of one sequence in a step."""
 
     sequence: SequenceState
     appends: list[list[int]]
-    """For each of its slots the tokens that pass through the model, drafts included; some may be empty."""
+    """Tokens to compute for each of its slots, drafts included; may be empty."""
     drafts: list[int]
     samples: bool
-    """True if its next token is drawn: then every append ends where the sequence and its drafts end."""
+    """True if its next token is drawn: then each append ends at the end of the sequence and its drafts."""
     num_scored: int
-    """For how many of its own append's last tokens the one after it is scored, being known: a prompt's."""
+    """Number of the last tokens of its own append whose next token, a known prompt token, is scored."""
 
     @property
     def num_tokens(self) -> int:
@@ -34,26 +34,27 @@ class Work:
 
 
 class DecodeSteps:
-    """The step builder: turns the scheduler's decisions into forward passes. It changes no sequence."""
+    """Step builder: turns the scheduler's decisions into forward passes. It does not change sequences."""
 
     def __init__(self, runtime: Runtime, cache: KVCache) -> None:
         self._runtime = runtime
         self._cache = cache
 
     def pending(self, sequence: SequenceState) -> int:
-        """Count the tokens to be computed before the next one can be drawn, besides the last of each slot."""
+        """Return the number of tokens to compute before the next one can be drawn, excluding the last of each slot."""
         pending = 0
         for which, slot in enumerate(sequence.slots):
             pending += sequence.length(which) - 1 - self._cache.length(slot)
         return pending
 
     def decode(self, sequence: SequenceState, drafts: list[int]) -> Work:
-        """The next token of a sequence with nothing pending, and of its drafts."""
+        """Return the work that draws the next token of a sequence with nothing pending, and verifies `drafts`."""
         appends = [[sequence.last_token(which), *drafts] for which in range(len(sequence.slots))]
         return Work(sequence, appends, drafts, samples=True, num_scored=0)
 
     def prefill(self, sequence: SequenceState, budget: int, drafts: list[int]) -> Work:
-        """At most `budget` of the pending tokens, and the next one's draw, with those of its drafts, where all fits."""
+        """Return work on at most `budget` pending tokens. If all of them fit, it also draws the next token and verifies
+        drafts."""
         pending = self.pending(sequence)
         scores = self._scores(sequence)
         samples = pending + len(sequence.slots) <= budget and not scores
@@ -65,7 +66,7 @@ class DecodeSteps:
                 end = min(end, len(sequence.group.prompts[0]) - 1)
             end = min(end, start + budget)
             if scores and which == 0:
-                # the token after position p is scored at p; those before `scored` were, before a preemption
+                # the token after position p is scored at p; tokens before `scored` were scored before a preemption
                 num_scored = max(0, end - max(start, len(sequence.group.prompt_logprobs or ()) - 1))
             appends.append(sequence.tokens(which, start, end))
             budget -= end - start
@@ -75,7 +76,7 @@ class DecodeSteps:
         return Work(sequence, [[*token_ids, *drafts] for token_ids in appends], drafts, samples, num_scored)
 
     def build(self, works: list[Work]) -> ForwardStep:
-        """The forward pass of a step: rows of sequences that sample come first, in the order of `works`."""
+        """Build the forward pass of a step. Rows of sequences that sample come first, in the order of `works`."""
         first: list[tuple[Append, str]] = []
         companions: list[tuple[Append, str]] = []
         scores: list[tuple[Append, str]] = []
@@ -113,6 +114,6 @@ class DecodeSteps:
         )
 
     def _scores(self, sequence: SequenceState) -> bool:
-        """Return whether tokens of its prompt are still to be scored."""
+        """Return whether tokens of its prompt must still be scored."""
         scored = sequence.group.prompt_logprobs
         return sequence.index == 0 and scored is not None and len(scored) < len(sequence.group.prompts[0])

@@ -1,7 +1,7 @@
-"""The sequences that wait and run, and what belongs to each: its slots in the KV cache and its modifiers' states.
+"""Waiting and running sequences, with their slots in the KV cache and their modifiers' states.
 
-Whatever interrupts a start, a fork or an end, a KeyboardInterrupt say: what it leaves behind is freed by the next one,
-or by `SequenceTable.repair`.
+If a start, fork or end is interrupted, for example by KeyboardInterrupt, the next one or `SequenceTable.repair` frees
+its remains.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["SequenceTable", "failure"]
 
 
 class SequenceTable:
-    """Starts, forks and ends sequences. `on_finish` is called with every request whose last sequence has ended."""
+    """Starts, forks and ends sequences. `on_finish` is called with each request once its last sequence has ended."""
 
     def __init__(self, runtime: Runtime, cache: KVCache, on_finish: Callable[[SequenceGroup], None]) -> None:
         self._runtime = runtime
@@ -31,29 +31,29 @@ class SequenceTable:
         self._on_finish = on_finish
         self.waiting: WaitingQueue[SequenceState] = WaitingQueue()
         self.running: dict[SequenceState, None] = {}
-        """Those that have slots, active or preempted; a dict because any may end."""
+        """Sequences with slots, active or preempted; a dict because any may end."""
         self.served = ServedTokens()
         self._judging: dict[SequenceGroup, None] = {}
-        """Requests whose sequences have ended, and of which a text is still judged; a dict because any may be done."""
+        """Requests whose sequences have ended and that wait for a verdict; a dict because any may be done first."""
         self._changing = False
-        """True if a start, a fork or an end has begun and is not done: if none is going on, one failed or was
+        """True from the beginning to the end of a start, fork or end; still True afterwards if that failed or was
         interrupted."""
         self._ended: list[SequenceGroup] = []
-        """Requests that have ended and that `on_finish` has not been called with yet."""
+        """Ended requests that `on_finish` has not been called with yet."""
 
     def add(self, group: SequenceGroup) -> None:
-        """Let the sequences of a request wait."""
+        """Queue the sequences of a request."""
         for sequence in group.sequences:
             self.served.enter(sequence)
             self.waiting.add(sequence)
 
     def next_waiting(self) -> SequenceState | None:
-        """Whose turn it is among those that are ready: by priority, then of the tenant that has been served least. One
-        that is still compiling blocks no other."""
+        """Return the ready sequence to start next: by priority, then from the tenant served least. Sequences that are
+        still compiling do not block others."""
         return next((sequence for sequence in self.waiting.in_turn(self.served) if sequence.ready()), None)
 
     def start(self, sequence: SequenceState) -> None:
-        """Give `sequence` its slots and states, or end it."""
+        """Give `sequence` its slots and states, or end it if that fails."""
         self._changing = True
         slots: list[int] = []
         group = sequence.group
@@ -65,20 +65,20 @@ class SequenceTable:
             reason = failure("the request could not be started", error)
             self.end(sequence, reason_of(reason), reason)  # frees the slots
             return
-        except BaseException:  # an interrupt: it goes on waiting
+        except BaseException:  # an interrupt: the sequence keeps waiting
             if slots:
                 with suppress(ValueError):
                     self._runtime.release(slots[0], ended=False)
             self._free_orphans()
             raise
-        # nothing is called here that can fail half way, so an interrupt finds all of it or nothing
+        # only assignments that cannot fail, so an interrupt leaves either all of the change or none
         sequence.slots = slots
         self.running[sequence] = None
         self.waiting.discard(sequence)
         self._changing = False
 
     def fork(self, sequence: SequenceState) -> SequenceState:
-        """A further sequence of the same request, with the same past, which runs. Raises `UnsupportedCapability` if a
+        """Return a new running sequence of the same request with the same tokens. Raises `UnsupportedCapability` if a
         modifier cannot fork."""
         group = sequence.group
         self._changing = True
@@ -89,7 +89,7 @@ class SequenceTable:
         except BaseException:
             self._free_orphans()
             raise
-        # only from here on does anything refer to it
+        # nothing refers to the child before this point
         child.slots = slots
         self.running[child] = None
         group.sequences.append(child)
@@ -98,8 +98,8 @@ class SequenceTable:
         return child
 
     def end(self, sequence: SequenceState, reason: FinishReason, error: GuidewayError | None = None) -> None:
-        """End a sequence now, with what it has: its slots and states are free, and with the last of its request the
-        result is set. Without effect if it has ended."""
+        """End a sequence with its present output and free its slots and states. After the last one of a request, its
+        result is set. Does nothing if the sequence has ended."""
         if self._changing:
             self._free_orphans()
         if sequence.completion is not None:
@@ -150,14 +150,14 @@ class SequenceTable:
         self._report_ended()
 
     def end_group(self, group: SequenceGroup, reason: FinishReason, error: GuidewayError | None = None) -> None:
-        """End every sequence of a request; no verdict is waited for."""
+        """End every sequence of a request without waiting for verdicts."""
         with ExitStack() as each:
             for sequence in reversed(group.sequences):
                 each.callback(self.end, sequence, reason, error)
             each.callback(self._stop_judging, [group])
 
     def end_all(self, reason: FinishReason, error: GuidewayError | None = None) -> None:
-        """End every sequence; no verdict is waited for."""
+        """End every sequence without waiting for verdicts."""
         with ExitStack() as each:
             sequences = [*self.waiting, *self.running]
             for sequence in sequences:
@@ -165,7 +165,7 @@ class SequenceTable:
             each.callback(self._stop_judging, [*self._judging, *(sequence.group for sequence in sequences)])
 
     def repair(self) -> None:
-        """Free what an interrupted start, fork or end has left behind, and report the requests that have ended."""
+        """Free the remains of an interrupted start, fork or end, and report ended requests."""
         if self._changing:
             self._free_orphans()
         for group in list(self._judging):
@@ -174,15 +174,15 @@ class SequenceTable:
 
     @property
     def is_judging(self) -> bool:
-        """True if a request waits for nothing but what becomes of a text that is judged."""
+        """True if a request waits only for the verdict on a text."""
         return bool(self._judging)
 
     def verdicts(self) -> list[Future[bool | None]]:
-        """Return what these requests wait for."""
+        """Return the verdicts that these requests wait for."""
         return [verdict for group in self._judging for verdict in group.verdicts()]
 
     def _allocate(self, sequence: SequenceState, which: int) -> int:
-        """A slot, which begins with what another one has in common; a prompt that is to be scored has to be
+        """Allocate a slot that shares a prefix with other slots, except for a prompt to score, which has to be
         computed."""
         group, scored = sequence.group, sequence.group.prompt_logprobs
         if which == 0 and sequence.index == 0 and scored is not None and len(scored) < len(group.prompts[0]):
@@ -191,7 +191,7 @@ class SequenceTable:
         return self._cache.allocate(sequence.tokens(which, 0, sequence.length(which)), siblings, sequence.tenant)
 
     def _forget(self, sequence: SequenceState) -> None:
-        """Take out one that has ended. Calling it twice is fine."""
+        """Remove an ended sequence. Calling it twice is fine."""
         if not sequence.is_over():
             self._conclude(sequence.group)
         self.served.leave(sequence)
@@ -211,7 +211,7 @@ class SequenceTable:
             self._judging.pop(group, None)
 
     def _retry(self, group: SequenceGroup) -> None:
-        """Draw the outputs again that are not valid, as far as they may be."""
+        """Queue another attempt for each invalid output that may be retried."""
         for i, sequence in enumerate(group.sequences):
             if not sequence.may_retry:
                 continue
@@ -225,7 +225,7 @@ class SequenceTable:
             self.waiting.add(again)
 
     def _stop_judging(self, groups: Sequence[SequenceGroup]) -> None:
-        """Let requests have no verdict that is not there, and no further attempt."""
+        """Drop the verdicts of requests that are not available yet, and their further attempts."""
         for group in groups:
             for sequence in group.sequences:
                 if sequence.may_retry:
@@ -243,7 +243,7 @@ class SequenceTable:
             group.let_go()
 
     def _free_orphans(self) -> None:
-        """Free what belongs to no sequence that goes on."""
+        """Free all slots and states that belong to no live sequence."""
         for sequence in list(self.waiting):
             if sequence in self.running:
                 self.waiting.discard(sequence)
@@ -252,11 +252,11 @@ class SequenceTable:
             if sequence.completion is not None and not sequence.abandoned:
                 self._runtime.abandon(sequence.group.admission)
                 sequence.abandoned = True
-        owned = {slot for sequence in self.running for slot in sequence.slots}  # one that has ended has none
+        owned = {slot for sequence in self.running for slot in sequence.slots}  # an ended sequence has no slots
         for slot in set(range(self._cache.num_slots)) - owned:
-            with suppress(ValueError):  # the runtime has nothing there
+            with suppress(ValueError):  # the runtime has no state in this slot
                 self._runtime.release(slot)
-            with suppress(KVCacheError):  # it is free
+            with suppress(KVCacheError):  # the slot is free
                 self._cache.release(slot)
         for sequence in [*self.waiting, *self.running]:
             if sequence.completion is not None:
@@ -265,7 +265,7 @@ class SequenceTable:
 
 
 def failure(what: str, error: BaseException) -> GuidewayError:
-    """`error` as one of guideway's own, which says what had been tried."""
+    """Return `error` as a `GuidewayError`, prefixed with `what` if it is not one already."""
     if isinstance(error, GuidewayError):
         return error
     wrapped = GuidewayError(f"{what}: {text_of(error)}")

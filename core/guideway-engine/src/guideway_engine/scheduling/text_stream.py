@@ -1,4 +1,4 @@
-"""From tokens to text, piece by piece: whole characters only, and nothing that a stop string may still take back."""
+"""Incremental decoding of tokens to text: only whole characters, and no text that a stop string may still remove."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["Piece", "TextStream"]
 
 @dataclass(frozen=True, slots=True)
 class TextStream:
-    """The text that has been decoded and not shown yet. A value: `extended` returns the next one."""
+    """Decoded text that is not final yet. Immutable: `extended` returns the next stream."""
 
     undecoded: bytes = b""
-    """The first bytes of a character whose others are still to come."""
+    """First bytes of an incomplete character."""
     held: str = ""
-    """Characters a stop string may begin with."""
+    """Characters that may be the beginning of a stop string."""
 
     def extended(self, data: bytes, stop: Sequence[str], *, look: bool = True) -> Piece:
-        """After `data`: the text that is final now. A stop string is found wherever it begins, also in earlier data;
-        unless `look`, none ends anything yet, but one may have begun."""
+        """Return the text that becomes final when `data` is appended. A stop string may begin in earlier data. Without
+        `look` no stop string ends the text, but one may begin in it."""
         data = self.undecoded + data
         text, consumed = codecs.utf_8_decode(data, "replace", False)
         rest = data[consumed:]
@@ -37,7 +37,7 @@ class TextStream:
         return Piece(text[:shown], None, TextStream(rest, text[shown:]))
 
     def end(self) -> str:
-        """Return what was withheld, now that nothing follows; a half character as U+FFFD."""
+        """Return the withheld text; an incomplete character becomes U+FFFD. Call it when no data follows."""
         return self.held + self.undecoded.decode(errors="replace")
 
 
@@ -46,12 +46,12 @@ class Piece(NamedTuple):
 
     text: str
     stop: str | None
-    """The stop string right after `text`."""
+    """Stop string that follows `text`."""
     stream: TextStream
 
 
 def _beginning(text: str, stop: Sequence[str]) -> int:
-    """Count how many of the last characters of `text` a stop string begins with, at most."""
+    """Return the length of the longest end of `text` that is the beginning of a longer stop string."""
     longest = min(len(text), max(map(len, stop)) - 1)
     for length in range(longest, 0, -1):
         ending = text[-length:]

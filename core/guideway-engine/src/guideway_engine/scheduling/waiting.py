@@ -1,4 +1,4 @@
-"""The queue of what waits for its turn: by priority, fair among tenants, then by arrival."""
+"""The waiting queue: ordered by priority, then fair among tenants, then by arrival."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ __all__ = ["ServedTokens", "WaitingQueue"]
 
 
 class Queued(Protocol):
-    """An entry that can wait in a `WaitingQueue`; it can be hashed, and these do not change."""
+    """Hashable entry of a `WaitingQueue`. Its properties do not change."""
 
     @property
     def priority(self) -> int:
-        """Lower goes first."""
+        """Lower priorities run first."""
 
     @property
     def tenant(self) -> str:
-        """On whose behalf it waits."""
+        """Name of the tenant that it belongs to."""
 
     @property
     def arrival(self) -> int:
-        """Its number among all that came."""
+        """Position in the order of arrival."""
 
 
 T = TypeVar("T", bound=Queued)
 
 
 class WaitingQueue(Generic[T]):
-    """Items by priority and tenant. Whose turn it is costs no look at every item: there may be many."""
+    """Queue of items by priority and tenant. There may be many, so finding the next does not visit all of them."""
 
     def __init__(self) -> None:
         self._queues: dict[int, dict[str, dict[T, int]]] = {}
-        """By priority and tenant, in order of arrival, with the number of each; dicts because any may be removed."""
+        """Items by priority and tenant in order of arrival, with their arrival; dicts because any may be removed."""
 
     def __len__(self) -> int:
         return sum(map(len, self._each()))
@@ -49,16 +49,16 @@ class WaitingQueue(Generic[T]):
         return itertools.chain.from_iterable(self._each())
 
     def add(self, item: T) -> None:
-        """Behind those of its priority and tenant that came before it."""
+        """Add `item` behind earlier arrivals of its priority and tenant."""
         queue = self._queues.setdefault(item.priority, {}).setdefault(item.tenant, {})
         late = bool(queue) and item.arrival < next(reversed(queue.values()))
         queue[item] = item.arrival
-        if late:  # its admission took longer than that of one that came later
+        if late:  # its admission took longer than a later arrival's
             for other in [other for other, arrival in queue.items() if arrival > item.arrival]:
                 queue[other] = queue.pop(other)
 
     def discard(self, item: T) -> None:
-        """Take it out. Nothing happens if it is not here."""
+        """Remove `item` if it is in the queue."""
         if item in self:
             tenants = self._queues[item.priority]
             del tenants[item.tenant][item]
@@ -68,16 +68,15 @@ class WaitingQueue(Generic[T]):
                 del self._queues[item.priority]
 
     def count(self, priority: int) -> int:
-        """Count those that have this priority or a higher one."""
+        """Return the number of items with this priority or a higher one."""
         return sum(len(q) for theirs, tenants in self._queues.items() if theirs <= priority for q in tenants.values())
 
     def best_priority(self) -> int:
-        """The best of all. There must be an item."""
+        """Return the highest priority of all items. The queue must not be empty."""
         return min(self._queues)
 
     def in_turn(self, load: Callable[[str], float]) -> Iterator[T]:
-        """All items, the one whose turn it is first: by priority, then the tenant with the least `load`, then the one
-        that came first."""
+        """Yield all items in order: by priority, then the tenant with the least `load`, then by arrival."""
         for priority in sorted(self._queues):
             tenants = self._queues[priority]
             # an interrupt may have left an empty queue behind
@@ -90,25 +89,25 @@ class WaitingQueue(Generic[T]):
 
 
 class ServedTokens:
-    """The amount that each tenant has been served, in tokens through the model, prompts and generated ones alike.
+    """Number of tokens that each tenant has been served, prompts and generated tokens alike.
 
-    A tenant that comes back after a pause has at least as much as the least served of the busy ones, so none saves up
-    by waiting, and none is forgiven by going away. When none is busy, all counts are dropped. (Virtual token
-    counter; Sheng et al., Fairness in serving large language models, OSDI'24.)
+    A tenant that returns after a pause starts with at least the smallest count of the busy tenants, so no tenant saves
+    up by waiting or loses a debt by leaving. When no tenant is busy, all counts are dropped. (Virtual token counter;
+    Sheng et al., Fairness in serving large language models, OSDI'24.)
     """
 
     def __init__(self) -> None:
         self._served: dict[str, float] = {}
-        """The debts of tenants that are busy, and of those that would come back with a debt."""
+        """Counts of busy tenants, and of idle ones whose count is above the smallest busy one."""
         self._busy: dict[str, set[Queued]] = {}
-        """The sequences of each tenant, waiting and running."""
+        """Waiting and running sequences of each tenant."""
 
     def __call__(self, tenant: str) -> float:
-        """The tenant's count."""
+        """Return the count of `tenant`."""
         return self._served.get(tenant, 0.0)
 
     def enter(self, sequence: Queued) -> None:
-        """Its tenant is busy from now on."""
+        """Count the tenant of `sequence` as busy from now on."""
         tenant = sequence.tenant
         if tenant not in self._busy:
             self._served[tenant] = max(self(tenant), self._least())
@@ -116,7 +115,7 @@ class ServedTokens:
         self._busy[tenant].add(sequence)
 
     def leave(self, sequence: Queued) -> None:
-        """It has ended, and its tenant may have become idle. Calling it twice is fine."""
+        """Remove an ended sequence; its tenant may become idle. Calling it twice is fine."""
         busy = self._busy.get(sequence.tenant)
         if busy is not None:
             busy.discard(sequence)
@@ -126,7 +125,7 @@ class ServedTokens:
                 self._served = {t: n for t, n in self._served.items() if t in self._busy or n > least}
 
     def charge(self, tenant: str, num_tokens: int) -> None:
-        """Count work that was done for `tenant`."""
+        """Add `num_tokens` to the count of a busy `tenant`."""
         if tenant in self._busy:
             self._served[tenant] += num_tokens
 
