@@ -1,1 +1,1 @@
-"""The calls of an engine that embeds, ranks or classifies, over HTTP in the form of OpenAI's API."""
+"""HTTP server for an engine that embeds, reranks or classifies, in the form of OpenAI's API."""

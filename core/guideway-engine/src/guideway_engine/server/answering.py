@@ -1,4 +1,4 @@
-"""From the body of a request to the body of its answer, in a thread that may wait."""
+"""Computing the response to a request in a worker thread, where blocking is allowed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Content = dict[str, Any]
 
 
 class Left(Exception):
-    """Who asked has gone."""
+    """Raised if the client has disconnected."""
 
 
 @dataclass(slots=True)
@@ -30,23 +30,23 @@ class Call:
 
     engine: Engine
     model: str
-    """The name that clients know the model by."""
+    """Name that clients know the model by."""
     request_id: str
     left: Event = field(default_factory=Event)
-    """Set once the client has gone."""
+    """Set once the client has disconnected."""
     user: str = ""
     """The body's `user`, for the log."""
     tenant: str = ""
-    """The tenant that the engine counts the inputs for."""
+    """Tenant that the engine counts the inputs for."""
 
     def answer(self, route: Route, body: Body) -> Content:
-        """The answer. Raises `GuidewayError` if there is none for any input, and `Left`."""
+        """Return the content of the response. Raises `GuidewayError` if no input has a result, and `Left`."""
         if body.model != self.model:
             raise ModelNotFound(f"there is no model {body.model!r} here; there is {self.model!r}", field="model")
         return {"id": self.request_id, "model": self.model, **route.answer(self, body)}
 
     def results(self, task: str, values: Sequence[Any], body: Body, **params: Any) -> list[Any]:
-        """The result of each value. Raises the first one's error if none has any."""
+        """Return the result of each value. Raises the first error if all of them failed."""
         given = {"truncate": body.truncate, **params}
         try:
             results = self.engine.run(task, iter(values), given, priority=body.priority, tenant=self.tenant)
@@ -67,7 +67,7 @@ class Call:
         return found
 
     def item(self, result: Any, made: Callable[[], Content], *nothing: str) -> Content:
-        """The item of one input: what is `made` of its result, or the error, with null where there is `nothing`."""
+        """Return the item of one input: the result of `made`, or the error, with null in the fields `nothing`."""
         if result.error is None:
             return made()
         return {**dict.fromkeys(nothing), "error": content_of(result.error, self.request_id, self.user)}
@@ -136,7 +136,7 @@ def _pair_of(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An address, and what is done there."""
+    """A path and its handler."""
 
     path: str
     task: str

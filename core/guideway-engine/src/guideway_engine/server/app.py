@@ -1,4 +1,4 @@
-"""The application: addresses, what is read and sent, and how much of it at once."""
+"""The HTTP application: its routes, and limits on requests in memory."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ from guideway_engine.server.turns import Turn, Turns
 __all__ = ["make_app"]
 
 LARGE_BODY = 64 << 10
-"""Bytes of a body above which it is parsed one at a time, so that several cannot keep the processor from all others."""
+"""Bytes of a body above which bodies are parsed one at a time, so that large ones do not block all others."""
 
 NUM_CALLS = 64
-"""The calls that wait for results at once; what they bring is computed together."""
+"""Maximum number of calls that wait for results at once; their inputs are batched together."""
 
 LEFT = 499
-"""The status for who has gone, and will not read it."""
+"""Status for a client that has disconnected; it is not sent."""
 
 CHAT = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 
 
 @dataclass(slots=True)
 class _Reading:
-    """The body of a request, as much of it as has arrived."""
+    """The part of a request's body that has arrived."""
 
     chunks: list[bytes] = field(default_factory=list)
     size: int = 0
     refusal: GuidewayError | None = None
-    """Why its bytes were forgotten meanwhile."""
+    """Reason for dropping its bytes meanwhile."""
 
 
 class _Server:
@@ -78,7 +78,7 @@ class _Server:
         self._num_requests = 0
         self._num_bytes = 0
         self._arriving: dict[int, _Reading] = {}
-        """The bodies that are not complete yet, oldest first."""
+        """Incomplete bodies, oldest first."""
 
     async def answer(self, route: Route, request: Request) -> Response:
         """Return the response to one request, also if it fails."""
@@ -90,7 +90,7 @@ class _Server:
             return await self._counted(route, request, call, reading)
         except ClientDisconnect:
             return Response(status_code=LEFT)
-        except asyncio.CancelledError:  # only a server that ends, and waits no longer, gives a request up
+        except asyncio.CancelledError:  # only a server that stops, after its grace period, cancels a request
             error = EngineClosed("the server is stopping, and took no more time for this; try again")
             return _failure(error, call.request_id)
         except Exception as error:
@@ -119,8 +119,8 @@ class _Server:
             raise TooLarge(f"the body has more than {self._limits.max_body_bytes} bytes; send several calls")
 
     def _make_room(self, reading: _Reading, size: int) -> None:
-        """Forget bodies that are not complete, oldest first, until `size` more bytes fit. Raises `Busy` if they do not:
-        then complete requests take all the memory."""
+        """Drop incomplete bodies, oldest first, until `size` more bytes fit. Raises `Busy` if they do not, because
+        complete requests take all the memory."""
         for other in list(self._arriving.values()):
             if self._num_bytes + size <= self._limits.max_bytes:
                 return
@@ -166,7 +166,7 @@ class _Server:
         leaving = asyncio.create_task(_gone(request))
         try:
             await asyncio.wait({computing, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not computing.done():  # before its turn it gives that up, after that the thread does
+            if not computing.done():  # a queued call is cancelled; a running one stops when its thread sees `left`
                 call.left.set()
                 computing.cancel()
                 return Response(status_code=LEFT)
@@ -178,11 +178,11 @@ class _Server:
                 computing.cancel()
 
     def models(self) -> dict[str, Any]:
-        """The list of models, in the form of OpenAI's API."""
+        """Return the list of models, in the form of OpenAI's API."""
         return {"object": "list", "data": [self.described()]}
 
     def described(self) -> dict[str, Any]:
-        """The one model."""
+        """Return the description of the model, in the form of OpenAI's API."""
         return {"id": self.model, "object": "model", "created": self.created, "owned_by": "guideway"}
 
 
@@ -197,8 +197,9 @@ def make_app(
 ) -> FastAPI:
     """Return the application that serves `engine`, whose model clients call `model`. It does not close the engine.
 
-    `hosts` are the names that a Host header may have. With `keys`, all but `OPEN_PATHS` need one of them. With
-    `trusts_clients`, the bodies' `priority` counts, and `user` names a tenant."""
+    `hosts` are the allowed names in a Host header. With `keys`, all paths but `OPEN_PATHS` need a key. With
+    `trusts_clients`, the `priority` of bodies counts, and `user` names a tenant.
+    """
     from guideway.version import __version__
 
     server = _Server(engine, model, limits, trusts_clients)
@@ -262,7 +263,7 @@ def _why_not(request: Request, status: int) -> str:
 
 
 async def _gone(request: Request) -> None:
-    """Wait until the client has left."""
+    """Wait until the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -272,8 +273,8 @@ def _new_id() -> str:
 
 
 def _encoded(content: dict[str, Any]) -> bytes:
-    """JSON in ASCII, so that any text that came can be sent back. Lists are encoded item by item, because `json.dumps`
-    stops all other threads."""
+    """Encode as ASCII JSON, so that any input text can be sent back. Lists are encoded item by item, because
+    `json.dumps` blocks all other threads."""
 
     def dumped(value: Any) -> str:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
@@ -286,7 +287,7 @@ def _encoded(content: dict[str, Any]) -> bytes:
 
 
 def _check_headers(request: Request) -> None:
-    """Refuse a body that is not plain JSON, by its headers. Raises `UnsupportedMediaType` and `UnknownEncoding`."""
+    """Refuse a body whose headers do not declare plain JSON. Raises `UnsupportedMediaType` and `UnknownEncoding`."""
     given = request.headers.get("content-type", "")
     parsed = Message()
     parsed["content-type"] = given

@@ -1,4 +1,4 @@
-"""The bodies of requests, as they are read and as the server describes them."""
+"""Bodies of requests: how they are read, and their schemas."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from guideway_engine.server.json_reading import read_json
 __all__ = ["MAX_INPUTS", "Body", "ClassifyBody", "EmbeddingsBody", "RerankBody", "inputs_of", "read_body"]
 
 MAX_INPUTS = 2048
-"""The most inputs of one call, as in OpenAI's API: what one call brings is in memory at once."""
+"""Maximum number of inputs of one call, as in OpenAI's API. All results of one call are in memory at once."""
 
 MAX_FIELD_LENGTH = 64
-"""The most characters of an unknown field's name that the answer repeats."""
+"""Maximum number of characters of an unknown field's name that the response repeats."""
 
 MAX_TENANT_LENGTH = 256
-"""The most characters of ``user``."""
+"""Maximum number of characters of ``user``."""
 
 ONE_INPUT: dict[str, Any] = {
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}, "minItems": 1}]
@@ -33,12 +33,12 @@ B = TypeVar("B", bound="Body")
 
 
 def several(*items: dict[str, Any]) -> dict[str, Any]:
-    """The schema of one such input or a list of them."""
+    """Return the schema of one such input or a list of them."""
     return {"anyOf": [*items[0]["anyOf"], {"type": "array", "items": {"anyOf": list(items)}, "maxItems": MAX_INPUTS}]}
 
 
 class Body(BaseModel):
-    """The fields that every call has. Inputs are taken as they are: what is wrong with one concerns that one alone."""
+    """Fields of every call. Inputs are not validated here: an error in one input affects only that input."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -56,7 +56,7 @@ class Body(BaseModel):
 
 
 class EmbeddingsBody(Body):
-    """The body of ``/v1/embeddings``."""
+    """Body of ``/v1/embeddings``."""
 
     input: Annotated[Any, WithJsonSchema(several(ONE_INPUT))]
     dimensions: int | None = Field(default=None, ge=1, description="As many of a vector's first numbers.")
@@ -66,7 +66,7 @@ class EmbeddingsBody(Body):
 
 
 class RerankBody(Body):
-    """The body of ``/v1/rerank``."""
+    """Body of ``/v1/rerank``."""
 
     query: Annotated[Any, WithJsonSchema({"type": "string"})]
     documents: Annotated[list[Any], WithJsonSchema({"type": "array", "items": DOCUMENT, "maxItems": MAX_INPUTS})]
@@ -75,13 +75,13 @@ class RerankBody(Body):
 
 
 class ClassifyBody(Body):
-    """The body of ``/v1/classify``."""
+    """Body of ``/v1/classify``."""
 
     input: Annotated[Any, WithJsonSchema(several(ONE_INPUT, PAIR))]
 
 
 def read_body(cls: type[B], raw: bytes) -> B:
-    """The body that `raw` is the JSON of. Raises `InvalidRequest`."""
+    """Parse `raw` as JSON and return the body. Raises `InvalidRequest`."""
     try:
         content = read_json(raw.decode(json.detect_encoding(raw), "surrogatepass"))
     except LimitExceeded:
@@ -102,8 +102,8 @@ def read_body(cls: type[B], raw: bytes) -> B:
 
 
 def inputs_of(given: Any, field: str = "input") -> list[Any]:
-    """The inputs of a call: one text or one list of token ids is a list of one. Raises `InvalidRequest`, and
-    `LimitExceeded` if there are too many."""
+    """Return the inputs of a call as a list; one text or one list of token ids counts as one input. Raises
+    `InvalidRequest`, and `LimitExceeded` if there are too many."""
     if isinstance(given, str | dict):
         return [given]
     if not isinstance(given, list) or not given:

@@ -1,4 +1,4 @@
-"""Connections with deadlines: uvicorn's protocol for h11, which has none but for idle connections."""
+"""Connections with deadlines: uvicorn's protocol for h11 has only one for idle connections."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from guideway_engine.server.metrics import ERRORS
 __all__ = ["BoundedProtocol", "Connections"]
 
 READ_BYTES = 16 << 10
-"""Bytes that are read of a connection before it is another's turn. What they cost to parse stops all others."""
+"""Maximum number of bytes read from a connection at a time. Parsing them blocks all other connections."""
 
 
 class Phase(StrEnum):
-    """The part of a request that a connection is in. All but `WORK` wait for the client."""
+    """Phase of a request on a connection. In all phases but `WORK` the server waits for the client."""
 
     IDLE = "idle"
     HEAD = "head"
@@ -34,18 +34,18 @@ class Phase(StrEnum):
 
 
 class Connections:
-    """The open connections of one server."""
+    """Open connections of one server."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.buffer = bytearray(READ_BYTES)
         self._open: set[BoundedProtocol] = set()
         self._waiting: dict[BoundedProtocol, None] = {}
-        """Those that wait for their clients, by how long."""
+        """Connections that wait for their clients, the longest waiting first."""
 
     def enter(self, connection: BoundedProtocol, phase: Phase) -> None:
-        """Note that a connection is in another phase. Close others if there are too many, or if responses that clients
-        do not read take too much memory."""
+        """Record that a connection has entered a phase. Close others if there are too many, or if unread responses take
+        too much memory."""
         is_new = connection not in self._open
         self._open.add(connection)
         self._waiting.pop(connection, None)
@@ -57,7 +57,7 @@ class Connections:
             self._bound_unread()
 
     def leave(self, connection: BoundedProtocol) -> None:
-        """Forget a connection that is closed."""
+        """Remove a closed connection."""
         self._open.discard(connection)
         self._waiting.pop(connection, None)
 
@@ -73,8 +73,8 @@ class Connections:
 
 
 class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
-    """One connection. A client that takes too long for its headers, its body, or to read the response is told so if it
-    can be, and disconnected."""
+    """One connection. A client that is too slow to send its headers or body, or to read the response, gets an error if
+    possible and is disconnected."""
 
     def __init__(self, *args: Any, all_connections: Connections, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -84,46 +84,46 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first request."""
+        """Start waiting for the first request."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # so that writing is paused until the client has read everything
+        transport.set_write_buffer_limits(high=0)  # pauses writing until the client has read everything
         self._follow()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Remove the connection."""
         super().connection_lost(exc)
         self._forget()
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        """Return where to read to. All connections share it, for what is read is copied at once."""
+        """Return the buffer to read into. All connections share it, because data is copied at once."""
         return self._all.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Parse what was read."""
+        """Parse the data in the buffer."""
         self.data_received(bytes(memoryview(self._all.buffer)[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
-        """Parse what was read."""
+        """Parse `data`."""
         super().data_received(data)
         self._follow()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or for the client to read."""
+        """Wait for the next request, or for the client to read the response."""
         super().on_response_complete()
         self._follow()
 
     def pause_writing(self) -> None:
-        """Wait for the client to read."""
+        """Wait for the client to read the response."""
         super().pause_writing()
         self._follow()
 
     def resume_writing(self) -> None:
-        """Continue once the client has read all."""
+        """Continue after the client has read everything."""
         super().resume_writing()
         self._follow()
 
     def shutdown(self) -> None:
-        """Close the connection once it has no request that is being read or answered."""
+        """Close the connection once no request on it is being read or answered."""
         if not self.transport.is_closing():
             super().shutdown()
 
@@ -141,7 +141,7 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
             self._forget()
 
     def _follow(self) -> None:
-        """Set the deadline of the phase that the connection is in, when it changes."""
+        """Set the deadline when the connection enters another phase."""
         if self.flow.write_paused or self.transport.is_closing():
             phase = Phase.WRITE
         elif self.conn.their_state is h11.SEND_BODY:
@@ -161,7 +161,7 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
             Phase.BODY: limits.body_timeout,
             Phase.WRITE: limits.write_timeout,
         }.get(phase)
-        if seconds is not None:  # uvicorn itself closes connections that are idle
+        if seconds is not None:  # uvicorn itself closes idle connections
             self._deadline = self.loop.call_later(seconds, self._expired)
         self._all.enter(self, phase)
 
@@ -185,9 +185,9 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
         self._all.leave(self)
 
     def _refuse(self, error: GuidewayError, code: str) -> None:
-        """Answer with `error`, if nothing else was answered, and close."""
+        """Answer with `error` if nothing was sent yet, and close."""
         ERRORS.labels(code).inc()
-        if self.cycle is not None:  # it hears that nobody listens
+        if self.cycle is not None:  # tell the application that the client is gone
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         has_begun = self.conn.their_state is not h11.IDLE or self.conn.trailing_data[0]

@@ -1,4 +1,4 @@
-"""Errors in the form of OpenAI's API, with the status that each is sent with."""
+"""Errors in the form of OpenAI's API, with their HTTP status."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ log = logging.getLogger("guideway_engine")
 
 
 class ModelNotFound(InvalidRequest):
-    """There is no such model here."""
+    """Raised for a model that is not served here."""
 
 
 class NoRoute(InvalidRequest):
-    """There is no such address here, or it takes another method."""
+    """Raised for an unknown path, or a method that the path does not take."""
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message, field="url")
@@ -43,31 +43,32 @@ class NoRoute(InvalidRequest):
 
 
 class TooLarge(InvalidRequest):
-    """The body has more bytes than the server reads."""
+    """Raised for a body that is larger than the server reads."""
 
 
 class UnknownEncoding(InvalidRequest):
-    """The body is compressed, which the server does not undo: a few bytes could become any number."""
+    """Raised for a compressed body. The server decompresses nothing, because a few bytes could become any number."""
 
 
 class UnsupportedMediaType(InvalidRequest):
-    """The body is not declared as JSON. A web page of another site can send all else without asking the server."""
+    """Raised for a body that is not declared as JSON. Web pages of other sites can send all other types without asking
+    the server."""
 
 
 class InvalidApiKey(InvalidRequest):
-    """The request has no API key that the server knows."""
+    """Raised for a missing or unknown API key."""
 
 
 class MalformedHttp(InvalidRequest):
-    """The request is not HTTP/1, or another server might read it as a different request."""
+    """Raised for a request that is not HTTP/1, or that another server might read as a different request."""
 
 
 class RequestTimeout(GuidewayError):
-    """The client took too long to send its request."""
+    """Raised if the client took too long to send its request."""
 
 
 class Busy(GuidewayError):
-    """The server has as much to do as it takes; nothing is wrong with the request."""
+    """Raised if the server is at its limits; the request itself is valid."""
 
 
 STATUS: tuple[tuple[type[BaseException], int], ...] = (
@@ -85,7 +86,7 @@ STATUS: tuple[tuple[type[BaseException], int], ...] = (
 
 
 def status_of(error: BaseException) -> int:
-    """The status of an answer that is this error."""
+    """Return the HTTP status of a response with this error."""
     if isinstance(error, NoRoute):
         return error.status
     return next((int(status) for cls, status in STATUS if isinstance(error, cls)), 500)
@@ -98,8 +99,8 @@ def code_of(error: BaseException) -> str:
 
 
 def content_of(error: BaseException, request_id: str, user: str = "") -> dict[str, Any]:
-    """The error as the sender of the request `request_id` is told it: ``{"message", "type", "param", "code"}``. What a
-    plugin's exception says, and what guideway itself did not foresee, is for the operator's log alone."""
+    """Return the error as the client sees it: ``{"message", "type", "param", "code"}``. Exceptions of plugins and
+    unexpected ones are only logged for the operator, under `request_id`."""
     status = status_of(error)
     if isinstance(error, InvalidRequest):
         kind, said = "invalid_request_error", _of_request(error, request_id, user)
@@ -125,7 +126,7 @@ def _of_request(error: InvalidRequest, request_id: str, user: str) -> str:
 
 
 def _in_public(error: BaseException, request_id: str, user: str) -> str:
-    """That something failed, and when; the rest is logged."""
+    """Log the error, and return a message for the client that only names the failed part and the request."""
     trace = printable("".join(traceback.format_exception(error)).rstrip())
     whose = f" of user {user!r}" if user else ""
     log.error("guideway: request %s%s: %s\n%s", request_id, printable(whose), passable(str(error)), trace)

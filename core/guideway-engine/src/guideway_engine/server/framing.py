@@ -1,4 +1,4 @@
-"""HTTP/1 as the server reads it: h11, without the forms that another server may read as other requests."""
+"""Strict HTTP/1 parsing: h11 without the forms that another server might read as different requests."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import h11
 __all__ = ["MAX_HEAD_BYTES", "StrictConnection"]
 
 MAX_HEAD_BYTES = 16 << 10
-"""Bytes of a request line and its headers, and of one chunk's size with its extension."""
+"""Maximum number of bytes of a request line and headers, and of the line with a chunk's size and extension."""
 
 MAX_HEADERS = 100
-"""Headers of one request, as in Apache."""
+"""Maximum number of headers of one request, as in Apache."""
 
 MAX_SMALL_CHUNKS = 1024
-"""Chunks that a body may have however small they are. Parsing a chunk costs as much as parsing 10 KiB of a body."""
+"""Number of chunks that a body may have regardless of their size. Parsing a chunk costs as much as parsing 10 KiB of a
+body."""
 
 SMALL_CHUNK = 64
-"""Bytes per chunk, on average, that a body with more chunks must have."""
+"""Minimum average size in bytes of the chunks of a body with more chunks."""
 
 END_OF_HEAD = re.compile(rb"\n\r?\n")
 BARE_LF = re.compile(rb"(?<!\r)\n")
@@ -28,7 +29,7 @@ CHUNK = re.compile(rb"(?:\r\n)?([0-9A-Fa-f]{1,20})(?:;[^\r\n]*)?[ \t]*\r\n")
 
 
 class StrictConnection(h11.Connection):
-    """The server's side of a connection. `refusal` says why the client's bytes were refused."""
+    """The server's side of a connection. `refusal` is the reason why the client's bytes were refused."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, MAX_HEAD_BYTES)
@@ -58,8 +59,8 @@ class StrictConnection(h11.Connection):
             raise
 
     def _is_partial(self, data: bytes) -> bool:
-        """Return whether `data`, at the end of a chunk or of the headers, has less than the next chunk's size and one
-        byte of the chunk, so that h11 never stops between them. Raises `h11.RemoteProtocolError`."""
+        """Return whether `data`, which follows a chunk or the headers, ends before the first byte of the next chunk, so
+        that h11 never stops between a chunk's size and content. Raises `h11.RemoteProtocolError`."""
         found = CHUNK.match(data)
         if found is None:
             if data.find(b"\n", 2) >= 0 or len(data) > MAX_HEAD_BYTES:
@@ -82,7 +83,7 @@ class StrictConnection(h11.Connection):
 
 
 def _check_head(data: bytes) -> None:
-    """Refuse in a head, or as much of it as has arrived, what h11 reads and others may read otherwise. Raises
+    """Refuse forms in a head, complete or not, that h11 accepts and other servers may read differently. Raises
     `h11.RemoteProtocolError`."""
     end = END_OF_HEAD.search(data)
     head = data if end is None else data[: end.end()]

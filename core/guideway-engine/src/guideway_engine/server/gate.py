@@ -1,4 +1,4 @@
-"""Checks that every request must pass before its address is looked at: its host and its API key."""
+"""Checks of every request before routing: its host and its API key."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ __all__ = ["ANY_HOST", "OPEN_PATHS", "Gate", "check_api_key", "check_host_name",
 ANY_HOST = "*"
 
 OPEN_PATHS = frozenset({"/health"})
-"""The paths that need no API key."""
+"""Paths that need no API key."""
 
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]*)?", re.IGNORECASE)
 
 
 def default_hosts(host: str, address: str) -> tuple[str, ...] | None:
-    """Return the names by which clients of this machine reach a server on a loopback `address`, which was given as
-    `host`. None: others can reach it, and by which names is not known."""
+    """Return the names by which clients on this machine reach a server on a loopback `address`, given as `host`. None
+    if other machines can reach it, because their names for it are unknown."""
     if not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         return None
     return ("localhost", "127.0.0.1", "::1", host, address)
 
 
 def check_host_name(name: str) -> None:
-    """Raise `InvalidConfiguration` unless `name` may stand in a Host header, without a port, or is `ANY_HOST`."""
+    """Raise `InvalidConfiguration` unless `name` is valid in a Host header, without a port, or is `ANY_HOST`."""
     if name == ANY_HOST or re.fullmatch("[A-Za-z0-9._-]+", name):
         return
     try:
@@ -58,10 +58,11 @@ def check_api_key(key: str) -> None:
 
 
 class Gate:
-    """The outermost part of the application. `on_error` makes the response to a request that does not pass.
+    """Outermost middleware of the application. `on_error` creates the response to a refused request.
 
-    The body of a request is read to its end before the response begins, whatever the response is: a client that is
-    still sending would not read it, and closing the connection then discards it."""
+    The body of a request is read to its end before any response begins: a client that is still sending would not read
+    the response, and closing the connection would discard it.
+    """
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class Gate:
         self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             return
         headers = Headers(scope=scope)
@@ -92,7 +93,8 @@ class Gate:
 
         async def sent(message: Message) -> None:
             nonlocal has_ended
-            if message["type"] == "http.response.start" and not has_begun and expects:  # no body is on its way
+            # the client sends no body without "100 Continue"
+            if message["type"] == "http.response.start" and not has_begun and expects:
                 has_ended = True
                 message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
             while not has_ended:
@@ -110,7 +112,7 @@ class Gate:
 
     def _check_host(self, headers: Headers, version: str) -> None:
         given = headers.get("host")
-        if ANY_HOST in self._hosts or (given is None and version == "1.0"):  # no browser leaves it out
+        if ANY_HOST in self._hosts or (given is None and version == "1.0"):  # browsers always send it
             return
         found = HOST.fullmatch(given or "")
         if found is None or found[1].lower().strip("[]") not in self._hosts:
@@ -122,6 +124,7 @@ class Gate:
     def _check_key(self, headers: Headers) -> None:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         key = given.strip().encode("latin-1")
-        matches = [hmac.compare_digest(key, known) for known in self._keys]  # all of them, whichever matches
+        # compare with all keys, so that the time does not reveal which one matches
+        matches = [hmac.compare_digest(key, known) for known in self._keys]
         if scheme.lower() != "bearer" or not any(matches):
             raise InvalidApiKey("the API key is missing or wrong; send Authorization: Bearer KEY", field="api_key")

@@ -1,4 +1,4 @@
-"""Reading JSON so that other threads go on meanwhile: `json.loads` holds the interpreter's lock for the whole text."""
+"""Parsing of JSON that lets other threads run meanwhile: `json.loads` holds the GIL for the whole text."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from guideway.errors import LimitExceeded
 __all__ = ["MAX_CONTAINERS", "MAX_DEPTH", "MAX_NAMES", "MAX_VALUES", "read_json"]
 
 MAX_DEPTH = 16
-"""Lists and objects inside each other."""
+"""Maximum nesting of lists and objects."""
 
 MAX_CONTAINERS = 1 << 13
-"""Lists and objects of one text: four for each input that a call may have. An empty one takes 2 bytes of the text and
-up to 64 bytes of memory."""
+"""Maximum number of lists and objects of one text: four for each input of a call. An empty one takes 2 bytes of text
+and up to 64 bytes of memory."""
 
 MAX_NAMES = 64
-"""Names of one object. No object that the server knows has more than ten."""
+"""Maximum number of names of one object. Objects of the API have at most ten."""
 
 MAX_VALUES = 1 << 21
-"""Numbers and strings of one text: as many as 2048 inputs of 1024 token ids."""
+"""Maximum number of numbers and strings of one text: as many as 2048 inputs of 1024 token ids."""
 
 DELIMITER = re.compile(r"[ \t\n\r]*(.?)", re.DOTALL)
 
@@ -38,9 +38,9 @@ SCALARS = JSONDecoder(parse_constant=_refuse_constant)
 
 
 def read_json(text: str) -> Any:
-    """Return the value of JSON text, in time linear in its length. Raises ValueError, also for a name that an object
-    has twice, and for NaN and infinity; `LimitExceeded` above `MAX_DEPTH`, `MAX_CONTAINERS`, `MAX_NAMES` or
-    `MAX_VALUES`."""
+    """Return the value of JSON text, in time linear in its length. Raises ValueError, also for duplicate names in an
+    object, and for NaN and infinity; `LimitExceeded` above `MAX_DEPTH`, `MAX_CONTAINERS`, `MAX_NAMES` or `MAX_VALUES`.
+    """
     reader = _Reader(text)
     value, at = reader.value(0, 0)
     following, at = reader.delimiter(at)
@@ -112,7 +112,7 @@ class _Reader:
                 raise JSONDecodeError("Expecting ',' delimiter", self._text, at - len(delimiter))
 
     def delimiter(self, at: int) -> tuple[str, int]:
-        """Return the next character that is no white space, empty at the end, and the position after it."""
+        """Return the next character that is not white space, empty at the end, and the position after it."""
         found = DELIMITER.match(self._text, at)
-        assert found is not None  # it matches everything
+        assert found is not None  # it matches any text
         return found[1], found.end()

@@ -1,4 +1,4 @@
-"""The limits of the server: how many connections, requests and bytes, and how long each part of a request may take."""
+"""Limits of the server: connections, requests, bytes, and the time for each part of a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _limit(default: float, about: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of memory, connections and time that hold whatever clients send. Raises `InvalidConfiguration`."""
+    """Bounds of memory, connections and time, whatever clients send. Raises `InvalidConfiguration`."""
 
     max_connections: int = _limit(2048, "open connections; above, the oldest that waits for its client is closed")
     max_requests: int = _limit(1024, "requests whose body is complete and that have no response yet; above: 429")

@@ -1,4 +1,4 @@
-"""The server's own metrics, beside those of the library in the same registry."""
+"""Metrics of the server, in the same registry as the library's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that runs until it is asked to stop, and then ends what it has begun."""
+"""Running a server until it is asked to stop, then finishing requests in progress."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from guideway_engine.server.limits import Limits
 __all__ = ["Server", "allow_connections", "listen", "run"]
 
 BACKLOG = 128
-"""Connections that the operating system keeps until they are accepted. As many are accepted at once, before the oldest
-of too many are closed."""
+"""Connections that the operating system queues until they are accepted. As many may be accepted at once before the
+oldest ones are closed."""
 
 OTHER_FILES = 256
-"""Files that the process may need for everything else."""
+"""Number of files that the process may need for everything else."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket of this address, of which nobody knows before `run`. Raises `InvalidConfiguration`."""
+    """Return a bound socket, which does not listen before `run`. Raises `InvalidConfiguration`."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -65,7 +65,7 @@ class Server(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                log_level=logging.ERROR,  # else strangers write to the log what they like, as often as they like
+                log_level=logging.ERROR,  # lower levels would let any client write to the log
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
@@ -77,7 +77,7 @@ class Server(uvicorn.Server):
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to serve, and tell `on_ready` the address."""
+        """Start to serve, and call `on_ready` with the address."""
         await super().startup(sockets)
         if self.started and sockets:
             host, port = sockets[0].getsockname()[:2]
@@ -85,15 +85,15 @@ class Server(uvicorn.Server):
 
 
 def run(app: FastAPI, sock: socket.socket, limits: Limits, grace: int, on_ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C, and then what is under way for `grace` more seconds at most. `on_ready` is called
-    with the address once requests are taken."""
-    with suppress(KeyboardInterrupt):  # uvicorn raises the signal again, once all has ended
+    """Serve until SIGTERM or Ctrl-C, then finish requests in progress for at most `grace` seconds. `on_ready` is called
+    with the address once requests are accepted."""
+    with suppress(KeyboardInterrupt):  # uvicorn raises the signal again after shutdown
         Server(app, limits, grace, on_ready).run(sockets=[sock])
 
 
 def allow_connections(limits: Limits) -> None:
-    """Raise the process's limit of open files to what the connections need. Raises `InvalidConfiguration` if the
-    operating system does not permit that."""
+    """Raise the process's limit of open files to the number that the connections need. Raises `InvalidConfiguration` if
+    the operating system refuses."""
     needed = limits.max_connections + BACKLOG + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:

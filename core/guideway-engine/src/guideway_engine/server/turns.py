@@ -1,4 +1,4 @@
-"""The calls of a server: how many are under way, and whose turn it is."""
+"""The queue of a server's calls: how many run at once, and in which order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Turn", "Turns"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turn:
-    """The place of a call in the queue."""
+    """Place of a call in the queue."""
 
     priority: int
     tenant: str
@@ -23,8 +23,8 @@ class Turn:
 
 
 class Turns:
-    """So many calls at once; of those that wait lower priorities go first, then the tenant with the fewest under way,
-    then who came first. For one event loop."""
+    """Lets at most `most` calls run at once. Lower priorities run first, then the tenant with the fewest running calls,
+    then by arrival. For one event loop."""
 
     def __init__(self, most: int) -> None:
         self._free = most
@@ -34,7 +34,7 @@ class Turns:
 
     @asynccontextmanager
     async def take(self, turn: Turn) -> AsyncIterator[None]:
-        """Wait for the turn, and have it within."""
+        """Wait for the turn, and hold it within the context."""
         if self._free:
             self._free -= 1
         else:
@@ -64,7 +64,7 @@ class Turns:
     def _pass_on(self) -> None:
         for following in self._waiting.in_turn(self._under_way.__getitem__):
             told = self._told[following]
-            if not told.done():  # else it was cancelled, and has not got to leaving
+            if not told.done():  # otherwise it was cancelled and is about to leave
                 self._waiting.discard(following)
                 told.set_result(None)
                 return
