@@ -1,4 +1,4 @@
-"""The workflow that generates text, token by token: the component ``workflow.decode``."""
+"""The workflow that generates text token by token: the component ``workflow.decode``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The input processor of `decode`: looks at what a caller gave."""
+"""The input processor of `decode`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["DecodeInputs"]
 
 
 class DecodeInputs:
-    """Checks what a caller gave, without tokenizing it. May be called by several threads at once."""
+    """Checks a request without tokenizing its prompt. May be called by several threads at once."""
 
     def __init__(self, prompts: PromptReader, runtime: Runtime) -> None:
         self._prompts = prompts
@@ -28,8 +28,8 @@ class DecodeInputs:
         tenant: str,
         request_id: str,
     ) -> Submission:
-        """The submission, which validators have passed. Raises `InvalidRequest`, or what else the request is refused
-        with."""
+        """Return the submission if all validators accept it. Raises `InvalidRequest`, or another error that refuses the
+        request."""
         submission = Submission(
             request_id=request_id,
             prompt=self._prompts.read(prompt),

@@ -1,4 +1,4 @@
-"""The parts of `decode`, chosen, made and put together."""
+"""Creating the parts of `decode`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLUGIN = f"workflow.{DecodeWorkflow.name}"
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """The parts of `decode` that an engine calls, and what they were made from."""
+    """The parts of `decode` that an engine calls, and the objects they are built from."""
 
     inputs: DecodeInputs
     requests: DecodeRequests
@@ -37,12 +37,12 @@ class Decoder:
 
 
 def make_decoder(config: EngineConfig, plugins: Plugins, on_finish: Callable[[SequenceGroup], None]) -> Decoder:
-    """Make the parts that the configuration names. `on_finish` is called with every request that has ended. Raises
+    """Create the parts that the configuration names. `on_finish` is called with each request that has ended. Raises
     `InvalidConfiguration` and `PluginError`."""
     given = config.options.get(PLUGIN, {})
     places = addresses(DecodeWorkflow, given)
     options_of(DecodeWorkflow, given)
-    # before the model costs any time; that of workers is imported where they are
+    # before the model is loaded; the workers import their own class
     classes = {part: _class_of(part, place) for part, place in places.items() if part != "runner"}
     found = assemble(config, plugins, worker=places["runner"])
     try:

@@ -1,4 +1,4 @@
-"""The request processor of `decode`: from what passed the check to sequences that the scheduler can run."""
+"""The request processor of `decode`: turns checked submissions into sequences that the scheduler can run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ __all__ = ["DecodeRequests", "demand"]
 
 
 class DecodeRequests:
-    """Tokenizes what passed the check, and begins to compile what it needs. May be called by several threads at
-    once."""
+    """Tokenizes checked submissions and begins to compile their constraints. May be called by several threads."""
 
     def __init__(self, prompts: PromptReader, runtime: Runtime, settings: EngineSettings) -> None:
         self._prompts = prompts
@@ -36,9 +35,9 @@ class DecodeRequests:
         inbox: list[GenerationResult],
         parse: Callable[[str], Any] | None,
     ) -> SequenceGroup:
-        """The sequences of a request, of whose answers `parse` makes objects; the result is put into `inbox`. Raises
-        `InvalidRequest`, or what else the request is refused with."""
-        prompt = cast("Read", submission.prompt)  # which is what `DecodeInputs` made of it
+        """Return the sequences of a request. `parse` converts its answers to objects; the result is put into `inbox`.
+        Raises `InvalidRequest`, or another error that refuses the request."""
+        prompt = cast("Read", submission.prompt)  # created by `DecodeInputs`
         request = Request(
             request_id=submission.request_id,
             prompt_token_ids=self._prompts.tokenize(prompt, submission.tools),
@@ -54,7 +53,7 @@ class DecodeRequests:
             raise
 
     def withdraw(self, admission: Admission) -> None:
-        """Give up what was begun for a request that will not run."""
+        """Release the resources of a prepared request that will not run."""
         for _ in range(admission.request.params.num_sequences):
             self._runtime.abandon(admission)
 
@@ -68,8 +67,8 @@ def _group(
     inbox: list[GenerationResult],
     parse: Callable[[str], Any] | None,
 ) -> SequenceGroup:
-    """The sequences of a request, of whose answers `parse` makes objects. Raises `LimitExceeded` if there can never be
-    room for them."""
+    """Return the sequences of a request. `parse` converts its answers to objects. Raises `LimitExceeded` if there can
+    never be room for them."""
     request, vocabulary = admission.request, context.vocabulary
     params = request.params
     if params.num_sequences > settings.max_waiting:
@@ -107,8 +106,8 @@ def _group(
 
 
 def demand(params: object) -> tuple[int, int]:
-    """Priority and number of sequences of a request whose parameters have not been checked yet; what is wrong with them
-    counts as 0 and 1 until it is refused."""
+    """Return priority and number of sequences of a request whose parameters are not checked yet. Invalid values count
+    as 0 and 1 until the request is refused."""
     if not isinstance(params, SamplingParams):
         return 0, 1
     priority, num_sequences = python_number(params.priority), python_number(params.num_sequences)

@@ -1,4 +1,4 @@
-"""The workflow ``decode``: which models it serves, and with which parts."""
+"""The workflow ``decode``: the models it serves, and its parts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PACKAGE = "guideway_engine"
 
 
 class DecodeWorkflow(Workflow):
-    """Text, token by token.
+    """Generation of text, token by token.
 
-    A request is in many steps and its sequences keep their state between them, so that the parts have methods of their
-    own: what replaces one derives from the class that is named here, not from that of `guideway.api.workflow`.
+    A request takes many steps, and its sequences keep state between them, so its parts have methods of their own: a
+    replacement derives from the class named here, not from the base in `guideway.api.workflow`.
     """
 
     contract = "1.0"
@@ -38,7 +38,7 @@ class DecodeWorkflow(Workflow):
     def supports(cls, model: ModelFolder) -> str | None:
         if is_causal(model):
             return None
-        # slow to import, and few models have a class of another name
+        # slow to import, and few models need it
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
         if model.architecture in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
@@ -56,5 +56,5 @@ class DecodeWorkflow(Workflow):
 
 
 def is_causal(model: ModelFolder) -> bool:
-    """Return whether the model may be one to generate with; `transformers` knows for sure when it loads it."""
+    """Return whether the model can probably generate text; `transformers` decides when it loads the model."""
     return model.architecture.endswith(("ForCausalLM", "LMHeadModel")) or not model.config.get("architectures")

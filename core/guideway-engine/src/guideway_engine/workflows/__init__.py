@@ -1,1 +1,1 @@
-"""Workflows: which one serves a model, its parts, and the driver that leads requests through them."""
+"""Workflows: choosing one for a model, creating its parts, and driving requests through them."""

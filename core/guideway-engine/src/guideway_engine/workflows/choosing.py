@@ -1,4 +1,4 @@
-"""Choose the workflow that serves a model, and say which others could, or why not."""
+"""Choosing the workflow that serves a model, with reasons why others do not."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["choose", "open_workflow", "verdicts"]
 
 OURS = "guideway-engine"
-"""Workflows of other distributions serve a model only where they are named."""
+"""Distribution whose workflows are chosen automatically; others must be selected by name."""
 
 
 def open_workflow(config: EngineConfig, plugins: Plugins) -> Serving | None:
-    """The workflow that the configuration or the model asks for, in service; None: `DECODE`, which the engine itself
-    leads through its steps. Raises `InvalidConfiguration` and `PluginError`."""
+    """Open the workflow selected by the configuration or the model. Return None for `DECODE`, which the engine itself
+    drives. Raises `InvalidConfiguration` and `PluginError`."""
     if config.workflow is None or is_decode(config.workflow):
-        # all that is not certified is one error: before the model, a plugin too, is asked for
+        # report all uncertified components in one error, before loading the model, which is a plugin too
         plugins.require(config.selection(plugins.index))
     model = ModelFolder.read(model_path(config.model, plugins, config.load_format))
     workflow = choose(config.workflow, model, plugins)
@@ -41,8 +41,8 @@ def open_workflow(config: EngineConfig, plugins: Plugins) -> Serving | None:
 
 
 def choose(name: str | None, model: ModelFolder, plugins: Plugins) -> type[Workflow]:
-    """The workflow `name`; or, if that is None, the one the model is for. Raises `InvalidConfiguration` if it does not
-    serve the model, and `PluginError`."""
+    """Return the workflow `name`, or if that is None, the one for the model. Raises `InvalidConfiguration` if it does
+    not serve the model, and `PluginError`."""
     if name is None:
         if is_causal(model) and model.json("modules.json") is None:
             return _decode(plugins)
@@ -54,7 +54,7 @@ def choose(name: str | None, model: ModelFolder, plugins: Plugins) -> type[Workf
             raise InvalidConfiguration(_unserved(model, said), field="model")
         return _loaded(plugins, name)
     if is_decode(name):
-        return _decode(plugins)  # the runner says what it can run
+        return _decode(plugins)  # the runner checks which models it can run
     workflow: type[Workflow] = plugins.load("workflow", name)
     if why := workflow.supports(model):
         raise InvalidConfiguration(
@@ -65,7 +65,7 @@ def choose(name: str | None, model: ModelFolder, plugins: Plugins) -> type[Workf
 
 
 def _check_options(workflow: type[Workflow], model: ModelFolder, config: EngineConfig) -> None:
-    """Raise `InvalidConfiguration` for options of another workflow than the one that the model is opened with."""
+    """Raise `InvalidConfiguration` for options of a workflow other than `workflow`."""
     component = f"workflow.{workflow.name}"
     for name in config.options:
         if name.startswith("workflow.") and name != component:
@@ -78,8 +78,8 @@ def _check_options(workflow: type[Workflow], model: ModelFolder, config: EngineC
 
 
 def verdicts(model: ModelFolder, plugins: Plugins) -> Mapping[str, str | None]:
-    """Each workflow of the engine's own besides `DECODE`, and why it does not serve the model; None if it does. Parts
-    are not imported."""
+    """Return for each of the engine's workflows except `DECODE` why it does not serve the model; None if it does. Does
+    not import their parts."""
     names = [
         record.name
         for record in plugins.index.records
@@ -103,7 +103,7 @@ def _loaded(plugins: Plugins, name: str) -> type[Workflow]:
 
 
 def _decode(plugins: Plugins) -> type[Workflow]:
-    """`DECODE`, which has no checks, so that it needs no verdict. Raises `PluginUnavailable` if it is denied."""
+    """Return `DECODE`, which needs no certification. Raises `PluginUnavailable` if it is denied."""
     resolve(plugins.index, plugins.settings, "workflow", f"{OURS}/{DECODE}")
     return DecodeWorkflow
 

@@ -1,4 +1,4 @@
-"""One step of a workflow from work to results, whatever fails in it."""
+"""Running steps of a workflow, and recovering from their failures."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ __all__ = ["Computing"]
 log = logging.getLogger("guideway_engine")
 
 DEATHS_ALONE = 2
-"""The worker has to be lost so often with a request that is computed alone, before that is the request's doing."""
+"""Number of lost workers after which a request that is computed alone is to blame."""
 
 WAIT_SECONDS = 1.0
-"""The seconds for which the worker is waited for at a time."""
+"""Seconds to wait for the worker before checking again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A step on its way."""
+    """A step that was sent to the worker."""
 
     call: Call
     life: int
-    """The number of the worker that it was sent to."""
+    """Number of the worker that it was sent to."""
 
 
 class Computing:
-    """Builds steps, sends them to the worker and reads what comes back. Used by one thread."""
+    """Builds steps, sends them to the worker and reads the results. Used by one thread."""
 
     def __init__(self, workflow: str, parts: Parts, executor: Executor) -> None:
         self._plugin = f"workflow.{workflow}"
         self._parts = parts
         self._executor = executor
         self._lives = 1
-        """The workers that there were, one after the other."""
+        """Number of workers started, one after the other."""
         self._restarts = Restarts(self._begin_again)
         self._closed = False
 
     @property
     def failure(self) -> WorkerLost | None:
-        """Why there is no worker, if no attempt to restart it has succeeded."""
+        """The error if every attempt to restart the worker has failed."""
         return self._restarts.failure
 
     def close(self) -> None:
-        """Let nothing be waited for any more. May be called from any thread."""
+        """Stop waiting for steps and workers. May be called from any thread."""
         self._closed = True
 
     def submit(self, work: Sequence[Prepared]) -> Sent | GuidewayError:
-        """Send the step of this work on its way, once there is a worker."""
+        """Send the step of `work` to the worker, once there is one."""
         try:
             self._await_worker()
             return Sent(self._executor.submit("execute", self._parts.step_builder.build(work)), self._lives)
@@ -65,9 +65,11 @@ class Computing:
             return self.named(error)
 
     def results(self, work: Sequence[Prepared], sent: Sent | GuidewayError) -> list[Any | GuidewayError]:
-        """The result of each request, or why it has none. If the step failed, each is computed by itself, so that
-        whatever one of them does ends that one alone. A worker that is lost need not be the request's doing: each is
-        tried several times."""
+        """Return the result or the error of each request.
+
+        If the step failed, each request is computed alone, so that a faulty one does not affect the others. Requests in
+        a step whose worker was lost are tried several times, because the loss may have another cause.
+        """
         found = self._read(work, sent)
         if not isinstance(found, GuidewayError):
             return found
@@ -80,7 +82,7 @@ class Computing:
         return results
 
     def _alone(self, request: Prepared) -> Any | GuidewayError:
-        """The result of one request, or why it has none."""
+        """Return the result or the error of one request."""
         for _ in range(DEATHS_ALONE):
             found = self._read([request], self.submit([request]))
             if not isinstance(found, WorkerLost) or found is self.failure:
@@ -88,7 +90,7 @@ class Computing:
         return found if isinstance(found, GuidewayError) else found[0]
 
     def drop(self, sent: Sent | GuidewayError) -> None:
-        """Wait for a step whose results nobody wants."""
+        """Wait for a step whose results are not needed."""
         if not isinstance(sent, GuidewayError):
             try:
                 self._answer(sent)
@@ -109,14 +111,14 @@ class Computing:
                 raise ValueError(f"{len(found)} results of {len(work)} requests")
             return [self._checked(one) for one in found]
         except WorkerLost as error:
-            if sent.life == self._lives:  # else there is another one since
+            if sent.life == self._lives:  # otherwise it was replaced already
                 self._restarts.record_loss(error)
             return error
         except BaseException as error:
             return self.named(error)
 
     def _checked(self, result: Any) -> Any | GuidewayError:
-        """Return what an output processor made of a request, or an error if that is no result."""
+        """Return the result of an output processor, or an error if it is not a result."""
         if result is None or isinstance(result, BaseException):
             return self.named(
                 result if result is not None else TypeError("the output processor made None of a request")
@@ -124,13 +126,13 @@ class Computing:
         return result
 
     def _begin_again(self) -> Iterator[Call]:
-        """Make a new worker in place of a lost one."""
+        """Start a new worker in place of a lost one."""
         self._executor.restart()
         self._lives += 1
         yield self._executor.submit("load")
 
     def _await_worker(self) -> None:
-        """Wait until there is a worker. Raises `WorkerLost` if there can be none."""
+        """Wait until there is a worker. Raises `WorkerLost` if none can be started."""
         while not self._restarts.advance(WAIT_SECONDS):
             self._check_open()
 
@@ -139,7 +141,7 @@ class Computing:
             raise EngineClosed("the engine was closed")
 
     def named(self, error: BaseException) -> GuidewayError:
-        """`error` as one of guideway's own, which names the workflow."""
+        """Return `error` as a `GuidewayError` that names the workflow."""
         contain(error)
         if isinstance(error, GuidewayError):
             return error

@@ -1,7 +1,7 @@
-"""The driver: leads tasks through the parts of a workflow, in the caller's thread or in threads beside it.
+"""The driver: runs tasks through the parts of a workflow, in the caller's thread or in background threads.
 
-Whichever way, a step holds the same requests: what is in it is settled by the order of arrival and by budgets, and a
-step that is not full waits while there is more to come. So results do not depend on how they were driven.
+In every mode a step holds the same requests. The order of arrival and the budgets determine it, and a step that is not
+full waits while more tasks are about to be added. So results do not depend on the mode.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = ["Driver", "Mode", "mode_for"]
 log = logging.getLogger("guideway_engine")
 
 Mode = Literal["sync", "async", "double_buffered"]
-"""``sync``: tokenizing and computing one after the other, in the caller's thread; ``async``: beside each other;
-``double_buffered``: besides with two steps on their way to the worker."""
+"""``sync``: tokenizing and computing alternate in the caller's thread. ``async``: they run concurrently.
+``double_buffered``: like ``async``, with two steps in the worker's queue."""
 
 IDLE_SECONDS = 0.01
 
@@ -38,7 +38,7 @@ Pending = deque["Entry"]
 
 
 class Entry:
-    """A task under way."""
+    """A task that was submitted."""
 
     __slots__ = ("done", "error", "result", "task")
 
@@ -47,7 +47,7 @@ class Entry:
         self.done = False
         self.result: Any = None
         self.error: GuidewayError | None = None
-        """Why there is not even a result that says what failed."""
+        """Error that replaces even the result that `OutputProcessor.failed` would make of an error."""
 
 
 def _engine_closed() -> EngineClosed:
@@ -55,8 +55,8 @@ def _engine_closed() -> EngineClosed:
 
 
 def mode_for(asked: object, where: str) -> Mode:
-    """The way to drive that the option `asked` of the component `where` means. ``auto``: beside each other where a
-    processor is left for tokenizing. Raises `InvalidConfiguration` if it is none."""
+    """Return the mode for the option `asked` of the component `where`. ``auto`` is ``async`` if a CPU is left for
+    tokenizing, else ``sync``. Raises `InvalidConfiguration` for other values."""
     if asked == "auto":
         return "async" if len(os.sched_getaffinity(0)) > torch.get_num_threads() else "sync"
     if asked not in get_args(Mode):
@@ -68,7 +68,7 @@ def mode_for(asked: object, where: str) -> Mode:
 
 
 class Driver:
-    """Serves any number of callers, each in a thread of its own."""
+    """Runs the tasks of any number of callers, each in its own thread."""
 
     def __init__(self, parts: Parts, computing: Computing, listening: Listening, mode: Mode) -> None:
         self._parts = parts
@@ -78,22 +78,24 @@ class Driver:
         self._most = parts.scheduler.window()
         self._entries: dict[Task, Entry] = {}
         self._changed = Condition()
-        """Held by whoever asks the scheduler; told of when an entry is done or a task is added."""
+        """Held while calling the scheduler; notified when an entry is done or a task is added."""
         self._news = self._known = 0
-        """The number of times that it was told, and the number at which there was last nothing to prepare."""
+        """Number of notifications, and its value when there was last nothing to prepare."""
         self._filling = self._open = self._awaiting = 0
-        """The callers that are about to add tasks, those that have more to come, and those that wait for a result."""
+        """Number of callers that are about to add tasks, that have more tasks, and that wait for a result."""
         self._driving = False
         """True while a caller computes, in the mode ``sync``."""
         self._closed = False
         self.broken: GuidewayError | None = None
-        """The failure of a part by which all that was under way ended; None: there was none since the last result."""
+        """Failure of a part that ended all tasks; None if there was none since the last result."""
         self._threads: list[Thread] = []
 
     def run(self, tasks: Iterable[Task], *, live: bool = False) -> Iterator[Any]:
-        """The results of `tasks` in order, each as soon as those before it are there. Takes from `tasks` as it goes, so
-        that whatever their number, few are in memory. Who stops reading gives up what is under way. `live`: the next of
-        them may be long in coming, so that nobody else waits for it."""
+        """Yield the results of `tasks` in order, each as soon as it and all before it are done.
+
+        Reads `tasks` as results are consumed, so that few are in memory. If the caller stops reading, its tasks are
+        dropped. `live`: the next task may take long to arrive, so other callers do not wait for it.
+        """
         source = iter(tasks)
         pending: Pending = deque()
         exhausted = False
@@ -117,7 +119,7 @@ class Driver:
                 self._count(opened=-1)
 
     def close(self) -> None:
-        """End what is under way, and the threads. Closing twice is fine."""
+        """End all tasks and the threads. Closing twice is fine."""
         with self._changed:
             self._closed = True
         self._computing.close()
@@ -126,7 +128,7 @@ class Driver:
             thread.join()
 
     def _fill(self, source: Iterator[Task], pending: Pending, *, live: bool) -> bool:
-        """Add tasks until enough are under way. Returns True if there are no more."""
+        """Add tasks until enough are submitted. Return True if there are no more."""
         self._count(filling=0 if live else 1)
         try:
             while len(pending) < self._most:
@@ -168,7 +170,7 @@ class Driver:
             self._tell()
 
     def _tell(self) -> None:
-        """Let all who wait look again. Called by who holds `_changed`."""
+        """Wake all waiting threads. The caller must hold `_changed`."""
         self._news += 1
         self._changed.notify_all()
 
@@ -187,7 +189,7 @@ class Driver:
             self._count(awaiting=-1)
 
     def _turn(self, entry: Entry) -> bool:
-        """Compute a step, unless another caller does. Returns whether `entry` is done."""
+        """Compute a step, unless another caller does. Return whether `entry` is done."""
         with self._changed:
             self._changed.wait_for(lambda: entry.done or not self._driving)
             if entry.done:
@@ -209,12 +211,12 @@ class Driver:
             with self._changed:
                 self._driving = False
                 if not tasks and work is None and not entry.done:
-                    self._changed.wait(IDLE_SECONDS)  # another caller is about to add what fills the step
+                    self._changed.wait(IDLE_SECONDS)  # another caller is about to add tasks to the step
                 self._tell()
         return entry.done
 
     def _ended_by(self, error: BaseException) -> bool:
-        """End all that is under way where a part is broken. False: `error` is a wish to stop."""
+        """End all tasks because a part failed. Return False if `error` is an interrupt instead."""
         try:
             self.broken = self._computing.named(error)
         except BaseException:
@@ -224,8 +226,8 @@ class Driver:
         return True
 
     def _give_back(self, work: list[Prepared] | None) -> None:
-        """Begin all that is under way again, also what a part was about to hand out: the caller who was interrupted
-        computed for the others, too."""
+        """Start all tasks again, including any the scheduler was about to return. The interrupted caller computed for
+        the other callers too."""
         with self._changed:
             if work is not None:
                 self._parts.scheduler.finished(work)
@@ -250,7 +252,7 @@ class Driver:
             self._tell()
         for task in given_up:
             self._listening.ended(task, given_up=True)
-        for task, error in failed:  # before their callers go on
+        for task, error in failed:  # before their callers continue
             self._listening.ended(task, error)
         with self._changed:
             for task, error in failed:
@@ -258,7 +260,7 @@ class Driver:
             self._tell()
 
     def _queued(self, request: Prepared) -> GuidewayError | None:
-        """Let the scheduler have a request; what it raised over it, if it did."""
+        """Pass a request to the scheduler, and return the error it raised, if any."""
         try:
             self._parts.scheduler.prepared(request)
         except BaseException as error:
@@ -266,7 +268,7 @@ class Driver:
         return None
 
     def _requests(self, tasks: list[Task]) -> list[Prepared | GuidewayError]:
-        """The request of each task; each is prepared by itself if they cannot be together."""
+        """Return the request of each task; if preparing them together fails, prepare each alone."""
         try:
             requests = self._parts.request_processor.prepare(tasks)
             if len(requests) != len(tasks):
@@ -277,7 +279,7 @@ class Driver:
         return [self._checked(task, request) for task, request in zip(tasks, requests, strict=True)]
 
     def _checked(self, task: Task, request: object) -> Prepared | GuidewayError:
-        """Return what a request processor made of a task, or an error if that is not its request."""
+        """Return the request that a request processor made for a task, or an error if it is invalid."""
         if isinstance(request, GuidewayError):
             return request
         if not (isinstance(request, Prepared) and request.task is task):
@@ -294,7 +296,7 @@ class Driver:
         return request
 
     def _admitted(self, request: Prepared | GuidewayError) -> Prepared | GuidewayError:
-        """A request that validators let pass, of which observers are told; else why not."""
+        """Return a request that validators accept, after notifying observers, or the error."""
         if isinstance(request, GuidewayError) or request.task not in self._entries:
             return request
         if self._listening.has_started(request.task):  # before an interrupt
@@ -308,15 +310,15 @@ class Driver:
         return request
 
     def _upcoming(self) -> list[Task]:
-        """The tasks to prepare next. Called by who holds `_changed`, too."""
+        """Return the tasks to prepare next. May be called while holding `_changed`."""
         with self._changed:
             tasks = self._parts.scheduler.upcoming()
             self._known = -1 if tasks else self._news
             return tasks
 
     def _next(self, *, idle: bool = True) -> list[Prepared] | None:
-        """The next work. `idle`: no step is on its way. Raises `RuntimeError` where nothing can come any more of what
-        is under way. Called by who holds `_changed`, too."""
+        """Return the next work. `idle`: the worker has no step. Raises `RuntimeError` if the scheduler is stuck: it has
+        tasks, but returns none to prepare or compute. May be called while holding `_changed`."""
         with self._changed:
             more = self._filling > 0 or (self._open > 0 and not self._awaiting)
             work = self._parts.scheduler.next(more=more)
@@ -330,7 +332,7 @@ class Driver:
             return None
 
     def _deliver(self, work: list[Prepared], results: list[Any]) -> None:
-        for request, result in zip(work, results, strict=True):  # before their callers go on
+        for request, result in zip(work, results, strict=True):  # before their callers continue
             self._listening.ended(request.task, result if isinstance(result, GuidewayError) else None)
         with self._changed:
             self._parts.scheduler.finished(work)
@@ -341,12 +343,12 @@ class Driver:
         record_progress()
 
     def _finish(self, task: Task, result: Any) -> None:
-        if (entry := self._entries.get(task)) is not None:  # else its caller has gone
+        if (entry := self._entries.get(task)) is not None:  # otherwise its caller has left
             self._end(entry, result)
             del self._entries[task]
 
     def _end(self, entry: Entry, result: Any) -> None:
-        """Hand a result out, or what a workflow makes of an error."""
+        """Set the result of `entry`; the output processor converts an error."""
         if isinstance(result, GuidewayError):
             try:
                 result = self._parts.output_processor.failed(entry.task, result)
@@ -355,7 +357,7 @@ class Driver:
         entry.result, entry.done = result, True
 
     def _forget(self, task: Task) -> None:
-        """Have the scheduler forget a task, whatever it does."""
+        """Abort a task in the scheduler, and log any error."""
         try:
             self._parts.scheduler.abort(task)
         except BaseException as broken:
@@ -386,13 +388,13 @@ class Driver:
                 thread.start()
 
     def _guarded(self, target: Callable[[], None]) -> None:
-        """Run one of the two until the end. What a part that breaks its contract does ends what is under way, and no
-        more."""
+        """Run `target` in a loop until the engine is closed. If a part fails, its error ends all tasks but not the
+        thread."""
         while not self._closed:
             try:
                 target()
             except BaseException as error:
-                self._ended_by(error)  # no thread but the main one is ever interrupted
+                self._ended_by(error)  # only the main thread is ever interrupted
             with self._changed:
                 self._changed.wait_for(lambda: self._entries or self._closed)
 
@@ -402,7 +404,7 @@ class Driver:
                 while not (tasks := self._upcoming()):
                     if self._closed:
                         return
-                    self._changed.notify_all()  # no news but that there is nothing to prepare
+                    self._changed.notify_all()  # no news except that there is nothing to prepare
                     self._changed.wait()
             self._prepare(tasks)
 
@@ -411,7 +413,7 @@ class Driver:
         try:
             self._compute_in_turn(under_way)
         except BaseException as error:
-            self._ended_by(error)  # first: a step may take long, or for ever
+            self._ended_by(error)  # first, because a step may take long or never end
             for _, call in under_way:
                 self._computing.drop(call)
 
@@ -430,7 +432,7 @@ class Driver:
                 self._deliver(oldest, self._computing.results(oldest, call))
 
     def _end_under_way(self, error: GuidewayError) -> None:
-        """End every task with `error`, whatever the scheduler does when it is told."""
+        """End every task with `error`, even if the scheduler fails."""
         with self._changed:
             ended = list(self._entries)
             for task in ended:

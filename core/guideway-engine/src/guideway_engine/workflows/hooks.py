@@ -1,4 +1,4 @@
-"""Validators and observers of what a workflow is asked for."""
+"""Calling validators and observers for the tasks of a workflow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Listening:
         self._lock = Lock()
 
     def check(self, task: Task) -> None:
-        """Let validators see what came. Raises `InvalidRequest`."""
+        """Call the validators of submissions. Raises `InvalidRequest`."""
         if self._of_submissions:
             prompt = _prompt_of(task.value)
             submission = Submission(
@@ -47,7 +47,8 @@ class Listening:
                 validate(plugin, validator, submission, self._context)
 
     def admit(self, prepared: Prepared) -> Request | None:
-        """Let validators see what is to be computed; what observers are told of it. Raises `InvalidRequest`."""
+        """Call the validators of requests. Return the request for observers, or None if there are no hooks. Raises
+        `InvalidRequest`."""
         if not self._of_requests and not self._observes:
             return None
         task = prepared.task
@@ -65,18 +66,18 @@ class Listening:
         return request
 
     def has_started(self, task: Task) -> bool:
-        """Return whether observers were told that a task has started."""
+        """Return whether observers were notified of the start of a task."""
         return task in self._under_way
 
     def started(self, task: Task, request: Request) -> None:
-        """A request was admitted."""
+        """Notify observers that a request was admitted."""
         if self._observes:
             with self._lock:
                 self._under_way[task] = request
             observe(self._hooks.request_started, request=request)
 
     def ended(self, task: Task, error: GuidewayError | None = None, *, given_up: bool = False) -> None:
-        """A request has ended, or a task that never became one, of which nobody is told."""
+        """Notify observers that a request has ended. Tasks that never became requests are ignored."""
         if not self._observes:
             return
         with self._lock:
@@ -94,7 +95,8 @@ class Listening:
 
 
 def _prompt_of(value: Any) -> Any:
-    """The input of a task as hooks see it: text, token ids, a pair of texts, or what a workflow has of its own."""
+    """Return the input of a task in the form that hooks see: text, token ids, a pair of texts, or the workflow's own
+    type."""
     if isinstance(value, Mapping):
         value = value.get("prompt", value.get("prompt_token_ids", value))
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):

@@ -1,4 +1,4 @@
-"""The parts of a workflow, imported and made."""
+"""Importing and creating the parts of a workflow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Parts", "WorkflowWorkers", "addresses", "load_part", "make_parts", "
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts that live beside the caller."""
+    """The parts that run in the caller's process."""
 
     input_processor: InputProcessor
     request_processor: RequestProcessor
@@ -38,7 +38,7 @@ class Parts:
 
 
 def addresses(workflow: type[Workflow], given: Mapping[str, Any]) -> dict[str, str]:
-    """The place that each part of the workflow comes from: its own, or what the options `given` say. Raises
+    """Return the import path of each part: the workflow's default, or the one in the options `given`. Raises
     `InvalidConfiguration`."""
     found = {**workflow.parts, **{part: given[part] for part in PARTS if part in given}}
     for part in PARTS:
@@ -51,19 +51,19 @@ def addresses(workflow: type[Workflow], given: Mapping[str, Any]) -> dict[str, s
 
 
 def options_of(workflow: type[Workflow], given: Mapping[str, Any]) -> Any:
-    """The options of the workflow, an instance of its `options`. Raises `InvalidConfiguration`."""
+    """Return the options of the workflow, an instance of its `options`. Raises `InvalidConfiguration`."""
     own = {name: value for name, value in given.items() if name not in PARTS}
     return parse_options(workflow.options, own, where=f"workflow.{workflow.name}")
 
 
 def make_parts(workflow: type[Workflow], places: Mapping[str, str], context: WorkflowContext) -> Parts:
-    """Import and make the parts beside the caller; the runner is the workers'. Raises `InvalidConfiguration` for one
-    that cannot be had, `PluginLoadError` for one that fails while it is made."""
+    """Create all parts but the runner, which the workers create. Raises `InvalidConfiguration` for a part that cannot
+    be imported, and `PluginLoadError` for one that fails in its constructor."""
     return Parts(**{part: make_part(workflow.name, part, places[part], context) for part in Parts.__slots__})
 
 
 def make_part(workflow: str, part: str, address: str, context: WorkflowContext) -> Any:
-    """One part. Raises as `make_parts` does."""
+    """Create one part. Raises the errors of `make_parts`."""
     base = PARTS[part]
     cls = load_part(workflow, part, address, base, f"guideway.api.{base.__name__}")
     with building(f"workflow.{workflow}"):
@@ -71,11 +71,11 @@ def make_part(workflow: str, part: str, address: str, context: WorkflowContext) 
 
 
 def load_part(workflow: str, part: str, address: str, base: type, base_name: str) -> type[Any]:
-    """The class of a part, which must derive from `base`. Raises `InvalidConfiguration`."""
+    """Return the class of a part, which must derive from `base`. Raises `InvalidConfiguration`."""
     where = f"{part} {address!r} of workflow {workflow!r}"
     try:
         cls = pkgutil.resolve_name(address)
-    except BaseException as error:  # whatever a stranger's module raises
+    except BaseException as error:  # any error of a foreign module
         contain(error)
         raise InvalidConfiguration(
             f"{where} cannot be imported: {text_of(error)}", field=f"options.workflow.{workflow}.{part}"
@@ -89,7 +89,7 @@ def load_part(workflow: str, part: str, address: str, base: type, base_name: str
 
 @dataclass(frozen=True, slots=True)
 class WorkflowWorkers:
-    """Makes workers, in whatever process; an executor calls it as ``workers(rank, num_workers)``."""
+    """Factory of workers in any process; an executor calls it as ``workers(rank, num_workers)``."""
 
     plan: PluginPlan
     workflow: str
@@ -97,7 +97,7 @@ class WorkflowWorkers:
     context: WorkflowContext
 
     def __call__(self, rank: int, num_workers: int) -> WorkflowRunner:
-        """A worker that has not loaded its model. Raises `PluginError` and `InvalidConfiguration`."""
+        """Return a worker that has not loaded its model. Raises `PluginError` and `InvalidConfiguration`."""
         if num_workers > 1:
             raise InvalidConfiguration(
                 f"the workflow {self.workflow!r} runs on one worker, not on {num_workers}", field="executor"

@@ -1,4 +1,4 @@
-"""A workflow in service: its parts, its worker and its driver."""
+"""A running workflow: its parts, its worker and its driver."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = ["Serving"]
 log = logging.getLogger("guideway_engine")
 
 OF_ENGINE = ("embed", "rerank", "classify")
-"""The tasks that an `Engine` has methods of their own for."""
+"""Tasks that `Engine` has a method for."""
 
 SHARED = ("model", "device", "dtype", "load_format", "executor", "max_model_len", "workflow", "options", "plugins")
-"""The fields of a configuration that every workflow heeds; the others are about decoding."""
+"""Fields of a configuration that apply to every workflow; the others are for decoding only."""
 
 
 class Serving:
-    """The tasks of one workflow, which was found by `address`, for any number of threads. Raises
-    `InvalidConfiguration` and `PluginError`."""
+    """Runs the tasks of one workflow, found by `address`, for any number of threads. Raises `InvalidConfiguration` and
+    `PluginError`."""
 
     def __init__(
         self, workflow: type[Workflow], address: str, model: ModelFolder, config: EngineConfig, plugins: Plugins
@@ -74,7 +74,8 @@ class Serving:
                 WorkflowWorkers(plan, workflow.name, places["runner"], context), executor_options
             )
         try:
-            loading = self._executor.submit("load")  # beside which the parts are made, where it is another process
+            # meanwhile the parts are created, if the worker is in another process
+            loading = self._executor.submit("load")
             parts = make_parts(workflow, places, context)
             loading.result()
         except BaseException:
@@ -87,9 +88,9 @@ class Serving:
     def run(
         self, kind: str, values: Iterable[Any], params: Mapping[str, Any], *, priority: int = 0, tenant: str = ""
     ) -> Iterator[Any]:
-        """The result of each value, in order, for a task of this kind. Reads `values` as it goes. Raises
-        `UnsupportedCapability` for a task that the workflow does not serve, `InvalidRequest` for what is wrong for all
-        values."""
+        """Yield the result of each value, in order, for a task of this kind. Reads `values` as results are consumed.
+        Raises `UnsupportedCapability` for a task that the workflow does not serve, and `InvalidRequest` for errors that
+        concern all values."""
         if kind not in self.workflow.tasks:
             raise UnsupportedCapability(
                 f"this engine runs the workflow {self.workflow.name!r}, which serves {', '.join(self.workflow.tasks)} "
@@ -116,21 +117,21 @@ class Serving:
 
     @property
     def architecture(self) -> str:
-        """The class of the model."""
+        """Class name of the model."""
         return self._model.architecture
 
     @property
     def calls(self) -> str:
-        """The methods of an engine that it serves, in words."""
+        """Methods of an engine that the workflow serves, for messages."""
         return ", ".join(f"{task}()" if task in OF_ENGINE else f"run({task!r}, ...)" for task in self.workflow.tasks)
 
     def check_health(self) -> None:
-        """Raise `Unhealthy` if a part has broken, and nothing has been computed since."""
+        """Raise `Unhealthy` if a part has failed and nothing has been computed since."""
         if broken := self._driver.broken or self._computing.failure:
             raise Unhealthy(f"a part of the workflow {self.workflow.name!r} is broken: {broken}")
 
     def close(self) -> None:
-        """End what is under way, and let the worker go."""
+        """End all tasks and close the worker."""
         close_each([("driver", self._driver.close), ("executor", self._executor.close)])
 
 
