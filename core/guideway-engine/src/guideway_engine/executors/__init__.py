@@ -1,1 +1,1 @@
-"""The places where workers run: a package for each executor."""
+"""Executors, which run workers: a package for each executor."""

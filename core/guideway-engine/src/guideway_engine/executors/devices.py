@@ -1,4 +1,4 @@
-"""Tells whether a process can still compute on its device."""
+"""Detection of a lost device."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ __all__ = ["device_is_lost"]
 
 
 def device_is_lost() -> bool:
-    """Return whether CUDA has ended this process's context, as after an index past the end in a kernel: every later
-    call fails as well, whoever made the mistake, and only a new process can use the device again."""
+    """Return whether CUDA has destroyed this process's context, as after an out-of-bounds index in a kernel. Every
+    later call of any thread then fails, and only a new process can use the device again."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return False

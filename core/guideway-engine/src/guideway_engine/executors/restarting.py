@@ -1,4 +1,4 @@
-"""Lost workers are made anew: in several attempts, each after a longer pause than the one before."""
+"""Restarting lost workers in several attempts with growing pauses."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ __all__ = ["ATTEMPTS", "Restarts"]
 log = logging.getLogger("guideway_engine")
 
 ATTEMPTS = 8
-"""Attempts before whatever needs workers fails: one more than the six kills in a minute that a soak test does."""
+"""Attempts before restarting fails: one more than the six kills per minute of a soak test."""
 
 LONGEST_PAUSE = 8.0
-"""Seconds. The first attempt is made at once, the second after one second, and each later one after twice as long as
-the one before, up to this: 39 seconds in all, beside the time that the attempts themselves take."""
+"""Maximum pause in seconds. The first attempt is made at once, the second after one second, and each later one after
+twice the previous pause, up to this: 39 seconds in all, plus the time of the attempts themselves."""
 
 
 class Restarts:
-    """Brings lost workers back. `begin` makes new ones: its iterator submits what brings them to where they can work,
-    call by call. Used by one thread; an attempt that was interrupted is made again."""
+    """Restarts lost workers. `begin` starts new ones: its iterator submits the calls that prepare them, one at a time.
+    Used by one thread; an interrupted attempt is repeated."""
 
     def __init__(self, begin: Callable[[], Iterator[Call]]) -> None:
         self._begin = begin
         self.needed = False
-        """True if the workers are gone and not all of the way back."""
+        """True if the workers are lost and not all of them are restarted."""
         self.failure: WorkerLost | None = None
-        """The error that was raised when no attempt had succeeded, until the next one begins."""
+        """Error raised after all attempts failed, until the next attempt begins."""
         self._why: BaseException | None = None
-        """Why there have to be new ones."""
+        """Reason for the next attempt."""
         self._num_failed = 0
         self._due = 0.0
-        """When the next attempt is made, by the monotonic clock."""
+        """Monotonic time of the next attempt."""
         self._calls: Iterator[Call] | None = None
-        """The calls that are left of an attempt; None: none is under way."""
+        """Remaining calls of the current attempt; None if there is no attempt."""
         self._call: Call | None = None
-        """The call that is waited for."""
+        """The call being waited for."""
 
     def record_loss(self, why: WorkerLost) -> None:
-        """The workers are gone. Without effect if that is known."""
+        """Record that the workers are lost. Does nothing if that is recorded already."""
         if not self.needed:
             self._why, self._num_failed, self._due, self._calls = why, 0, 0.0, None
             self.needed = True
 
     def advance(self, seconds: float) -> bool:
-        """Bring the workers back, waiting at most so long for anything. Returns whether they are there. Raises
-        `WorkerLost` if the last attempt has failed; a later call makes new ones."""
+        """Restart the workers, waiting at most `seconds` for anything. Return whether they are running. Raises
+        `WorkerLost` if the last attempt has failed; a later call starts new attempts."""
         if not self.needed:
             return True
         if self._calls is None:
@@ -77,7 +77,7 @@ class Restarts:
         return True
 
     def _announce(self) -> None:
-        from guideway.runtime.metrics import WORKER_RESTARTS  # not loaded beside every model
+        from guideway.runtime.metrics import WORKER_RESTARTS  # not needed for every model
 
         WORKER_RESTARTS.inc()
         self.failure = None

@@ -1,1 +1,1 @@
-"""The runners of models on workers: a package for each runner."""
+"""Runners, which run models on workers: a package for each runner."""

@@ -1,4 +1,4 @@
-"""The component ``executor.local``: the worker in this process."""
+"""The component ``executor.local``: the worker runs in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One worker in this very process: nothing to carry, nothing that runs beside."""
+"""Executor with one worker in this process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["LocalExecutor"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """There are none."""
+    """Options of the executor; it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A call that is over."""
+    """A finished call."""
 
     value: Any = None
     error: BaseException | None = None
@@ -40,7 +40,7 @@ class Done:
 
 
 class LocalExecutor(Executor):
-    """Calls run at once, while they are submitted; what they raise is raised by `Call.result`."""
+    """Runs calls synchronously in `submit`; `Call.result` raises their errors."""
 
     contract = "1.0"
     name = "local"

@@ -1,4 +1,4 @@
-"""The component ``executor.process``: each worker in a process of its own."""
+"""The component ``executor.process``: each worker runs in its own process."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Blocks of bytes from one process to others, through shared memory.
+"""Blocks of bytes sent from one process to others through shared memory.
 
-The memory is a file without a name, which the processes have open: it is gone with the last of them, however they
-end. One process writes; it keeps a block until the readers have acknowledged it. A block is::
+The memory is an unnamed file that the processes have open, so it is freed when the last of them ends, however that
+happens. One process writes; it keeps a block until the readers have acknowledged it. A block is::
 
-    int64 number of parts | int64 size of each part | the parts, each from a multiple of 64 bytes on
+    int64 number of parts | int64 size of each part | the parts, each starting at a multiple of 64 bytes
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ FIRST_SIZE = 1 << 16
 
 
 def anonymous_file() -> int:
-    """A descriptor of an empty file without a name, in memory where the system has such files."""
+    """Return a descriptor of an empty unnamed file, in memory if the system supports that."""
     if hasattr(os, "memfd_create"):
-        # unlike what lies in a mounted folder, not bounded by that folder's size, which containers set low
+        # unlike files in a mounted folder, not limited by that folder's size, which containers set low
         return os.memfd_create("guideway")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 
 
 class BlockWriter:
-    """The writing side. Grows as it must."""
+    """The writing side. The memory grows as needed."""
 
     def __init__(self, file: int) -> None:
         self._file = file
         self._memory: mmap.mmap | None = None
         self._kept: dict[int, tuple[int, int]] = {}
-        """By number: start and end of blocks that may not have been read yet; few."""
+        """Start and end of each block that may be unread, by number. There are few."""
 
     def write(self, number: int, parts: Sequence[memoryview]) -> tuple[int, int]:
-        """Write a block and return its start and length. `number` is higher than any before."""
+        """Write a block and return its start and length. `number` must be higher than all before."""
         sizes = [part.nbytes for part in parts]
         head = struct.pack(f"{len(sizes) + 1}q", len(sizes), *sizes)
         places, length = _layout(sizes)
@@ -52,7 +52,7 @@ class BlockWriter:
         return start, length
 
     def free(self, number: int) -> None:
-        """The blocks up to `number` have been read."""
+        """Free all blocks up to `number`, which have been read."""
         for known in [known for known in self._kept if known <= number]:
             del self._kept[known]
 
@@ -62,7 +62,7 @@ class BlockWriter:
         os.close(self._file)
 
     def _free_start(self, length: int) -> int:
-        """The lowest start at which `length` bytes meet no block that is kept."""
+        """Return the lowest start where `length` bytes overlap no kept block."""
         kept = self._kept.values()
         starts = sorted([0, *(_aligned(end) for _, end in kept)])
         return next(s for s in starts if all(s + length <= start or s >= end for start, end in kept))
@@ -83,7 +83,7 @@ class BlockReader:
         self._memory: mmap.mmap | None = None
 
     def read(self, start: int, length: int) -> list[memoryview]:
-        """The parts of a block, as writable memory of the reader's own."""
+        """Return the parts of a block, as writable copies."""
         if self._memory is None or len(self._memory) < start + length:
             self._memory = mmap.mmap(self._file, os.fstat(self._file).st_size, access=mmap.ACCESS_READ)
         block = memoryview(bytearray(memoryview(self._memory)[start : start + length]))
@@ -98,7 +98,7 @@ class BlockReader:
 
 
 def _layout(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Compute where each part begins in a block, and the block's length."""
+    """Return the start of each part in a block, and the block's length."""
     places = []
     end = 8 * (len(sizes) + 1)
     for size in sizes:

@@ -1,4 +1,4 @@
-"""The process of one worker: calls its methods as commands come, until there are no more."""
+"""The process of one worker: runs commands until the pipe is closed."""
 
 from __future__ import annotations
 
@@ -25,50 +25,50 @@ from guideway_engine.executors.process.messages import pack, pack_error, unpack
 __all__ = ["BUSY", "COMMAND", "DEVICE_LOST", "RAISED", "REPLY", "STEPS", "WENT_WELL", "Files", "main"]
 
 COMMAND = struct.Struct("4q")
-"""Number, number of the last reply the parent has read, and where in the commands' memory the block is: start and
-length. Numbers rise; one that is not higher than the last was sent twice and is dropped. Being short, it passes
-through the pipe in one piece."""
+"""Command: number, number of the last reply that the parent has read, start and length of the block in the commands'
+memory. Numbers increase; a command whose number is not higher than the last was sent twice and is dropped. It is short
+enough to be written to the pipe atomically."""
 
 REPLY = struct.Struct("4q")
-"""Number of the command, how it went, and where in the replies' memory the block is."""
+"""Reply: number of the command, outcome, start and length of the block in the replies' memory."""
 
 RAISED, WENT_WELL, BUSY, READY = range(4)
-"""The outcome of a command; or, before that, the news that something is compiled in it, and that this is done."""
+"""Outcomes of a command; BUSY and READY are sent during a command when compilation begins and ends."""
 
 STEPS = frozenset({"forward", "sample", "execute"})
-"""The methods of which a step consists."""
+"""Methods that make up a step."""
 
 DEVICE_LOST = 87
-"""The status with which a process ends that can use its device no more."""
+"""Exit status of a process whose device is lost."""
 
 GRACE_SECONDS = 5.0
-"""The seconds that a worker may take to end after its parent has gone."""
+"""Seconds until a worker ends after its parent has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Descriptors a worker's process inherits."""
+    """Descriptors that a worker's process inherits."""
 
     commands: int
     command_memory: int
     replies: int
     reply_memory: int
     parent_pipe: int
-    """A pipe without data, which closes when the parent is gone."""
+    """Pipe without data that is closed when the parent ends."""
 
 
 def main(files: Files, rank: int, num_workers: int) -> NoReturn:
-    """Serve until the commands end, and end the process. The first command is the function that makes the worker."""
+    """Run commands until the pipe is closed, then exit. The first command is the function that creates the worker."""
     _serve(files, rank, num_workers)
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    # what else an interpreter does at its end only costs time: up to ten seconds once torch.distributed was used
+    # skip the rest of the interpreter's shutdown: it takes up to ten seconds once torch.distributed was used
     os._exit(0)
 
 
 def _serve(files: Files, rank: int, num_workers: int) -> None:
-    # Ctrl-C goes to every process of a terminal; the parent says what it means
+    # Ctrl-C reaches every process of a terminal; the parent handles it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(files.parent_pipe,), daemon=True).start()
     reader, writer = BlockReader(files.command_memory), BlockWriter(files.reply_memory)
@@ -89,11 +89,11 @@ def _serve(files: Files, rank: int, num_workers: int) -> None:
             if device_is_lost():
                 sys.stderr.write(f"worker {rank} has lost its device: {text_of(error)}\n")
                 sys.stderr.flush()
-                os._exit(DEVICE_LOST)  # nothing can be closed in order any more
+                os._exit(DEVICE_LOST)  # nothing can be closed cleanly any more
             parts = pack(pack_error(error))
             how = RAISED
-        command = None  # nothing of a step is kept while waiting for the next
-        with suppress(BrokenPipeError):  # the parent is gone, and with it the commands end
+        command = None  # free the command's memory while waiting for the next
+        with suppress(BrokenPipeError):  # the parent has ended, so the commands end too
             os.write(files.replies, REPLY.pack(number, how, *writer.write(number, parts)))
         if worker is None:
             return
@@ -137,7 +137,7 @@ def _commands(pipe: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _end_with_parent(parent_pipe: int) -> None:
-    """End this process some time after its parent, whatever it is busy with."""
+    """End this process `GRACE_SECONDS` after its parent, even if it is busy."""
     os.read(parent_pipe, 1)
     time.sleep(GRACE_SECONDS)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Tells when this process compiles for a device, which may take longer than any step."""
+"""Detection of compilation for a device in this process, which may take longer than any step."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 __all__ = ["Compiling"]
 
 XLA = "/jax/core/compile/backend_compile_duration"
-"""The event of jax for a compilation."""
+"""Name of jax's event for a compilation."""
 
 
 class Compiling:
-    """Calls `say` with True when the libraries that are imported begin to compile, and with False when none does any
-    more."""
+    """Calls `say` with True when an imported library begins to compile, and with False when none compiles any more."""
 
     def __init__(self, say: Callable[[bool], None]) -> None:
         self._say = say
@@ -24,7 +23,7 @@ class Compiling:
         self._watched: set[str] = set()
 
     def watch(self) -> None:
-        """Take in libraries that were imported since the last call."""
+        """Register with libraries that were imported since the last call."""
         for name, listen in (
             ("torch._dynamo.callback", self._listen_to_torch),
             ("jax.monitoring", self._listen_to_jax),
@@ -38,7 +37,7 @@ class Compiling:
         callback.on_compile_end(lambda _: self._add(-1))
 
     def _listen_to_jax(self, monitoring: Any) -> None:
-        # a scalar with its begin, a duration at its end, of the same name
+        # a scalar event at the begin and a duration event at the end, with the same name
         monitoring.register_scalar_listener(lambda event, *_, **__: self._add(1) if event == XLA else None)
         monitoring.register_event_duration_secs_listener(
             lambda event, *_, **__: self._add(-1) if event == XLA else None

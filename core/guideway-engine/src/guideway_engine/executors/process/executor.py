@@ -1,4 +1,4 @@
-"""Each worker in a process of its own: commands through pipes, arrays through shared memory."""
+"""Executor with each worker in its own process: commands go through pipes, arrays through shared memory."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class Options:
     """Options of the executor."""
 
     num_workers: Annotated[int, Range(1)] = 1
-    """More than one share the model, if it can be shared."""
+    """Number of workers. Several workers share the model, if it supports that."""
     timeout: Annotated[float, Range(above=0)] | None = 300.0
-    """Seconds after which a worker that has not answered a step counts as lost. Loading, a method of a mixin that is
-    called by name, and a step in which something is compiled may take longer, as long as they take processor time: a
-    worker that has taken none for so many seconds is lost. None: it may take for ever."""
+    """Seconds without an answer to a step after which a worker counts as lost. Loading, a method of a mixin that is
+    called by name, and a step that compiles may take longer while the worker uses CPU time; without any for this many
+    seconds it counts as lost. None: no limit."""
 
 
 class ProcessExecutor(Executor):
-    """Workers in processes started afresh, so that the program needs no ``if __name__ == "__main__"``.
+    """Runs workers in newly started processes; the program needs no ``if __name__ == "__main__"``.
 
-    A worker that dies or does not answer is `WorkerLost`, for every call under way and every later one until
-    `restart`. Several workers find each other as those of ``torchrun`` do, through ``RANK``, ``WORLD_SIZE``,
-    ``MASTER_ADDR`` and ``MASTER_PORT`` in their environment.
+    If a worker dies or does not answer, all pending and later calls raise `WorkerLost` until `restart`. Several workers
+    find each other as with ``torchrun``, through ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` in their
+    environment.
     """
 
     contract = "1.0"

@@ -1,8 +1,8 @@
-"""The processes of an executor's workers, seen from their parent.
+"""The parent's side of an executor's worker processes.
 
-Python raises KeyboardInterrupt between any two instructions. So whatever is done here can be done again: a command
-that may have been sent is sent once more, and the worker drops the second; a reply leaves its pipe and enters a list
-in one instruction, and stays there until it has been dealt with. A reply that no caller waits for is dropped.
+KeyboardInterrupt may be raised between any two instructions, so every operation here can be repeated: a command that
+may have been sent is sent again, and the worker drops the duplicate; a reply is moved from its pipe to a list in one
+instruction, and stays there until it is processed. A reply that no caller waits for is dropped.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ main(Files{files}, {rank}, {num_workers})
 """
 
 CHECK_SECONDS = 1.0
-"""The seconds between two checks of a process that does not answer: its pipe may be open although it has ended, because
-a child of its own inherited it. Time in which nobody looked counts as this long at most, so that a program that was
-stopped together with its workers, as by Ctrl-Z, does not find them late."""
+"""Seconds between two checks of a process that does not answer: its pipe may be open although it has ended, because a
+child of it inherited the pipe. A longer gap between checks counts as this many seconds, so that workers do not count as
+late after the program was stopped together with them, as with Ctrl-Z."""
 
 STRAGGLER_SECONDS = 10.0
-"""The seconds that the other workers may take once one has failed; they may be waiting for that one for ever."""
+"""Seconds that the other workers may take once one has failed; they may be waiting for it forever."""
 
 CLOSE_SECONDS = 10.0
-"""The seconds that workers may take to close."""
+"""Seconds that workers may take to close."""
 
 END_SECONDS = 2.0
-"""The seconds that a process may take to end after SIGTERM, or after it has closed its pipe."""
+"""Seconds that a process may take to end after SIGTERM, or after it has closed its pipe."""
 
 
 class PendingCall:
-    """A method under way on every worker."""
+    """A call that was sent to every worker."""
 
     def __init__(self, group: WorkerGroup) -> None:
         self._group = group
         self.replies: dict[int, tuple[bool, list[memoryview]]] = {}
-        """By rank: whether it went well, and the packed result or error."""
+        """For each rank that has answered: success, and the packed result or error."""
         self.failed_at: float | None = None
-        """When it was seen that a worker failed in it, by the monotonic clock."""
+        """Monotonic time at which a worker's failure was noticed."""
         self.is_cut = False
-        """True if the workers that have not answered were ended because another one had failed."""
+        """True if unanswered workers were killed because another one had failed."""
 
     def wait(self, seconds: float) -> bool:
         return self._group.wait(self, seconds)
@@ -77,36 +77,35 @@ class PendingCall:
 
 
 class WorkerGroup:
-    """Workers that each get every command. If one is lost, all are ended.
+    """Workers that all get the same commands. If one is lost, all are killed.
 
-    The first command makes the workers; what that raises is raised by every later call's result as well.
+    The first command creates the workers; if it fails, all later calls raise its error too.
     """
 
     def __init__(self, num_workers: int, timeout: float | None, make_worker: Any) -> None:
         making = pack(make_worker)
         self._timeout = timeout
-        """Seconds after which a step that was not answered counts as lost; None: never. What is no step, and a step
-        in which a worker compiles, counts as lost when no worker that has to answer took any processor time for as
-        long."""
+        """Seconds without an answer after which a step counts as lost; None: never. Other commands, and steps that
+        compile, count as lost after as many seconds in which no unanswered worker used CPU time."""
         self._lost: str | None = None
-        """Why the group is of no more use."""
+        """Reason why the group is lost."""
         self._number = -1
         self._calls: dict[int, weakref.ref[PendingCall]] = {}
-        """By number, those not answered by all. Only their callers hold them: a reply without a caller is not read."""
+        """Calls that some worker has not answered, by number. Weak references: a reply without a caller is not read."""
         self._under_way: dict[int, bool] = {}
-        """By number, commands that were not answered by all, and whether each is a step."""
+        """Commands that some worker has not answered, by number, with True for steps."""
         self._silent = 0.0
-        """Seconds without an answer or another sign of life."""
+        """Seconds without an answer or other progress."""
         self._looked = 0.0
-        """When somebody looked last, by the monotonic clock."""
+        """Monotonic time of the last check."""
         self._used = 0.0
-        """Seconds of processor time that the workers which have to answer had taken by then."""
+        """CPU seconds that the unanswered workers had used at that time."""
         self._unsent: deque[tuple[_Process, bytes]] = deque()
         self._processes: list[_Process] = []
         self._poll = select.poll()
         memory = anonymous_file()
         self._writer = BlockWriter(memory)
-        # when a group is forgotten, or the program ends, closed pipes tell the workers to end
+        # when a group is garbage collected, or the program ends, closed pipes make the workers end
         self._release = weakref.finalize(self, _release, self._processes, self._writer)
         self._release.atexit = False
         environment = _environment(num_workers)
@@ -115,10 +114,10 @@ class WorkerGroup:
             self._processes.append(process)
             self._poll.register(process.replies, select.POLLIN)
         self._making: PendingCall | None = self._sent(making, is_step=False)
-        """The call that makes the workers, until it is known to have gone well."""
+        """The call that creates the workers, until it has succeeded."""
 
     def submit(self, method: str, *args: Any) -> PendingCall:
-        """Call a method of every worker. Raises what pickling the arguments raises."""
+        """Call a method of every worker. Raises the errors of pickling the arguments."""
         if self._lost is None:
             self._receive(0)
         if self._lost is not None:
@@ -126,13 +125,13 @@ class WorkerGroup:
         return self._sent(pack((method, args)), is_step=method in STEPS)
 
     def made(self) -> None:
-        """Wait until the workers are made. Raises what making them raises, and `WorkerLost`."""
+        """Wait until the workers are created. Raises the errors of creating them, and `WorkerLost`."""
         if self._making is not None:
             self._making.results()
 
     def wait(self, call: PendingCall, seconds: float) -> bool:
-        """Wait at most so long until every worker has answered `call`, one has failed in it and the others do not
-        answer, or the workers are lost. Returns whether that has happened."""
+        """Wait at most `seconds` until every worker has answered `call`, some have failed and the rest were killed, or
+        the workers are lost. Return whether one of these happened."""
         end = time.monotonic() + seconds
         while len(call.replies) < len(self._processes) and self._lost is None:
             self._send()
@@ -143,7 +142,7 @@ class WorkerGroup:
         return len(call.replies) == len(self._processes) or self._lost is not None
 
     def results_of(self, call: PendingCall) -> list[Any]:
-        """Return the results of a call that was waited for. Raises what a worker raised, and `WorkerLost`."""
+        """Return the results of a finished call. Raises the error of a worker, and `WorkerLost`."""
         if call is not self._making:
             self.made()
         if len(call.replies) < len(self._processes) and not call.is_cut:
@@ -157,7 +156,7 @@ class WorkerGroup:
         return [value for _, value in replies]
 
     def kill(self, why: str) -> None:
-        """End every process at once."""
+        """Kill every process at once."""
         self._lost = self._lost or why
         for process in self._processes:
             process.popen.kill()
@@ -166,7 +165,7 @@ class WorkerGroup:
         self._release()
 
     def close(self) -> None:
-        """Let every worker end what was submitted, then close, then end; those that do not are ended."""
+        """Let every worker finish its commands, close and exit; kill those that do not."""
         if not self._release.alive:
             return
         self._lost = self._lost or "the executor is closed"
@@ -195,16 +194,16 @@ class WorkerGroup:
     def _send(self) -> None:
         while self._unsent:
             process, frame = self._unsent[0]
-            with suppress(BrokenPipeError):  # it is lost, which `wait` finds
+            with suppress(BrokenPipeError):  # the process is lost, which `wait` notices
                 os.write(process.commands, frame)
             self._unsent.popleft()
 
     def _receive(self, seconds: float) -> None:
-        """Take in what workers have answered, waiting at most so long for anything."""
+        """Process replies of the workers, waiting at most `seconds` for the first."""
         ready = {descriptor for descriptor, _ in self._poll.poll(seconds * 1000)}
         for process in self._processes:
             if process.replies in ready:
-                # no instruction between read and append: an interrupt loses nothing
+                # no instruction between read and append, so an interrupt loses nothing
                 process.arrived.extend(map(os.read, (process.replies,), (64 * REPLY.size,)))
             while process.arrived:
                 if not process.arrived[0]:
@@ -233,7 +232,7 @@ class WorkerGroup:
             process.last_reply = number
 
     def _check(self, call: PendingCall) -> None:
-        """End the workers if one that has to answer is late."""
+        """Kill the workers if one that must answer is late."""
         now = time.monotonic()
         self._silent += min(now - self._looked, CHECK_SECONDS)
         self._looked = now
@@ -259,20 +258,20 @@ class WorkerGroup:
                 self.kill(f"{which} did nothing for {self._timeout:g} seconds (timeout of executor.process)")
 
     def _lose(self, process: _Process) -> None:
-        """`process` has closed its pipe, which none does before its end."""
+        """Kill the workers, because `process` has closed its pipe, which means that it ends."""
         with suppress(subprocess.TimeoutExpired):
             process.popen.wait(END_SECONDS)
         self.kill(process.exit_reason())
 
 
 class _Process:
-    """One worker's process, and the parent's ends of its pipes."""
+    """A worker's process, and the parent's ends of its pipes."""
 
     def __init__(self, rank: int, num_workers: int, command_memory: int, environment: Mapping[str, str]) -> None:
         self.rank = rank
         self.last_reply = -1
         self.compiles = False
-        """True while it says that a step may take longer, because something is compiled."""
+        """True while the worker is compiling, so that its step may take longer."""
         self.arrived: deque[bytes] = deque()
         commands, self.commands = os.pipe()
         self.replies, replies = os.pipe()
@@ -298,7 +297,7 @@ class _Process:
         return f"worker {self.rank} (process {self.popen.pid})"
 
     def exit_reason(self) -> str:
-        """Describe how it ended."""
+        """Describe how the process ended."""
         status = self.popen.poll()
         if status is None:
             return f"{self} hung up"
@@ -310,9 +309,9 @@ class _Process:
         return f"{self} was killed by {signal.Signals(-status).name}{hint}"
 
     def seconds(self) -> float:
-        """Return the processor time it has taken; 0 if it is gone."""
+        """Return the CPU seconds that the process has used; 0 if it has ended."""
         try:
-            return time.clock_gettime((~self.popen.pid << 3) | 2)  # the process's clock, as Linux numbers it
+            return time.clock_gettime((~self.popen.pid << 3) | 2)  # the process's CPU clock, in Linux's encoding
         except OSError:
             return 0.0
 
@@ -342,7 +341,7 @@ def _wait(processes: list[_Process], seconds: float) -> None:
 
 
 def _environment(num_workers: int) -> dict[str, str]:
-    """Return the environment that the workers' processes inherit, beside a rank for each."""
+    """Return the environment of the workers' processes, without their ranks."""
     environment = dict(os.environ)
     if num_workers > 1:
         with socket.socket() as free:
@@ -354,7 +353,7 @@ def _environment(num_workers: int) -> dict[str, str]:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
         }
-        # gloo would take the address of the machine's name, where others may connect
+        # by default gloo uses the address of the machine's name, where others may connect
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_workers)))
     return environment

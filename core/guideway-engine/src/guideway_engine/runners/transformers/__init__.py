@@ -1,4 +1,4 @@
-"""The component ``runner.transformers``: a causal language model of `transformers`."""
+"""The component ``runner.transformers``: runs a causal language model of `transformers`."""
 
 from __future__ import annotations
 

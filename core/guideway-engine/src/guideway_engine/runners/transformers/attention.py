@@ -1,8 +1,8 @@
 """Attention of one packed step over the KV store.
 
-A step packs the new tokens of all its sequences into one row for the model: every layer but attention treats tokens
-one by one anyway. For attention the row is cut into rectangles: neighboring regions of one size share a call, padded
-to the longest context and to the most queries among them, and long prompts get a call of their own.
+A step packs the new tokens of all its sequences into one row for the model, because all layers but attention treat
+tokens independently. For attention the row is split into rectangles: neighboring regions of one size share a call,
+padded to the longest context and the most queries among them, and long prompts get their own call.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from guideway_engine.runners.transformers.masks import Masks
 __all__ = ["PackedStep", "pack_step"]
 
 MAX_SHARED_QUERIES = 16
-"""An append of more tokens gets a call of its own: a prompt's causal mask is free, a padded one is not."""
+"""Maximum number of tokens of an append that shares a call: a prompt's causal mask is free, a padded one is not."""
 
 MAX_WASTE = 65536
-"""Cells (query, key, head, dimension) of padding that cost about as much as one more call, on one core of a CPU."""
+"""Cells (query, key, head, dimension) of padding that cost about as much as another call, on one core of a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The keys a rectangle's queries look at in layers with one window."""
+    """The keys that a rectangle's queries see in layers with one window."""
 
     layers: Sequence[tuple[Tensor, Tensor]]
-    """By layer, keys and values ``[regions, kv heads, num_keys, dim]``."""
+    """Keys and values ``[regions, kv heads, num_keys, dim]`` of each layer."""
     mask: Tensor | None
-    """``[regions, 1, queries, num_keys]``; None: all keys are visible, or, with several queries, those up to each
-    query's own position. Where heads are folded, the `group` query heads of one kv head count as queries side by
-    side."""
+    """Additive mask ``[regions, 1, queries, num_keys]``. None: all keys are visible, or with several queries, those up
+    to each query's own position. If heads are folded, the `group` query heads of one kv head count as adjacent queries.
+    """
 
 
 @dataclass(slots=True)
@@ -47,31 +47,32 @@ class _Rectangle:
     """One attention call: ``regions x queries`` against the first `num_keys` keys of each region."""
 
     places: slice
-    """The numbers of the step's places that are its ``regions x queries``."""
+    """Slice of the step's places for its ``regions x queries``."""
     start: int
-    """The first cell of the first region."""
+    """First cell of the first region."""
     size: int
-    """The number of cells of each region."""
+    """Number of cells of each region."""
     num_regions: int
     num_queries: int
     num_keys: int
     positions: NDArray[np.int64]
-    """``int64[regions * queries]``, of a place without a token the last position."""
+    """``int64[regions * queries]``; the last position at a place without a token."""
     first_position: int
-    """The lowest of its tokens' positions."""
+    """Lowest position of its tokens."""
     same_length: bool
     """True if all places have a token, and all regions the same length."""
     spans: dict[int | None, _Span] = field(default_factory=dict)
-    """By window, what has been needed so far."""
+    """Cached spans by window."""
 
     @property
     def folds_heads(self) -> bool:
-        """True if the query heads that share a kv head become queries of it: for few queries that is 1.5x (float32) to
+        """True if the query heads of a kv head are computed as its queries: for few queries that is 1.5x (float32) to
         7x (bfloat16) faster on a CPU than enable_gqa, which reads the keys once per query head."""
         return self.num_queries <= MAX_SHARED_QUERIES
 
     def span(self, window: int | None, store: KVStore, masks: Masks, group: int) -> _Span:
-        """Mark what is visible where each query sees `window` keys, its own included; None: all up to its own."""
+        """Return the keys and mask if each query sees the last `window` keys, its own included; None: all up to its
+        own."""
         span = self.spans.get(window)
         if span is None:
             span = self.spans[window] = self._span(window, store, masks, group)
@@ -105,24 +106,24 @@ class PackedStep:
     store: KVStore
     masks: Masks
     windows: Sequence[int | None]
-    """By layer: how many keys each query sees, its own included; None: all up to its own."""
+    """Number of keys that each query sees, its own included, by layer; None: all up to its own."""
     group: int
-    """Query heads per kv head."""
+    """Number of query heads per kv head."""
     token_ids: Tensor
     """``int64[1, tokens]``"""
     positions: Tensor
     """``int64[1, tokens]``"""
     rows: Tensor | None
-    """``int64[rows]``: the tokens of the row whose logits are wanted, in the order of the appends; None: all, as they
-    stand."""
+    """``int64[rows]``: tokens of the row whose logits are computed, in the order of the appends; None: all, in
+    order."""
     cells: Tensor
-    """``int64[tokens]``: where in the store each token's keys and values go."""
+    """``int64[tokens]``: cell in the store for each token's keys and values."""
     rectangles: Sequence[_Rectangle]
     padding: Tensor | None
-    """``int64[places]``: the token at each place of the rectangles, any where there is none; None: the tokens fill
+    """``int64[places]``: token at each place of the rectangles, arbitrary where there is none; None: the tokens fill
     the places in order."""
     places: Tensor | None
-    """``int64[tokens]``: the place of each token, if there is padding."""
+    """``int64[tokens]``: place of each token, if there is padding."""
 
     def attend(
         self, layer: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
@@ -139,12 +140,12 @@ class PackedStep:
         return output.unsqueeze(0)
 
     def _call(self, rectangle: _Rectangle, layer: int, query: Tensor, options: dict[str, Any]) -> Tensor:
-        """``[places, heads, value_dim]`` from `query` ``[places, heads, dim]``."""
+        """Return ``[places, heads, value_dim]`` from `query` ``[places, heads, dim]``."""
         span = rectangle.span(self.windows[layer], self.store, self.masks, self.group)
         num_regions, num_queries, group = rectangle.num_regions, rectangle.num_queries, self.group
         keys, values = span.layers[layer]
         num_places, num_heads, dim = query.shape
-        if num_queries == 1:  # what the next case comes to, in fewer steps
+        if num_queries == 1:  # same result as the next case, in fewer operations
             query = query.reshape(num_regions, -1, group, dim)
             output = _attend(query, keys, values, span.mask, causal=False, options=options)
         elif rectangle.folds_heads:
@@ -161,8 +162,8 @@ class PackedStep:
 def _attend(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, causal: bool, options: dict[str, Any]
 ) -> Tensor:
-    """``[regions, heads, queries, value_dim]`` from `query` ``[regions, heads, queries, dim]`` and
-    ``[regions, kv heads, keys, dim]``; `causal`: as if there were a mask from corner to corner."""
+    """Return ``[regions, heads, queries, value_dim]`` from `query` ``[regions, heads, queries, dim]`` and `keys` and
+    `values` ``[regions, kv heads, keys, dim]``. `causal`: with a diagonal mask."""
     scaling, softcap, group = options.get("scaling"), options.get("softcap"), query.shape[1] // keys.shape[1]
     if softcap is None:
         return scaled_dot_product_attention(
@@ -184,11 +185,11 @@ def _attend(
 def pack_step(
     appends: Sequence[Append], store: KVStore, masks: Masks, *, windows: Sequence[int | None], group: int
 ) -> PackedStep:
-    """The packed row and the attention calls for `appends`, of which there is at least one.
+    """Return the packed row and the attention calls for `appends`, which must not be empty.
 
     `windows` and `group` are as in `PackedStep`.
     """
-    # in the row the sequences stand by region, so that neighbors share a rectangle; long appends at the end
+    # sort sequences by region, so that neighbors share a rectangle; long appends at the end
     counts = [len(append.token_ids) for append in appends]
     order = sorted(
         range(len(appends)),
@@ -237,7 +238,8 @@ def pack_step(
 
 
 def _rows(last_token: NDArray[np.int64], counts: Sequence[int]) -> NDArray[np.int64]:
-    """For each sequence the places of its last ``counts[i]`` tokens in the packed row, one after the other."""
+    """Return the positions in the packed row of the last ``counts[i]`` tokens of each sequence, one sequence after the
+    other."""
     number = np.array(counts, dtype=np.int64)
     if (number == 1).all():
         return last_token
@@ -247,7 +249,7 @@ def _rows(last_token: NDArray[np.int64], counts: Sequence[int]) -> NDArray[np.in
 
 
 def _rectangles(ordered: Sequence[Append], store: KVStore) -> list[list[Append]]:
-    """Cut `ordered` where sharing a call would pad more than a further call costs."""
+    """Split `ordered` where sharing a call would cost more padding than another call."""
     width = store.shape.num_heads * store.shape.key_dim
     result: list[list[Append]] = []
     first = queries = keys = useful = size = 0
@@ -269,8 +271,8 @@ def _rectangles(ordered: Sequence[Append], store: KVStore) -> list[list[Append]]
 def _rectangle(
     members: Sequence[Append], first_place: int, positions: NDArray[np.int64], places: NDArray[np.int64]
 ) -> _Rectangle:
-    """The call for `members`, whose tokens have `positions`; into `places` goes where they are, the first place of
-    the rectangle being `first_place`."""
+    """Return the call for `members`, whose tokens have `positions`. Writes the place of each token into `places`; the
+    first place of the rectangle is `first_place`."""
     region = members[0].region
     num_regions = (members[-1].region.start - region.start) // region.size + 1
     counts = [len(member.token_ids) for member in members]
@@ -281,7 +283,7 @@ def _rectangle(
         places[:] = np.arange(first_place, first_place + num_places)
         padded = positions
     else:
-        # the k-th of a member's tokens is its query k; a place without a token looks at all keys and is not read
+        # the k-th token of a member is its query k; a place without a token sees all keys and is not read
         number = np.array(counts)
         within = np.arange(len(positions)) - np.repeat(np.cumsum(number) - number, number)
         regions = [(member.region.start - region.start) // region.size for member in members]

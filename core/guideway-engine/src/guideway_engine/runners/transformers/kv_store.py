@@ -1,4 +1,5 @@
-"""The tensors behind the KV cache, in each worker. The scheduler decides which cells are whose; see `kv_cache`."""
+"""Tensors of the KV cache, in each worker. The scheduler decides which cells belong to which sequence; see
+`kv_cache`."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ __all__ = ["KVShape", "KVStore"]
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """The cost of one token: every layer has `num_heads` key heads of `key_dim` and value heads of `value_dim`."""
+    """Shape of one token's cells: each layer has `num_heads` key heads of `key_dim` and value heads of `value_dim`."""
 
     num_layers: int
     num_heads: int
@@ -28,7 +29,7 @@ class KVStore:
     same with ``value_dim``.
 
     Heads come before cells, so that regions of one size are a strided view ``[regions, heads, size, dim]`` and
-    attention over neighbors gathers nothing. Raises `InvalidConfiguration` if there is no memory for them.
+    attention over neighbors copies nothing. Raises `InvalidConfiguration` if there is not enough memory.
     """
 
     def __init__(self, shape: KVShape, *, num_cells: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -38,7 +39,7 @@ class KVStore:
         try:
             self.keys = torch.zeros(*cells, shape.key_dim, dtype=dtype, device=device)
             self.values = torch.zeros(*cells, shape.value_dim, dtype=dtype, device=device)
-        except RuntimeError as error:  # what torch raises when memory runs out, on any device
+        except RuntimeError as error:  # torch's error when memory runs out, on any device
             gigabytes = shape.num_layers * shape.num_heads * (shape.key_dim + shape.value_dim) * dtype.itemsize / 1e9
             raise InvalidConfiguration(
                 f"no memory for a KV cache of {num_cells} tokens, which takes {num_cells * gigabytes:.3g} GB: {error}",
@@ -46,11 +47,11 @@ class KVStore:
             ) from error
         self._layers = list(zip(self.keys.unbind(), self.values.unbind(), strict=True))
         self.num_moves = 0
-        """The number of moves that have been done."""
+        """Number of executed moves."""
 
     @torch.inference_mode()
     def move(self, moves: Sequence[Move], first_move: int) -> None:
-        """Do those of `moves` that have not been done yet; `first_move` is the number of the first of them."""
+        """Execute the moves that are not done yet; `first_move` is the number of the first one in `moves`."""
         if first_move > self.num_moves:
             raise GuidewayError(f"moves {self.num_moves} to {first_move - 1} of the KV cache never arrived")
         for move in moves[self.num_moves - first_move :]:
@@ -61,18 +62,18 @@ class KVStore:
                     cells.copy_(tensor.narrow(2, move.source, move.num_tokens))
                 else:
                     cells.zero_()
-            # counted when done: an interrupt before this means that the move is done twice, which changes nothing
+            # counted when done: after an interrupt before this the move is repeated, which changes nothing
             self.num_moves += 1
 
     def write(self, layer: int, cells: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Put ``[heads, tokens, dim]`` of one layer into `cells`, ``int64[tokens]``."""
+        """Write ``[heads, tokens, dim]`` of one layer into `cells`, ``int64[tokens]``."""
         of_layer = self._layers[layer]
         of_layer[0].index_copy_(1, cells, keys)
         of_layer[1].index_copy_(1, cells, values)
 
     def views(self, start: int, num_regions: int, size: int, num_keys: int) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values ``[num_regions, heads, num_keys, dim]`` of each layer: `num_keys` cells from each of the
-        cells `start`, ``start + size``, ``start + 2 * size``, ..."""
+        """Return keys and values ``[num_regions, heads, num_keys, dim]`` of each layer: `num_keys` cells from each of
+        the cells `start`, ``start + size``, ``start + 2 * size``, ..."""
         shape, heads = self.shape, self.shape.num_heads
 
         def strided(tensor: Tensor, dim: int) -> tuple[Tensor, ...]:

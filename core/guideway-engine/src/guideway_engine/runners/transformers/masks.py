@@ -1,4 +1,4 @@
-"""Additive attention masks, as windows into one vector."""
+"""Additive attention masks as views of one vector."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["Masks"]
 class Masks:
     """Masks of ``0`` / ``-inf`` for any positions below `max_length`.
 
-    Whether a position sees a key depends on how far apart they are, so every row of every mask is a stretch of one
-    vector of ``2 * max_length`` numbers; there is one such vector for each width of a sliding window.
+    Visibility of a key depends only on its distance from the query, so every row of every mask is a slice of one vector
+    of ``2 * max_length`` numbers; there is one such vector for each window size.
     """
 
     def __init__(self, max_length: int, *, dtype: torch.dtype, device: torch.device) -> None:
@@ -24,8 +24,8 @@ class Masks:
         self._tables: dict[int | None, Tensor] = {}
 
     def rows(self, positions: NDArray[np.int64], first_key: int, num_keys: int, window: int | None) -> Tensor:
-        """``[len(positions), num_keys]``: row i shows position ``positions[i]``, which is at least `first_key`, the
-        keys from `first_key` on up to its own, of these only the last `window` if that is given."""
+        """Return ``[len(positions), num_keys]``. Row i lets the query at ``positions[i]``, at least `first_key`, see
+        the keys from `first_key` up to its own position, or only the last `window` of these."""
         table = self._tables.get(window)
         if table is None:
             table = self._tables[window] = self._table(window)
@@ -39,5 +39,5 @@ class Masks:
         steps[length:] = -torch.inf
         if window is not None:
             steps[: max(0, length - window)] = -torch.inf
-        # row r begins at element r: it is that of a query `length - 1 - r` positions after the first key
+        # row r begins at element r: it is for a query `length - 1 - r` positions after the first key
         return steps.as_strided((length, length), (1, 1))

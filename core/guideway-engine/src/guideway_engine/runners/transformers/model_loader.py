@@ -1,6 +1,6 @@
-"""Loads a causal language model and its fast tokenizer from a local folder, offline and without running its code.
+"""Loading of causal language models and their fast tokenizers from a folder, offline and without running their code.
 
-What is no causal language model, such as an encoder, is refused here.
+Other models, such as encoders, are refused here.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ __all__ = ["load_model", "load_tokenizer", "model_info"]
 
 
 def load_tokenizer(path: str | PathLike[str]) -> PreTrainedTokenizerFast:
-    """The tokenizer of the model in the folder `path`. Raises `InvalidConfiguration` with field ``model``."""
+    """Return the tokenizer of the model in the folder `path`. Raises `InvalidConfiguration` with field ``model``."""
     return fast_tokenizer(_model_folder(path))
 
 
 def load_model(path: str | PathLike[str], dtype: str | torch.dtype, device: str | torch.device) -> PreTrainedModel:
-    """The model in the folder `path`, ready to run.
+    """Return the model in the folder `path`, ready to run.
 
-    `dtype` is a floating-point type of torch or its name, or ``auto`` for the one the weights are stored in. (On a
-    CPU float32 is the better choice for models of a few million parameters, whatever they are stored in: bfloat16
-    decodes half as fast.) Raises `InvalidConfiguration` with field ``model``, ``dtype`` or ``device``.
+    `dtype` is a floating-point type of torch or its name, or ``auto`` for the stored type of the weights. (On a CPU
+    float32 is the better choice for models of a few million parameters, however they are stored: bfloat16 decodes half
+    as fast.) Raises `InvalidConfiguration` with field ``model``, ``dtype`` or ``device``.
     """
     return weights(AutoModelForCausalLM, _model_folder(path), dtype, device)
 
 
 def model_info(model: PreTrainedModel) -> ModelInfo:
-    """Collect what an engine has to know about `model` before it can make room for it."""
+    """Return the facts about `model` that an engine needs before it allocates memory for it."""
     config: Any = model.config.get_text_config()
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     stops = getattr(model.generation_config, "eos_token_id", None)
@@ -55,7 +55,7 @@ def _model_folder(path: str | PathLike[str]) -> Path:
 def _check_causal(folder: Path) -> None:
     try:
         config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    # what is wrong with a configuration comes as errors of json, huggingface_hub, or whatever the class checks
+    # wrong configurations raise errors of json or huggingface_hub, or any error of the class's own checks
     except Exception as error:
         raise refused(folder, f"has a configuration transformers cannot use: {first_line(error)}") from error
     causal = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)

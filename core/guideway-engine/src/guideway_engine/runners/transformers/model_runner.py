@@ -1,8 +1,8 @@
-"""Runs a `transformers` causal LM over sequences that come and go, with a KV cache of guideway's own.
+"""Running a `transformers` causal LM over changing sequences, with guideway's own KV cache.
 
-The model stays the one `transformers` wrote: only its attention is replaced (`AttentionInterface`), so an
-architecture works here if its attention goes through that interface and asks for no more than causal attention,
-within a sliding window or not. `guideway_engine.runners.transformers.model_support` finds that out.
+Only the model's attention is replaced (`AttentionInterface`), so an architecture works if its attention uses that
+interface and needs only causal attention, with or without a sliding window.
+`guideway_engine.runners.transformers.model_support` checks this.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from guideway.api.device import padded_size
 from guideway.api.forward import Append, ForwardOutput, ForwardStep, ModelInfo, ModelRunner, Region, RunnerLimits
 from guideway.errors import InvalidConfiguration
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 (the name everybody knows it by)
+from torch.nn import functional as F  # noqa: N812 (its usual name)
 from transformers import PreTrainedModel
 
 from guideway_engine.linear import use_onednn
@@ -32,15 +32,15 @@ __all__ = ["PackedModel", "TransformersRunner", "context_length"]
 class PackedModel:
     """One model, the keys and values of its sequences, and the forward pass of a step.
 
-    The model is taken over, with every other that shares its configuration object: its attention now needs this
-    runner, and its own ``generate`` no longer works.
-    Raises `InvalidConfiguration` for an architecture it cannot run faithfully and for sizes that do not fit.
+    Takes over the model, and every other one that shares its configuration object: their attention now requires this
+    runner, so their own ``generate`` no longer works. Raises `InvalidConfiguration` for an architecture that it cannot
+    run faithfully, and for sizes that do not fit.
     """
 
     logits_width: int
-    """The width of a row of logits, which may be more than the vocabulary holds."""
+    """Width of a row of logits, which may exceed the size of the vocabulary."""
     max_context: int | None
-    """The most tokens the model was made for; None if its configuration does not say."""
+    """Maximum number of tokens of the model's context; None if its configuration does not have it."""
 
     def __init__(self, model: PreTrainedModel, *, num_cells: int, max_length: int) -> None:
         self.max_context = context_length(model)
@@ -64,11 +64,11 @@ class PackedModel:
 
     @torch.inference_mode()
     def forward(self, step: ForwardStep) -> ForwardOutput:
-        """Carry out the moves of `step` and pass its tokens through the model.
+        """Execute the moves of `step` and pass its tokens through the model.
 
         Prompts, parts of prompts, single tokens and short runs (forced tokens, drafts) may be mixed. The logits are
-        float32; all are inference tensors: change them in place only under `torch.inference_mode`. Whatever is
-        raised, by the model or by an interrupt: doing the same step again computes the same.
+        float32. All outputs are inference tensors: change them in place only under `torch.inference_mode`. After any
+        error or interrupt, the same step can be repeated with the same result.
         """
         self._store.move(step.moves, step.first_move)
         packed = self.pack(step.appends)
@@ -78,19 +78,19 @@ class PackedModel:
                 input_ids=packed.token_ids,
                 position_ids=packed.positions,
                 use_cache=False,
-                logits_to_keep=0 if packed.rows is None else packed.rows,  # 0 stands for all
+                logits_to_keep=0 if packed.rows is None else packed.rows,  # 0 means all
                 guideway_step=packed,
             )
         return ForwardOutput(output.logits[0].float(), inputs[0][0] if step.hidden_states else None)
 
     def pack(self, appends: Sequence[Append]) -> PackedStep:
-        """The packed row of a step."""
+        """Return the packed row of a step."""
         return pack_step(appends, self._store, self._masks, windows=self._windows, group=self._group)
 
 
 class TransformersRunner(ModelRunner):
-    """A model of `transformers`, whole or shared with other workers. It runs where a device with torch tensors is; for
-    one with other arrays on the CPU, from where the logits move on."""
+    """Runs a model of `transformers`, whole or sharded among workers. It runs on the device if that uses torch tensors;
+    otherwise on the CPU, and the logits are then moved to the device."""
 
     contract = "1.0"
     name = "transformers"
@@ -127,13 +127,13 @@ class TransformersRunner(ModelRunner):
 
 
 def context_length(model: PreTrainedModel) -> int | None:
-    """The most tokens `model` was made for; None if its configuration does not say."""
+    """Return the maximum number of tokens of `model`'s context; None if its configuration does not have it."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
 @torch.inference_mode()
 def _padded(output: ForwardOutput) -> ForwardOutput:
-    """With zeros as further rows."""
+    """Return `output` padded with rows of zeros."""
     missing = padded_size(len(output.logits)) - len(output.logits)
     logits, hidden = (
         None if x is None else F.pad(x, (0, 0, 0, missing)) for x in (output.logits, output.hidden_states)
@@ -143,8 +143,8 @@ def _padded(output: ForwardOutput) -> ForwardOutput:
 
 @contextmanager
 def _inputs_of(module: torch.nn.Module, *, wanted: bool) -> Iterator[list[Tensor]]:
-    """Record what `module` is called with meanwhile, if `wanted`. For the output embeddings this is the last hidden
-    states after the final norm, already cut down to the rows of logits; asking the model would return every layer's."""
+    """Record the inputs of `module` within the context, if `wanted`. For the output embeddings these are the last
+    hidden states after the final norm, only for the rows of logits; the model itself would return every layer's."""
     inputs: list[Tensor] = []
     if not wanted:
         yield inputs

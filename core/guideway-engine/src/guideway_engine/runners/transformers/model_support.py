@@ -1,10 +1,10 @@
-"""Find whether a model can be run faithfully by the engine's own attention, and what that attention has to do.
+"""Checking whether the engine's attention can run a model faithfully, and with which masks.
 
-What cannot is refused before the first request, with the reason: attention that looks at anything but a stretch of
-tokens that ends with its own, adds something to the scores, or depends on more than queries, keys and values.
+Unsupported models are refused before the first request, with the reason: attention that sees anything but a range of
+tokens ending at its own, adds something to the scores, or depends on more than queries, keys and values.
 
-No list of architectures decides that, nor do their configurations, which not every architecture follows: one token is
-sent through the model, with masks that only remember what they would show, and each layer says what it asks for.
+The check does not use a list of architectures or configuration fields, because not every architecture follows them. One
+token is sent through the model with masks that only record their function, and each layer's call shows its needs.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ __all__ = ["AttentionProfile", "check_spans", "probe_attention"]
 
 @dataclass(frozen=True, slots=True)
 class AttentionProfile:
-    """The facts that one token sent through a model showed."""
+    """Properties of a model's attention, found by sending one token through it."""
 
     model: str
-    """The class of the model."""
+    """Class name of the model."""
     kv_shape: KVShape
-    """The shape of this worker's part of the model, where several share it."""
+    """Shape of this worker's shard of the model."""
     num_query_heads: int
-    """The number of query heads of this worker's part."""
+    """Number of query heads of this worker's shard."""
     logits_width: int
     masks: tuple[Mask | None, ...]
-    """By layer; None: all up to the token itself."""
+    """Mask of each layer; None: all tokens up to its own."""
 
     def windows(self, max_length: int) -> tuple[int | None, ...]:
-        """By layer, how many keys each query sees, its own included; None: all up to its own, within `max_length`
-        tokens. Raises `InvalidConfiguration` if some layer sees anything else."""
+        """Return for each layer the number of keys that each query sees, its own included; None: all up to its own,
+        within `max_length` tokens. Raises `InvalidConfiguration` if a layer sees any other set of keys."""
         known = {mask: self._window(mask, max_length) for mask in set(self.masks)}
         return tuple(known[mask] for mask in self.masks)
 
     def _window(self, mask: Mask | None, max_length: int) -> int | None:
         if mask is None:
             return None
-        # all queries would be max_length ** 2 numbers; what differs between positions does so within these
+        # all queries would need max_length ** 2 numbers; masks that vary by position vary within this sample
         queries = np.unique(np.linspace(0, max_length - 1, 64, dtype=np.int64))
         query, key = torch.from_numpy(queries)[:, None], torch.arange(max_length)
         zero = torch.zeros((), dtype=torch.int64)
@@ -65,8 +65,8 @@ class AttentionProfile:
 
 
 def check_spans(model: PreTrainedModel, max_length: int) -> None:
-    """Raises `InvalidConfiguration` if within `max_length` tokens some layer would see only a part of its past that
-    is no sliding window, or if positions would mean something else in a longer batch."""
+    """Raise `InvalidConfiguration` if within `max_length` tokens a layer sees only a part of its past that is not a
+    sliding window, or if positions mean something else in a longer batch."""
     config = model.config.get_text_config()
     layer_types = set(getattr(config, "layer_types", None) or ())
     unknown = layer_types - {"full_attention", "sliding_attention", "chunked_attention"}
@@ -87,17 +87,17 @@ def _span_limits(config: Any, layer_types: set[str]) -> Iterator[tuple[int, str]
         yield chunk, "attends only within chunks of"
     rope = getattr(config, "rope_parameters", None) or {}
     for parameters in rope.values() if all(isinstance(value, Mapping) for value in rope.values()) else [rope]:
-        # one set of frequencies is chosen for the whole batch, by the longest sequence in it
+        # the longest sequence of the batch decides the frequencies of all
         if parameters.get("rope_type") == "longrope":
             yield parameters["original_max_position_embeddings"], "changes its rotary frequencies beyond"
 
 
 @torch.inference_mode()
 def probe_attention(model: PreTrainedModel) -> AttentionProfile:
-    """Give `model` the engine's attention, for good, and send one token through it.
+    """Replace the attention of `model` permanently by the engine's, and send one token through it.
 
-    Raises `InvalidConfiguration` if any layer's attention does not go through `transformers`' interface or asks for
-    more than the engine's attention can do.
+    Raises `InvalidConfiguration` if any layer's attention does not use the interface of `transformers` or needs more
+    than the engine's attention supports.
     """
     accepted = inspect.signature(model.forward).parameters
     for parameter in ("position_ids", "logits_to_keep"):
@@ -119,7 +119,7 @@ def probe_attention(model: PreTrainedModel) -> AttentionProfile:
         raise
     except MaskUsed:
         raise _unsupported(model, "its attention uses attention_mask") from None
-    except Exception as error:  # whatever that model's code does not expect
+    except Exception as error:  # any error of the model's code
         raise _unsupported(model, f"one token sent through it failed with {type(error).__name__}: {error}") from error
     model.set_attn_implementation(ATTENTION_NAME)
     num_layers = model.config.get_text_config().num_hidden_layers
@@ -140,12 +140,12 @@ def probe_attention(model: PreTrainedModel) -> AttentionProfile:
 
 
 class _Probe:
-    """Answers the attention calls of one forward pass with zeros and notes what each layer asked for."""
+    """Answers the attention calls of one forward pass with zeros and records the arguments of each layer."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         self.layers: dict[int, tuple[int, int, int, int]] = {}
-        """By layer: query heads, kv heads, key and value dimension."""
+        """Query heads, kv heads, key and value dimension of each layer."""
         self.masks: dict[int, Mask | None] = {}
 
     def attend(

@@ -1,8 +1,8 @@
-"""Several workers share one model: each keeps a part of every large weight, as `transformers` plans for the
+"""Tensor parallelism: each worker keeps a shard of every large weight, by the plan of `transformers` for the
 architecture.
 
-Meant to be right rather than quick: each worker loads the whole model and then keeps its part, and the shared model
-has to compute what the whole one did before it is used.
+Designed to be correct rather than fast: each worker loads the whole model and then keeps its shard, and the sharded
+model must reproduce the outputs of the whole one before it is used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from guideway.errors import InvalidConfiguration
 from torch import distributed
-from torch._C._distributed_c10d import TCPStore  # where types say that it is exported
+from torch._C._distributed_c10d import TCPStore  # its module for type checkers
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import PreTrainedModel
 
@@ -25,10 +25,10 @@ TRIAL_TOKENS = 8
 
 
 def share(model: PreTrainedModel, rank: int, num_workers: int) -> PreTrainedModel:
-    """`model`, of which this worker keeps its part; every one of the workers calls this at the same time.
+    """Return `model` with only this worker's shard of its weights. All workers must call this at the same time.
 
-    They meet where ``MASTER_ADDR`` and ``MASTER_PORT`` in the environment say. Raises `InvalidConfiguration` for a
-    model that cannot be shared by so many.
+    They connect at ``MASTER_ADDR`` and ``MASTER_PORT`` of the environment. Raises `InvalidConfiguration` for a model
+    that cannot be sharded among `num_workers`.
     """
     if model.device.type != "cpu":
         raise InvalidConfiguration(
@@ -44,7 +44,7 @@ def share(model: PreTrainedModel, rank: int, num_workers: int) -> PreTrainedMode
     try:
         shared = _distributed(model, num_workers)
         found = _trial(shared)
-    except Exception as error:  # whatever that model's plan and the shapes of its weights lead to
+    except Exception as error:  # any error caused by the model's plan and the shapes of its weights
         raise _refused(model, num_workers, f"{type(error).__name__}: {error}") from error
     tolerance = torch.finfo(model.dtype).eps ** 0.5 * expected.abs().max()
     if found.shape != expected.shape or not bool((found - expected).abs().max() <= tolerance):
@@ -53,21 +53,22 @@ def share(model: PreTrainedModel, rank: int, num_workers: int) -> PreTrainedMode
 
 
 def _store(rank: int, num_workers: int) -> TCPStore:
-    """Return where workers find each other. The first of them listens at that address alone: torch by itself would
-    listen at every address of the machine."""
+    """Return the store through which the workers find each other. The first worker listens only at that address; torch
+    by itself would listen at every address of the machine."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     listening = socket.create_server((host, port)).detach() if rank == 0 else None
     return TCPStore(host, port, num_workers, is_master=rank == 0, master_listen_fd=listening)
 
 
 def leave() -> None:
-    """Take leave of the other workers, if there are any."""
+    """Leave the process group of the workers, if there is one."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
 
 
 def _untie(model: PreTrainedModel) -> None:
-    """Give the head weights of its own where they are the embeddings': plans split the head, and seldom those."""
+    """Give the head its own weights if it shares them with the embeddings: plans shard the head, but seldom the
+    embeddings."""
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     embeddings: Any = model.get_input_embeddings()
     if head is not None and head.weight is embeddings.weight:
@@ -81,7 +82,7 @@ def _distributed(model: PreTrainedModel, num_workers: int) -> PreTrainedModel:
 
     mesh = init_device_mesh("cpu", (1, 1, 1, num_workers), mesh_dim_names=("pp", "dp_replicate", "fsdp", "tp"))
     plan: Any = DistributedConfig(tp_plan="auto", tp_size=num_workers)
-    # on weights that are loaded, each worker cuts out its part and nothing is sent
+    # for loaded weights each worker slices its shard, and nothing is sent
     shared: PreTrainedModel = model.maybe_distribute_model(model, plan, TransformersDeviceMesh(mesh, mesh))
     return shared
 
@@ -102,7 +103,7 @@ def _check_heads(model: PreTrainedModel, num_workers: int) -> None:
 
 @torch.inference_mode()
 def _trial(model: PreTrainedModel) -> torch.Tensor:
-    """Return what the model says to a few tokens."""
+    """Return the logits of a few tokens."""
     token_ids = torch.arange(TRIAL_TOKENS)[None] % model.config.get_text_config().vocab_size
     logits: torch.Tensor = model(input_ids=token_ids, use_cache=False).logits
     return logits.float()
