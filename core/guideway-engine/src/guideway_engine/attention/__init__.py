@@ -1,1 +1,1 @@
-"""Attention of whole prompts: the seam to `transformers`, and a package for each backend that ships with the engine."""
+"""Attention of whole prompts: the interface to `transformers`, and a package for each backend of the engine."""

@@ -1,4 +1,4 @@
-"""The choice of an attention backend: by name, or by what can run here."""
+"""Choosing an attention backend, by name or automatically."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ PREFERRED = {
         "one call for many sequences, which is what a GPU wants; only what has been run there is chosen",
     ),
 }
-"""By type of device the backend that ``auto`` takes, and why; under the empty name for all others."""
+"""Backend that ``auto`` chooses for a type of device, and the reason; the empty name is for all other devices."""
 
 OURS = "guideway-engine"
-"""The distribution whose backends are asked whether they can run a model that another one cannot. Strangers' run only
-where they are chosen."""
+"""Distribution whose backends are suggested if the chosen one cannot run a model. Backends of others run only if they
+are selected."""
 
 
 def choose_attention(
     name: str, device: torch.device, needs: frozenset[str], plugins: Plugins
 ) -> tuple[AttentionBackend, str]:
-    """The backend `name` means, or for ``auto`` the one that fits `device`, and why that one.
+    """Return the backend `name`, or for ``auto`` the one for `device`, and the reason for the choice.
 
-    `needs` are the capabilities that the model asks for. Raises `PluginUnavailable` if the backend cannot run here,
-    `PluginNotFound` if there is none of that name, and what loading a plugin raises; the first two say which others
-    there are, and why those that cannot run cannot.
+    `needs` are the capabilities that the model requires. Raises `PluginUnavailable` if the backend cannot run here,
+    `PluginNotFound` if there is none of that name (both list the other backends and why some cannot run), and the
+    errors of loading a plugin.
     """
     reason = "asked for by name"
     address = name
@@ -58,7 +58,7 @@ def choose_attention(
 
 
 def _problem(backend: type[AttentionBackend], device: torch.device, needs: frozenset[str]) -> str | None:
-    """Why `backend` cannot serve; None if it can."""
+    """Return why `backend` cannot run the model; None if it can."""
     with building(f"attention.{backend.name}"):
         reason = backend.available()
     if reason is not None:
@@ -71,7 +71,7 @@ def _problem(backend: type[AttentionBackend], device: torch.device, needs: froze
 
 
 def _others(device: torch.device, needs: frozenset[str], plugins: Plugins) -> str:
-    """Tell which backends there are."""
+    """Describe the other backends for an error message."""
     can: list[str] = [AUTO]
     cannot: list[str] = []
     for name, problem in _survey(device, needs, plugins):
@@ -85,7 +85,7 @@ def _others(device: torch.device, needs: frozenset[str], plugins: Plugins) -> st
 
 
 def _survey(device: torch.device, needs: frozenset[str], plugins: Plugins) -> Iterator[tuple[str, str | None]]:
-    """Yield each installed backend's name and why it cannot serve."""
+    """Yield the name of each of the engine's backends, and why it cannot run the model; None if it can."""
     for name in [record.name for record in _installed(plugins) if record.distribution == OURS]:
         try:
             yield name, _problem(plugins.load("attention", f"{OURS}/{name}"), device, needs)

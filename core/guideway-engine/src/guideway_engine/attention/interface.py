@@ -1,7 +1,7 @@
-"""The seam to the attention of `transformers`: the functions that its tables have under names of our own.
+"""The interface to the attention of `transformers`: functions that are registered in its tables under our names.
 
-A model that was given such a name calls the function for every layer, and hands it the keyword ``guideway_step`` that
-the model itself was called with: so nothing here depends on a step being a global.
+A model with such an attention name calls the function for every layer, and passes on the keyword ``guideway_step`` of
+the model's own call, so no global state is needed.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ __all__ = ["ATTENTION_NAME", "HARMLESS_OPTIONS", "PROBE_NAME", "AttentionStep", 
 ATTENTION_NAME = "guideway_step"
 
 PROBE_NAME = "guideway_probe"
-"""The attention as a model that is asked what it needs has it: the same, but with masks."""
+"""Name of the attention for probing a model: the same function, but with masks."""
 
 HARMLESS_OPTIONS = frozenset({
     "cu_seq_lens_k", "cu_seq_lens_q", "dropout", "is_causal", "max_length_k", "max_length_q", "position_ids",
     "scaling", "sliding_window", "softcap", "use_cache",
 })  # fmt: skip
-"""Keywords a layer may pass to its attention: those that change nothing here, and those that are looked at. Windows
-are taken from the mask, which is what counts where the two differ. Any other that is set is refused."""
+"""Keywords that a layer may pass to its attention: they have no effect here or are handled. Windows are read from the
+mask, which takes precedence if the two differ. Other keywords that are set are refused."""
 
 MaskFunction: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""From batch, head, query and key index to whether the query sees the key."""
+"""Function of batch, head, query and key index that returns whether the query sees the key."""
 
 
 class AttentionStep(Protocol):
-    """The object that answers one forward pass's attention calls, layer by layer."""
+    """Handler of the attention calls of one forward pass, layer by layer."""
 
     def attend(
         self, layer: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
     ) -> Tensor:
-        """The attention output ``[1, tokens, heads, value_dim]`` of one layer for a packed row.
+        """Return the attention output ``[1, tokens, heads, value_dim]`` of one layer for a packed row.
 
-        `query`, `key` and `value` are ``[1, heads or kv heads, tokens, dim]``; `options` are the keywords the layer
-        passed, ``attention_mask`` and ``scaling`` among them.
+        `query`, `key` and `value` are ``[1, heads or kv heads, tokens, dim]``; `options` are the keywords passed by the
+        layer, including ``attention_mask`` and ``scaling``.
         """
 
 
 class MaskUsed(Exception):
-    """A layer looked into its mask."""
+    """Raised if a layer reads its mask."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """The object that a layer of a probed model gets for its mask, only to hand it on."""
+    """Placeholder for the mask of a layer in a probed model; layers may only pass it on."""
 
     sees: MaskFunction
 
@@ -70,7 +70,7 @@ def attention(
     guideway_step: AttentionStep | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Answer the call that `transformers` makes for every layer; the step answers."""
+    """Pass the attention call of a layer to the step. Registered in `transformers`."""
     if guideway_step is None:
         raise InvalidConfiguration(
             f"{type(module).__name__} was called without a step: its model does not hand keywords on to its attention, "

@@ -1,4 +1,4 @@
-"""The attention calls of one forward pass over a ragged row, answered by a backend in the layout it wants."""
+"""The attention calls of one forward pass over a ragged row, computed by a backend in its layout."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 __all__ = ["RaggedStep", "Sight"]
 
 MAX_WASTE = 1.25
-"""Sequences share a padded call as long as the longest is at most so many times as long as the shortest."""
+"""Sequences share a padded call while the longest is at most this many times as long as the shortest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """The places that one attention call of a model sees, see `guideway.api.AttentionBackend.attend`."""
+    """Positions visible to an attention call, see `guideway.api.AttentionBackend.attend`."""
 
     causal: bool
     window: int | None
@@ -26,17 +26,17 @@ class Sight:
 
 @dataclass(slots=True)
 class RaggedStep:
-    """Answers the attention calls of one forward pass (`guideway_engine.attention.interface.AttentionStep`).
+    """Handles the attention calls of one forward pass (`guideway_engine.attention.interface.AttentionStep`).
 
-    The calls come in the order in which the model made them when it was asked what it needs: a layer may be called
-    more than once, as where layers share their weights.
+    The calls must come in the same order as when the model was probed: a layer may be called more than once, for
+    example if layers share their weights.
     """
 
     backend: AttentionBackend
     sights: Sequence[Sight]
-    """By call."""
+    """Visible positions of each call."""
     lengths: tuple[int, ...]
-    """The lengths of the sequences in the row, in order."""
+    """Lengths of the sequences in the row, in order."""
     calls: int = field(default=0, init=False)
 
     def attend(
@@ -47,7 +47,7 @@ class RaggedStep:
         value: Tensor,
         options: dict[str, Any],
     ) -> Tensor:
-        """``[1, total, heads, dim]`` from ``[1, heads or key heads, total, dim]``."""
+        """Return ``[1, total, heads, dim]`` from ``[1, heads or key heads, total, dim]``."""
         sight = self.sights[self.calls]
         self.calls += 1
         scaling = options.get("scaling")
@@ -72,7 +72,7 @@ class RaggedStep:
 
 
 def _runs(lengths: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """Yield neighbors that share a call: their lengths, and the places where they start and stop."""
+    """Yield groups of neighbors that share a call: their lengths, and the positions where they start and stop."""
     first = start = stop = 0
     for i, length in enumerate(lengths):
         run = lengths[first : i + 1]
@@ -84,7 +84,7 @@ def _runs(lengths: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], int, int]
 
 
 def _pad(row: Tensor, lengths: tuple[int, ...]) -> Tensor:
-    """``[sequences, heads, length, dim]``, zeros where there is no token, from ``[heads, tokens, dim]``."""
+    """Return ``[sequences, heads, length, dim]``, padded with zeros, from ``[heads, tokens, dim]``."""
     longest = max(lengths)
     if min(lengths) == longest:
         return row.view(row.shape[0], len(lengths), longest, row.shape[2]).transpose(0, 1)
@@ -94,12 +94,12 @@ def _pad(row: Tensor, lengths: tuple[int, ...]) -> Tensor:
 
 
 def _unpad(result: Tensor, lengths: tuple[int, ...]) -> Tensor:
-    """``[tokens, heads, dim]`` from ``[sequences, heads, length, dim]``."""
+    """Return ``[tokens, heads, dim]`` from ``[sequences, heads, length, dim]``."""
     rows = result.transpose(1, 2)
     longest = max(lengths)
     return rows.flatten(0, 1) if min(lengths) == longest else rows[_places(lengths, longest, result.device)]
 
 
 def _places(lengths: tuple[int, ...], longest: int, device: torch.device) -> Tensor:
-    """``bool[sequences, length]``, True where there is a token."""
+    """Return ``bool[sequences, length]``, True where there is a token."""
     return torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]

@@ -1,4 +1,4 @@
-"""The component ``attention.flex``: torch's attention by a function of two places."""
+"""The component ``attention.flex``: torch's flex attention."""
 
 from __future__ import annotations
 

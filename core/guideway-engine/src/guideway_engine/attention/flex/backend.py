@@ -1,8 +1,8 @@
-"""torch's flex attention on padded rows: what a query sees is a function of two places.
+"""torch's flex attention on padded rows: the mask is a function of query and key positions.
 
-Compiled, it skips the blocks that nobody sees. On a GPU it is compiled for some seconds when a layout, a type or a kind
-of mask is new. On a CPU it runs as it is, which writes all scores out: torch 2.13 compiles it there for a few seconds
-for each new shape, and not at all for shapes it is told to leave open.
+When compiled, it skips blocks that no query sees. On a GPU, compiling takes some seconds for each new layout, data type
+or kind of mask. On a CPU it is not compiled and computes all scores: torch 2.13 would compile for a few seconds for
+each new shape, and fails with dynamic shapes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FlexAttention(AttentionBackend):
 
     @classmethod
     def available(cls) -> str | None:
-        """Look for the module, which torch has since 2.5."""
+        """Return why torch has no flex attention; None if it has (since 2.5)."""
         try:
             import torch.nn.attention.flex_attention
         except ImportError:
@@ -46,7 +46,7 @@ class FlexAttention(AttentionBackend):
         causal: bool,
         window: int | None,
     ) -> Tensor:
-        """Attend in one call; a query past its row's length sees what the formula shows it, which nobody reads."""
+        """Attend in one call. Queries past their row's length get unspecified results, which are ignored."""
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
         count, _, length, _ = query.shape

@@ -1,4 +1,4 @@
-"""The component ``attention.naive``: the formula, one sequence after the other."""
+"""The component ``attention.naive``: the plain formula, one sequence after the other."""
 
 from __future__ import annotations
 

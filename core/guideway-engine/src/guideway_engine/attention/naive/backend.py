@@ -1,4 +1,4 @@
-"""The formula of the contract, one sequence after the other: what the others are compared with."""
+"""The formula of the contract, one sequence after the other: the reference for the other backends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["NaiveAttention"]
 
 
 class NaiveAttention(AttentionBackend):
-    """Slow, short, and in float32 whatever the type of its arguments."""
+    """Slow and short. Computes in float32 for all data types."""
 
     contract = "1.0"
     name = "naive"
@@ -29,7 +29,7 @@ class NaiveAttention(AttentionBackend):
         causal: bool,
         window: int | None,
     ) -> Tensor:
-        """Write the scores of each sequence out."""
+        """Attend sequence by sequence, computing all scores."""
         group = query.shape[1] // key.shape[1]
         keys, values = (x.float().repeat_interleave(group, dim=1) for x in (key, value))
         result = torch.empty_like(query)
@@ -37,7 +37,7 @@ class NaiveAttention(AttentionBackend):
             own = slice(stop - length, stop)
             scores = query[:, :, own].float() @ keys[:, :, own].transpose(2, 3) * scale
             distance = torch.arange(length, device=query.device)
-            distance = distance[:, None] - distance  # of a key before its query positive
+            distance = distance[:, None] - distance  # positive if the key is before its query
             seen = distance >= 0 if causal else distance == distance
             if window is not None:
                 seen = seen & (distance.abs() < window)

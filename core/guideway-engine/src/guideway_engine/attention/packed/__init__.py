@@ -1,4 +1,4 @@
-"""The component ``attention.packed``: torch's own attention, on sequences of one length at a time, without padding."""
+"""The component ``attention.packed``: torch's SDPA, on sequences of one length at a time, without padding."""
 
 from __future__ import annotations
 

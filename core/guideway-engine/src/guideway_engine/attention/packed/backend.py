@@ -1,7 +1,7 @@
-"""torch's own attention without padding: each run of sequences of one length is a rectangle of the row as it stands.
+"""torch's SDPA without padding: each run of sequences of one length is a rectangular view of the row.
 
-Nothing is copied to get there. A window cuts long sequences into blocks of queries, so that the work grows with the
-length and not with its square.
+No data is copied to build the views. With a window, long sequences are split into blocks of queries, so that the work
+is linear in the length and not quadratic.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch.nn.functional import scaled_dot_product_attention
 __all__ = ["PackedAttention"]
 
 MIN_BLOCK = 64
-"""Fewer queries than this are not worth a call of their own."""
+"""Minimum number of queries of a separate call."""
 
 
 class PackedAttention(AttentionBackend):
-    """``torch.nn.functional.scaled_dot_product_attention``, once for each length."""
+    """``torch.nn.functional.scaled_dot_product_attention``, called once for each run of equal lengths."""
 
     contract = "1.0"
     name = "packed"
@@ -38,7 +38,8 @@ class PackedAttention(AttentionBackend):
         causal: bool,
         window: int | None,
     ) -> Tensor:
-        """Attend run by run; the pieces are joined as ``[total, heads, dim]``, as a model's next layer wants them."""
+        """Attend run by run; the results are joined as ``[total, heads, dim]``, which the next layer can use without a
+        copy."""
         rows = [x[0].transpose(0, 1) for x in (query, key, value)]
         pieces: list[Tensor] = []
         start = 0
@@ -56,7 +57,7 @@ class PackedAttention(AttentionBackend):
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool, window: int | None) -> Tensor:
-    """``[sequences, heads, length, dim]`` from the same, all sequences of that length."""
+    """Return ``[sequences, heads, length, dim]`` from arguments of the same shape, all sequences having that length."""
     length, grouped = query.shape[2], query.shape[1] > key.shape[1]
     if window is None or window >= length:
         return scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale, enable_gqa=grouped)
@@ -78,9 +79,9 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: boo
 
 @lru_cache(maxsize=64)
 def _mask(queries: int, keys: int, offset: int, causal: bool, window: int, device: torch.device) -> Tensor:
-    """``bool[queries, keys]``, True where a query sees a key; the first query stands `offset` places after the first
-    key."""
-    with torch.inference_mode(False):  # it outlives the caller's mode
+    """Return ``bool[queries, keys]``, True where a query sees a key; the first query is `offset` positions after the
+    first key."""
+    with torch.inference_mode(False):  # the cached mask outlives the caller's mode
         distance = torch.arange(queries, device=device)[:, None] + offset - torch.arange(keys, device=device)
         seen = distance.abs() < window
         return seen & (distance >= 0) if causal else seen

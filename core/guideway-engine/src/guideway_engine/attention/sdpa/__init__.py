@@ -1,4 +1,4 @@
-"""The component ``attention.sdpa``: torch's own attention, on padded rows."""
+"""The component ``attention.sdpa``: torch's SDPA on padded rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's own attention on padded rows, under a mask where the rows differ in length."""
+"""torch's SDPA on padded rows, with a mask if the rows differ in length."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from torch.nn.functional import scaled_dot_product_attention
 __all__ = ["SdpaAttention"]
 
 MASKED_ON_CUDA = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Not cuDNN, which torch prefers on Hopper since 2.11: on an H200, in float16 and bfloat16, the keys that a mask hides
-were seen where scores are some 10^4 (pytorch#196678 tells of another score that its mask does not hide)."""
+"""Kernels for masked attention. Excludes cuDNN, which torch prefers on Hopper since 2.11: on an H200, in float16 and
+bfloat16, it attended to masked keys where scores are about 10^4 (pytorch#196678 reports another score that its mask
+does not hide)."""
 
 
 class SdpaAttention(AttentionBackend):
-    """``torch.nn.functional.scaled_dot_product_attention``, once for all sequences."""
+    """``torch.nn.functional.scaled_dot_product_attention``, called once for all sequences."""
 
     contract = "1.0"
     name = "sdpa"
@@ -36,7 +37,7 @@ class SdpaAttention(AttentionBackend):
         causal: bool,
         window: int | None,
     ) -> Tensor:
-        """Attend in one call. Keys past a row's length are masked, unless they come after every query that is read."""
+        """Attend in one call. Keys past a row's length are masked, unless they follow every query that is read."""
         length = query.shape[2]
         if not query.numel():
             return torch.empty_like(query)
@@ -58,15 +59,15 @@ class SdpaAttention(AttentionBackend):
 
 
 def _kernels(query: Tensor, mask: Tensor | None) -> AbstractContextManager[object]:
-    """Choose the kernels. torch's switches are the whole process's: what another thread calls meanwhile has no other
-    result either, and may take longer."""
+    """Return a context that selects the kernels. torch's switches are process-wide: concurrent calls of other threads
+    get the same results, but may be slower."""
     return nullcontext() if mask is None or query.device.type != "cuda" else sdpa_kernel(MASKED_ON_CUDA)
 
 
-@lru_cache(maxsize=4)  # the layers of a model ask for one or two, again and again
+@lru_cache(maxsize=4)  # the layers of a model need only one or two, again and again
 def _mask(lengths: tuple[int, ...], length: int, causal: bool, window: int | None, device: torch.device) -> Tensor:
-    """``bool[sequences, 1, 1 or length, length]``, True where a query sees a key."""
-    with torch.inference_mode(False):  # it outlives the caller's mode
+    """Return ``bool[sequences, 1, 1 or length, length]``, True where a query sees a key."""
+    with torch.inference_mode(False):  # the cached mask outlives the caller's mode
         places = torch.arange(length, device=device)
         mask = (places < torch.tensor(lengths, device=device)[:, None])[:, None, None]
         distance = places[:, None] - places
