@@ -1,6 +1,6 @@
 """The workflows that only prefill: each text passes through the model once, and nothing is generated.
 
-The components ``workflow.embed``, ``workflow.rerank`` and ``workflow.classify``.
+The components are ``workflow.embed``, ``workflow.rerank`` and ``workflow.classify``.
 """
 
 from __future__ import annotations

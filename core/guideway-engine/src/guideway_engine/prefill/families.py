@@ -1,4 +1,4 @@
-"""The registry of models that prefill-only workflows run, read from the configuration alone."""
+"""Registry of the model types that prefill-only workflows run, read only from the configuration."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ HEAD = "ForSequenceClassification"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The facts about models of one type that their configuration does not say."""
+    """Facts about models of one type that their configuration does not contain."""
 
     causal: bool = False
-    """True if a token sees only what stands before it, so that the last one stands for the text."""
+    """True if a token sees only itself and the tokens before it, so the last token represents the text."""
     padding_offset: bool = False
-    """True if positions begin after the id of the padding token, so that so many fewer are left for tokens."""
+    """True if positions begin after the id of the padding token, which reduces the number of positions for tokens."""
 
 
 ENCODER, DECODER, OFFSET = Family(), Family(causal=True), Family(padding_offset=True)
@@ -30,11 +30,11 @@ FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "mpnet"), OFFSET),
     **dict.fromkeys(("gemma", "gemma2", "llama", "mistral", "phi3", "qwen2", "qwen3"), DECODER),
 }
-"""By ``model_type``. Tests hold each against the padded forward pass of `transformers`."""
+"""Families by ``model_type``. Tests compare each with the padded forward pass of `transformers`."""
 
 
 def family_of(model: ModelFolder) -> Family:
-    """The family of a model. Raises `InvalidConfiguration` if the registry has none of its type."""
+    """Return the family of a model. Raises `InvalidConfiguration` if its type is not registered."""
     family = FAMILIES.get(model.config.get("model_type", ""))
     if family is None:
         raise InvalidConfiguration(f"model {str(model.path)!r}: {_unknown(model)}", field="model")
@@ -42,7 +42,7 @@ def family_of(model: ModelFolder) -> Family:
 
 
 def why_no_encoder(model: ModelFolder) -> str | None:
-    """Why the model cannot be run in one pass; None if it can."""
+    """Return why the model cannot be run in one pass; None if it can."""
     if model.config.get("model_type") not in FAMILIES:
         return _unknown(model)
     if has_head(model) and family_of(model).causal and model.config.get("pad_token_id") is None:
@@ -61,13 +61,15 @@ def has_head(model: ModelFolder) -> bool:
 
 
 def num_labels(model: ModelFolder) -> int:
-    """The number of labels of a model with a head; 2 if the configuration does not say, as in `transformers`."""
+    """Return the number of labels of a model with a head; 2 if the configuration does not have it, as in
+    `transformers`."""
     labels = model.config.get("id2label")
     return len(labels) if labels else int(model.config.get("num_labels", 2))
 
 
 def max_length(model: ModelFolder) -> int:
-    """The most tokens the model has positions for. Raises `InvalidConfiguration` if its configuration does not say."""
+    """Return the maximum number of tokens that the model has positions for. Raises `InvalidConfiguration` if its
+    configuration does not have it."""
     positions = model.config.get("max_position_embeddings")
     if not isinstance(positions, int):
         raise InvalidConfiguration(

@@ -1,7 +1,7 @@
-"""The forward pass of many whole prompts as one ragged row, without a token of padding.
+"""Forward pass of many whole prompts as one ragged row, without padding.
 
-Every layer but attention treats tokens one by one anyway; positions restart with each sequence, and attention is
-answered by a backend that keeps the sequences apart.
+All layers but attention treat tokens independently, positions restart with each sequence, and the attention backend
+keeps the sequences apart.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ from guideway_engine.prefill.profile import Profile, last_hidden_state, probe, u
 __all__ = ["Forward", "Output", "Ragged"]
 
 MAX_ROW_ON_CPU = 2048
-"""On a CPU a batch is computed in rows of at most so many tokens, or one sequence: what passes from layer to layer then
-stays in its cache. Rows of 8192 tokens of a small encoder took 1.6 times as long."""
+"""Maximum number of tokens in a row on a CPU, unless one sequence is longer: the data passed between layers then stays
+in the CPU's cache. Rows of 8192 tokens of a small encoder took 1.6 times as long."""
 
 PROBE_LENGTHS = (7, 4)
-"""The lengths of the sequences that a model is compared on with itself."""
+"""Lengths of the sequences used to check a model."""
 
 CLOSE = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 2e-1}
-"""The most that results of that comparison may differ, as a part of the largest. What is computed wrongly differs by
-about all of it."""
+"""Maximum difference of results in that check, relative to the largest value. Wrong results differ by about 100 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +44,12 @@ class Ragged:
     token_ids: NDArray[np.int64]
     """``int64[total]``"""
     lengths: NDArray[np.int32]
-    """``int32[n]``: how many tokens each sequence has, at least 1."""
+    """``int32[n]``: number of tokens of each sequence, at least 1."""
     token_types: NDArray[np.int64] | None = None
-    """``int64[total]``, which part of a pair each token belongs to; None: all to the first."""
+    """``int64[total]``: the text of a pair that each token belongs to; None: all to the first."""
 
     def check_lengths(self) -> None:
-        """Raise `InvalidRequest` for lengths that do not fit the tokens, and for a sequence without a token."""
+        """Raise `InvalidRequest` for lengths that do not match the tokens, and for a sequence without a token."""
         total, types = int(self.lengths.sum()), self.token_types
         if total != len(self.token_ids) or (types is not None and len(types) != len(self.token_ids)):
             raise InvalidRequest(
@@ -64,31 +63,31 @@ class Ragged:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The results of one forward pass, sequences and tokens in the order they were given in."""
+    """Results of one forward pass, with sequences and tokens in their original order."""
 
     hidden: Tensor | None
-    """``float32[total, width]``: the last layer's vectors; None of a model with a classification head."""
+    """``float32[total, width]``: vectors of the last layer; None for a model with a classification head."""
     logits: Tensor | None
-    """``float32[n, labels]``; None of a model without one."""
+    """``float32[n, labels]``; None for a model without a head."""
 
 
 class Forward:
     """A model that runs ragged batches: an encoder, a decoder without its head, or a sequence classifier.
 
-    It takes the model over, for good: its attention is replaced, and on a CPU its linear layers multiply by what is
-    quickest there. Its weights stay what they are. `attention` is a backend's name or ``auto``. Used by one thread.
+    It permanently replaces the model's attention, and on a CPU the multiplication in its linear layers by a faster one;
+    the weights stay unchanged. `attention` is the name of a backend or ``auto``. Used by one thread.
 
-    Raises `InvalidConfiguration` for a model that cannot be run so, with the reason: some of its attention does not go
-    through `transformers`' interface or sees anything but all tokens, all up to its own or the nearest few, or it gives
-    another result than the model alone, as where a layer beside attention looks at neighbors too. That is found by
-    running a few tokens through it, so no architecture has to be known. Raises `PluginNotFound` or `PluginUnavailable`
-    for a backend that is not there or cannot run the model here; the message says which can.
+    Raises `InvalidConfiguration` for a model that cannot run this way, with the reason: its attention does not use the
+    interface of `transformers`, or sees anything but all tokens, all up to its own or the nearest few; or the result
+    differs from the model's own, for example because another layer looks at neighboring tokens. This is checked by
+    running a few tokens, so no architecture has to be known. Raises `PluginNotFound` or `PluginUnavailable` for a
+    backend that does not exist or cannot run the model here; the message lists those that can.
     """
 
     attention: str
-    """The name of the backend that answers."""
+    """Name of the attention backend."""
     reason: str
-    """A few words on why that one."""
+    """Short reason for choosing it."""
 
     def __init__(self, model: PreTrainedModel, attention: str = AUTO, *, plugins: Plugins | None = None) -> None:
         self._model = model
@@ -108,15 +107,15 @@ class Forward:
 
     @property
     def max_length(self) -> int | None:
-        """The most tokens that a sequence may have; None: no limit is known."""
+        """Maximum number of tokens of a sequence; None if no limit is known."""
         return self._profile.max_length
 
     @torch.inference_mode()
     def __call__(self, batch: Ragged) -> Output:
-        """Run the model. Raises `InvalidRequest` for token ids it does not have, sequences without a token, or token
-        types that it does not take, and `LimitExceeded` for a sequence that is too long."""
+        """Run the model. Raises `InvalidRequest` for unknown token ids, sequences without a token, or token types that
+        the model does not take, and `LimitExceeded` for a sequence that is too long."""
         self._validate(batch)
-        order = np.argsort(batch.lengths, kind="stable")  # equal lengths side by side, as backends like them
+        order = np.argsort(batch.lengths, kind="stable")  # equal lengths become neighbors, which backends can batch
         starts = np.cumsum(batch.lengths, dtype=np.int64) - batch.lengths
         outputs, places = [], []
         for members in self._rows(batch.lengths, order):
@@ -142,7 +141,7 @@ class Forward:
         self._backend.close()
 
     def _rows(self, lengths: NDArray[np.int32], order: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """Cut `order` where a row is long enough."""
+        """Split `order` into rows of at most `MAX_ROW_ON_CPU` tokens on a CPU."""
         if not len(order):
             return
         if self._model.device.type != "cpu":
@@ -159,7 +158,7 @@ class Forward:
     def _hidden(
         self, token_ids: NDArray[np.int64], lengths: NDArray[np.int64], token_types: NDArray[np.int64] | None
     ) -> Tensor:
-        """``[total, width]`` of one row."""
+        """Return ``[total, width]`` for one row."""
         device, profile = self._model.device, self._profile
         types = None if token_types is None else torch.from_numpy(token_types).to(device)
         arguments = profile.arguments(
@@ -182,7 +181,8 @@ class Forward:
         last = ends - 1
         padding_id = self._model.config.get_text_config().pad_token_id
         if pooling == "last" and padding_id is not None:
-            # as decoders pick their last token: padding within a text is not looked at, nor is a text of nothing else
+            # as decoders choose their last token: ignore padding within a text, and use the first token if there is
+            # nothing else
             real = np.where(token_ids != padding_id, np.arange(len(token_ids)), -1)
             last = np.maximum(np.maximum.reduceat(real, ends - lengths), ends - lengths)
         device = hidden.device
@@ -216,7 +216,7 @@ class Forward:
         return Output(None, torch.empty(0, config.num_labels))
 
     def _sample(self) -> list[NDArray[np.int64]]:
-        """Return the sequences of tokens that the model is compared on, none of them special."""
+        """Return token sequences for checking the model, without padding tokens."""
         middle = self._vocabulary_size // 2
         unwanted = self._model.config.get_text_config().pad_token_id
         ids = [i for i in range(middle, middle + sum(PROBE_LENGTHS) + 1) if i != unwanted]
@@ -225,12 +225,12 @@ class Forward:
 
     @torch.inference_mode()
     def _alone(self) -> list[Tensor]:
-        """Run each sequence of the sample through the model as `transformers` left it."""
+        """Run each sequence of the sample through the unchanged model."""
         results = []
         for token_ids in self._sample():
             try:
                 output = self._model(input_ids=torch.from_numpy(token_ids)[None].to(self._model.device))
-            except Exception as error:  # whatever that model's code does not expect
+            except Exception as error:  # any error of the model's code
                 raise unsupported(
                     self._model, f"a few tokens sent through it failed with {type(error).__name__}: {error}"
                 ) from error
@@ -239,8 +239,8 @@ class Forward:
 
     @torch.inference_mode()
     def _check(self, alone: list[Tensor]) -> None:
-        """Find how the classifier pools. Raises `InvalidConfiguration` if the sample side by side does not give what
-        each of its sequences gave `alone`."""
+        """Determine how the classifier pools. Raises `InvalidConfiguration` if the sample as one row does not give the
+        results of each sequence `alone`."""
         sample = self._sample()
         lengths = np.array(PROBE_LENGTHS, dtype=np.int64)
         token_ids = np.concatenate(sample)
@@ -266,7 +266,7 @@ class Forward:
 
 
 def _head(model: PreTrainedModel) -> Head | None:
-    """Return the head of a classifier; None of a model whose last layer is wanted."""
+    """Return the head of a classifier, or None for a model that returns the vectors of its last layer."""
     if type(model).__name__.endswith("ForSequenceClassification"):
         return Head(model)
     if model.base_model is model or model.get_output_embeddings() is not None:  # type: ignore[no-untyped-call]
@@ -283,11 +283,11 @@ def _base_output(base: PreTrainedModel, token_ids: NDArray[np.int64]) -> Tensor:
 
 
 def _positions(token_ids: NDArray[np.int64], lengths: NDArray[np.int64], padding_id: int | None) -> NDArray[np.int64]:
-    """``int64[total]``: each token's position in its sequence."""
+    """Return ``int64[total]``: each token's position in its sequence."""
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
     if padding_id is None:
         return np.arange(len(token_ids)) - starts
-    # as RoBERTa counts: a padding token within a text has the padding's own position, and is not counted
+    # as in RoBERTa: a padding token within a text has the padding's own position and is not counted
     real = token_ids != padding_id
     counted = np.cumsum(real)
     before = np.repeat((counted - real)[np.cumsum(lengths) - lengths], lengths)
@@ -295,6 +295,6 @@ def _positions(token_ids: NDArray[np.int64], lengths: NDArray[np.int64], padding
 
 
 def _distance(found: Tensor, wanted: Tensor) -> float:
-    """Return the largest difference as a part of the largest value; NaN counts as all of it."""
+    """Return the largest difference relative to the largest value; infinite with NaN."""
     difference = (found.float() - wanted).abs().nan_to_num(torch.inf).max()
     return float(difference / wanted.abs().max().clamp(min=1e-6))

@@ -1,7 +1,7 @@
-"""The head of a sequence classifier, on vectors that were computed before.
+"""The head of a sequence classifier, applied to computed vectors.
 
-The model's own code is the head: a copy of the classifier that shares its weights, but has in place of its encoder
-what answers with the vectors that were computed before.
+It runs the model's own code: a copy of the classifier that shares its weights, in which a stub replaces the encoder and
+returns the computed vectors.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 __all__ = ["POOLINGS", "Head", "Pooling", "logits"]
 
 Pooling: TypeAlias = Literal["first", "last", "mean", "late"]
-"""The vector that stands for a sequence: its first token's, its last token's, or the mean of all; ``late``: each, and
-what the head makes of them is averaged."""
+"""Choice of the vector that represents a sequence: its first token's, its last token's, or the mean of all. ``late``:
+the head is applied to each token, and its outputs are averaged."""
 
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 
 
 class Head:
-    """The part of a classifier that comes after its encoder."""
+    """The part of a classifier after its encoder."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         base = model.base_model
         self._score = getattr(model, "score", None)
-        """The one layer of a decoder's head, which decoders apply to every token before they pick one."""
+        """The only layer of a decoder's head. Decoders apply it to every token before they choose one."""
         self._model = copy.copy(model)
         self._model._modules = {
             name: _Computed(base) if module is base else module for name, module in model._modules.items()
         }
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """``[sequences, labels]`` from ``[sequences, width]``."""
+        """Return ``[sequences, labels]`` from ``[sequences, width]``."""
         if isinstance(self._score, torch.nn.Linear):
             scores: Tensor = self._score(vectors)
         else:
@@ -45,13 +45,13 @@ class Head:
 
 
 class _Computed(torch.nn.Module):
-    """Stands where a classifier has its encoder. The vectors come where embeddings would."""
+    """Replaces the encoder of a classifier, and returns the vectors given as embeddings."""
 
     def __init__(self, base: torch.nn.Module) -> None:
         super().__init__()
         self.pooler = getattr(base, "pooler", None)
         self.activation = getattr(base, "pooler_activation", None)
-        """The second half of a pooler that is one linear layer, as ALBERT's is."""
+        """Second half of a pooler whose first half is one linear layer, as in ALBERT."""
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> BaseModelOutputWithPooling:
         vectors: Any = inputs_embeds
@@ -62,8 +62,8 @@ class _Computed(torch.nn.Module):
 
 
 def logits(head: Head, hidden: Tensor, lengths: Tensor, last: Tensor, pooling: Pooling) -> Tensor:
-    """``[sequences, labels]`` from ``[total, width]``; `lengths` is ``int64[sequences]``, `last` the place in the
-    row of each sequence's last token."""
+    """Return ``[sequences, labels]`` from ``[total, width]``. `lengths` is ``int64[sequences]``, `last` the position in
+    the row of each sequence's last token."""
     if pooling == "first":
         return head(hidden[lengths.cumsum(0) - lengths])
     if pooling == "last":

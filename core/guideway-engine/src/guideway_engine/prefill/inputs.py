@@ -1,4 +1,4 @@
-"""Input processor: what a caller gave is looked at, and not tokenized."""
+"""The input processor: checks inputs without tokenizing them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ PARAMS: Mapping[str, Mapping[str, Any]] = {
     "rerank": {"truncate": Literal["refuse", "right", "left"] | None},
     "classify": {"truncate": Literal["refuse", "right", "left"] | None},
 }
-"""The parameters of a call, by task."""
+"""Parameters of a call, by task."""
 
 OF_DECODING = ("params", "constraint", "modifiers", "tools", "logit_bias", "max_tokens", "temperature", "schema")
-"""The parameters that only generating has."""
+"""Parameters that apply only to generation."""
 
 KEYS = ("prompt", "prompt_token_ids")
 
 
 class TextInputs(InputProcessor):
-    """Takes text, token ids, ``{"prompt": text}`` and ``{"prompt_token_ids": ids}``; pairs of texts to be ranked or
-    classified together."""
+    """Accepts text, token ids, ``{"prompt": text}`` and ``{"prompt_token_ids": ids}``; pairs of texts for ranking or
+    classifying."""
 
     def check(self, task: Task) -> None:
         self._check_params(task)
@@ -86,7 +86,7 @@ class TextInputs(InputProcessor):
 
 
 def value_of(task: Task) -> Value:
-    """The value of a task, in one of three forms. Raises `InvalidRequest` if it is none."""
+    """Return the value of a task as one of three types. Raises `InvalidRequest` for other values."""
     value = task.value
     if isinstance(value, Mapping):
         keys = [key for key in KEYS if value.get(key) is not None]

@@ -1,4 +1,4 @@
-"""Output processors: arrays become what callers get."""
+"""Output processors: convert arrays to results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = np.ndarray[Any, Any]
 
 
 class _Outputs(OutputProcessor):
-    """One row of numbers for each request."""
+    """Base of output processors that convert one row of numbers per request."""
 
     result: Any
 
@@ -42,11 +42,11 @@ class _Outputs(OutputProcessor):
 
     @abstractmethod
     def fields(self, request: Prepared, row: Row) -> dict[str, Any]:
-        """The fields of the result that a row of numbers gives."""
+        """Return the fields of the result for a row of numbers."""
 
 
 class Embeddings(_Outputs):
-    """Vectors, cut to the dimensions asked for (Matryoshka) and, after that, normalized."""
+    """Vectors, truncated to the requested dimensions (Matryoshka) and then normalized."""
 
     result = Embedding
 
@@ -63,7 +63,7 @@ class Embeddings(_Outputs):
 
 
 class Scores(_Outputs):
-    """The sigmoid of the one logit, unless the model's files say that the logit is the score."""
+    """Scores: the sigmoid of the only logit, or the logit itself if the model's files configure that."""
 
     result = Score
 
@@ -78,7 +78,7 @@ class Scores(_Outputs):
 
 
 class Classifications(_Outputs):
-    """Probabilities by the names that the model gives its labels."""
+    """Probabilities by label, with the label names of the model's configuration."""
 
     result = Classification
 
@@ -95,7 +95,7 @@ class Classifications(_Outputs):
 
 
 def _sigmoid(row: Row) -> Row:
-    shares: Row = 0.5 * (1.0 + np.tanh(0.5 * row.astype(np.float64)))  # never overflows
+    shares: Row = 0.5 * (1.0 + np.tanh(0.5 * row.astype(np.float64)))  # this form never overflows
     return shares
 
 

@@ -1,4 +1,4 @@
-"""The forward pass of models whose attention no backend can answer: padded, by their own."""
+"""Padded forward pass with a model's own attention, for models that no attention backend can run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from guideway_engine.prefill.forward import Forward, Output, Ragged
 __all__ = ["PaddedForward", "forward_of"]
 
 BATCH_SIZE = 32
-"""The most inputs that are padded to one length."""
+"""Maximum number of inputs that are padded to one length."""
 
 
 def forward_of(model: PreTrainedModel, attention: str) -> Callable[[Ragged], Output]:
-    """Return the ragged forward pass of a model, or with ``auto`` the padded one where the model has attention of its
-    own (relative positions as MPNet's, capped scores as Gemma 2's). Raises what `Forward` raises."""
+    """Return the ragged forward pass of a model; with ``auto`` the padded one if the model needs its own attention
+    (relative positions as in MPNet, capped scores as in Gemma 2). Raises the errors of `Forward`."""
     own = model.config._attn_implementation
     try:
         return Forward(model, attention)
@@ -36,19 +36,19 @@ def forward_of(model: PreTrainedModel, attention: str) -> Callable[[Ragged], Out
 
 
 class PaddedForward:
-    """Runs batches through a model as it is, inputs of similar length together."""
+    """Runs batches through the unchanged model, grouping inputs of similar length."""
 
     attention = "own"
 
     def __init__(self, model: PreTrainedModel, reason: str) -> None:
         self.reason = reason
-        """Why the attention is the model's own."""
+        """Reason for using the model's own attention."""
         self._model: Any = model
 
     @torch.inference_mode()
     def __call__(self, batch: Ragged) -> Output:
-        """Compute the output of each input, whatever else is in the batch. Raises `InvalidRequest` for inputs without a
-        token."""
+        """Compute the output of each input, independent of the rest of the batch. Raises `InvalidRequest` for inputs
+        without a token."""
         batch.check_lengths()
         starts = np.cumsum(batch.lengths) - batch.lengths
         order = np.argsort(-batch.lengths, kind="stable")
@@ -73,6 +73,6 @@ class PaddedForward:
 
 
 def _padded(values: NDArray[Any], starts: NDArray[Any], mask: NDArray[Any], fill: int) -> NDArray[np.int64]:
-    """int64 of the shape of `mask`: where that is true, the values from each start on."""
+    """Return int64 of the shape of `mask`: the values from each start on where the mask is True, else `fill`."""
     places = (starts[:, None] + np.arange(mask.shape[1])[None]).clip(max=len(values) - 1)
     return np.where(mask, values[places], fill).astype(np.int64)

@@ -1,7 +1,7 @@
-"""Find whether a model can be run on a ragged row, and what its attention then has to do.
+"""Checking whether a model can run on a ragged row, and with which attention masks.
 
-No list of architectures decides that: one token is sent through the model with masks that only remember what they would
-show, and each attention call says what it asks for. `guideway_engine.prefill.forward` compares what comes out.
+The check needs no list of architectures: one token is sent through the model with masks that only record their
+function, and each attention call shows its needs. `guideway_engine.prefill.forward` compares the results.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ from guideway_engine.attention.ragged import Sight
 __all__ = ["Profile", "last_hidden_state", "probe", "unsupported"]
 
 MAX_CELLS = 1 << 22
-"""The number of pairs of places that are looked at to learn what a mask shows."""
+"""Number of (query, key) pairs that are evaluated to classify a mask."""
 UNKNOWN_LENGTH = 1 << 15
-"""The length for which masks are looked at where a model names no longest one."""
+"""Length up to which masks are evaluated if a model has no maximum length."""
 OWN_OPTIONS = HARMLESS_OPTIONS - {"softcap"} | {"deterministic"}
-"""Keywords that a layer may pass to its attention. The contract has no other way to change scores than a factor."""
+"""Keywords that a layer may pass to its attention. The contract allows no change of scores other than a factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The facts about a model that its forward pass on a ragged row needs."""
+    """Facts about a model that its forward pass on a ragged row needs."""
 
     sights: tuple[Sight, ...]
-    """By attention call."""
+    """Visible positions of each attention call."""
     grouped: bool
     """True if there are fewer key heads than query heads."""
     padding_id: int | None
-    """The token from whose id its positions are counted, as RoBERTa's are: the first is one more, and such tokens get
-    the id itself. None: positions start at 0."""
+    """Id of the padding token if positions are counted from it, as in RoBERTa: the first position is one more, and
+    padding tokens get the id itself. None: positions start at 0."""
     max_length: int | None
-    """The most tokens of a sequence; None: no limit is known."""
+    """Maximum number of tokens of a sequence; None if no limit is known."""
     takes_types: bool
-    """True if its forward takes token types."""
+    """True if the model's forward takes token types."""
     takes_cache: bool
-    """True if its forward can keep a KV cache, which is not wanted."""
+    """True if its forward can keep a KV cache, which must be turned off."""
 
     @property
     def needs(self) -> frozenset[str]:
-        """The capabilities of a backend that it asks for, but for its type of numbers."""
+        """Capabilities of a backend that it needs, except its data type."""
         found = {"grouped_query"} if self.grouped else set()
         found |= {"causal" for sight in self.sights if sight.causal}
         found |= {"window" if s.causal else "two_sided_window" for s in self.sights if s.window is not None}
         return frozenset(found)
 
     def arguments(self, token_ids: Tensor, positions: Tensor, token_types: Tensor | None) -> dict[str, Any]:
-        """The keywords of the model's forward for a ragged row; each tensor given is ``[total]``."""
+        """Return the keyword arguments of the model's forward for a ragged row; each given tensor is ``[total]``."""
         found: dict[str, Any] = {"input_ids": token_ids[None], "position_ids": positions[None]}
-        if token_types is not None:  # a model may have types of its own where none are given, or none at all
+        if token_types is not None:  # without them, a model may have defaults of its own, or take none
             found["token_type_ids"] = token_types[None]
         if self.takes_cache:
             found["use_cache"] = False
@@ -67,9 +67,10 @@ class Profile:
 
 @torch.inference_mode()
 def probe(base: PreTrainedModel) -> Profile:
-    """Give `base`, a model without a head, the engine's attention, for good, and send one token through it.
+    """Replace the attention of `base`, a model without a head, permanently by the engine's, and send one token through
+    it.
 
-    Raises `InvalidConfiguration` if its attention does not go through `transformers`' interface, or asks for more than
+    Raises `InvalidConfiguration` if its attention does not use the interface of `transformers`, or needs more than
     `guideway.api.AttentionBackend` offers.
     """
     accepted = inspect.signature(base.forward).parameters
@@ -92,7 +93,7 @@ def probe(base: PreTrainedModel) -> Profile:
         raise
     except MaskUsed:
         raise unsupported(base, "its attention uses attention_mask") from None
-    except Exception as error:  # whatever that model's code does not expect
+    except Exception as error:  # any error of the model's code
         raise unsupported(base, f"one token sent through it failed with {type(error).__name__}: {error}") from error
     base.set_attn_implementation(ATTENTION_NAME)
     if not step.masks:
@@ -109,25 +110,25 @@ def probe(base: PreTrainedModel) -> Profile:
 
 
 def last_hidden_state(output: Any) -> Tensor:
-    """``[rows, tokens, width]`` of what a model without a head returned."""
+    """Return ``[rows, tokens, width]`` from the output of a model without a head."""
     hidden: Tensor = output.last_hidden_state
     return hidden
 
 
 def unsupported(model: PreTrainedModel, reason: str) -> InvalidConfiguration:
-    """The error for a model that cannot be run on a ragged row."""
+    """Return the error for a model that cannot be run on a ragged row."""
     return InvalidConfiguration(
         f"the engine cannot run {type(model).__name__} on whole prompts: {reason}", field="model"
     )
 
 
 class _Probe:
-    """Answers the attention calls of one forward pass with zeros and notes what each asked for."""
+    """Answers the attention calls of one forward pass with zeros and records the arguments of each."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         self.masks: list[Mask | bool] = []
-        """By call; True or False: none, and the layer is causal or is not."""
+        """Mask of each call; without a mask, True if the layer is causal, else False."""
         self.grouped = False
 
     def attend(
@@ -152,8 +153,8 @@ class _Probe:
 
 
 def _sight(model: PreTrainedModel, mask: Mask | bool, max_length: int) -> Sight:
-    """Return what `mask` shows within `max_length` tokens. Raises `InvalidConfiguration` if that is neither all, nor
-    all before, nor a stretch around."""
+    """Return the positions that `mask` shows within `max_length` tokens. Raises `InvalidConfiguration` unless these are
+    all, all up to the query's own, or a window around it."""
     if isinstance(mask, bool):
         return Sight(mask, None)
     key = torch.arange(max_length)
@@ -178,14 +179,14 @@ def _padding_id(model: PreTrainedModel) -> int | None:
 
 
 def _max_length(model: PreTrainedModel, padding_id: int | None) -> int | None:
-    """Return the most tokens for which positions mean in a batch what they mean alone."""
+    """Return the maximum number of tokens for which positions mean the same in a batch as alone."""
     config = model.config.get_text_config()
     limit = getattr(config, "max_position_embeddings", None)
     if limit is None or limit < 1:
         return None
     rope = getattr(config, "rope_parameters", None) or {}
     for parameters in rope.values() if all(isinstance(value, Mapping) for value in rope.values()) else [rope]:
-        # one set of frequencies is chosen for the whole batch, by the longest sequence in it
+        # the longest sequence of the batch decides the frequencies of all
         if parameters and parameters.get("rope_type") in ("longrope", "dynamic"):
             limit = min(limit, parameters.get("original_max_position_embeddings") or limit)
     return int(limit) - (0 if padding_id is None else padding_id + 1)

@@ -1,4 +1,4 @@
-"""Request processor: texts become token ids, in batches, and what is too long is cut or refused by name."""
+"""The request processor: tokenizes texts in batches, and truncates or refuses those that are too long."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from guideway_engine.prefill.sentence_transformers import leaves_prompt_out, rec
 __all__ = ["Tokenizing"]
 
 LONG_CHARACTERS = 16
-"""A text of more characters for each token of the context is tokenized by itself, and cut before if it may be."""
+"""Characters per token of the context above which a text is tokenized alone, and truncated first if possible."""
 
 
 class Tokenizing(RequestProcessor):
-    """The model's fast tokenizer."""
+    """Tokenizes with the model's fast tokenizer."""
 
     def __init__(self, context: WorkflowContext) -> None:
         super().__init__(context)
@@ -59,7 +59,7 @@ class Tokenizing(RequestProcessor):
         return [ready[task] for task in tasks]
 
     def _batch(self, tasks: list[Task]) -> dict[Task, Prepared | GuidewayError]:
-        """Tokenise short texts in one call, or, if one of them is beyond the tokenizer, each by itself."""
+        """Tokenize short texts in one call, or each alone if that fails."""
         try:
             encodings = self._tokenizer.encode_batch([self._text(self._prompt + str(value_of(task))) for task in tasks])
         except BaseException as error:
@@ -80,7 +80,7 @@ class Tokenizing(RequestProcessor):
             return InvalidRequest(f"the text cannot be tokenized: {text_of(error)}", field="input")
 
     def _short(self, encoding: Any, task: Task) -> Prepared:
-        """The request of a text that was tokenized in a batch."""
+        """Return the request of a text that was tokenized in a batch."""
         return self._prepared(task, encoding) if len(encoding) <= self._most else self._one(task)
 
     def _one(self, task: Task) -> Prepared:
@@ -122,7 +122,7 @@ class Tokenizing(RequestProcessor):
         return self._request(task, ids, [0] * len(ids), truncated=truncated)
 
     def _cut(self, task: Task, text: str, room: int) -> tuple[Any, bool]:
-        """The encoding of `text` in at most `room` tokens, and whether it has more."""
+        """Return the encoding of `text` in at most `room` tokens, and whether it was truncated."""
         policy = self._policy(task)
         text = self._text(text)
         if policy != "refuse" and self._cuttable and len(text) > LONG_CHARACTERS * room:
@@ -138,7 +138,7 @@ class Tokenizing(RequestProcessor):
         return task.params.get("truncate") or self.context.options.truncate
 
     def _side(self, task: Task, num_tokens: int) -> str:
-        """The side to cut. Raises `LimitExceeded` if nothing may be."""
+        """Return the side to truncate. Raises `LimitExceeded` if truncation is not allowed."""
         policy: str = self._policy(task)
         if policy == "refuse":
             raise LimitExceeded(
@@ -158,7 +158,7 @@ class Tokenizing(RequestProcessor):
         return text.lower() if self._lower_case else text
 
     def _encode(self, text: str) -> Any:
-        # `encode` holds the interpreter's lock until it has done, and `encode_batch` does not
+        # `encode` holds the GIL and `encode_batch` does not
         (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
         return encoding
 
@@ -166,7 +166,8 @@ class Tokenizing(RequestProcessor):
         return self._request(task, encoding.ids, encoding.type_ids, truncated=truncated)
 
     def _request(self, task: Task, ids: Sequence[int], types: Sequence[int], *, truncated: bool) -> Prepared:
-        """The request of these tokens. Raises `InvalidRequest` if there is none, which no model can compute."""
+        """Return the request for these tokens. Raises `InvalidRequest` if there are none, because no model can compute
+        that."""
         if not len(ids):
             raise InvalidRequest(
                 "the text has no token: the model's tokenizer makes none of it and adds none; leave it out, or give a "

@@ -1,4 +1,4 @@
-"""The runners: the model on a worker, and what of its output goes back."""
+"""The runners: run the model on a worker and return pooled vectors or logits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from guideway_engine.prefill.sentence_transformers import recipe_of
 __all__ = ["HeadRunner", "PoolingRunner"]
 
 UNUSED = ("pooler.", "classifier.", "score.")
-"""Weights of a bare model that no vector depends on."""
+"""Prefixes of weights that may be missing, because vectors do not depend on them."""
 
 
 class _Runner(WorkflowRunner):
@@ -34,7 +34,7 @@ class _Runner(WorkflowRunner):
 
 
 class PoolingRunner(_Runner):
-    """Makes one vector of those of an input's tokens; float32 ``[n, width]``, not normalized."""
+    """Pools the vectors of each input's tokens into one; float32 ``[n, width]``, not normalized."""
 
     auto = AutoModel
     may_lack = UNUSED
@@ -53,7 +53,7 @@ class PoolingRunner(_Runner):
 
 
 class HeadRunner(_Runner):
-    """The logits of a model with a head for labels; float32 ``[n, labels]``."""
+    """Returns the logits of a model with a classification head; float32 ``[n, labels]``."""
 
     auto = AutoModelForSequenceClassification
 
@@ -66,8 +66,8 @@ class HeadRunner(_Runner):
 
 @torch.inference_mode()
 def pooled(hidden: Tensor, lengths: np.ndarray[Any, Any], pooling: str) -> Tensor:
-    """One vector for each of the inputs that stand one after the other in `hidden`, ``[total, width]``: the ``mean`` of
-    its vectors, the first (``cls``) or the ``last``. ``[n, width]``."""
+    """Return one vector for each of the consecutive inputs in `hidden`, ``[total, width]``: the ``mean`` of its
+    vectors, the first (``cls``) or the ``last``. The result is ``[n, width]``."""
     sizes = torch.from_numpy(lengths.astype(np.int64)).to(hidden.device)
     ends = sizes.cumsum(0)
     if pooling == "last":

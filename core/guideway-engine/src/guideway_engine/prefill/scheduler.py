@@ -1,4 +1,4 @@
-"""The scheduler of what only prefills: first come, first served, under budgets of tokens and requests per step."""
+"""The scheduler of prefill-only workflows: first come, first served, with budgets of tokens and requests per step."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from guideway_engine.scheduling.waiting import ServedTokens, WaitingQueue
 __all__ = ["PrefillScheduler"]
 
 STEPS_AHEAD = 2
-"""So many full steps of requests are prepared ahead."""
+"""Number of full steps whose requests are prepared ahead."""
 
 STEPS_OF_A_CALLER = 8
-"""So many full steps of a caller's tasks are taken from him at a time."""
+"""Number of full steps that one caller's pending tasks may fill."""
 
 BATCH_CHARACTERS = 1 << 18
-"""Characters that are handed out for tokenizing at once, so that what comes meanwhile waits little."""
+"""Characters that are tokenized in one batch, so that later tasks do not wait long."""
 
 
 class PrefillScheduler(WorkScheduler):
-    """Lower priorities go first, then the tenant that was served least, then who came first. What one step takes is
-    settled by the order and the budgets alone, never by time: a step that is not full waits while there is more."""
+    """Schedules lower priorities first, then the tenant that was served least, then by arrival. The order and the
+    budgets alone determine a step, never time: a step that is not full waits while more tasks are about to come."""
 
     def __init__(self, context: WorkflowContext) -> None:
         super().__init__(context)
@@ -52,7 +52,7 @@ class PrefillScheduler(WorkScheduler):
         return found
 
     def prepared(self, request: Prepared) -> None:
-        if request.task in self._preparing:  # else it was aborted meanwhile
+        if request.task in self._preparing:  # otherwise it was aborted meanwhile
             self._preparing.discard(request.task)
             self._requests[request.task] = request
             self._ready.add(request.task)

@@ -1,4 +1,4 @@
-"""The files that sentence-transformers writes beside a model, which say how its vectors are made."""
+"""Reading of the files that sentence-transformers writes with a model, which configure its vectors."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ MODES: dict[str, Pooling] = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_lasttoken": "last",
 }
-"""The flags of ``1_Pooling/config.json`` that are understood."""
+"""Supported flags of ``1_Pooling/config.json``."""
 
 NEWER: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
-"""The values of its ``pooling_mode``, which newer files have instead."""
+"""Supported values of its ``pooling_mode``, which newer files have instead."""
 
 MODULES = ("Transformer", "Pooling", "Normalize")
 
 PROMPTS = "config_sentence_transformers.json"
-"""The file of a model's prompts."""
+"""Name of the file with a model's prompts."""
 
 ACTIVATIONS = ("Sigmoid", "Identity")
-"""The classes of torch that are understood between a cross-encoder's logit and its score."""
+"""Supported torch classes for the activation between a cross-encoder's logit and its score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The way to a vector, as far as the files say."""
+    """Steps to compute vectors, as far as the files configure it."""
 
     pooling: Pooling | None = None
     normalize: bool | None = None
     max_length: int | None = None
     lower_case: bool = False
     prompt: str = ""
-    """The text that stands before each text."""
+    """Text that is put before each text."""
 
 
 def is_embedder(model: ModelFolder) -> bool:
@@ -50,7 +50,7 @@ def is_embedder(model: ModelFolder) -> bool:
 
 
 def recipe_of(model: ModelFolder) -> Recipe:
-    """The recipe of a model that `why_not_pooled` has nothing against."""
+    """Return the recipe of a model for which `why_not_pooled` returns None."""
     modules = _modules(model)
     if not modules:
         return Recipe()
@@ -67,7 +67,7 @@ def recipe_of(model: ModelFolder) -> Recipe:
 
 
 def why_not_pooled(model: ModelFolder) -> str | None:
-    """Why vectors cannot be made as the files say; None if they can, or if there are none."""
+    """Return why vectors cannot be computed as the files configure; None if they can, or if there are no such files."""
     modules = _modules(model)
     unknown = [name for name, _ in modules if name not in MODULES]
     if unknown:
@@ -82,7 +82,8 @@ def why_not_pooled(model: ModelFolder) -> str | None:
 
 
 def activation_of(model: ModelFolder) -> str:
-    """The class that makes a cross-encoder's score of its logit, of `ACTIVATIONS` if `why_no_score` is None."""
+    """Return the class of the activation between a cross-encoder's logit and its score, one of `ACTIVATIONS` if
+    `why_no_score` returns None."""
     newer = model.config.get("sentence_transformers")
     said = newer.get("activation_fn") if isinstance(newer, Mapping) else None
     path = str(said or model.config.get("sbert_ce_default_activation_function") or "torch.nn.Sigmoid")
@@ -91,7 +92,7 @@ def activation_of(model: ModelFolder) -> str:
 
 
 def why_no_score(model: ModelFolder) -> str | None:
-    """Why a cross-encoder's score cannot be made as its files say; None if it can."""
+    """Return why a cross-encoder's score cannot be computed as its files configure; None if it can."""
     activation = activation_of(model)
     if activation not in ACTIVATIONS:
         return f"its config.json asks for the activation {activation!r}, and known are torch's {', '.join(ACTIVATIONS)}"
@@ -99,13 +100,14 @@ def why_no_score(model: ModelFolder) -> str | None:
 
 
 def why_prompted(model: ModelFolder) -> str | None:
-    """Why a model with a head cannot be served as its files say: it has a default prompt; None if it has none."""
+    """Return why a model with a head cannot be served as its files configure, namely its default prompt; None if it has
+    none."""
     name = _default_prompt(model)
     return f"its {PROMPTS} names the default prompt {name!r}, and only embed takes prompts" if name else None
 
 
 def leaves_prompt_out(model: ModelFolder) -> bool:
-    """True if the tokens of a prompt count for nothing in the model's vectors (``include_prompt``)."""
+    """Return whether the model's pooling excludes the tokens of a prompt (``include_prompt``)."""
     return _pooling(model, _modules(model)).get("include_prompt") is False
 
 
@@ -120,23 +122,23 @@ def _why_not_prompted(model: ModelFolder) -> str | None:
 
 
 def _default_prompt(model: ModelFolder) -> str:
-    """The name of the prompt that stands before each text; empty if there is none."""
+    """Return the name of the prompt that is put before each text; empty if there is none."""
     return str((model.json(PROMPTS) or {}).get("default_prompt_name") or "")
 
 
 def _prompts(model: ModelFolder) -> dict[str, Any]:
-    """The model's prompts, by name."""
+    """Return the model's prompts, by name."""
     return dict((model.json(PROMPTS) or {}).get("prompts") or {})
 
 
 def _modules(model: ModelFolder) -> list[tuple[str, str]]:
-    """The class and folder of each module, in order."""
+    """Return the class and folder of each module, in order."""
     modules: list[dict[str, Any]] = model.json("modules.json") or []
     return [(str(module.get("type")).rpartition(".")[2], str(module.get("path", ""))) for module in modules]
 
 
 def _modes(model: ModelFolder, modules: list[tuple[str, str]]) -> list[Pooling]:
-    """The ways of pooling it asks for, one where it is understood."""
+    """Return the configured modes of pooling: exactly one if supported."""
     said = _pooling(model, modules)
     if isinstance(mode := said.get("pooling_mode"), str):
         return [NEWER[mode]] if mode in NEWER else []
@@ -145,6 +147,6 @@ def _modes(model: ModelFolder, modules: list[tuple[str, str]]) -> list[Pooling]:
 
 
 def _pooling(model: ModelFolder, modules: list[tuple[str, str]]) -> dict[str, Any]:
-    """The content of the file of the pooling; empty if there is none."""
+    """Return the content of the pooling's configuration file; empty if there is none."""
     path = next((path for name, path in modules if name == "Pooling"), None)
     return {} if path is None else model.json(str(Path(path, "config.json"))) or {}

@@ -1,4 +1,4 @@
-"""Step builder: requests become one ragged row."""
+"""The step builder: joins requests into one ragged row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["RaggedSteps"]
 
 
 class RaggedSteps(StepBuilder):
-    """Token ids one after the other, and how many are of each request."""
+    """Concatenates the token ids of requests, with the length of each."""
 
     def build(self, work: Sequence[Prepared]) -> Ragged:
         types = [request.token_types for request in work if request.token_types is not None]

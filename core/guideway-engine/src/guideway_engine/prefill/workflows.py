@@ -1,4 +1,4 @@
-"""The workflows ``embed``, ``rerank`` and ``classify``: which models they serve, with which parts and options."""
+"""The workflows ``embed``, ``rerank`` and ``classify``: the models they serve, their parts and options."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ Positive = Annotated[int, Range(1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillOptions:
-    """The options of every workflow that only prefills."""
+    """Options of every workflow that only prefills."""
 
     truncate: Literal["refuse", "right", "left"] = "refuse"
-    """The policy for an input longer than the context where a call does not say: ``refuse`` it, or cut its ``right`` or
-    its ``left`` end off. Of a pair the second text is cut."""
+    """Policy for an input longer than the context, unless a call sets it: ``refuse`` it, or cut its ``right`` or its
+    ``left`` end. In a pair the second text is cut."""
     max_input_bytes: Positive = 16 << 20
-    """The most bytes of text of one input; more is refused before it is tokenized."""
+    """Maximum number of bytes of text of one input; larger ones are refused before they are tokenized."""
     max_step_tokens: Positive = 8192
-    """The most tokens of a step; one input that is longer has a step of its own."""
+    """Maximum number of tokens of a step; a longer input gets its own step."""
     max_step_requests: Positive = 128
-    """The most inputs of a step."""
+    """Maximum number of inputs of a step."""
     attention: str = "auto"
-    """The attention, as `Forward` takes it."""
+    """Name of the attention backend or ``auto``, as for `Forward`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedOptions(PrefillOptions):
-    """Those of ``embed``. None: as the model's files for sentence-transformers say, else the mean, or the last token of
-    a decoder, normalized, without a prompt."""
+    """Options of ``embed``. The defaults None follow the model's sentence-transformers files; without such files
+    vectors are the mean, or the last token of a decoder, normalized, without a prompt."""
 
     pooling: Literal["mean", "cls", "last"] | None = None
-    """The way from the vectors of tokens to one: their ``mean``, the first (``cls``) or the ``last`` one."""
+    """Pooling of token vectors: their ``mean``, the first (``cls``) or the ``last`` one."""
     normalize: bool | None = None
-    """True if vectors have length 1."""
+    """True if vectors are scaled to length 1."""
     prompt: str | None = None
-    """The text before each text, such as ``"query: "``; None: the default prompt of the model's files."""
+    """Text before each text, such as ``"query: "``; None: the default prompt of the model's files."""
 
 
 class _Prefill(Workflow):
-    """The parts that the three share."""
+    """Base of the three workflows, with their shared parts."""
 
     parts: ClassVar[Mapping[str, str]] = {
         "input_processor": f"{PACKAGE}.inputs:TextInputs",
@@ -67,7 +67,7 @@ class _Prefill(Workflow):
 
 
 class EmbedWorkflow(_Prefill):
-    """One vector of a text."""
+    """Computes one vector per text."""
 
     contract = "1.0"
     name = "embed"
@@ -91,7 +91,7 @@ class EmbedWorkflow(_Prefill):
 
 
 class RerankWorkflow(_Prefill):
-    """A score of a query and a document, read together."""
+    """Scores a query and a document, read together."""
 
     contract = "1.0"
     name = "rerank"
@@ -108,7 +108,7 @@ class RerankWorkflow(_Prefill):
 
 
 class ClassifyWorkflow(_Prefill):
-    """The label of a text or a pair of texts."""
+    """Labels a text or a pair of texts."""
 
     contract = "1.0"
     name = "classify"
