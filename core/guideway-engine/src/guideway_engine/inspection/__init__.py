@@ -1,1 +1,2 @@
-"""A constraint and a text taken apart: which strategy, what each token had to obey, where and why it is refused."""
+"""Inspection of a constraint and a text: the chosen strategy, the allowed tokens at each step, and where and why the
+text is refused."""

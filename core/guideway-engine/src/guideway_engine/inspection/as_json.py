@@ -1,4 +1,4 @@
-"""An inspection as JSON."""
+"""Formatting of an inspection as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["as_json"]
 
 
 def as_json(inspection: Inspection, model: str) -> dict[str, Any]:
-    """Return the object that ``guideway inspect --json`` prints. Times are microseconds; bytes that are no text are
+    """Return the object that ``guideway inspect --json`` prints. Times are microseconds; bytes that are not text are
     hexadecimal."""
     shown = _Shown(inspection)
     text = inspection.text
@@ -70,7 +70,7 @@ class _Shown:
         }
 
     def _token(self, token_id: int) -> dict[str, Any]:
-        """Id, and text, bytes or name."""
+        """Return the id of a token, and its text, bytes or name."""
         token = self._vocabulary.tokens[token_id]
         if not token:
             return {"id": token_id, "special": self._vocabulary.special_tokens.get(token_id, "")}

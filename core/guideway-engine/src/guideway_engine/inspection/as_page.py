@@ -1,4 +1,4 @@
-"""An inspection as one HTML page that needs nothing else."""
+"""Formatting of an inspection as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["as_page"]
 
 
 def as_page(inspection: Inspection, model: str) -> str:
-    """The page: a verdict, the tokens in a row, and behind each what was allowed there."""
+    """Return the page: a verdict and the tokens in a row, each with the tokens that were allowed there."""
     page = _Page(inspection)
     template = Template((files(__package__) / "page.html").read_text(encoding="utf-8"))
     outcome = "" if inspection.text is None else "good" if inspection.passes else "bad"
@@ -29,7 +29,7 @@ def as_page(inspection: Inspection, model: str) -> str:
     source = inspection.constraint.source()
     if isinstance(inspection.constraint, JsonSchema):
         source = json.dumps(json.loads(source), ensure_ascii=False, indent=2)
-    steps = json.dumps(list(page.steps()), ensure_ascii=False).replace("<", "\\u003c")  # it stands in a script
+    steps = json.dumps(list(page.steps()), ensure_ascii=False).replace("<", "\\u003c")  # inside a script
     return template.substitute(
         title=escape(model),
         subject=escape(f"{inspection.constraint.kind}, {model}, {inspection.strategy}"),
@@ -52,14 +52,14 @@ def as_page(inspection: Inspection, model: str) -> str:
 
 
 class _Page:
-    """The parts of a page that are more than a line."""
+    """Renders the larger parts of a page."""
 
     def __init__(self, inspection: Inspection) -> None:
         self._of = inspection
         self.tallest = max(step.fill_seconds + (step.accept_seconds or 0) for step in inspection.steps)
 
     def facts(self) -> Iterator[str]:
-        """The numbers under the verdict."""
+        """Yield the numbers below the verdict."""
         of = self._of
         if of.text is not None:
             yield _fact("tokens", f"{len(of.token_ids):,}", counted(len(of.text), "byte"))
@@ -77,7 +77,7 @@ class _Page:
                 yield _fact(f"{name}, per token", costs(median(found)), f"median; {costs(max(found))} at most")
 
     def allowed_there(self) -> str:
-        """The tokens that might have stood where the text is refused."""
+        """Render the tokens that were allowed where the text is refused."""
         assert self._of.refusal is not None
         examples = self._of.refusal.allowed.examples
         if not examples:
@@ -89,18 +89,18 @@ class _Page:
         return f"<div>allowed there: {chips}{more}</div>"
 
     def text(self) -> str:
-        """The text, with a mark where it is refused."""
+        """Render the text, with a mark where it is refused."""
         text, refusal = self._of.text or b"", self._of.refusal
         if refusal is None:
             return f"<pre>{escape(text.decode(errors='backslashreplace'))}</pre>"
-        # as a whole character, which the refused byte may be in the middle of
+        # mark a whole character, even if the refused byte is in the middle of it
         good = text[: refusal.place.offset].decode(errors="ignore")
         rest = text[len(good.encode()) :].decode(errors="backslashreplace")
         mark = escape(rest[:1]) or "⌷"
         return f'<pre>{escape(good)}<mark>{mark}</mark><span class="rest">{escape(rest[1:])}</span></pre>'
 
     def tokens(self) -> Iterator[str]:
-        """The tokens in a row: what each cost, its text, and how many were allowed."""
+        """Yield the tokens in a row: the time of each, its text, and the number of allowed tokens."""
         of = self._of
         joined = {run.first + i for run in of.forced_runs for i in range(1, run.length)}
         for index, step in enumerate(of.steps):
@@ -120,7 +120,7 @@ class _Page:
             yield f'<span class="token unread"><i></i><b>{shown}</b><s>&nbsp;</s></span>'
 
     def steps(self) -> Iterator[dict[str, Any]]:
-        """The words of the page for a token when it is chosen."""
+        """Yield the data that the page shows when a token is selected."""
         of = self._of
         for index, step in enumerate(of.steps):
             refused = of.refusal is not None and of.refusal.step == index
@@ -141,13 +141,14 @@ class _Page:
             }
 
     def strategies(self) -> Iterator[str]:
-        """A row for each."""
+        """Yield a table row for each strategy."""
         for report in self._of.strategies:
             name = f'<th scope="row" class="{report.outcome}">{escape(report.name)}</th>'
             yield f"<tr>{name}<td>{report.outcome}</td><td>{escape(report.reason)}</td></tr>"
 
     def _height(self, seconds: float) -> float:
-        """The length of a bar, from 0 to 1; a logarithm, so that one slow step does not flatten all others."""
+        """Return the length of a bar, from 0 to 1, on a logarithmic scale, so that one slow step does not flatten all
+        others."""
         return log1p(seconds * 1e6) / log1p(self.tallest * 1e6) if self.tallest else 0.0
 
 
@@ -170,7 +171,7 @@ def _fact(name: str, value: str, note: str) -> str:
 
 
 def _short(count: int) -> str:
-    """``999``, ``1.4k``, ``128k``."""
+    """Abbreviate a number: ``999``, ``1.4k``, ``128k``."""
     if count < 1000:
         return str(count)
     return f"{count / 1000:.1f}k" if count < 10_000 else f"{count / 1000:.0f}k"

@@ -1,4 +1,4 @@
-"""An inspection for a terminal."""
+"""Printing of an inspection to a terminal."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = ["print_inspection"]
 
 STYLES = {"forced": "cyan", "spelled": "cyan", "few": "yellow", "many": "default", "none": "red"}
 WIDEST = 120
-"""Columns of the widest table of tokens: in a wider one a row is hard to follow."""
+"""Columns of the widest table of tokens; rows of wider tables are hard to follow."""
 OUTCOMES = {"chosen": "bold green", "possible": "default", "failed": "red", "refused": "dim"}
 
 
 def print_inspection(inspection: Inspection, model: str) -> None:
-    """Print it to standard output, in color where that is a terminal and as wide as that is."""
+    """Print an inspection to standard output, in color if that is a terminal, and in its width."""
     console = Console(highlight=False, emoji=False, markup=False)
     size = f"{len(inspection.vocabulary):,} tokens"
     with console.capture() as captured:
@@ -48,7 +48,7 @@ def print_inspection(inspection: Inspection, model: str) -> None:
         )
         if inspection.text is not None:
             console.print(forced_line(inspection))
-    # without the spaces that rich fills lines up with
+    # without the trailing spaces that rich adds
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 

@@ -1,4 +1,4 @@
-"""Choose the strategy that compiles a constraint, and say why none of the others does."""
+"""Choosing the strategy that compiles a constraint, with the reasons against the others."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from guideway.runtime.candidates import Candidate, CandidateCache
 __all__ = ["Choice", "StrategyReport", "Unenforced", "choose_and_compile"]
 
 MOST_PLACES = 20
-"""The most subschemas that are named for one unenforced keyword."""
+"""Maximum number of subschemas listed for one unenforced keyword."""
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyReport:
-    """The outcome of one strategy."""
+    """Outcome of one strategy."""
 
     name: str
     outcome: Literal["chosen", "possible", "failed", "refused"]
-    """``possible``: it takes the constraint, and another one was chosen. ``failed``: it was tried and could not compile
-    it. ``refused``: it does not take it."""
+    """``possible``: it accepts the constraint, but another one was chosen. ``failed``: it was tried and could not
+    compile the constraint. ``refused``: it does not accept the constraint."""
     reason: str
     unenforced: tuple[str, ...] = ()
-    """The keywords it leaves unenforced, by name."""
+    """Names of the keywords that it does not enforce."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unenforced:
-    """Something the chosen strategy does not enforce."""
+    """A keyword that the chosen strategy does not enforce."""
 
     name: str
-    """As in `Completion.unenforced`."""
+    """Name as in `Completion.unenforced`."""
     places: tuple[str, ...]
-    """The places where it stands in the schema, as JSON pointers; empty where the constraint is no schema."""
+    """JSON pointers to its places in the schema; empty if the constraint is not a schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A constraint compiled, and what was considered before."""
+    """A compiled constraint and the strategies considered for it."""
 
     strategies: tuple[StrategyReport, ...]
-    """In the order in which they were considered."""
+    """Reports in the order in which strategies were considered."""
     candidate: Candidate
     grammar: CompiledGrammar
     unenforced: tuple[Unenforced, ...]
@@ -58,11 +58,11 @@ class Choice:
 def choose_and_compile(
     constraint: Constraint, strategies: Mapping[str, GrammarStrategy], served_by: str | None = None
 ) -> Choice:
-    """Choose as an engine does, and compile. `strategies` is in the order of preference; `served_by` is the one to take
-    whatever would be chosen here.
+    """Choose a strategy as an engine does, and compile. `strategies` are in order of preference; `served_by` overrides
+    the choice.
 
-    Raises `InvalidGrammar`, `LimitExceeded`, and `UnsupportedGrammar` with every strategy's reason; `InvalidRequest`
-    where `served_by` is not among them; `PluginError` where a strategy breaks.
+    Raises `InvalidGrammar`, `LimitExceeded`, and `UnsupportedGrammar` with every strategy's reason; `InvalidRequest` if
+    `served_by` is not in `strategies`; `PluginError` if a strategy fails.
     """
     if served_by is not None and served_by not in strategies:
         raise InvalidRequest(
@@ -112,7 +112,7 @@ def _compile(candidate: Candidate, constraint: Constraint) -> CompiledGrammar:
 def _reports(
     candidates: list[Candidate], chosen: Candidate, failed: Mapping[str, str], *, asked: bool
 ) -> list[StrategyReport]:
-    """Those that take the constraint, best first."""
+    """Return reports on the strategies that accept the constraint, best first."""
     reports = []
     for position, each in enumerate(candidates):
         leaves = quoted(each.unenforced)
@@ -138,7 +138,7 @@ def _reports(
 
 
 def _places(constraint: Constraint, name: str) -> tuple[str, ...]:
-    """Find where in a schema stands what `name` names, as `guideway.json_schema.keywords` does."""
+    """Find the places in a schema of the keyword `name`, written as in `guideway.json_schema.keywords`."""
     if not isinstance(constraint, JsonSchema):
         return ()
     needed = [part.partition(":")[0] for part in name.split("+") if part not in ("types", "untyped")]
@@ -147,7 +147,7 @@ def _places(constraint: Constraint, name: str) -> tuple[str, ...]:
     for pointer, subschema in subschemas(constraint.parsed):
         if isinstance(subschema, bool) or not all(key in subschema for key in needed):
             continue
-        # a plain key is there, or it is not; what is said of it in detail has to be looked for
+        # a plain keyword is present or absent; a detailed one needs a look at the subschema
         if ":" not in name or name in keywords(subschema):
             found.append(f"{pointer}{last}")
         if len(found) == MOST_PLACES:

@@ -1,4 +1,4 @@
-"""Ask what a compiled constraint says to each token of a text."""
+"""Running the tokens of a text through a compiled constraint."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ __all__ = ["FEW", "Allowed", "Inspection", "Refusal", "Run", "Step", "inspect_co
 Freedom: TypeAlias = Literal["forced", "spelled", "few", "many", "none"]
 
 FEW = 20
-"""Up to so many allowed tokens count as few."""
+"""Maximum number of allowed tokens that counts as few."""
 EXAMPLES = 12
-"""The most allowed tokens that are named."""
+"""Maximum number of allowed tokens that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The tokens that may come next."""
+    """The tokens that are allowed next."""
 
     count: int
-    """The number of them, stop tokens included."""
+    """Number of allowed tokens, stop tokens included."""
     examples: tuple[int, ...]
-    """Some of them: ids, those of short readable text first."""
+    """Ids of some of them, tokens of short readable text first."""
     first_bytes: bytes
-    """The bytes that their texts begin with, ascending, each once."""
+    """First bytes of their texts, ascending, without duplicates."""
     may_end: bool
-    """True if the text is complete as it stands: stop tokens are among them."""
+    """True if stop tokens are allowed, so that the text may end here."""
 
 
 NOTHING = Allowed(0, (), b"", may_end=False)
@@ -52,35 +52,35 @@ class Step:
     """One token of the text, or its end."""
 
     token_id: int | None
-    """None: the text ends here."""
+    """Id of the token; None at the end of the text."""
     offset: int
-    """Bytes of text before it."""
+    """Number of bytes of text before it."""
     allowed: Allowed
     choice: Freedom
-    """The choice there was: one token; one text, which can be cut into tokens in several ways; at most `FEW`
-    tokens; more; none, where the text cannot be completed any more."""
+    """Degree of freedom: ``forced``, one token; ``spelled``, one text, which can be split into tokens in several ways;
+    ``few``, at most `FEW` tokens; ``many``, more; ``none``, if the text cannot be completed any more."""
     accepted: bool
     fill_seconds: float
-    """The time of the mask."""
+    """Seconds to fill the mask."""
     accept_seconds: float | None
-    """The time of going on to the next state; None at the end of the text."""
+    """Seconds to accept the token; None at the end of the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The place where, and the reason why, the text is not what the constraint asks for."""
+    """The place where the constraint refuses the text, and the reason."""
 
     step: int
     """Index into `Inspection.steps`."""
     place: Place
-    """The first byte that may not stand there: inside a token, where the text of the token begins well."""
+    """The first byte that is not allowed; inside a token if the token's text begins with allowed bytes."""
     reason: str
     allowed: Allowed
-    """The characters that may stand there."""
+    """Characters that are allowed at this place."""
 
 
 class Run(NamedTuple):
-    """Steps one after the other that left no choice."""
+    """Consecutive steps without a choice."""
 
     first: int
     """Index into `Inspection.steps`."""
@@ -89,42 +89,42 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A constraint, and what it said to a text. Times are of this one run, in seconds."""
+    """A constraint and its answers to a text. Times are in seconds and of this one run."""
 
     constraint: Constraint
     vocabulary: Vocabulary
     strategies: tuple[StrategyReport, ...]
-    """Each strategy that was considered, the one chosen among them."""
+    """Reports on all strategies considered, including the chosen one."""
     strategy: str
-    """The one chosen."""
+    """Name of the chosen strategy."""
     unenforced: tuple[Unenforced, ...]
-    """The keywords it does not enforce."""
+    """Keywords that it does not enforce."""
     compile_seconds: float
     nbytes: int
-    """Memory of the compiled constraint, as the strategy reports it."""
+    """Memory of the compiled constraint in bytes, as the strategy reports it."""
     matcher_seconds: float
-    """The time to make a matcher for one sequence."""
+    """Seconds to create a matcher for one sequence."""
     text: bytes | None
-    """The bytes of all tokens; None without a text."""
+    """Bytes of all tokens; None without a text."""
     token_ids: tuple[int, ...]
     steps: tuple[Step, ...]
-    """One per token up to the first that is refused; after the last one, the end of the text."""
+    """One step per token up to the first refused one; after the last token, a step for the end of the text."""
     refusal: Refusal | None
-    """None: the text is what the constraint asks for, as far as the strategy enforces it, or there is no text."""
+    """None if the text satisfies the constraint as far as the strategy enforces it, or if there is no text."""
     valid: bool | None
-    """True if the text is an instance of the schema, by the library ``jsonschema``. None: not known, no JSON Schema, or
-    no text."""
+    """True if the text is an instance of the schema, by the library ``jsonschema``. None if that is unknown, or without
+    a JSON Schema or a text."""
     faults: tuple[Fault, ...]
-    """Why it is not."""
+    """Reasons why the text is not valid."""
 
     @property
     def num_forced(self) -> int:
-        """The number of accepted tokens that left no choice."""
+        """Number of accepted tokens without a choice."""
         return sum(run.length for run in self.forced_runs)
 
     @property
     def forced_runs(self) -> tuple[Run, ...]:
-        """Accepted tokens in a row that were forced, or spelled out what was."""
+        """Runs of accepted tokens that were forced or spelled."""
         runs: list[Run] = []
         for index, step in enumerate(self.steps):
             if step.token_id is None or not step.accepted or step.choice not in ("forced", "spelled"):
@@ -137,12 +137,12 @@ class Inspection:
 
     @property
     def rest(self) -> tuple[int, ...]:
-        """The tokens after the one that was refused."""
+        """Tokens after the refused one."""
         return () if self.refusal is None else self.token_ids[self.refusal.step + 1 :]
 
     @property
     def passes(self) -> bool:
-        """Return whether neither the strategy nor ``jsonschema`` has something against the text."""
+        """True if neither the strategy nor ``jsonschema`` rejects the text."""
         return self.refusal is None and self.valid is not False
 
 
@@ -154,10 +154,10 @@ def inspect_constraint(
     *,
     served_by: str | None = None,
 ) -> Inspection:
-    """Choose a strategy, compile `constraint` and lead the text with `token_ids` through it.
+    """Choose a strategy, compile `constraint` and run the text with `token_ids` through it.
 
-    Without `token_ids` the one step is what may come first. `served_by` names the strategy to take. Ids have to be in
-    the vocabulary. Raises what `choose_and_compile` raises, and `PluginError` where the strategy breaks.
+    Without `token_ids` the only step shows which tokens are allowed first. `served_by` names the strategy to use. Ids
+    must be in the vocabulary. Raises the errors of `choose_and_compile`, and `PluginError` if the strategy fails.
     """
     choice = choose_and_compile(constraint, strategies, served_by)
     walk = _Walk(choice, vocabulary, is_json=isinstance(constraint, JsonSchema))
@@ -183,7 +183,7 @@ def inspect_constraint(
 
 
 def _judged(constraint: Constraint, text: bytes | None) -> tuple[bool | None, tuple[Fault, ...]]:
-    """Return what `Inspection` has as `valid` and `faults`."""
+    """Return the values of `Inspection.valid` and `Inspection.faults`."""
     if text is None or not isinstance(constraint, JsonSchema):
         return None, ()
     try:
@@ -195,7 +195,7 @@ def _judged(constraint: Constraint, text: bytes | None) -> tuple[bool | None, tu
 
 
 class _Walk:
-    """Leads a matcher through tokens, and another one through their bytes: what counts of an output is its bytes."""
+    """Runs a matcher through tokens, and another one through their bytes, because an output's text is its bytes."""
 
     def __init__(self, choice: Choice, vocabulary: Vocabulary, *, is_json: bool) -> None:
         self._plugin = f"grammar.{choice.candidate.name}"
@@ -212,17 +212,17 @@ class _Walk:
             self._matcher = choice.grammar.matcher(vocabulary.stop_token_ids)
         self.matcher_seconds = time.perf_counter() - begin
         with self._blamed("matcher"):
-            # None from where on the vocabulary has no token for a byte
+            # None after a byte that is no token of the vocabulary
             self._of_bytes: Matcher | None = choice.grammar.matcher(vocabulary.stop_token_ids)
         with self._blamed("nbytes"):
             self.nbytes = int(choice.grammar.nbytes)
 
     def steps(self, token_ids: Sequence[int]) -> Iterator[Step]:
-        """Those up to the first token that is refused, or the end."""
+        """Yield the steps up to the first refused token, or the end."""
         offset = 0
         for token_id in [*token_ids, None]:
             if self._ended():
-                if token_id is not None:  # after the end no mask is asked for
+                if token_id is not None:  # do not ask for a mask after the end
                     yield Step(token_id, offset, NOTHING, "none", False, 0.0, None)
                 return
             allowed, seconds = self._allowed(self._matcher)
@@ -243,7 +243,8 @@ class _Walk:
             offset += len(token)
 
     def refusal(self, steps: Sequence[Step], text: bytes) -> Refusal | None:
-        """Why the last of `steps` is not what the constraint asks for. Nothing is asked of a walk after that."""
+        """Return why the last of `steps` is refused; None if it is accepted. Call it last: it moves the matcher of
+        bytes."""
         last = steps[-1]
         if last.accepted:
             return None
@@ -277,11 +278,11 @@ class _Walk:
             return self._matcher.is_terminated()
 
     def _blamed(self, phase: str) -> blame:
-        """Around a call of the strategy: what it raises names it."""
+        """Return a context that names the strategy in errors of its methods."""
         return blame(self._plugin, phase, passing=(DeadEnd,))
 
     def _spells(self, token: bytes, allowed: Allowed) -> bool:
-        """Follow an accepted token byte by byte; whether each byte was the only one that might come."""
+        """Accept a token byte by byte, and return whether each byte was the only one allowed."""
         forced = bool(token)
         for count, byte in enumerate(token):
             if self._of_bytes is None:
@@ -294,7 +295,7 @@ class _Walk:
         return forced
 
     def _goes_on(self, byte: int) -> bool:
-        """Lead the matcher of bytes over `byte`, if it may come."""
+        """Accept `byte` in the matcher of bytes, and return whether it was allowed."""
         token_id = self._of_byte.get(bytes((byte,)))
         if self._of_bytes is None or token_id is None:
             return False
@@ -302,7 +303,7 @@ class _Walk:
             return self._of_bytes.accept((token_id,)) == 1
 
     def _allowed(self, matcher: Matcher) -> tuple[Allowed, float]:
-        """Return what the mask allows, and what it took to fill."""
+        """Return the tokens that the mask allows, and the seconds to fill it."""
         begin = time.perf_counter()
         try:
             with self._blamed("fill_bitmask"):
@@ -320,7 +321,7 @@ class _Walk:
         ), seconds
 
     def _readability(self, token_id: int) -> tuple[bool, bool, int, int]:
-        """Sorts readable tokens first, special ones last, short ones before long ones."""
+        """Return a sort key: readable tokens first, special ones last, short ones before long ones."""
         token = self._vocabulary.tokens[token_id]
         try:
             is_readable = token.decode().isprintable()
@@ -330,7 +331,7 @@ class _Walk:
 
 
 def _character(text: bytes, offset: int) -> str:
-    """The character that the byte at `offset` belongs to."""
+    """Return the character that contains the byte at `offset`."""
     begin = len(text[:offset].decode(errors="ignore").encode())
     return text[begin:].decode(errors="replace")[:1]
 

@@ -1,4 +1,4 @@
-"""Tell where in a text a byte stands, for a person who has the text in an editor."""
+"""Positions in a text as an editor shows them."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*("?)|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTAL
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A byte of a text."""
+    """Position of a byte of a text."""
 
     offset: int
-    """Bytes before it."""
+    """Number of bytes before it."""
     line: int
-    """From 1."""
+    """Line number, from 1."""
     column: int
-    """In characters, from 1."""
+    """Column in characters, from 1."""
     pointer: str | None
-    """JSON pointer to the value it belongs to, such as ``#/age``; None where the text need not be JSON."""
+    """JSON pointer to the value that contains it, such as ``#/age``; None if the text need not be JSON."""
 
 
 def place_of(text: bytes, offset: int, *, is_json: bool) -> Place:
-    """Return where the byte at `offset` of `text` stands; in the middle of a character, where that begins."""
+    """Return the position of the byte at `offset` of `text`; inside a character, the position of its first byte."""
     before = text[:offset].decode(errors="ignore")
     pointer = json_place(before) if is_json else None
     return Place(offset, before.count("\n") + 1, len(before) - before.rfind("\n"), pointer)
 
 
 def json_place(before: str) -> str:
-    """JSON pointer to the value that goes on, or begins, where the JSON text `before` ends. Of a text that is no JSON
-    it is anything."""
-    parts: list[str | int | None] = []  # per open array an index, per open object a name, None where one is due
-    over = False  # whether the innermost value has ended
+    """Return the JSON pointer to the value that continues, or begins, at the end of the JSON text `before`. Arbitrary
+    if the text is not JSON."""
+    parts: list[str | int | None] = []  # an index per open array, a name per open object, None where a name is expected
+    over = False  # True once the innermost value has ended
     for token in _TOKEN.finditer(before):
         text = token[0]
         if text in "{[":
@@ -68,5 +68,5 @@ def json_place(before: str) -> str:
 def _name(text: str) -> str:
     try:
         return str(json.loads(text, strict=False))
-    except ValueError:  # an escape that is none
+    except ValueError:  # an invalid escape
         return text[1:-1]

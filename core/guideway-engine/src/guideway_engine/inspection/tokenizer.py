@@ -1,4 +1,4 @@
-"""The vocabulary of a model from its folder, without its weights and, where that is faithful, without torch."""
+"""Loading of a model's vocabulary from its folder, without its weights, and if possible without torch."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from guideway.vocabulary import build_vocabulary
 __all__ = ["load_vocabulary"]
 
 AS_WRITTEN = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""Classes by which `transformers` takes ``tokenizer.json`` as it is. Others build a tokenizer of their own from it."""
+"""Classes for which `transformers` uses ``tokenizer.json`` unchanged. Other classes build a different tokenizer from
+it."""
 
 OLDER_FILES = ("added_tokens.json", "special_tokens_map.json")
-"""Files beside ``tokenizer.json`` from which `transformers` may add to it."""
+"""Files from which `transformers` may add tokens to ``tokenizer.json``."""
 
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 LISTS_OF_SPECIAL = ("additional_special_tokens", "extra_special_tokens")
 
 
 def load_vocabulary(folder: Path) -> Vocabulary:
-    """The vocabulary an engine would make of the model in `folder`, of which only the tokenizer, ``config.json`` and
-    ``generation_config.json`` are read; the latter two may be missing. Raises `InvalidConfiguration`."""
+    """Return the vocabulary that an engine would build for the model in `folder`. Reads only the tokenizer,
+    ``config.json`` and ``generation_config.json``; the latter two may be missing. Raises `InvalidConfiguration`."""
     config, generation = _json(folder, "config.json"), _json(folder, "generation_config.json")
     stops = (generation or config).get("eos_token_id")
     stop_ids = [] if stops is None else [stops] if isinstance(stops, int) else list(stops)
     width = config.get("text_config", config).get("vocab_size")
     tokenizer, eos = _as_written(folder)
-    if tokenizer is None:  # transformers has to make it, and loads torch with it
+    if tokenizer is None:  # transformers must build it, which imports torch
         from guideway_engine.runners.transformers.model_loader import load_tokenizer
 
         tokenizer = load_tokenizer(folder)
@@ -50,7 +51,8 @@ def load_vocabulary(folder: Path) -> Vocabulary:
 
 
 def _as_written(folder: Path) -> tuple[Any, int | None]:
-    """The tokenizer of ``tokenizer.json`` and its end-of-text token, where `transformers` would change nothing."""
+    """Return the tokenizer in ``tokenizer.json`` and its end-of-text token; None for both if `transformers` would
+    change it."""
     config = _json(folder, "tokenizer_config.json")
     path = folder / "tokenizer.json"
     if not path.is_file():
@@ -66,7 +68,7 @@ def _as_written(folder: Path) -> tuple[Any, int | None]:
 
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library raises no narrower class
         raise InvalidConfiguration(f"{str(path)!r} cannot be read: {error}", field="model") from error
     special = {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     if not set(_special_names(config)) <= special.keys():
@@ -89,7 +91,7 @@ def _content(token: Any) -> str:
 
 
 def _json(folder: Path, name: str) -> dict[str, Any]:
-    """The object in a file of the folder; empty where there is none."""
+    """Return the object in a file of the folder; empty if there is no file."""
     try:
         found = json.loads((folder / name).read_text(encoding="utf-8"))
     except FileNotFoundError:

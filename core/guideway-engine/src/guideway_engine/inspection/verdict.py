@@ -1,4 +1,4 @@
-"""The outcome of an inspection in sentences, which the table and the page share."""
+"""Sentences about the outcome of an inspection, shared by table and page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def verdict(inspection: Inspection) -> str:
-    """Say whether the text is what the constraint asks for, and if not, where it is refused."""
+    """Say whether the text satisfies the constraint, and if not, where it is refused."""
     refusal = inspection.refusal
     if inspection.text is None:
         return "No text: these tokens may come first."
@@ -36,7 +36,7 @@ def verdict(inspection: Inspection) -> str:
 
 
 def judge_lines(inspection: Inspection) -> list[str]:
-    """Say what ``jsonschema`` finds of the whole text."""
+    """Return the findings of ``jsonschema`` on the whole text."""
     if inspection.text is None or not isinstance(inspection.constraint, JsonSchema):
         return []
     if inspection.valid is None:
@@ -51,14 +51,14 @@ def judge_lines(inspection: Inspection) -> list[str]:
 
 
 def unenforced_lines(inspection: Inspection) -> list[str]:
-    """List what the chosen strategy does not enforce, each with its places."""
+    """List the keywords that the chosen strategy does not enforce, each with its places."""
     return [
         f"{each.name}{' at ' if each.places else ''}{', '.join(each.places)}" for each in inspection.unenforced
     ] or ["nothing: every part of the constraint is enforced"]
 
 
 def costs_line(inspection: Inspection) -> str:
-    """Compile cost, and the middle and the highest of a step's."""
+    """Describe the time to compile, and the median and maximum times of a step."""
     parts = [
         f"compile {costs(inspection.compile_seconds)} ({byte_count(inspection.nbytes)})",
         f"matcher {costs(inspection.matcher_seconds)}",
@@ -72,7 +72,7 @@ def costs_line(inspection: Inspection) -> str:
 
 
 def forced_line(inspection: Inspection) -> str:
-    """Count the tokens that left no choice."""
+    """Count the tokens without a choice."""
     tokens, runs = counted(len(inspection.token_ids), "token"), inspection.forced_runs
     if not runs:
         return f"{tokens}, none forced or spelled"
@@ -82,19 +82,19 @@ def forced_line(inspection: Inspection) -> str:
 
 
 def step_words(step: Step) -> str:
-    """Say how much choice there was: ``1 forced``."""
+    """Describe the number of allowed tokens: ``1 forced``."""
     return "" if step.choice == "none" else f"{step.allowed.count:,} {step.choice}"
 
 
 def step_token(inspection: Inspection, step: Step) -> str:
-    """The token of a step, or where there is none."""
+    """Return the text of a step's token, or a word for its absence."""
     if step.token_id is not None:
         return token_text(inspection.vocabulary, step.token_id)
     return "(start)" if inspection.text is None else "(end)"
 
 
 def allowed_words(inspection: Inspection, allowed: Allowed, *, in_tokens: bool) -> str:
-    """Say what may come, as the tokens themselves or as the characters they begin with."""
+    """Describe the allowed tokens, by the tokens themselves or by their first characters."""
     examples = [token_text(inspection.vocabulary, token_id) for token_id in allowed.examples]
     if not examples:
         return "nothing"

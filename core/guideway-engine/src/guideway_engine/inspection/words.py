@@ -1,4 +1,4 @@
-"""Tokens, bytes and numbers as a person reads them."""
+"""Formatting of tokens, bytes and numbers for people."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ MARKS = str.maketrans({" ": "␣", "\n": "↵", "\r": "\\r", "\t": "⇥"})
 
 
 def token_text(vocabulary: Vocabulary, token_id: int) -> str:
-    """A token; white space as ␣ ↵ ⇥ ``\\r``, bytes that are no character as ``\\xc3``, a special token by its name."""
+    """Return a token's text; white space as ␣ ↵ ⇥ ``\\r``, invalid UTF-8 as ``\\xc3``, a special token by its name."""
     token = vocabulary.tokens[token_id]
     return visible(token) if token else printable(vocabulary.special_tokens.get(token_id, f"<{token_id}>"))
 
 
 def visible(text: bytes) -> str:
-    """Bytes with white space made visible, and escaped where they are no character or command a terminal."""
+    """Return text with visible white space; invalid UTF-8 and characters that control a terminal are escaped."""
     return printable(text.decode(errors="backslashreplace").translate(MARKS))
 
 
 def begins(first_bytes: bytes) -> str:
-    """List the characters that texts may begin with, as ranges: ``␣ - 0-9``. What is beyond ASCII is not told apart."""
+    """List the characters that texts may begin with, as ranges: ``␣ - 0-9``. Non-ASCII characters are not
+    distinguished."""
     runs: list[list[int]] = []
     for byte in first_bytes:
         if byte >= 0x80:
@@ -38,7 +39,7 @@ def begins(first_bytes: bytes) -> str:
             runs.append([byte])
     parts = []
     for run in runs:
-        # most of ASCII is best read as one range; of a part of it digits and letters are
+        # show most of ASCII as one range, but split a part of it into digits and letters
         for part in [run] if len(run) > MANY_CHARACTERS else _kinds(run):
             ends = [visible(bytes((byte,))) for byte in (part[0], part[-1])]
             parts += [f"{ends[0]}-{ends[1]}"] if len(part) > 2 else ends[: len(part)]
@@ -46,17 +47,17 @@ def begins(first_bytes: bytes) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """``1 token``, ``2 tokens``."""
+    """Return ``1 token``, ``2 tokens``."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def byte_count(count: int) -> str:
-    """``512 bytes``, ``99 kB``, ``1.2 MB``."""
+    """Return ``512 bytes``, ``99 kB``, ``1.2 MB``."""
     return f"{count} bytes" if count < 1000 else f"{count / 1e3:.0f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
 
 
 def share(count: int, total: int) -> str:
-    """A part of a whole in percent, with as many digits as tell it from none and from all."""
+    """Return a percentage that shows 0 % and 100 % only for exactly none and all."""
     percent = 100 * count / total
     if 0 < percent < 0.1:
         return "<0.1 %"
@@ -64,7 +65,7 @@ def share(count: int, total: int) -> str:
 
 
 def costs(seconds: float | None) -> str:
-    """A time: ``12 µs``, ``3.4 ms``, ``1.2 s``."""
+    """Return a time: ``12 µs``, ``3.4 ms``, ``1.2 s``."""
     if seconds is None:
         return ""
     if seconds < 1e-3:
@@ -73,7 +74,7 @@ def costs(seconds: float | None) -> str:
 
 
 def _kinds(run: list[int]) -> list[list[int]]:
-    """Cuts characters in a row where digits, capitals, small letters or others begin."""
+    """Split consecutive characters into digits, capitals, small letters and others."""
 
     def kind(byte: int) -> int:
         character = chr(byte)
