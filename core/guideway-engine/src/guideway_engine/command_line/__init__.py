@@ -1,1 +1,1 @@
-"""The engine on the command line."""
+"""The commands of the engine."""

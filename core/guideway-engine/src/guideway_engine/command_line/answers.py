@@ -1,5 +1,5 @@
-"""Show what came of prompts, for ``guideway generate``: JSON lines, a table, and what went wrong on standard error."""
-# ruff: noqa: T201 - printing is what a command is for
+"""Output of ``guideway generate``: JSON lines, a table, and errors on standard error."""
+# ruff: noqa: T201 - commands print
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ from guideway_engine.command_line.lines import Lines
 __all__ = ["Answers", "print_object", "print_table", "report"]
 
 OUTCOMES = ("answered", "cut", "refused", "failed")
-"""The outcomes of a prompt."""
+"""Outcomes of a prompt, from best to worst."""
 
 CONSTRAINT = "constraint"
-"""In `Completion.unenforced`: the output was ended before it was complete."""
+"""Entry of `Completion.unenforced` for an output that was ended before it was complete."""
 CLOSING = "closing"
-"""The same, where its limit ended it."""
+"""Entry of `Completion.unenforced` for an output that was cut by its limit."""
 
 
 class Answers:
-    """The results of the jobs of one run. Lines come in the order of the input, each as soon as all before it are
-    there; `lines` is None where a table is printed at the end instead. Jobs whose id is in `done` were answered by an
-    earlier run. `record` gives what the line of an answer says besides."""
+    """Results of the jobs of one run.
+
+    Lines are written in the order of the input, each as soon as all lines before it are; `lines` is None if a table is
+    printed at the end instead. Jobs whose id is in `done` were answered by an earlier run. `record` returns additional
+    fields for the line of an answer.
+    """
 
     def __init__(
         self,
@@ -46,29 +49,29 @@ class Answers:
         self._lines = lines
         self._results: dict[int, GenerationResult] = {}
         self._open = [index for index, job in enumerate(jobs) if job.id not in done]
-        """Whose lines are not written, in order."""
+        """Indices of the jobs to write lines for, in order."""
         self._num_done = len(jobs) - len(self._open)
         self._num_written = 0
         self._began: float | None = None
 
     @property
     def ended(self) -> list[tuple[Job, GenerationResult]]:
-        """Those there is a result for, in the order of the input."""
+        """Jobs that have a result, with it, in the order of the input."""
         return [(self.jobs[index], self._results[index]) for index in sorted(self._results)]
 
     def begin(self) -> None:
-        """The first tokens are about to be made."""
+        """Start the clock for the summary. Called before the first token is generated."""
         self._began = self._began or time.monotonic()
 
     def keep(self, index: int, result: GenerationResult) -> None:
-        """Take a result, and write the lines that can be written. Raises OSError and `OutputLost`."""
+        """Store a result, and write all lines that can be written. Raises OSError and `OutputLost`."""
         self._results[index] = result
         while self._num_written < len(self._open) and self._open[self._num_written] in self._results:
-            self._num_written += 1  # first: what an interrupt cuts short is not written a second time
+            self._num_written += 1  # first, so that an interrupted line is not written twice
             self._write(self._open[self._num_written - 1])
 
     def write_rest(self) -> None:
-        """Write the results that others, which will never come, should have come before."""
+        """Write the results that wait for earlier ones, which will not be available."""
         rest, self._open = self._open[self._num_written :], self._open[: self._num_written]
         for index in rest:
             if index in self._results:
@@ -77,13 +80,13 @@ class Answers:
     def _write(self, index: int) -> None:
         if self._lines is not None:
             job, result = self.jobs[index], self._results[index]
-            # the constraint of one that was refused may be no JSON
+            # a refused constraint may not be JSON
             refused = result.finish_reason is FinishReason.REFUSED
             record = None if refused or self._record is None else self._record(job)
             self._lines.write(line_of(index, job, result, record), job.id)
 
     def summary(self, *, interrupted: bool) -> str:
-        """Say how many prompts were answered, and how fast; one line."""
+        """Return one line with the number of answered prompts and the speed."""
         counts = Counter(_outcome(job, result) for job, result in self.ended)
         said = [f"{counts[what]} {what}" for what in OUTCOMES if counts[what] or what == "answered"]
         if self._num_done:
@@ -100,7 +103,7 @@ class Answers:
 
 
 def _outcome(job: Job, result: GenerationResult) -> str:
-    """One of `OUTCOMES`: the worst that any of its outputs came to."""
+    """Return the worst of the outcomes of all outputs, one of `OUTCOMES`."""
     return max((_outcome_of(job, output) for output in result.outputs), key=OUTCOMES.index)
 
 
@@ -117,8 +120,8 @@ def _outcome_of(job: Job, output: Completion) -> str:
 
 
 def line_of(index: int, job: Job, result: GenerationResult, record: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A line of JSON: the first output, and all of them if there are more. With a `record`, what that says and the
-    token ids of each output."""
+    """Return the object of a JSON line: the first output, and all of them if there are several; with a `record`, also
+    its fields and the token ids of each output."""
     line = {"index": index, "id": job.id, **(record or {}), **_output(result.outputs[0], with_ids=record is not None)}
     if len(result.outputs) > 1:
         line["outputs"] = [
@@ -130,8 +133,8 @@ def line_of(index: int, job: Job, result: GenerationResult, record: Mapping[str,
 
 
 def print_object(answered: Sequence[tuple[Job, GenerationResult]]) -> bool:
-    """Print the only answer there is, where that is a JSON object or array, so that it can be read and copied; how it
-    ended is said on standard error. Returns False, and prints nothing, of anything else."""
+    """Print the answer, if there is a single one and it is a JSON object or array, so that it can be read and copied;
+    its finish reason goes to standard error. Return False, and print nothing, in other cases."""
     outputs = [output for _, result in answered for output in result.outputs]
     if len(outputs) != 1 or outputs[0].error is not None or outputs[0].num_reasoning_tokens:
         return False
@@ -148,7 +151,7 @@ def print_object(answered: Sequence[tuple[Job, GenerationResult]]) -> bool:
 
 
 def print_table(answered: Sequence[tuple[Job, GenerationResult]]) -> None:
-    """A table for a person: one row per output."""
+    """Print a table with one row per output."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -176,11 +179,11 @@ def print_table(answered: Sequence[tuple[Job, GenerationResult]]) -> None:
 
 
 def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool = False) -> int:
-    """Say on standard error what went wrong, but for what a table says; the exit status. What went wrong with several
-    prompts in the same words is said once."""
+    """Report errors on standard error, except for those that a table shows, and return the exit status. The same error
+    of several prompts is reported once."""
     status = 0
     alike: dict[str, list[str]] = {}
-    """By what is said after them: the prompts."""
+    """Prompts by their message."""
     for job, result in answered:
         for output in result.outputs:
             which = printable(f"{job.id}, output {output.index}" if len(result.outputs) > 1 else job.id)
@@ -220,7 +223,8 @@ def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool =
 
 
 def _named(prompts: Sequence[str]) -> str:
-    """The prompts of these ids, before a verb in the singular's past tense or ``was``."""
+    """Return a subject for a message about the prompts with these ids, which fits a verb in the past tense or
+    ``was``."""
     if len(prompts) == 1:
         return f"prompt {prompts[0]}"
     listed = ", ".join(prompts[:3])
@@ -251,7 +255,7 @@ def _output(output: Completion, *, with_ids: bool) -> dict[str, Any]:
 
 
 def _logprobs(entry: TokenLogprobs) -> dict[str, Any]:
-    """JSON has no infinity; null stands for the logarithm of zero."""
+    """Return an entry for JSON. JSON has no infinity, so null is the logarithm of zero."""
     return {
         "token_id": entry.token_id,
         "logprob": _finite(entry.logprob),
@@ -292,5 +296,5 @@ def _described(error: GuidewayError) -> dict[str, str]:
 
 
 def _printable(text: str) -> str:
-    """`text`, with what standard output cannot encode, or a terminal would obey, escaped."""
+    """Escape the parts of `text` that standard output cannot encode or a terminal would interpret."""
     return printable(as_stdout_can(text))

@@ -13,7 +13,7 @@ __all__ = ["add_classify"]
 
 
 def add_classify(subparsers: _SubParsersAction[ArgumentParser]) -> None:
-    """Add ``classify``."""
+    """Add the command ``classify``."""
     add(
         subparsers,
         "classify",

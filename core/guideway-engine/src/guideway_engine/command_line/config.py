@@ -1,4 +1,4 @@
-"""The configuration, and where each value comes from.
+"""The configuration and the source of each value.
 
 ``guideway config show``, and the configuration's flags for every command that starts an engine.
 """
@@ -33,15 +33,15 @@ UNENFORCED: Key = ("on_unenforced",)
 
 ALIASES: dict[Key, tuple[str, ...]] = {("grammar",): ("--strategy",)}
 INSTALLED = "what is installed"
-"""The source of the grammar strategies where no other names any."""
+"""Source of the grammar strategies if no configuration selects any."""
 OF_PROMPTS = "the prompts"
-"""The source of the modifiers that prompts use, where no other names any."""
+"""Source of the modifiers that prompts use, if no configuration selects any."""
 OF_THEIR_OWN = (ENABLE, MODIFIERS)
-"""These have a flag that adds to what is configured: ``--enable-plugin``, before the command, and ``--modifier``."""
+"""Keys with a flag that adds to the configured value: ``--enable-plugin``, before the command, and ``--modifier``."""
 
 
 def add_flags(parser: ArgumentParser, only: Collection[str] = ()) -> None:
-    """Let a command take the configuration's flags, those of the fields and tables in `only` if there are any."""
+    """Add the configuration's flags to a command; if `only` is not empty, for the fields and tables it lists."""
     group = parser.add_argument_group(
         "configuration",
         "flags win over GUIDEWAY_... environment variables, these over the file, the file over defaults",
@@ -89,7 +89,7 @@ def _add_strict_and_modifier(either: _ArgumentGroup, group: _ArgumentGroup) -> N
 
 
 def sources(args: Namespace) -> list[Layer]:
-    """File, environment and flags, in order of rising precedence. Raises `InvalidConfiguration`."""
+    """Read the layers of file, environment and flags, in order of rising precedence. Raises `InvalidConfiguration`."""
     given = vars(args)
     flags: Layer = {}
     for key in KEYS:
@@ -102,7 +102,7 @@ def sources(args: Namespace) -> list[Layer]:
 
 
 def configuration(args: Namespace, layers: list[Layer], defaults: Layer | None = None) -> Configuration:
-    """Combine `layers`, and beneath them `defaults`; `args` add modifiers and enabled plugins to it."""
+    """Merge `layers` and, with lower precedence, `defaults`, and add the modifiers and enabled plugins in `args`."""
     layers = [defaults or {}, *layers]
     said = Configuration.of(layers).settings
     more: Layer = {}
@@ -118,7 +118,7 @@ def configuration(args: Namespace, layers: list[Layer], defaults: Layer | None =
 
 
 def add_config(subparsers: _SubParsersAction[ArgumentParser]) -> None:
-    """Add ``config`` and its subcommand."""
+    """Add the command ``config`` and its subcommand."""
     parser = subparsers.add_parser("config", help="the configuration", description="The configuration.")
     commands = parser.add_subparsers(metavar="COMMAND", title="commands")
 
@@ -160,7 +160,7 @@ def _show(args: Namespace) -> int:
     if args.json:
         print_json({name: {"value": v, "source": s} for name, (v, s) in rows.items()})
         return 0
-    # a long path may stand out; it need not widen the table for all others
+    # a long path may exceed its column; it need not widen the table for all rows
     print_table(
         ("KEY", "VALUE", "FROM"), [(name, _text(value), source) for name, (value, source) in rows.items()], longest=40
     )
@@ -168,7 +168,8 @@ def _show(args: Namespace) -> int:
 
 
 def _check(resolved: Configuration) -> None:
-    """Raises `InvalidConfiguration` or `PluginError`. That a model is missing is left for the command that needs it."""
+    """Raise `InvalidConfiguration` or `PluginError` for wrong values. A missing model is reported by the command that
+    needs it."""
     settings = {("model",): Setting("any", "")} | dict(resolved.settings)
     config = Configuration(settings, {}).build(EngineConfig)
     index = PluginIndex.scan()
@@ -181,7 +182,7 @@ def _check(resolved: Configuration) -> None:
 
 
 def add_source(error: GuidewayError, configuration: Configuration) -> None:
-    """Note on `error` where the value stands that it comes from."""
+    """Add a note to `error` with the source of the value that caused it."""
     if isinstance(error, NotCertified):
         if (file := configuration.source_of("plugins.require")) and Path(file).is_file():
             error.add_note(f"for all that {file} selects: guideway conform --config {shlex.quote(file)} --record")
@@ -219,7 +220,7 @@ def _flag(key: Key) -> str:
 
 
 def _modifier(text: str) -> tuple[str, Any]:
-    """``NAME`` or ``NAME={...}``."""
+    """Parse ``NAME`` or ``NAME={...}``."""
     name, equals, options = text.partition("=")
     if not name:
         raise ArgumentTypeError(f"must be NAME or NAME={{...}}, not {text!r}")
@@ -227,7 +228,7 @@ def _modifier(text: str) -> tuple[str, Any]:
 
 
 def _option(text: str) -> tuple[str, str, Any]:
-    """``KIND.NAME.OPTION=VALUE``, a value being JSON, or else text."""
+    """Parse ``KIND.NAME.OPTION=VALUE``; a value that is not JSON is text."""
     place, equals, value = text.partition("=")
     component, _, option = place.rpartition(".")
     kind, _, name = component.partition(".")

@@ -1,4 +1,4 @@
-"""Short digests of what is asked: a run that resumes knows by them which answers in a file are answers to it."""
+"""Short digests of requests, by which a resumed run recognizes answers to the same request in a file."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from guideway_engine.config_sources import Configuration
 from guideway_engine.environment import numerics
 from guideway_engine.fields import fields_of
 
-if TYPE_CHECKING:  # what embeds imports nothing that decodes
+if TYPE_CHECKING:  # commands that embed must not import modules that decode
     from guideway_engine.command_line.jobs import Job
     from guideway_engine.command_line.task_inputs import Entry
 
 __all__ = ["of_entries", "of_jobs"]
 
 FOR_TASKS = ("model", "workflow", "runner", "dtype", "max_model_len")
-"""The fields of the configuration that decide what a task makes of a text. Those of speed, limits and places do not."""
+"""Fields of the configuration that affect the results of a task. Fields for speed, limits and paths do not."""
 FOR_TEXT = (
     *FOR_TASKS,
     *("grammar", "modifiers", "worker_mixins", "forced_tokens", "split_special_tokens"),
     *("whitespace", "short_budget", "reasoning", "on_unenforced"),
 )
-"""The same of an answer."""
+"""Fields of the configuration that affect an answer."""
 
 OPTIONS = ("grammar", "modifier", "worker", "runner", "workflow")
-"""The kinds of components whose options count."""
+"""Kinds of components whose options affect results."""
 
 OF_SPEED = frozenset({"driver", "attention", "max_step_tokens", "max_step_requests", "max_input_bytes"})
-"""The options of workflows that decide no result."""
+"""Options of workflows that do not affect results."""
 
 CHARACTERS = 16
 
 
 def of_jobs(jobs: list[Job], configuration: Configuration, ours: Collection[str | None] = ()) -> dict[str, str]:
-    """By id the digest of each job: of its prompt, and of all that decides its answer. The files `ours`, of input and
-    output, are no part of a model in whose folder they lie."""
+    """Return by id the digest of each job, which covers its prompt and all settings that affect its answer. The files
+    `ours`, of input and output, are not counted as files of the model if they are in its folder."""
     built = configuration.build(EngineConfig)
     settings = _settings(built, FOR_TEXT, ours)
     for name, source in (("grammar", config.INSTALLED), ("modifiers", config.OF_PROMPTS)):
@@ -63,7 +63,8 @@ def of_entries(
     params: Mapping[str, Any],
     ours: Collection[str | None] = (),
 ) -> dict[str, str]:
-    """By id the digest of each text of a task, and of all that decides its result; `ours` as in `of_jobs`."""
+    """Return by id the digest of each text of a task, which covers all settings that affect its result; `ours` as in
+    `of_jobs`."""
     settings = _settings(configuration.build(EngineConfig), FOR_TASKS, ours)
     given = {name: value for name, value in params.items() if value is not None}
     return {entry.id: _digest(task, entry.value, given, settings) for entry in entries}
@@ -84,12 +85,13 @@ def _of_job(job: Job, settings: Mapping[str, Any], modifiers: tuple[str, ...]) -
 def _of_constraint(constraint: Constraint) -> Any:
     try:
         return [constraint.kind, constraint.source(), getattr(constraint, "whitespace", None)]
-    except GuidewayError:  # it is refused, and asked again whatever it was
+    except GuidewayError:  # the constraint is refused, so the prompt is always asked again
         return None
 
 
 def _settings(built: EngineConfig, names: tuple[str, ...], ours: Collection[str | None]) -> dict[str, Any]:
-    """The values of these fields, and options; without defaults, so that a later version may have more fields."""
+    """Return the values of these fields and of options. Defaults are left out, so that later versions can add
+    fields."""
     settings = {name: value for name, value in _unlike_defaults(built, EngineConfig).items() if name in names}
     if Path(built.model).expanduser().is_dir():
         folder = Path(built.model).expanduser().resolve()
@@ -111,7 +113,7 @@ def _settings(built: EngineConfig, names: tuple[str, ...], ours: Collection[str 
 def _resolved(path: str) -> Path | None:
     try:
         return Path(path).resolve()
-    except ValueError:  # a NUL, as opening it will say
+    except ValueError:  # a NUL; opening the file reports it
         return None
 
 
@@ -130,6 +132,6 @@ def _digest(*what: Any) -> str:
 
     try:
         text = json.dumps(what, default=plain, sort_keys=True)
-    except (TypeError, ValueError, RecursionError):  # keys of several types, say: it is refused
+    except (TypeError, ValueError, RecursionError):  # for example keys of several types: the request is refused
         text = ""
     return hashlib.sha256(text.encode()).hexdigest()[:CHARACTERS]

@@ -13,7 +13,7 @@ __all__ = ["add_embed"]
 
 
 def add_embed(subparsers: _SubParsersAction[ArgumentParser]) -> None:
-    """Add ``embed``."""
+    """Add the command ``embed``."""
     parser = add(
         subparsers,
         "embed",
@@ -30,7 +30,7 @@ def add_embed(subparsers: _SubParsersAction[ArgumentParser]) -> None:
 
 
 def _at_least_1(text: str) -> int:
-    """A whole number of at least 1."""
+    """Parse an integer of at least 1."""
     try:
         number = int(text)
     except ValueError:

@@ -2,7 +2,7 @@
 
 ``guideway generate``.
 """
-# ruff: noqa: T201 - printing is what a command is for
+# ruff: noqa: T201 - commands print
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from guideway_engine.config_sources import Configuration, Layer, Setting
 __all__ = ["add_generate"]
 
 MOST_ADVICE = 3
-"""Constraints that were refused for which other strategies are named."""
+"""Maximum number of refused constraints for which other strategies are listed."""
 
 
 def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
-    """Add ``generate``."""
+    """Add the command ``generate``."""
     parser = subparsers.add_parser(
         "generate",
         usage="guideway generate --model NAME (--prompt TEXT | --input FILE) [flags]",
@@ -113,7 +113,7 @@ def _run(args: Namespace, jobs: list[Job]) -> int:
         interrupt: KeyboardInterrupt | None = None
         try:
             if asked:
-                # in a terminal the lines themselves show how far it is, and a bar would be drawn into them
+                # in a terminal the lines themselves show the progress, and a bar would be drawn between them
                 shows = args.output is None and not in_table and sys.stdout.isatty()
                 again = _answer(configuration, answers, asked, bar=not shows, held=more is not None)
                 if again and more is not None:
@@ -135,7 +135,7 @@ def _run(args: Namespace, jobs: list[Job]) -> int:
 
 
 def _answer(configuration: Configuration, answers: Answers, asked: list[int], *, bar: bool, held: bool) -> list[int]:
-    """Answer the jobs of these indices. With `held`, those that no strategy could compile are given back."""
+    """Answer the jobs of these indices. With `held`, return the indices of those that no strategy could compile."""
     again: list[int] = []
     is_default = configuration.source_of("grammar") == config.INSTALLED
     with loading():
@@ -157,14 +157,14 @@ def _answer(configuration: Configuration, answers: Answers, asked: list[int], *,
                 tenants=[answers.jobs[i].tenant for i in asked],
                 on_result=ended,
             )
-        except KeyboardInterrupt:  # before the engine takes its time to close
+        except KeyboardInterrupt:  # write before the engine closes, which takes time
             answers.write_rest()
             raise
     return again
 
 
 def _worded(result: GenerationResult, configuration: Configuration) -> GenerationResult:
-    """The result, in words for who configured no strategies."""
+    """Return the result with its error worded for users who configured no strategies."""
     first, *rest = result.outputs
     if not isinstance(first.error, UnsupportedGrammar):
         return result
@@ -173,7 +173,7 @@ def _worded(result: GenerationResult, configuration: Configuration) -> Generatio
 
 
 def _say_who_would(configuration: Configuration, answers: Answers) -> None:
-    """Name the installed strategies for constraints that those configured do not take."""
+    """List the installed strategies for constraints that the configured ones refuse."""
     refused: dict[tuple[str, str], tuple[Job, Constraint, UnsupportedGrammar]] = {}
     for job, result in answers.ended:
         constraint, error = job.params.constraint, result.outputs[0].error
@@ -188,12 +188,13 @@ def _say_who_would(configuration: Configuration, answers: Answers) -> None:
 
 
 def _configuration(args: Namespace, jobs: list[Job]) -> tuple[Configuration, Callable[[], Configuration] | None]:
-    """Combine what the sources say; where they say nothing, strategies and modifiers are what the jobs need. And,
-    where that leaves out strategies, the same with all of guideway's own, for what turns out not to compile."""
+    """Return the merged configuration, with strategies and modifiers chosen for the jobs if no source selects them. If
+    that leaves out installed strategies, also return a function that builds the same configuration with all of
+    guideway's own, for constraints that the chosen ones cannot compile."""
     sources = config.sources(args)
     said = config.configuration(args, sources)
     modifiers = {name for job in jobs if isinstance(job.params.modifiers, dict) for name in job.params.modifiers}
-    modifiers -= {name for name, _ in args.modifier}  # these are added, and come from there
+    modifiers -= {name for name, _ in args.modifier}  # flags add these later
     defaults: Layer = {("modifiers",): Setting(tuple(sorted(modifiers)), config.OF_PROMPTS)}
     constraints = [job.params.constraint for job in jobs if job.params.constraint is not None]
     if not constraints or ("grammar",) in said.settings:

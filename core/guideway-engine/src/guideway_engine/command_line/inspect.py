@@ -1,8 +1,8 @@
-"""Show what a constraint says to each token of a text, and why a text is refused.
+"""Show the tokens that a constraint allows at each place of a text, and why a text is refused.
 
 ``guideway inspect``.
 """
-# ruff: noqa: T201 - printing is what a command is for
+# ruff: noqa: T201 - commands print
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from guideway_engine.model_path import model_path
 __all__ = ["add_inspect"]
 
 USED = ("model", "grammar", "whitespace", "plugins")
-"""The fields and tables of the configuration that matter here."""
+"""Fields and tables of the configuration that are used here."""
 
 
 def add_inspect(subparsers: _SubParsersAction[ArgumentParser]) -> None:
-    """Add ``inspect``."""
+    """Add the command ``inspect``."""
     summary = "show which tokens a constraint allows at each place of a text, and why it refuses a text"
     parser = subparsers.add_parser(
         "inspect",
@@ -103,7 +103,7 @@ def _inspect(args: Namespace) -> int:
 
 @contextmanager
 def _ended_by_interrupts() -> Iterator[None]:
-    """Let Ctrl-C end the process at once: a library that compiles hears of nothing else, and nothing is half done."""
+    """Let Ctrl-C end the process at once: a compiling library reacts to nothing else, and nothing is left half done."""
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         yield
@@ -114,11 +114,12 @@ def _ended_by_interrupts() -> Iterator[None]:
 def _inspected(args: Namespace, record: Record | None) -> tuple[Inspection, str]:
     constraint = _constraint(args, record)
     layers = config.sources(args)
-    if record is not None:  # flags win over it, and it over environment and file, which may be of another day
+    # flags override the record, and it overrides environment and file, which may have changed since
+    if record is not None:
         layers.insert(-1, {key: Setting(value, record.where) for key, value in record.settings.items()})
     said = config.configuration(args, layers)
     defaults: Layer = {}
-    if ("grammar",) not in said.settings:  # each has to be imported to know whether it can run
+    if ("grammar",) not in said.settings:  # each strategy must be imported to find out whether it can run
         names, _ = installed_strategies(said.plugin_settings(), said.options())
         defaults["grammar",] = Setting(names, config.INSTALLED)
     configuration = config.configuration(args, layers, defaults)
@@ -149,7 +150,7 @@ def _inspected(args: Namespace, record: Record | None) -> tuple[Inspection, str]
 
 
 def _constraint(args: Namespace, record: Record | None) -> Constraint:
-    """The constraint of the flags, or else of the record."""
+    """Return the constraint of the flags, or else of the record."""
     given = constraint_of(args)
     if given is None and record is not None:
         given = record.constraint
@@ -165,7 +166,7 @@ def _constraint(args: Namespace, record: Record | None) -> Constraint:
 
 
 def _token_ids(args: Namespace, record: Record | None, vocabulary: Vocabulary) -> Sequence[int] | None:
-    """Those of the text. Raises `InvalidRequest` where there are none."""
+    """Return the token ids of the text; None without a text. Raises `InvalidRequest` if the text has none."""
     ids: Sequence[int] | None = args.token_ids if record is None else record.token_ids
     if ids is not None:
         outside = next((i for i in ids if not 0 <= i < len(vocabulary)), None)
@@ -198,7 +199,7 @@ def _token_ids(args: Namespace, record: Record | None, vocabulary: Vocabulary) -
 
 
 def _as_text(value: dict[str, Any]) -> str:
-    """JSON as readable as standard output allows."""
+    """Return JSON, unescaped if standard output can show it."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
@@ -208,7 +209,7 @@ def _as_text(value: dict[str, Any]) -> str:
 
 
 def _ids(text: str) -> tuple[int, ...]:
-    """``1,2,3``."""
+    """Parse ``1,2,3``."""
     try:
         return tuple(int(item) for item in text.split(",") if item.strip())
     except ValueError as error:

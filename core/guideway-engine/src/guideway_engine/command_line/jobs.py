@@ -1,4 +1,4 @@
-"""From the arguments and input lines of ``guideway generate`` to prompts and parameters."""
+"""Reading prompts and parameters from the arguments and input lines of ``guideway generate``."""
 
 from __future__ import annotations
 
@@ -38,49 +38,49 @@ __all__ = [
 MAX_TOKENS = 256
 
 ANY_VOCABULARY = 2**31
-"""More tokens than any vocabulary has."""
+"""A number larger than the size of any vocabulary."""
 
 OTHER = ("constraint", "modifiers", "on_unenforced")
-"""The sampling parameters with flags of another form, or that are the configuration's."""
+"""Sampling parameters whose flags have another form, or belong to the configuration."""
 
 SAMPLING = {
-    name: replace(field, expected=expected(field.hint))  # ranges are judged where all parameters are known
+    name: replace(field, expected=expected(field.hint))  # admission checks ranges, since it knows all parameters
     for name, field in fields_of(SamplingParams).items()
     if name not in OTHER
 }
-"""The sampling parameters that are flags, and keys of a line of input, under their own names."""
+"""Sampling parameters that are flags, and keys of an input line, under their own names."""
 
 CONSTRAINTS = {kind.form.key: kind.form for kind in KINDS.values() if kind.form is not None}
-"""The constraints that a line of input may have, one of them."""
+"""Forms of the constraints that an input line may have, by key; a line may have one."""
 
 LINE_KEYS = ("prompt", "id", *CONSTRAINTS, "tenant", "modifiers", "on_unenforced", *SAMPLING)
-"""The keys that a line of ``--input`` may hold."""
+"""Keys of a line of ``--input``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One prompt of the command line or of a line of input."""
+    """One prompt from the command line or an input line."""
 
     id: str
     shown: str
-    """The prompt as a person reads it."""
+    """Prompt for display."""
     prompt: Prompt
     params: SamplingParams
     tenant: str = ""
     from_line: bool = False
-    """True if a line of input says what it is to be."""
+    """True if the job is from an input line."""
     line: int = 0
-    """The number of its line in the input; 0 for ``--prompt``."""
+    """Number of its line in the input; 0 for ``--prompt``."""
     error: InvalidRequest | None = None
-    """The error in its line, if there is something; the others are answered all the same."""
+    """Error in its line, if any; the other lines are still answered."""
 
 
 def in_flags(text: str, job: Job) -> str:
-    """A message about sampling parameters as who wrote them knows them: flags, or keys of a line of JSON."""
+    """Return a message with the names of sampling parameters as the user wrote them: flags, or keys of a JSON line."""
 
     def written(found: re.Match[str]) -> str:
         name, value = found.groups()
-        if name not in SAMPLING or (value is None and "_" not in name):  # n and stop are words, too
+        if name not in SAMPLING or (value is None and "_" not in name):  # n and stop are ordinary words too
             return found.group()
         if job.from_line:
             return name if value is None else f'"{name}": {value.lower() if value in ("True", "False") else value}'
@@ -91,7 +91,7 @@ def in_flags(text: str, job: Job) -> str:
 
 
 def add_flags(parser: ArgumentParser) -> None:
-    """Let a command take prompts, a constraint and sampling parameters."""
+    """Add the flags for prompts, a constraint and sampling parameters to a command."""
     given = parser.add_argument_group(
         "prompts",
         "A line of --input is an object with 'prompt' (text, chat messages or token ids), optionally an 'id' to find "
@@ -118,14 +118,14 @@ def add_flags(parser: ArgumentParser) -> None:
             )
         elif name == "max_tokens":
             add_flag(group, replace(field, default=MAX_TOKENS), flag, dest=name)
-        elif name == "stop":  # its strings may hold commas
+        elif name == "stop":  # stop strings may contain commas
             add_flag(group, replace(field, hint=tuple[str, ...]), flag, dest=name, split=False)
         else:
             add_flag(group, field, flag, dest=name)
 
 
 def add_constraint(parser: ArgumentParser) -> None:
-    """Let a command take a constraint."""
+    """Add the flags for a constraint to a command."""
     constraints = parser.add_argument_group("constraint").add_mutually_exclusive_group()
     constraints.add_argument(
         "--schema", metavar="FILE", help="a JSON Schema that every answer must obey: a file, or the schema itself"
@@ -143,7 +143,7 @@ def add_constraint(parser: ArgumentParser) -> None:
 
 
 def read_jobs(args: Namespace) -> list[Job]:
-    """The jobs of a command line. Raises `InvalidRequest` for what concerns all of them."""
+    """Return the jobs of a command line. Raises `InvalidRequest` for errors that concern all of them."""
     constraint = constraint_of(args)
     given = {name: value for name, value in vars(args).items() if name in SAMPLING}
     common = {"max_tokens": MAX_TOKENS} | given | {"constraint": constraint, "modifiers": dict(args.modifier)}
@@ -163,7 +163,7 @@ def read_jobs(args: Namespace) -> list[Job]:
             jobs.append(Job(_id_of(index, line), shown, "", SamplingParams(), line=number, error=error))
     if not jobs:
         raise InvalidRequest(f"{args.input} holds no prompt", field="input")
-    if len(jobs) > 1 and all(job.error for job in jobs):  # text, say: not one line is what was meant
+    if len(jobs) > 1 and all(job.error for job in jobs):  # probably the wrong kind of file, for example plain text
         raise InvalidRequest(
             f"no line of {args.input} can be read: {jobs[0].error}. A line is a JSON object, such as "
             '{"prompt": "Is Paris in France?"}',
@@ -173,8 +173,8 @@ def read_jobs(args: Namespace) -> list[Job]:
 
 
 def wrong_flag(args: Namespace, jobs: list[Job]) -> str | None:
-    """The error in a sampling flag that no line of input overrides, in words for its user; None if there is none. That
-    two of them contradict each other, or the model, is left to admission."""
+    """Return a message about the first wrong sampling flag that no input line overrides; None if there is none.
+    Conflicts between flags, or with the model, are left to admission."""
     for name, value in vars(args).items():
         if name not in SAMPLING:
             continue
@@ -188,8 +188,8 @@ def wrong_flag(args: Namespace, jobs: list[Job]) -> str | None:
 
 
 def constraint_of(args: Namespace) -> Constraint | None:
-    """The constraint of a command line, if it has one. Raises `InvalidRequest` for a file that cannot be read or holds
-    no schema, and `WrongValue` for what is wrong in the command line itself."""
+    """Return the constraint of a command line, if any. Raises `InvalidRequest` for a file that cannot be read or is not
+    a schema, and `WrongValue` for errors in the command line itself."""
     if args.schema is not None:
         is_inline = args.schema.lstrip().startswith("{")
         schema = JsonSchema(args.schema if is_inline else read_text(args.schema, "schema"))
@@ -209,7 +209,7 @@ def constraint_of(args: Namespace) -> Constraint | None:
 
 
 def _dialect_and_path(text: str) -> tuple[str, str]:
-    """``DIALECT=FILE``."""
+    """Parse ``DIALECT=FILE``."""
     dialect, _, path = text.partition("=")
     if not dialect or not path:
         raise ArgumentTypeError(f"must be DIALECT=FILE, such as lark=answer.lark, not {text!r}")
@@ -217,7 +217,7 @@ def _dialect_and_path(text: str) -> tuple[str, str]:
 
 
 def _bias(text: str) -> tuple[int, float]:
-    """``ID=VALUE``."""
+    """Parse ``ID=VALUE``."""
     token_id, _, value = text.partition("=")
     try:
         return int(token_id), float(value)
@@ -226,7 +226,7 @@ def _bias(text: str) -> tuple[int, float]:
 
 
 def _as_params(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` of flags and JSON as `SamplingParams` has them, as far as they have the shape; admission judges them."""
+    """Convert `values` of flags and JSON to the types of `SamplingParams` where possible; admission checks them."""
     params = dict(values)
     for name in ("stop", "stop_token_ids"):
         if isinstance(values.get(name), list):
@@ -234,7 +234,7 @@ def _as_params(values: Mapping[str, Any]) -> dict[str, Any]:
     bias = values.get("logit_bias")
     if isinstance(bias, list):
         params["logit_bias"] = dict(bias)
-    elif isinstance(bias, dict):  # JSON's keys are text
+    elif isinstance(bias, dict):  # JSON keys are text
         params["logit_bias"] = {int(k) if k.isdecimal() and len(k) < 20 else k: value for k, value in bias.items()}
     return params
 
@@ -263,7 +263,7 @@ def _job_of_line(where: str, index: int, line: bytes, common: dict[str, Any], te
 
 
 def constraint_of_line(where: str, key: str, value: Any) -> Constraint:
-    """The constraint under `key`; admission judges its text."""
+    """Return the constraint under `key`; admission checks its text."""
     try:
         return CONSTRAINTS[key].read(value)
     except TypeError as error:
@@ -286,7 +286,7 @@ def _parsed(where: str, line: bytes) -> dict[str, Any]:
         ) from error
     except RecursionError as error:
         raise InvalidRequest(f"{where} is nested too deeply", field="input") from error
-    except ValueError as error:  # JSONDecodeError is one, and so is what a number of too many digits raises
+    except ValueError as error:  # JSONDecodeError, or ValueError for a number with too many digits
         raise InvalidRequest(f"{where} is not JSON: {error}", field="input") from error
     if not isinstance(entry, dict) or "prompt" not in entry:
         raise InvalidRequest(
@@ -296,7 +296,7 @@ def _parsed(where: str, line: bytes) -> dict[str, Any]:
 
 
 def _id_of(index: int, line: bytes) -> str:
-    """The id that a line which is wrong gives itself, so that its error can be found; else its number."""
+    """Return the id of an invalid line if it can be read, so that its error can be found; else its index."""
     try:
         return str(json.loads(line)["id"]).encode().decode()
     except (ValueError, TypeError, KeyError, RecursionError):  # UnicodeError is a ValueError
@@ -305,7 +305,7 @@ def _id_of(index: int, line: bytes) -> str:
 
 @contextmanager
 def _named(place: str, kind: type[InvalidRequest]) -> Iterator[None]:
-    """Within, an error of the request is of this kind, and begins with the place it came from."""
+    """Convert errors of a request within the context to `kind`, prefixed with their place."""
     try:
         yield
     except InvalidRequest as error:

@@ -1,5 +1,5 @@
-"""Loads of ``transformers`` and torch what runs a language model, for a program that has just begun and is to answer
-soon."""
+"""Faster loading of language models with ``transformers`` and torch, for short-lived programs that must start
+quickly."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ COMPILER = "torch._dynamo"
 MODELS = "transformers.models"
 
 ABSENT = ("is_scipy_available", "is_torch_distributed_available")
-"""The questions of ``transformers`` for modules that only training and sharding a model need, and that take long to
+"""Functions of ``transformers`` that check for modules which only training and sharding need, and which are slow to
 import."""
 
 
 @contextmanager
 def lean_imports() -> Iterator[None]:
-    """Within, import models and load them without what torch and ``transformers`` import for it and do not use: torch's
-    compiler, for which functions are only marked, and SymPy. Who needs more gets it. torch and ``transformers`` are
-    imported here, and no garbage is looked for in what they are made of. From then on `ABSENT` are not installed for
-    ``transformers``, and its list of all models is read when somebody asks for it: only for a process that is the
-    program's own."""
+    """Within the context, let models be imported and loaded without modules that torch and ``transformers`` import but
+    do not use: torch's compiler, for which functions are only marked, and SymPy.
+
+    Code that needs more still gets it. torch and ``transformers`` are imported here, with garbage collection turned
+    off. From then on ``transformers`` considers `ABSENT` as not installed, and reads its list of all models only on
+    access, so use this only in the program's own process.
+    """
     if COMPILER in sys.modules or "transformers.modeling_utils" in sys.modules:
         yield
         return
@@ -51,9 +53,9 @@ def lean_imports() -> Iterator[None]:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Within, Python looks for no garbage, and what there is at the end it never looks through: it is modules, which
-    stay, and looking through them again and again takes longer than importing some. A model is not to be made within:
-    in a cycle it would stay too."""
+    """Turn off garbage collection within the context, and exclude all objects that exist at its end from later
+    collections: imported modules stay anyway, and scanning them repeatedly takes longer than importing some. Do not
+    create models within: they would never be collected if they are part of a cycle."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -66,11 +68,11 @@ def _uncollected() -> Iterator[None]:
 
 @contextmanager
 def _without_values(torch: Any) -> Iterator[None]:
-    """Within, what most models call while they are first made, on the device "meta" whose tensors have no values, is
-    not computed there."""
+    """Within the context, skip computations that most models call during initialization on the device "meta", whose
+    tensors have no values."""
     from torch.utils._device import _device_constructors
 
-    _device_constructors()  # it remembers torch's own functions
+    _device_constructors()  # it caches torch's original functions
     draw, count = torch.nn.init.normal_, torch.arange
 
     def normal_(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -78,7 +80,7 @@ def _without_values(torch: Any) -> Iterator[None]:
 
     def arange(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("device") is None and torch.get_default_device().type == "meta":
-            kwargs["device"] = "cpu"  # as transformers does with linspace: arithmetic on "meta" would import SymPy
+            kwargs["device"] = "cpu"  # as transformers does for linspace: arithmetic on "meta" would import SymPy
         return count(*args, **kwargs)
 
     torch.nn.init.normal_, torch.arange = normal_, arange
@@ -89,8 +91,7 @@ def _without_values(torch: Any) -> Iterator[None]:
 
 
 class _StandIn(ModuleType):
-    """Takes the place of a package, of which others import modules, until somebody asks for the package's own
-    names."""
+    """Replaces a package whose submodules are imported, until one of the package's own names is accessed."""
 
     def __init__(self, name: str, parent: ModuleType) -> None:
         super().__init__(name)
@@ -114,7 +115,7 @@ class _StandIn(ModuleType):
 
 
 class _Compiler(_StandIn):
-    """Lets functions be marked for torch's compiler."""
+    """Stand-in for torch's compiler that accepts its function markers."""
 
     @staticmethod
     def disable(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Any:

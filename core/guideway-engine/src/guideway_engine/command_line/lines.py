@@ -1,5 +1,5 @@
-"""The output of ``guideway generate``, ``embed``, ``rerank`` and ``classify``: JSON lines on standard output or in a
-file, which a later run may go on with."""
+"""Output of ``guideway generate``, ``embed``, ``rerank`` and ``classify``: JSON lines on standard output or in a file,
+which a later run may continue."""
 
 from __future__ import annotations
 
@@ -25,35 +25,39 @@ class Identified(Protocol):
 
     @property
     def id(self) -> str:
-        """The name that finds its answer again."""
+        """Identifier of the entry and its answer."""
 
     @property
     def line(self) -> int:
-        """The number of its line in the input; 0 without one."""
+        """Number of its line in the input; 0 without one."""
 
 
 class OutputLost(GuidewayError):
-    """The file of answers takes no more. All whole lines are in it; a matrix is whole or not there."""
+    """Raised if the output file cannot be written any more. It contains all complete lines; a matrix is complete or
+    missing."""
 
 
 class Lines:
-    """Writes JSON lines, each of them whole: to the file `path`, or to standard output if that is None, where a
-    terminal gets them indented. The file must be new, a pipe or a device, or be one of answers if the run is to
-    `resume` it. While it is written nobody else has it. A line in a file has the digest of its id in `digests`. Raises
-    `InvalidRequest` if the file cannot be opened or continued."""
+    """Writes complete JSON lines to the file `path`, or to standard output if that is None; a terminal gets them
+    indented.
+
+    The file must be new, a pipe or a device, or with `resume` a file of answers. It is locked while it is written. In a
+    file, each line has the digest of its id in `digests`. Raises `InvalidRequest` if the file cannot be opened or
+    continued.
+    """
 
     def __init__(self, path: str | None, *, resume: bool = False, digests: Mapping[str, str] | None = None) -> None:
         self._path = path
         self._digests = digests or {}
         self._last: str | None = None
-        """The id of the last whole line."""
+        """Id of the last complete line."""
         self._number = 0
-        """The number of that line."""
+        """Number of that line."""
         self._file: int | None = None
         self._is_stream = False
         self._is_new = not resume
         self.done: set[str] = set()
-        """The ids, of those in `digests`, that the file had answers for."""
+        """Ids in `digests` that the file already has answers for."""
         if path is None:
             return
         try:
@@ -86,7 +90,8 @@ class Lines:
             os.close(number)
 
     def write(self, line: dict[str, Any], its_id: str) -> None:
-        """Write one line. Raises `OutputLost`, and OSError for standard output, both with the last whole line."""
+        """Write one line. Raises `OutputLost`, or OSError for standard output; both errors name the last complete
+        line."""
         try:
             if self._file is not None:
                 if its_id in self._digests:
@@ -96,7 +101,7 @@ class Lines:
                 print_json(line)
             else:
                 text = _text(line)
-                # the line and its end at once: an interrupt comes before or after both
+                # line and line break in one call, so that an interrupt cannot separate them
                 sys.stdout.write((text if as_stdout_can(text) == text else json.dumps(line)) + "\n")
                 sys.stdout.flush()
         except OSError as error:
@@ -111,14 +116,14 @@ class Lines:
         self._last = its_id
 
     def _write(self, data: bytes) -> None:
-        """Append a line to the file; of one that does not fit nothing stays."""
+        """Append a line to the file; if it does not fit, remove the written part."""
         assert self._file is not None
         before = os.fstat(self._file).st_size
         rest = memoryview(data + b"\n")
         try:
             while rest:
                 rest = rest[os.write(self._file, rest) :]
-        except BaseException:  # interrupted, too
+        except BaseException:  # interrupts included
             if not self._is_stream:
                 with suppress(OSError):
                     os.ftruncate(self._file, before)
@@ -127,13 +132,13 @@ class Lines:
 
 
 def _text(line: dict[str, Any]) -> str:
-    """Return a line as readable as can be, without anything that commands a terminal."""
+    """Return a line as readable JSON, escaped if it contains characters that control a terminal."""
     text = json.dumps(line, ensure_ascii=False)
     return text if printable(text) == text else json.dumps(line)
 
 
 def check_ids(entries: Sequence[Identified]) -> None:
-    """Raise `InvalidRequest` for entries that have the same id: in a file their answers could not be told apart."""
+    """Raise `InvalidRequest` for entries with the same id, whose answers could not be distinguished in a file."""
     lines: dict[str, int] = {}
     for entry in entries:
         if (first := lines.setdefault(entry.id, entry.line)) != entry.line:

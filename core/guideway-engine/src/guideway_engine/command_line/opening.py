@@ -1,4 +1,4 @@
-"""An engine for a command, and what is shown while it loads and works."""
+"""Opening an engine for a command, with a spinner and a progress bar."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ __all__ = ["loading", "open_engine", "progress"]
 
 
 def open_engine(configuration: Configuration) -> Engine:
-    """The engine that is configured. Raises `InvalidConfiguration` and `PluginError`, with the place of the cause."""
+    """Open the configured engine. Raises `InvalidConfiguration` and `PluginError` with a note about the source of the
+    cause."""
     engine_config = configuration.build(EngineConfig)
     try:
         from guideway_engine.engine import Engine
@@ -40,7 +41,7 @@ def open_engine(configuration: Configuration) -> Engine:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """A spinner on standard error, if that is a terminal."""
+    """Show a spinner on standard error, if that is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -49,14 +50,14 @@ def loading() -> Iterator[None]:
     from rich.spinner import Spinner
 
     spinner = Spinner("dots", "loading the model", style="status.spinner")
-    # standard output holds answers: not for rich, whose Console.status() would take it over
+    # standard output is for answers, and rich's Console.status() would capture it
     with Live(spinner, console=Console(stderr=True), refresh_per_second=12.5, transient=True, redirect_stdout=False):
         yield
 
 
 @contextmanager
 def progress(total: int, doing: str) -> Iterator[Callable[[], None]]:
-    """A progress bar that says `doing`, on standard error, if that is a terminal and there is something to wait for."""
+    """Show a progress bar labeled `doing` on standard error, if that is a terminal and `total` is at least 2."""
     if total < 2 or not sys.stderr.isatty():
         yield lambda: None
         return

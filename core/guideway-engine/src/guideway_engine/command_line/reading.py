@@ -1,4 +1,4 @@
-"""Files of input, and standard input."""
+"""Reading of input files and standard input."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["BOM", "check_output", "read_lines", "read_text"]
 BOM = b"\xef\xbb\xbf"
 
 LONGEST = 64 * MIB
-"""Bytes that a line may have: one answer with the log-probabilities of a long prompt has some."""
+"""Maximum number of bytes of a line; an answer with the log-probabilities of a long prompt needs some."""
 
 INPUTS = ("input", "text_file", "record", "schema", "config")
-"""The arguments that may name a file to read, besides a grammar's."""
+"""Arguments that may name a file to read, in addition to that for a grammar."""
 
 
 def check_output(args: Namespace, name: str) -> None:
-    """Raise `WrongValue` if the argument `name` names a file that another argument has read."""
+    """Raise `WrongValue` if the argument `name` names a file that another argument reads."""
     given = {f"--{each.replace('_', '-')}": getattr(args, each, None) for each in INPUTS}
-    read = {flag: path for flag, path in given.items() if isinstance(path, str)}  # generate's --record is none
+    read = {flag: path for flag, path in given.items() if isinstance(path, str)}  # generate's --record names no file
     if grammar := getattr(args, "grammar_file", None):
         read["--grammar-file"] = grammar[1]
     if said := clash({f"--{name}": getattr(args, name)}, read):
@@ -37,7 +37,8 @@ def check_output(args: Namespace, name: str) -> None:
 
 
 def read_text(path: str, what: str) -> str:
-    """The text of a file in UTF-8, of standard input for ``-``. Raises `InvalidRequest` with the field `what`."""
+    """Return the text of a UTF-8 file, or of standard input for ``-``. Raises `InvalidRequest` with the field
+    `what`."""
     data = _content(path, what).removeprefix(BOM)
     try:
         return data.decode().replace("\r\n", "\n")
@@ -48,7 +49,7 @@ def read_text(path: str, what: str) -> str:
 
 
 def _content(path: str, what: str) -> bytes:
-    """The content of a regular file of at most `LARGEST` bytes, or of as much standard input for ``-``. Raises
+    """Return the content of a regular file of at most `LARGEST` bytes, or of standard input for ``-``. Raises
     `InvalidRequest` with the field `what`."""
     with _named(path, what):
         if path != "-":
@@ -60,9 +61,8 @@ def _content(path: str, what: str) -> bytes:
 
 
 def read_lines(path: str, what: str) -> Iterator[bytes]:
-    """Read the lines of a file, of a pipe or device, or of standard input for ``-``, one at a time, without their ends
-    and a byte order mark. Raises `InvalidRequest` with the field `what`, of a line with more than `LONGEST` bytes
-    too."""
+    """Yield the lines of a file, pipe or device, or of standard input for ``-``, without their line breaks and a byte
+    order mark. Raises `InvalidRequest` with the field `what`, also for a line with more than `LONGEST` bytes."""
     with _named(path, what), ExitStack() as stack:
         file = _standard_input(what) if path == "-" else stack.enter_context(Path(path).open("rb"))
         for number in count(1):

@@ -1,4 +1,4 @@
-"""Answers as `guideway generate --record` writes them: lines of JSON from which each can be inspected later."""
+"""Lines of JSON written by `guideway generate --record`, from which each answer can be inspected later."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ __all__ = ["Record", "read_record", "written"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One output of a line that `guideway generate` wrote, its reasoning left out."""
+    """One output of a line written by `guideway generate`, without its reasoning."""
 
     where: str
     text: str
     token_ids: tuple[int, ...] | None
-    """None: the line was written without ``--record``."""
+    """None if the line was written without ``--record``."""
     strategy: str | None
     constraint: Constraint | None
     settings: Mapping[Key, Any]
-    """The settings it names: the model, and the white space of JSON."""
+    """Settings in the line: the model, and the white space of JSON."""
 
 
 def written(model: str, constraint: Constraint | None, whitespace: Whitespace) -> dict[str, Any]:
-    """Return what a line says besides its answer; `whitespace` is that of constraints that do not say. Raises
-    `InvalidGrammar` for a schema that is no JSON."""
+    """Return the fields that a record adds to a line; `whitespace` is used for constraints that do not set it. Raises
+    `InvalidGrammar` for a schema that is not JSON."""
     said = {} if (form := kind_of(constraint).form) is None else {form.key: form.write(constraint)}
     if isinstance(constraint, JsonSchema):
         said["whitespace"] = constraint.whitespace or whitespace
@@ -42,8 +42,8 @@ def written(model: str, constraint: Constraint | None, whitespace: Whitespace) -
 
 
 def read_record(path: str, job_id: str | None, output: int) -> Record:
-    """The record of the prompt `job_id` in the file at `path`, which may be left out where there is one line; `output`
-    is the index of one of its answers. Raises `InvalidRequest` that says what to do."""
+    """Return the record of the prompt `job_id` in the file at `path`; the id may be None if there is one line. `output`
+    is the index of one of its outputs. Raises `InvalidRequest` with advice."""
     where, entry = _named(path, job_id)
     said = _output(where, entry, output)
     if said.get("error"):
@@ -98,7 +98,7 @@ def _output(where: str, entry: dict[str, Any], index: int) -> Mapping[str, Any]:
 
 
 def _constraint(where: str, said: object) -> tuple[Constraint | None, object]:
-    """The constraint, and the white space of its JSON."""
+    """Return the constraint, and the white space of its JSON."""
     if said is None:
         return None, None
     keys = [key for key in CONSTRAINTS if key in said] if isinstance(said, dict) else []

@@ -13,7 +13,7 @@ __all__ = ["add_rerank"]
 
 
 def add_rerank(subparsers: _SubParsersAction[ArgumentParser]) -> None:
-    """Add ``rerank``."""
+    """Add the command ``rerank``."""
     add(
         subparsers,
         "rerank",

@@ -1,5 +1,5 @@
-"""Find the answers in a file that a run which resumes keeps."""
-# ruff: noqa: T201 - printing is what a command is for
+"""Finding the answers in a file that a resumed run keeps."""
+# ruff: noqa: T201 - commands print
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from guideway.files import lock, replacing
 __all__ = ["DIGEST", "keep_answers"]
 
 DIGEST = "request_digest"
-"""The key of a line in a file under which the digest of what was asked stands."""
+"""Key for the digest of the request in a line of a file."""
 
 UNANSWERED = ("refused", "internal_error", "abort")
-"""The finish reasons that a run which resumes asks again for."""
+"""Finish reasons of outputs that a resumed run generates again."""
 
 
 def keep_answers(number: int, path: str, digests: Mapping[str, str]) -> tuple[int, set[str], int]:
-    """Find what the file at `path`, claimed as the descriptor `number`, has whole answers for. What else it holds is
-    taken out of it: a torn line, and what was refused or failed. Returns the descriptor to append to, which is another
-    one if the file was replaced; the ids of those in `digests` that are answered; and the number of lines kept.
+    """Find the complete answers in the file at `path`, claimed as the descriptor `number`, and remove incomplete lines
+    and refused or failed outputs.
 
-    Raises `InvalidRequest` for a file that is not one of answers, has two to one id, or one to something else than what
-    `digests` are of; the file then stays as it is. Raises OSError if it cannot be replaced."""
+    Returns the descriptor to append to, which is a new one if the file was replaced; the ids in `digests` that are
+    answered; and the number of lines kept. Raises `InvalidRequest` for a file that contains anything but answers, two
+    answers to one id, or an answer to a request other than that in `digests`; the file is then unchanged. Raises
+    OSError if it cannot be replaced.
+    """
     with os.fdopen(os.dup(number), "rb") as file:
         found: list[tuple[str, object] | None] = []
         for at, line in enumerate(file, start=1):
@@ -40,13 +42,13 @@ def keep_answers(number: int, path: str, digests: Mapping[str, str]) -> tuple[in
             draft.writelines(line for line, answer in zip(file, found, strict=True) if answer is not None)
             draft.flush()
             kept = os.dup(draft.fileno())
-            lock(kept)  # before anybody else can open it under this name
+            lock(kept)  # before another process can open it under this name
     os.close(number)
     return kept, done, sum(answer is not None for answer in found)
 
 
 def _answer_of(path: str, number: int, line: bytes) -> tuple[str, object] | None:
-    """The id in a line of answers, and the digest of what was asked; None for one that is to be asked again."""
+    """Return the id and the request's digest in a line of answers; None if the request must be repeated."""
     try:
         entry = json.loads(line)
         its_id, reasons = entry["id"], [each["finish_reason"] for each in (entry, *entry.get("outputs", ()))]
@@ -60,8 +62,8 @@ def _answer_of(path: str, number: int, line: bytes) -> tuple[str, object] | None
 
 
 def _checked(path: str, found: Sequence[tuple[str, object] | None], digests: Mapping[str, str]) -> set[str]:
-    """The ids of the answers that were found to what is asked. Raises `InvalidRequest` for one to something else, and
-    for two to one id."""
+    """Return the ids in `digests` that are answered. Raises `InvalidRequest` for an answer to another request, and for
+    two answers to one id."""
     lines: dict[str, int] = {}
     done, unknown = set(), 0
     for number, answer in enumerate(found, start=1):

@@ -2,7 +2,7 @@
 
 ``guideway serve``.
 """
-# ruff: noqa: T201 - printing is what a command is for
+# ruff: noqa: T201 - commands print
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from guideway_engine.settings import DECODE
 __all__ = ["add_serve"]
 
 USED = ("model", "workflow", "device", "dtype", "executor", "max_model_len", "plugins")
-"""The fields and tables of the configuration that matter here."""
+"""Fields and tables of the configuration that are used here."""
 
 EXTRA = "guideway[serve]"
 
 
 def add_serve(subparsers: _SubParsersAction[ArgumentParser]) -> None:
-    """Add ``serve``."""
+    """Add the command ``serve``."""
     parser = subparsers.add_parser(
         "serve",
         usage="guideway serve --model NAME [--host HOST] [--port PORT] [flags]",

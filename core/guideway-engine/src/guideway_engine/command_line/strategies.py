@@ -1,4 +1,4 @@
-"""The installed grammar strategies that a command needs, so that no other is imported."""
+"""Choosing the installed grammar strategies that a command needs, so that no others are imported."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from guideway.runtime.candidates import choose
 __all__ = ["installed_strategies", "of_installed", "serving"]
 
 MOST_ASKED = 64
-"""Constraints. More than these are answered for so long that the time to import a strategy does not matter."""
+"""Number of constraints above which answering takes so long that the time to import strategies does not matter."""
 
 OURS = (
     *("guideway-llguidance", "guideway-lmfe", "guideway-outlines", "guideway-xgrammar"),
-    "guideway-conformance",  # the reference, which is slow
+    "guideway-conformance",  # the reference strategy, which is slow
 )
-"""The distributions whose strategies are used where nobody names one, in the order in which they are asked. Another's
-is code that nobody chose."""
+"""Distributions whose strategies are used without being selected, in the order in which they are tried. Strategies of
+others run only if they are selected."""
 
 IN_VLLM = "guideway-vllm"
-"""The distribution whose strategies run only there."""
+"""Distribution whose strategies run only in vLLM."""
 
 NONE_CONFIGURED = "no configured strategy"
-"""The beginning of an error about all strategies together, before any of them compiles."""
+"""Beginning of an error about all strategies together, raised before any of them compiles."""
 
 BYTES = Vocabulary(
     tokens=[*(bytes([byte]) for byte in range(256)), b""],
@@ -43,9 +43,11 @@ BYTES = Vocabulary(
 def installed_strategies(
     settings: PluginSettings, options: Mapping[str, Any], constraints: Collection[Constraint] | None = None
 ) -> tuple[tuple[str, ...], bool]:
-    """The addresses of the strategies that are installed from `OURS`, and that may run and can, in order. With
-    `constraints` only as many as it takes until one says of each that it enforces all of it; and whether others were
-    left out, which nobody imported."""
+    """Return the addresses of the usable installed strategies from `OURS`, in order, and whether some were left out.
+
+    With `constraints` the list ends once each constraint is fully enforced by one of the listed strategies; the others
+    are left out and not imported.
+    """
     index = PluginIndex.scan()
     addresses = _addresses(index, settings)
     plugins = Plugins(index, settings)
@@ -57,7 +59,7 @@ def installed_strategies(
             strategy = plugins.load("grammar", f"{record.distribution}/{record.name}")
             if strategy.available() is not None:
                 continue
-        except PluginError:  # it counts: its error is to be seen
+        except PluginError:  # listed, so that its error is shown
             strategy = None
         found.append(addresses[record])
         if strategy is not None and left and len(left) <= MOST_ASKED:
@@ -76,9 +78,12 @@ def serving(
     *,
     in_full: bool = False,
 ) -> list[str]:
-    """The addresses of strategies from `OURS` that say they take a constraint which those `asked` do not, as `error`
-    says: those that enforce all of it, or else, unless it is to be enforced `in_full`, those that enforce some. None
-    where what they say tells little, because one that was asked took it and failed later. Imports them."""
+    """Return the addresses of strategies from `OURS` that claim to accept a constraint refused by all those `asked`.
+
+    These are the strategies that enforce all of it, or else, unless `in_full`, those that enforce a part. The list is
+    empty unless `error` is a refusal before compiling: a strategy that accepted the constraint and failed later shows
+    that claims mean little. Imports the strategies.
+    """
     if not str(error).startswith(NONE_CONFIGURED):
         return []
     plugins = Plugins(settings=settings)
@@ -102,8 +107,8 @@ def serving(
 
 
 def of_installed(error: UnsupportedGrammar, settings: PluginSettings) -> UnsupportedGrammar:
-    """The same error where nobody configured the strategies that were asked: those installed from `OURS`. It names the
-    others that are installed."""
+    """Return the same error for strategies that were not configured but taken from the installed ones of `OURS`. It
+    lists the other installed strategies."""
     said = str(error).replace(NONE_CONFIGURED, "no installed strategy", 1)
     addresses = _addresses(PluginIndex.scan(), settings)
     if others := [address for record, address in addresses.items() if record.distribution not in (*OURS, IN_VLLM)]:
@@ -120,17 +125,17 @@ def of_installed(error: UnsupportedGrammar, settings: PluginSettings) -> Unsuppo
 
 
 def _addresses(index: PluginIndex, settings: PluginSettings) -> dict[PluginRecord, str]:
-    """The grammar strategies that may run, each with the shortest address that means it alone."""
+    """Return the grammar strategies that may run, each with the shortest unambiguous address."""
     records = [r for r in index.records if r.kind == "grammar" and denial(settings, r) is None]
     claimed = [record.name for record in records]
     return {r: r.name if claimed.count(r.name) == 1 else f"{r.distribution}/{r.name}" for r in records}
 
 
 def _left(cls: type[GrammarStrategy], options: Mapping[str, Any], constraints: list[Constraint]) -> list[Constraint]:
-    """Those that a strategy does not enforce in full."""
+    """Return the constraints that a strategy does not fully enforce."""
     try:
         built = build_strategies([cls], BYTES, options)
-    except GuidewayError:  # the engine, with the model's vocabulary, says it
+    except GuidewayError:  # the engine, with the model's vocabulary, raises it
         return constraints
     try:
         return [constraint for constraint in constraints if not _enforces(built, constraint)]
@@ -144,4 +149,4 @@ def _enforces(built: Mapping[str, GrammarStrategy], constraint: Constraint) -> b
     except (UnsupportedGrammar, LimitExceeded):
         return False
     except GuidewayError:
-        return True  # no other strategy would be asked
+        return True  # other strategies would not be tried

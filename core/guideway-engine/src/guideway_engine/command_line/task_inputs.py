@@ -1,4 +1,4 @@
-"""The input of ``guideway embed``, ``rerank`` and ``classify``: lines of text, or JSON lines."""
+"""Input of ``guideway embed``, ``rerank`` and ``classify``: lines of text, or JSON lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = {
     "rerank": ("query", "document", "id"),
     "classify": ("prompt", "prompt_token_ids", "pair", "id"),
 }
-"""The keys that a JSON line may hold, by command."""
+"""Keys of a JSON line, by command."""
 
 SUFFIXES = (".jsonl", ".ndjson", ".json")
 
@@ -33,18 +33,18 @@ class Entry:
 
     id: str
     shown: str
-    """The input as a person reads it."""
+    """Input for display."""
     value: Any
     line: int = 0
-    """The number of its line in the input; 0 for ``--text``."""
+    """Number of its line in the input; 0 for ``--text``."""
     error: InvalidRequest | None = None
-    """The reason why its line holds none; the others are computed all the same."""
+    """Error in its line, if any; the other lines are still computed."""
     is_blank: bool = False
-    """True if there is nothing in its line."""
+    """True if its line is blank."""
 
 
 def add_flags(parser: ArgumentParser, task: str) -> None:
-    """Let a command take inputs."""
+    """Add the flags for inputs to a command."""
     keys = ", ".join(map(repr, KEYS[task]))
     group = parser.add_argument_group("input", f"A JSON line is an object with some of {keys}.")
     if task == "rerank":
@@ -61,7 +61,7 @@ def add_flags(parser: ArgumentParser, task: str) -> None:
 
 
 def read_entries(args: Namespace, task: str) -> list[Entry]:
-    """The inputs of a command line. Raises `InvalidRequest` for what concerns all of them."""
+    """Return the inputs of a command line. Raises `InvalidRequest` for errors that concern all of them."""
     query = getattr(args, "query", None)
     if args.text is not None:
         texts = [(str(index), text) for index, text in enumerate(args.text)]
@@ -75,7 +75,7 @@ def read_entries(args: Namespace, task: str) -> list[Entry]:
 
 
 def _entries(lines: Iterable[bytes], where: str, task: str, query: str | None, *, as_json: bool) -> Iterator[Entry]:
-    """One of each line, so that a row of a matrix is found by the number of its line."""
+    """Yield one entry per line, so that the rows of a matrix match line numbers."""
     for index, line in enumerate(lines):
         number = index + 1
         if not line.strip():

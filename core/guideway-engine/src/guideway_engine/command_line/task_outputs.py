@@ -1,4 +1,4 @@
-"""The output of ``guideway embed``, ``rerank`` and ``classify``: a matrix, JSON lines or a table."""
+"""Output of ``guideway embed``, ``rerank`` and ``classify``: a matrix, JSON lines or a table."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ SHOWN_NUMBERS = 4
 FLOAT = np.dtype(np.float32)
 
 ROWS_AT_ONCE = 256
-"""So many rows of NaN are written at a time."""
+"""Number of rows of NaN written at a time."""
 
 
 class Matrix:
-    """Writes vectors into the new file `path` as NumPy reads them: float32 ``[num_rows, dimensions]``, a row of NaN
-    where there is no vector. The file is empty, and nobody else's, until all rows are there. Raises `InvalidRequest` if
-    it exists or cannot be made, and `OutputLost` if it takes no more: with the first vector all rows are written, so
-    that a full disk is found then. It is not mapped into memory: there a full disk is a signal that ends the
-    process."""
+    """Writes vectors to the new file `path` in NumPy's format: float32 ``[num_rows, dimensions]``, with rows of NaN
+    where there is no vector.
+
+    The file is empty and locked until all rows are written. Raises `InvalidRequest` if it exists or cannot be created,
+    and `OutputLost` if it cannot be written: all rows are written together with the first vector, so a full disk is
+    found early. The file is not memory-mapped, because a full disk would then end the process with a signal.
+    """
 
     def __init__(self, path: str, num_rows: int) -> None:
         self._path = path
@@ -43,7 +45,7 @@ class Matrix:
         self._stack = ExitStack()
         self._file: BinaryIO | None = None
         self._first_row = 0
-        """The place in the file where the rows begin."""
+        """Position in the file where the rows begin."""
         self._dimensions = 0
         try:
             self._stack.callback(disclaim, claim(path, new=True), path)
@@ -60,7 +62,7 @@ class Matrix:
             self._stack.__exit__(*raised)
 
     def write(self, index: int, result: Embedding) -> None:
-        """Write the row of a vector. Raises `OutputLost` for one that does not fit beside the others."""
+        """Write the row of a vector. Raises `OutputLost` for one that has another shape."""
         if result.vector is None:
             return
         row = np.asarray(result.vector, FLOAT)
@@ -77,7 +79,7 @@ class Matrix:
             self._file.write(row.tobytes())
 
     def _write_rows_of_nan(self, file: BinaryIO, dimensions: int) -> int:
-        """Write the matrix without a vector. Returns the place where its rows begin."""
+        """Write the matrix without vectors, and return the position where its rows begin."""
         shape = (self._num_rows, dimensions)
         npy: Any = np.lib.format
         npy.write_array_header_1_0(file, {"descr": FLOAT.str, "fortran_order": False, "shape": shape})
@@ -100,14 +102,14 @@ class Matrix:
 
 
 def reason_of(result: Result) -> str:
-    """One word for how it ended, as a run that resumes reads it."""
+    """Return one word for the outcome, which a resumed run reads."""
     if result.error is None:
         return "done"
     return "refused" if isinstance(result.error, InvalidRequest) else "internal_error"
 
 
 def line_of(index: int, entry: Entry, result: Result) -> dict[str, Any]:
-    """A line of JSON."""
+    """Return the object of a JSON line."""
     line: dict[str, Any] = {"index": index, "id": entry.id, "finish_reason": reason_of(result)}
     if isinstance(result, Embedding):
         line["embedding"] = None if result.vector is None else result.vector.tolist()
@@ -120,7 +122,7 @@ def line_of(index: int, entry: Entry, result: Result) -> dict[str, Any]:
 
 
 def print_results(answered: Sequence[tuple[Entry, Result]]) -> None:
-    """A table for a person; documents are shown with the best first."""
+    """Print a table; the best documents are first."""
     first = answered[0][1]
     if isinstance(first, Score):
         answered = sorted(answered, key=_rank)

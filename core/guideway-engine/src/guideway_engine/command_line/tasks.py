@@ -1,5 +1,6 @@
-"""Run a task over the texts of a command line: ``guideway embed``, ``guideway rerank`` and ``guideway classify``."""
-# ruff: noqa: T201 - printing is what a command is for
+"""Running a task over the texts of a command line: ``guideway embed``, ``guideway rerank`` and ``guideway
+classify``."""
+# ruff: noqa: T201 - commands print
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from guideway_engine.task_results import Classification, Embedding, Score
 __all__ = ["add"]
 
 USED = ("model", "workflow", "device", "dtype", "executor", "max_model_len", "plugins")
-"""The fields and tables of the configuration that matter here."""
+"""Fields and tables of the configuration that are used here."""
 
 MATRIX = ".npy"
 
@@ -40,7 +41,7 @@ DOING = {"embed": "embedding", "rerank": "ranking", "classify": "classifying"}
 
 
 def add(subparsers: _SubParsersAction[ArgumentParser], task: str, short: str, description: str) -> ArgumentParser:
-    """Add the command of a task. Returns its parser, which may take more."""
+    """Add the command of a task, and return its parser for further flags."""
     query = " --query TEXT" if task == "rerank" else ""
     parser = subparsers.add_parser(
         task,
@@ -152,7 +153,7 @@ def _results(
     *,
     bar: bool,
 ) -> tuple[float, Iterator[Result]]:
-    """The time at which the model was loaded, and the result of each entry as it comes."""
+    """Return the time at which the model was loaded, and an iterator over the result of each entry."""
     if not asked:
         return time.monotonic(), iter(())
     with loading():
@@ -174,7 +175,7 @@ def _results(
 
 
 def _as(cls: type[Result], result: Any) -> Result:
-    """A result of a stranger's workflow as one of ours, with the fields that it has."""
+    """Return a result of another distribution's workflow as `cls`, with the fields that it has."""
     if isinstance(result, cls):
         return result
     return cls(**{each.name: getattr(result, each.name) for each in fields(cls) if hasattr(result, each.name)})
@@ -183,7 +184,8 @@ def _as(cls: type[Result], result: Any) -> Result:
 def _writer(
     args: Namespace, stack: ExitStack, num_rows: int, digests: dict[str, str], shown: list[tuple[Entry, Result]] | None
 ) -> tuple[Callable[[int, Entry, Result], None], set[str]]:
-    """Return what takes each result to where it is wanted, and the ids of those that an earlier run took there."""
+    """Return a function that writes each result to the chosen output, and the ids that an earlier run has written
+    there."""
     if shown is not None:
         return lambda _, entry, result: shown.append((entry, result)), set()
     if args.output is not None and PurePath(args.output).suffix == MATRIX:
