@@ -1,4 +1,4 @@
-"""guideway's own engine: a host that runs `transformers` models with the plugins of guideway.
+"""guideway's own engine: a host that runs `transformers` models with guideway's plugins.
 
-Its public names are those of `guideway`: ``from guideway import Engine``.
+Import its public names from `guideway`: ``from guideway import Engine``.
 """

@@ -1,4 +1,4 @@
-"""From a configuration to the parts of an engine: plugins selected, loaded and built, workers and runtime made."""
+"""Building the parts of an engine from a configuration: plugins, workers and runtime."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ __all__ = ["Assembled", "assemble"]
 log = logging.getLogger("guideway_engine")
 
 OFFERS = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.COMPANIONS, Need.UNIFORM, Need.FEEDBACK})
-"""The needs of modifiers that this engine can meet."""
+"""Needs of modifiers that this engine can meet."""
 
 MOST_FORCED = 16
-"""So many forced tokens of a sequence pass through the model in one step, at most."""
+"""Maximum number of forced tokens of a sequence in one step."""
 
 MAX_DEFAULT_CELLS = 1 << 16
-"""The most tokens that the KV cache holds if the configuration does not say."""
+"""Maximum number of tokens in the KV cache unless the configuration sets it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """The things that the parts of `decode` are made from."""
+    """The parts that `decode` is built from."""
 
     prompts: PromptReader
     runtime: Runtime
@@ -54,20 +54,24 @@ class Assembled:
     hooks: Hooks
     info: ModelInfo
     num_forced_tokens: int
-    """The most forced tokens of a sequence in a step."""
+    """Maximum number of forced tokens of a sequence in a step."""
     restart: Callable[[], Iterator[Call]]
-    """Makes new workers in place of lost ones and brings them, call by call, to where the first ones were: ready for a
-    step, with nothing in their caches."""
+    """Starts new workers in place of lost ones, one call at a time, and brings them to the state after start-up: ready
+    for a step, with empty caches."""
 
 
 def assemble(config: EngineConfig, plugins: Plugins | None = None, *, worker: str = WORKER) -> Assembled:
-    """Load and build everything; `plugins` are those of the configuration, `worker` is the place of the workers' class.
-    Raises `InvalidConfiguration` or `PluginError`; a selected plugin that is broken is never replaced by another. What
-    was begun is ended if something fails."""
+    """Load and build everything that `config` selects.
+
+    `plugins` must have the settings `config.plugins`; `worker` is the import path of the workers' class. Raises
+    `InvalidConfiguration` or `PluginError`; a selected plugin that is broken is never replaced by another. If something
+    fails, all parts built before it are closed.
+    """
     from guideway_engine.runners.transformers.model_loader import load_tokenizer
 
     plugins = plugins or Plugins(settings=config.plugins)
-    # plugins first: a misspelled name should not cost the loading of a model; one error names all that is not certified
+    # plugins first: a misspelled name should fail before the model is loaded; one error names all that are not
+    # certified
     plugins.require(config.selection(plugins.index))
     spec = _worker_spec(config, plugins, worker)
     strategies = [plugins.load("grammar", address) for address in config.grammar]
@@ -82,7 +86,7 @@ def assemble(config: EngineConfig, plugins: Plugins | None = None, *, worker: st
         with building(executor_id):
             executor = make_executor(spec, options)
     except PluginLoadError as error:
-        if error.plugin == executor_id:  # perhaps because it could not send workers what they are made from
+        if error.plugin == executor_id:  # perhaps it could not send the options to the workers
             for address, its_own in spec.mixins:
                 _check_pickles(f"worker.{component_name('worker', address)}", its_own)
         raise
@@ -108,7 +112,8 @@ def assemble(config: EngineConfig, plugins: Plugins | None = None, *, worker: st
             host_environment=config.host_environment,
             isolate_tenants=config.isolate_tenants,
             limits=config.limits,
-            sits_out=config.forced_tokens != "canonical",  # its tokens are a function of what must come, not of time
+            # "canonical" tokens must depend only on the constraint, not on time
+            sits_out=config.forced_tokens != "canonical",
             whitespace=config.whitespace,
             short_budget=config.short_budget,
             reasoning=config.reasoning,
@@ -144,18 +149,18 @@ def assemble(config: EngineConfig, plugins: Plugins | None = None, *, worker: st
         yield executor.submit("start", settings)
 
     log.info("%s", spec.plan.summary("its own engine", *(f"{name}={value}" for name, value in numerics().items())))
-    # a device that compiles for each shape has as many rows as drafts were asked for
+    # a device that compiles for each shape has as many rows as configured drafts need
     most_forced = config.num_speculative_tokens if info.static_shapes else MOST_FORCED
     num_forced = 0 if config.forced_tokens == "off" else most_forced
     return Assembled(prompts, runtime, executor, cache, hooks, info, num_forced, restart)
 
 
 def _start(executor: Executor, settings: WorkerSettings) -> None:
-    """Tell workers what the engine knows now. Raises what they raise, and `InvalidConfiguration` or `PluginLoadError`
-    for a modifier that cannot be sent to them."""
+    """Send `settings` to the workers. Raises their errors, and `InvalidConfiguration` or `PluginLoadError` for a
+    modifier that cannot be sent to them."""
     try:
         started = executor.submit("start", settings)
-    except BaseException as error:  # whatever pickling raises; where nothing is pickled, nothing is raised here
+    except BaseException as error:  # any error of pickling; executors that do not pickle do not raise here
         contain(error)
         for modifier, options in settings.modifiers:
             _check_pickles(f"modifier.{modifier.name}", options, modifier)
@@ -164,8 +169,8 @@ def _start(executor: Executor, settings: WorkerSettings) -> None:
 
 
 def _check_pickles(component: str, options: Mapping[str, Any], cls: type | None = None) -> None:
-    """Raise `PluginLoadError` if the class of a component, and `InvalidConfiguration` if its options cannot be sent to
-    another process."""
+    """Raise `PluginLoadError` if the class of a component cannot be sent to another process, and `InvalidConfiguration`
+    if its options cannot."""
     try:
         pickle.dumps(cls)
     except BaseException as error:
@@ -185,7 +190,8 @@ def _check_pickles(component: str, options: Mapping[str, Any], cls: type | None 
 
 
 def _worker_spec(config: EngineConfig, plugins: Plugins, worker: str) -> WorkerSpec:
-    """Describe what workers are made from. Resolves their plugins and imports none: workers may live elsewhere."""
+    """Return the specification of the workers. Resolves their plugins without importing them, because workers may run
+    elsewhere."""
     for kind, address in (("device", config.device_backend), ("runner", config.runner)):
         name = plugins.resolve(kind, address).name
         if options := _options(config, kind, name):
@@ -212,7 +218,8 @@ def _worker_spec(config: EngineConfig, plugins: Plugins, worker: str) -> WorkerS
 
 
 def _max_length(config: EngineConfig, info: ModelInfo) -> int:
-    """The most tokens of one sequence, as the configuration or else the model says. Raises `InvalidConfiguration`."""
+    """Return the maximum number of tokens of one sequence, from the configuration or else the model. Raises
+    `InvalidConfiguration`."""
     max_length = config.max_model_len or info.max_context
     if max_length is None:
         raise InvalidConfiguration(
@@ -227,7 +234,8 @@ def _max_length(config: EngineConfig, info: ModelInfo) -> int:
 
 
 def _cache(config: EngineConfig, max_length: int) -> KVCache:
-    """The accounting of keys and values. Twice as many slots as sequences run: one that is preempted keeps its own."""
+    """Create the KV cache's bookkeeping, with twice as many slots as sequences run, because preempted sequences keep
+    theirs."""
     least = power_of_two(max_length)
     num_cells = config.kv_cache_tokens
     if num_cells is None:

@@ -1,4 +1,4 @@
-"""The engine for asyncio: one thread drives it, coroutines submit and read."""
+"""The engine for asyncio: one thread drives it; coroutines submit requests and read results."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ __all__ = ["AsyncEngine", "AsyncGeneration"]
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.02
-"""The seconds for which a compilation that has ended may go unnoticed while nothing else is there to do."""
+"""Seconds until a finished compilation is noticed when there is nothing else to do."""
 
 
 class AsyncGeneration:
-    """One submitted request. Its methods are for the event loop that submitted it."""
+    """One submitted request. Its methods must be called in the event loop that submitted it."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class AsyncGeneration:
         self.params = SamplingParams() if params is None else params
         self.arguments = (prompt, self.params, tools, tenant)
         self.priority, _ = demand(self.params)
-        self.tenant = tenant if isinstance(tenant, str) else ""  # admission refuses another one
+        self.tenant = tenant if isinstance(tenant, str) else ""  # admission refuses a tenant that is not a string
         self.arrival = arrival
         self.loop = asyncio.get_running_loop()
         self.result: GenerationResult | None = None
-        """The result, once every output has ended."""
+        """Result, once every output has ended."""
         self.admitted: asyncio.Future[None] = self.loop.create_future()
         self._engine = engine
         self._chunks: deque[Chunk] = deque()
@@ -65,15 +65,15 @@ class AsyncGeneration:
         self._changed = asyncio.Event()
 
     def deliver(self, chunks: list[Chunk], result: GenerationResult | None) -> None:
-        """Called in the event loop with what is new."""
+        """Add new chunks, and the result if there is one. Called in the event loop."""
         self._chunks += chunks
         self._answers.add(chunks)
         self.result = result
         self._changed.set()
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        """New text, in whole characters, until the end, as `Generation.__iter__`. Breaking off aborts
-        the request."""
+        """Yield new text, in whole characters, until the end, as `Generation.__iter__` does. Leaving the loop early
+        aborts the request."""
         check_streamable(self.params, mixed=False)
         async for chunk in self.chunks():
             if chunk.text:
@@ -82,8 +82,8 @@ class AsyncGeneration:
             raise self.result.error
 
     async def chunks(self) -> AsyncIterator[Chunk]:
-        """Yield what is new of each output, until all have ended, as `Generation.chunks`. Breaking off aborts the
-        request."""
+        """Yield new chunks of each output until all have ended, as `Generation.chunks` does. Leaving the loop early
+        aborts the request."""
         check_streamable(self.params)
         try:
             while True:
@@ -98,7 +98,7 @@ class AsyncGeneration:
                 self.abort()
 
     def partial(self, index: int = 0, *, growing_strings: bool = False) -> Any:
-        """The object so far, as `Generation.partial`. It may be ahead of the text that has been read."""
+        """Return the partial object, as `Generation.partial` does. It may be ahead of the text that was read."""
         check_streamable(self.params)
         return self._answers.partial(self.params, self.result, index, growing_strings=growing_strings)
 
@@ -110,20 +110,19 @@ class AsyncGeneration:
         return self.result
 
     def abort(self) -> None:
-        """End it as soon as the engine gets to it; `wait` then returns what there is."""
+        """End the request at the engine's next opportunity; `wait` then returns the output up to that point."""
         self._engine.abort(self)
 
 
 Update: TypeAlias = tuple[AsyncGeneration, list[Chunk], GenerationResult | None]
-"""The news for a request."""
+"""New chunks of a request, and its result if it has ended."""
 
 
 class AsyncEngine(AsyncTaskCalls):
-    """An `Engine` for asyncio, driven by a thread of its own. Makes the engine, which takes as long as loading the
-    model, and raises what that raises; the arguments are the same.
+    """An `Engine` for asyncio, driven by its own thread.
 
-    Submitting waits while `EngineConfig.max_waiting` sequences of the same or a higher priority are waiting. That is
-    the back-pressure.
+    The constructor takes the arguments of `Engine`, loads the model and raises the same errors. For back-pressure,
+    submitting waits while `EngineConfig.max_waiting` sequences of the same or a higher priority are waiting.
     """
 
     def __init__(self, model: str | os.PathLike[str] | EngineConfig, **settings: Unpack[EngineArguments]) -> None:
@@ -132,25 +131,26 @@ class AsyncEngine(AsyncTaskCalls):
         self._ids = itertools.count()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._backlog: WaitingQueue[AsyncGeneration] = WaitingQueue()
-        """Those whose admission has not begun, because the engine's queue is full."""
+        """Requests whose admission has not begun, because the engine's queue is full."""
         self._entering: dict[AsyncGeneration, int] = {}
-        """Those whose admission is under way, with how many sequences each has."""
+        """Requests being admitted, with the number of sequences of each."""
         self._admitted: dict[AsyncGeneration, tuple[Generation, ChunkReader | None]] = {}
-        """Those that have not ended; without a reader where nothing can be streamed."""
+        """Admitted requests that have not ended; without a reader if they cannot be streamed."""
         self._closing = False
         self._commands_lock = Lock()
-        """Held while something is put into `_commands` and while that is closed, so that nothing comes too late."""
+        """Held while a command is put into `_commands` and while the engine closes, so that no command is added after
+        closing."""
         self._thread = Thread(target=self._run, name="guideway-engine", daemon=True)
         self._thread.start()
 
     @property
     def config(self) -> EngineConfig:
-        """The configuration it was made from."""
+        """Configuration of the engine."""
         return self._engine.config
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The model's tokens."""
+        """Tokens of the model."""
         return self._engine.vocabulary
 
     async def submit(
@@ -161,8 +161,8 @@ class AsyncEngine(AsyncTaskCalls):
         tools: Sequence[Tool] | None = None,
         tenant: str = "",
     ) -> AsyncGeneration:
-        """Start one request. Raises `InvalidRequest` if admission refuses it, `PluginError` if a plugin failed over
-        it, and `EngineClosed`; what only compiling its constraint finds out comes with the result."""
+        """Start one request. Raises `InvalidRequest` if admission refuses it, `PluginError` if a plugin failed, and
+        `EngineClosed`. Errors found while compiling its constraint are in the result."""
         generation = self._new_generation(prompt, params, tools, tenant)
         await self._begin(generation)
         return generation
@@ -175,8 +175,8 @@ class AsyncEngine(AsyncTaskCalls):
         tools: Sequence[Tool] | None = None,
         tenant: str = "",
     ) -> GenerationResult:
-        """The result of one request, whatever becomes of it, as `Engine.generate`; cancelling aborts it. Raises
-        `EngineClosed`."""
+        """Return the result of one request, also if it is refused or fails, as `Engine.generate` does. Cancelling
+        aborts the request. Raises `EngineClosed`."""
         generation = self._new_generation(prompt, params, tools, tenant)
         try:
             await self._begin(generation)
@@ -191,20 +191,20 @@ class AsyncEngine(AsyncTaskCalls):
             raise
 
     def abort(self, generation: AsyncGeneration) -> None:
-        """`AsyncGeneration.abort`."""
+        """See `AsyncGeneration.abort`."""
         self._commands.put(lambda: self._end(generation))
 
     def check_health(self) -> None:
-        """`Engine.check_health`. Waits for nothing."""
+        """See `Engine.check_health`. Never blocks."""
         self._engine.check_health()
 
     async def call_workers(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """`Engine.call_workers`, between two steps."""
+        """See `Engine.call_workers`. Runs between two steps."""
         results: list[Any] = await self._call(lambda: self._engine.call_workers(method, *args, **kwargs))
         return results
 
     async def close(self) -> None:
-        """`Engine.close`; requests that are under way end with `FinishReason.ABORT`. Closing twice is fine."""
+        """See `Engine.close`. Unfinished requests end with `FinishReason.ABORT`. Closing twice is fine."""
         if not self._closing:
             self._commands.put(self._close)
         await asyncio.to_thread(self._thread.join)
@@ -223,7 +223,7 @@ class AsyncEngine(AsyncTaskCalls):
         return AsyncGeneration(self, request_id, arrival, prompt, params, tools, tenant)
 
     async def _begin(self, generation: AsyncGeneration) -> None:
-        """Wait until it is admitted. Raises what `submit` raises."""
+        """Queue `generation` and wait until it is admitted. Raises the errors of `submit`."""
         self._command(lambda: self._backlog.add(generation))
         try:
             await generation.admitted
@@ -249,7 +249,7 @@ class AsyncEngine(AsyncTaskCalls):
                 raise EngineClosed("the engine is closed and takes no more requests; create a new one")
             self._commands.put(command)
 
-    # Below: in the engine's thread
+    # Below: called in the engine's thread
 
     def _run(self) -> None:
         while not self._closing:
@@ -264,8 +264,11 @@ class AsyncEngine(AsyncTaskCalls):
                 self._close(error)
 
     def _run_commands(self) -> None:
-        """Run what has been asked for. With nothing else to do wait for it; while all that can be done is to wait for a
-        compilation or a verdict, look for both in turn."""
+        """Run the queued commands.
+
+        Block for one if there is nothing else to do. While the engine only waits for a compilation or a verdict, block
+        at most `POLL_SECONDS`.
+        """
         timeout: float | None = 0.0
         if not self._engine.has_work():
             timeout = 0.0 if self._backlog and not self._entering else None
@@ -280,11 +283,11 @@ class AsyncEngine(AsyncTaskCalls):
             timeout = 0.0
 
     def _admit(self) -> None:
-        """Begin the admission of what there is room for, in the backlog's order. Whose turn it is may need many
-        sequences; while it is, no other goes before it."""
+        """Begin admissions in the backlog's order while there is room. If the next request needs more room than there
+        is, the others wait behind it."""
         under_way: Counter[str] | None = None
         while self._backlog and self._has_room(SamplingParams(priority=self._backlog.best_priority())):
-            if under_way is None:  # in most steps none is let in, so it is counted here
+            if under_way is None:  # in most steps no request is admitted, so count only here
                 under_way = Counter(waiting.tenant for waiting in (*self._admitted, *self._entering))
             waiting = next(self._backlog.in_turn(under_way.__getitem__))
             if not self._has_room(waiting.params):
@@ -317,15 +320,15 @@ class AsyncEngine(AsyncTaskCalls):
         return self._engine.has_room(params, entering)
 
     def _on_admitted(self, waiting: AsyncGeneration, admitted: Future[SequenceGroup]) -> None:
-        """Called in a thread of admission."""
+        """Queue the entry of an admitted request. Called in an admission thread."""
         try:
             self._command(lambda: self._enter(waiting, admitted))
-        except EngineClosed:  # and `_close` has said so
+        except EngineClosed:  # `_close` has reported it to the caller
             if admitted.exception() is None:
                 self._engine.withdraw(admitted.result())
 
     def _enter(self, waiting: AsyncGeneration, admitted: Future[SequenceGroup]) -> None:
-        """Let one run whose admission has ended, unless it was aborted meanwhile."""
+        """Start a request whose admission has ended, unless it was aborted meanwhile."""
         wanted = self._entering.pop(waiting, None) is not None
         try:
             group = admitted.result()
@@ -341,7 +344,7 @@ class AsyncEngine(AsyncTaskCalls):
         self._call_in(waiting.loop, _set_admitted, waiting.admitted, None)
 
     def _publish(self) -> None:
-        """Give each event loop, in one call, what is new for its requests."""
+        """Send each event loop the new chunks and results of its requests, in one call."""
         updates: dict[asyncio.AbstractEventLoop, list[Update]] = {}
         for waiting, (generation, reader) in list(self._admitted.items()):
             result = generation.result
@@ -356,7 +359,7 @@ class AsyncEngine(AsyncTaskCalls):
     def _call_in(self, loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:
         try:
             loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:  # that loop is closed: its requests have no reader
+        except RuntimeError:  # the event loop is closed, so its requests have no reader
             for waiting in [waiting for waiting in (*self._admitted, *self._entering) if waiting.loop is loop]:
                 self._end(waiting)
 
@@ -379,7 +382,7 @@ class AsyncEngine(AsyncTaskCalls):
             log.exception("the engine did not close cleanly")
         closed = EngineClosed("the engine was closed before the request was admitted")
         closed.__cause__ = cause
-        while not self._commands.empty():  # submitted or called meanwhile
+        while not self._commands.empty():  # commands submitted meanwhile
             try:
                 self._commands.get()()
             except BaseException:

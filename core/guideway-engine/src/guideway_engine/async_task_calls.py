@@ -1,4 +1,4 @@
-"""The calls of an `AsyncEngine` that embeds, ranks or classifies."""
+"""Calls of an `AsyncEngine` that embeds, reranks or classifies."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ __all__ = ["AsyncTaskCalls"]
 T = TypeVar("T")
 
 MOST_CALLS = 64
-"""The calls that wait for results at once; what they bring is computed together."""
+"""Maximum number of calls that wait for results at once; their inputs are batched together."""
 
 
 class AsyncTaskCalls:
-    """Those of `Engine`, awaited, with a list for a list. An iterator is refused: its results would be computed in the
-    event loop's thread. What is under way when a call is cancelled is computed."""
+    """The task calls of `Engine` as coroutines, with a list of results for a list of inputs.
+
+    Iterators are refused, because their results would be computed in the event loop's thread. The inputs of a cancelled
+    call are still computed.
+    """
 
     _engine: Engine
 
@@ -40,7 +43,7 @@ class AsyncTaskCalls:
         priority: int = 0,
         tenant: str = "",
     ) -> list[Embedding]:
-        """`Engine.embed`."""
+        """See `Engine.embed`."""
         _check_list(inputs)
         given: dict[str, Any] = {"dimensions": dimensions, "truncate": truncate}
         return await self._await(partial(self._engine.embed, inputs, **given, priority=priority, tenant=tenant))
@@ -54,7 +57,7 @@ class AsyncTaskCalls:
         priority: int = 0,
         tenant: str = "",
     ) -> list[Score]:
-        """`Engine.rerank`."""
+        """See `Engine.rerank`."""
         call = partial(self._engine.rerank, query, documents, truncate=truncate, priority=priority, tenant=tenant)
         return await self._await(call)
 
@@ -66,7 +69,7 @@ class AsyncTaskCalls:
         priority: int = 0,
         tenant: str = "",
     ) -> list[Classification]:
-        """`Engine.classify`."""
+        """See `Engine.classify`."""
         _check_list(inputs)
         call = partial(self._engine.classify, inputs, truncate=truncate, priority=priority, tenant=tenant)
         return await self._await(call)
@@ -80,7 +83,7 @@ class AsyncTaskCalls:
         priority: int = 0,
         tenant: str = "",
     ) -> Any:
-        """`Engine.run`."""
+        """See `Engine.run`."""
         _check_list(inputs)
         return await self._await(partial(self._engine.run, task, inputs, params, priority=priority, tenant=tenant))
 

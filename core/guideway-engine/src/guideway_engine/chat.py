@@ -1,4 +1,4 @@
-"""From chat messages to the text of a prompt, in which what users wrote is never taken for the template's own marks."""
+"""Rendering of chat messages to a prompt in which text written by users never becomes a special token."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ if TYPE_CHECKING:
 __all__ = ["ChatTemplate", "Plain"]
 
 MARKS = range(0xA000, 0xA48D)
-"""The syllables (Yi, which no `upper` or `repr` of a template changes) of which one that nobody wrote stands around a
-number in place of a special token."""
+"""Yi syllables, which `upper` or `repr` in a template do not change. One that occurs in no message marks the place of a
+special token."""
 
 
 class Plain(str):
-    """Part of a prompt in which special tokens are the text they look like."""
+    """Part of a prompt in which special tokens are encoded as ordinary text."""
 
     __slots__ = ()
 
 
 class ChatTemplate:
-    """The template of a tokenizer. `special_token_ids` are those that text must not become, and None if it may.
+    """The chat template of a tokenizer.
 
-    A special token that is written out in a message is kept from the template and from the tokenizer's search for
-    special tokens: its place is marked with a number, the messages go through the template, and the prompt falls into
-    parts at the marks. A prompt without any is one part, tokenized as it always was.
+    `special_token_ids` are tokens that text must not become; None allows all. A special token written in a message is
+    hidden from the template and from the tokenizer's search for special tokens: it is replaced by a numbered mark, the
+    messages go through the template, and the prompt is split at the marks. A prompt without such tokens is a single
+    part, tokenized as usual.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, special_token_ids: frozenset[int] | None) -> None:
@@ -47,7 +48,7 @@ class ChatTemplate:
         normalizer = tokenizer.backend_tokenizer.normalizer
         self._normalize = normalizer if any(token["normalized"] for token in added) else None
         names = {token["content"] for token in added}
-        if self._normalize is not None:  # a token is found by its own name normalized, too
+        if self._normalize is not None:  # the tokenizer also finds a token by its normalized name
             names |= {normalizer.normalize_str(token["content"]) for token in added if token["normalized"]}
         longest_first = sorted(filter(None, names), key=len, reverse=True)
         self._written = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
@@ -57,9 +58,11 @@ class ChatTemplate:
         self._plain.encode_special_tokens = True
 
     def render(self, messages: Sequence[Any], tools: Sequence[Any], check: Callable[[str], None]) -> list[str]:
-        """The prompt, in parts to be tokenized one after the other. Raises `InvalidRequest`, `UnsupportedCapability` if
-        the template does nothing with the tools, and what `check` raises, which is given all that is in messages and
-        tools before any of it is tokenized."""
+        """Return the prompt as parts to tokenize one after the other.
+
+        `check` is called with all text of messages and tools before it is tokenized, if any may hold a special token.
+        Raises `InvalidRequest`, `UnsupportedCapability` if the template ignores the tools, and the errors of `check`.
+        """
         if self._tokenizer.chat_template is None:
             raise InvalidRequest("this model has no chat template; give the prompt as text", field="prompt")
         if not all({"role", "content"} <= message.keys() for message in messages):
@@ -87,7 +90,7 @@ class ChatTemplate:
             return [text]
         parts = re.split(f"{mark}([0-9]+){mark}", text)
         found = [Plain(hidden[int(part)]) if i % 2 else part for i, part in enumerate(parts)]
-        escaped = mark.encode("unicode_escape").decode()  # as a template's `tojson` may have it
+        escaped = mark.encode("unicode_escape").decode()  # a template's `tojson` may escape it
         if any(mark in part or escaped in part for part in found):
             raise InvalidRequest(
                 f"a chat message or tool holds the special token {short_repr(hidden[0])}, and the model's chat "
@@ -103,11 +106,12 @@ class ChatTemplate:
                     messages, tools=tools or None, tokenize=False, add_generation_prompt=True
                 )
             )
-        except Exception as error:  # whatever a template's own code raises
+        except Exception as error:  # any error of the template's code
             raise InvalidRequest(f"the model's chat template refused the messages: {error}", field="prompt") from error
 
     def encode_plain(self, text: str) -> list[int]:
-        """The token ids of text in which special tokens are text. Raises `InvalidRequest` where it has none."""
+        """Return the token ids of `text` with special tokens encoded as ordinary text. Raises `InvalidRequest` if the
+        tokenizer cannot do that."""
         ids: list[int] = _encoded(self._plain, text).ids
         if not self._special_token_ids.isdisjoint(ids):
             raise InvalidRequest(
@@ -126,7 +130,7 @@ class ChatTemplate:
         )
 
     def _hide(self, text: str, mark: str, hidden: list[str]) -> str:
-        """`text` with marks for what the tokenizer takes for special tokens in it; these go to `hidden`."""
+        """Replace the special tokens that the tokenizer finds in `text` by marks, and append them to `hidden`."""
         encoding = _encoded(self._tokenizer.backend_tokenizer, text)
         parts, end = [], 0
         for token_id, (first, last) in zip(encoding.ids, encoding.offsets, strict=True):
@@ -138,32 +142,32 @@ class ChatTemplate:
 
 
 def _encoded(tokenizer: Tokenizer, text: str) -> Any:
-    # `encode` holds the interpreter's lock until it has done, and `encode_batch` does not: others decode meanwhile
+    # `encode` holds the GIL and `encode_batch` does not, so other threads can decode meanwhile
     (encoding,) = tokenizer.encode_batch([text], add_special_tokens=False)
     return encoding
 
 
 def _marks(tokenizer: PreTrainedTokenizerFast, added: frozenset[int]) -> set[int]:
-    """Those of the added tokens that the template puts around messages; some tokenizers do not call them special."""
+    """Return the added tokens that the template puts around messages; some tokenizers do not call them special."""
     for roles in (("system", "user"), ("user",)):
         probe: Any = [{"role": role, "content": "x"} for role in roles]
         try:
             before = str(tokenizer.apply_chat_template(probe, tokenize=False, add_generation_prompt=False))
             whole = str(tokenizer.apply_chat_template(probe, tokenize=False, add_generation_prompt=True))
-        except Exception:  # no template, or one that takes other messages
+        except Exception:  # no template, or one that refuses these messages
             continue
 
         def found(text: str) -> list[int]:
             ids = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
             return [token_id for token_id in ids if token_id in added]
 
-        # of what asks for an answer the first: what else it may begin with, such as reasoning, is the answer's own
+        # only the first token of the generation prompt: the rest, such as a start of reasoning, is part of the answer
         return {*found(before), *found(whole.removeprefix(before))[:1]}
     return set()
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All strings in a value as JSON has it. Raises `InvalidRequest` for any other, whose text nobody would look at."""
+    """Yield all strings in a JSON value. Raises `InvalidRequest` for other types, whose text would not be checked."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -182,7 +186,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """`value` with every string in it changed."""
+    """Return `value` with `change` applied to every string in it."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -195,7 +199,7 @@ def _unused(text: str) -> str:
 
 
 def _joined(content: Any) -> Any:
-    """Content in parts, as OpenAI's API has it, as the text it is."""
+    """Return `content` as text; text parts, as in OpenAI's API, are joined."""
     if not isinstance(content, list | tuple):
         return content
     texts = []

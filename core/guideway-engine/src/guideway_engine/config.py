@@ -1,4 +1,4 @@
-"""The configuration of an engine, from Python or from where an operator writes it."""
+"""Configuration of an engine, from Python or from a file, environment variables and flags."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ __all__ = ["EngineArguments", "EngineConfig", "config_of"]
 @known_fields_only
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig(EngineSettings):
-    """The configuration of an `Engine`. Raises `InvalidConfiguration`, naming the field.
+    """Configuration of an `Engine`. Raises `InvalidConfiguration`, which names the field.
 
-    It never changes, `options` included: it holds copies and gives out copies. It can be hashed and pickled.
-
-    Components are named as ``name``, or ``distribution/name`` where two distributions offer one of that name.
+    Immutable, `options` included: it keeps and returns copies. It can be hashed and pickled. Components are named
+    ``name``, or ``distribution/name`` if two distributions offer one of that name.
     """
 
     @classmethod
@@ -42,22 +41,22 @@ class EngineConfig(EngineSettings):
         environ: Mapping[str, str] | None = None,
         **arguments: Any,
     ) -> EngineConfig:
-        """A configuration from four sources: `arguments`, which are this class's fields, over environment variables
-        (``GUIDEWAY_MAX_NUM_SEQS=8``) over a TOML file over defaults.
+        """Return a configuration from four sources: `arguments`, which are fields of this class, override environment
+        variables (``GUIDEWAY_MAX_NUM_SEQS=8``), which override a TOML file, which overrides the defaults.
 
-        `path` is the TOML file; None: the one GUIDEWAY_CONFIG names, if it does. `environ` is the environment; None:
-        this process's. Raises `InvalidConfiguration`, which says where the wrong value stands.
+        `path` is the TOML file; None: the one named by GUIDEWAY_CONFIG, if any. `environ` defaults to
+        `os.environ`. Raises `InvalidConfiguration`, which names the source of the wrong value.
         """
         layers = read_layers(path, os.environ if environ is None else environ, from_arguments(arguments))
         return Configuration.of(layers).build(cls)
 
     def components(self) -> tuple[str, ...]:
-        """Return the components in use of the kinds that take options, as ``kind.name``, sorted."""
+        """Return the selected components of the kinds that take options, as ``kind.name``, sorted."""
         return components(self, KIND_OF)
 
     def selection(self, index: PluginIndex) -> tuple[tuple[str, str], ...]:
-        """Return (kind, address) of each component that it names, besides hooks: the model too, if it is one of
-        `index` and no folder. A workflow is named if it is a plugin."""
+        """Return (kind, address) of each selected component except hooks. Includes the model if it is a component of
+        `index` and not a folder, and the workflow if it is a plugin."""
         found = []
         for name, kind in KIND_OF.items():
             value = getattr(self, name)
@@ -71,7 +70,7 @@ class EngineConfig(EngineSettings):
 
 
 class EngineArguments(TypedDict, total=False):
-    """The fields of `EngineConfig` besides `model`, as keyword arguments: ``Engine("demo", max_num_seqs=8)``."""
+    """Keyword arguments for the fields of `EngineConfig` except `model`: ``Engine("demo", max_num_seqs=8)``."""
 
     workflow: str | None
     grammar: tuple[str, ...]
@@ -108,8 +107,8 @@ class EngineArguments(TypedDict, total=False):
 
 
 def config_of(model: str | os.PathLike[str] | EngineConfig, arguments: EngineArguments) -> EngineConfig:
-    """The configuration that an engine is made from. Raises `InvalidConfiguration`, and TypeError for an argument that
-    is no field, naming the closest one."""
+    """Return the configuration of an engine. Raises `InvalidConfiguration`, and TypeError for an argument that is not a
+    field, naming the closest field."""
     if isinstance(model, EngineConfig):
         if arguments:
             name = next(iter(arguments))

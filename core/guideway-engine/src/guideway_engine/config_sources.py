@@ -1,4 +1,4 @@
-"""One configuration from four sources: arguments over environment variables over a TOML file over defaults."""
+"""Merging of a configuration from arguments, environment variables, a TOML file and defaults, in this precedence."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class WrongFlag(InvalidConfiguration, WrongUsage):
-    """The value of a flag is wrong."""
+    """Raised for a wrong value of a flag."""
 
 
 Key: TypeAlias = tuple[str, ...]
@@ -50,41 +50,41 @@ PREFIX = "GUIDEWAY_"
 FILE_VARIABLE = "GUIDEWAY_CONFIG"
 OPTIONS_VARIABLE = "GUIDEWAY_OPTIONS"
 API_KEY_VARIABLE = "GUIDEWAY_API_KEY"
-"""No setting of an engine: ``guideway serve`` reads it."""
+"""Read by ``guideway serve``; not a setting of an engine."""
 
 TABLES: dict[str, Any] = {"reasoning": ReasoningConfig, "limits": Limits, "plugins": PluginSettings}
-"""The fields that are settings themselves."""
+"""Fields that are tables of settings."""
 
 KEYS: dict[Key, Field] = {
     **{(name,): field for name, field in fields_of(EngineSettings).items() if name not in ("options", *TABLES)},
     **{(table, name): field for table, cls in TABLES.items() for name, field in fields_of(cls).items()},
 }
-"""The keys that can be set, besides options of components."""
+"""Keys that can be set, except for options of components."""
 
 VARIABLES = {PREFIX + "_".join(key).upper(): key for key in KEYS}
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value, and where it comes from."""
+    """A value and its source."""
 
     value: Any
     source: str
-    """Such as ``--max-num-seqs``, ``GUIDEWAY_MAX_NUM_SEQS`` or ``prod.toml``."""
+    """Name of the source, such as ``--max-num-seqs``, ``GUIDEWAY_MAX_NUM_SEQS`` or ``prod.toml``."""
 
 
 Layer: TypeAlias = dict[Key, Setting]
-"""The settings of one source."""
+"""Settings of one source."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """The settings of all sources together."""
+    """Merged settings of all sources."""
 
     settings: Mapping[Key, Setting]
-    """The values that are set; the rest has its default."""
+    """Values that are set; all others have their default."""
     unused: Mapping[Key, Setting]
-    """Options of components that a source of higher precedence replaced by others."""
+    """Options of components that were replaced by a source of higher precedence."""
 
     @staticmethod
     def of(layers: Iterable[Layer]) -> Configuration:
@@ -103,7 +103,8 @@ class Configuration:
         return Configuration(settings, unused)
 
     def build(self, cls: Callable[..., T]) -> T:
-        """A configuration of class `cls`. Raises `InvalidConfiguration` that says where the wrong value comes from."""
+        """Return a configuration of class `cls`. Raises `InvalidConfiguration`, which names the source of the wrong
+        value."""
         if ("model",) not in self.settings:
             raise InvalidConfiguration(
                 f"no model is configured; give --model, {PREFIX}MODEL, or model in a configuration file "
@@ -115,7 +116,7 @@ class Configuration:
         return self._sourced(lambda: cls(**values, options=self.options(), **tables))
 
     def options(self) -> dict[str, dict[str, Any]]:
-        """Those of components, by ``kind.name``."""
+        """Return the options of components, by ``kind.name``."""
         options: dict[str, dict[str, Any]] = {}
         for key, setting in self.settings.items():
             if key[0] == "options":
@@ -123,7 +124,7 @@ class Configuration:
         return options
 
     def plugin_settings(self) -> PluginSettings:
-        """Raises `InvalidConfiguration` that says where the wrong value comes from."""
+        """Return the settings of plugins. Raises `InvalidConfiguration`, which names the source of the wrong value."""
         settings: PluginSettings = self._table("plugins")
         return settings
 
@@ -132,7 +133,7 @@ class Configuration:
         return self._sourced(lambda: TABLES[table](**values))
 
     def source_of(self, field: str) -> str | None:
-        """Return the source of the value of `field`, as errors name fields; None for a default."""
+        """Return the source of the value of `field`, named as in errors; None for a default."""
         for key, setting in self.settings.items():
             name = ".".join(key)
             if field in (name, name.removeprefix("options.")) or name.startswith(f"{field}."):
@@ -150,7 +151,7 @@ class Configuration:
 
 
 def read_layers(path: str | os.PathLike[str] | None, environ: Mapping[str, str], arguments: Layer) -> list[Layer]:
-    """File, environment and arguments, in this order; `path` takes the place of GUIDEWAY_CONFIG. Raises
+    """Read the layers of file, environment and arguments, in this order. `path` replaces GUIDEWAY_CONFIG. Raises
     `InvalidConfiguration`."""
     layers = [_from_environment(environ), arguments]
     if path is not None:
@@ -161,7 +162,7 @@ def read_layers(path: str | os.PathLike[str] | None, environ: Mapping[str, str],
 
 
 def from_arguments(values: Mapping[str, Any]) -> Layer:
-    """Return the layer that keyword arguments set: fields of `EngineConfig`."""
+    """Return the layer for keyword arguments, which are fields of `EngineConfig`."""
     layer: Layer = {}
     for name, value in values.items():
         source = f"argument {name}"
@@ -177,7 +178,7 @@ def from_arguments(values: Mapping[str, Any]) -> Layer:
 
 
 def _from_environment(environ: Mapping[str, str]) -> Layer:
-    """An empty variable is one that is not set."""
+    """Return the layer of the environment. Empty variables count as unset."""
     layer: Layer = {}
     unknown = []
     for variable, text in sorted(environ.items()):
@@ -205,8 +206,8 @@ def _from_environment(environ: Mapping[str, str]) -> Layer:
 
 
 def _check_foreign(variables: list[str]) -> None:
-    """Refuse variables that are not read. Components of kind ``hooks`` take no options, so that those whose names begin
-    with theirs may be their own; of other components none is."""
+    """Refuse variables that are not read, except those that begin with the name of a ``hooks`` component: such
+    components take no options and may have variables of their own."""
     records = PluginIndex.scan().records
     known = [name.removeprefix(PREFIX) for name in (*VARIABLES, FILE_VARIABLE, OPTIONS_VARIABLE)]
     for variable in variables:
@@ -231,7 +232,7 @@ def _in_capitals(name: str) -> str:
 
 
 def _from_file(path: Path, named_by: str = "") -> Layer:
-    """Paths in it, of the model and the lock file, are relative to its folder."""
+    """Return the layer of a TOML file. Paths of the model and the lock file are relative to its folder."""
     table = _parsed(path, named_by)
     layer: Layer = {}
     for name, value in table.items():
@@ -268,14 +269,14 @@ def _parsed(path: Path, named_by: str) -> dict[str, Any]:
         raise refused(f"is not UTF-8 (at line {len(before)}, column {len(before[-1]) + 1})", error) from error
     except RecursionError as error:
         raise refused("is nested too deeply", error) from error
-    except ValueError as error:  # TOMLDecodeError is one, and so is what a number of too many digits raises
+    except ValueError as error:  # TOMLDecodeError, or ValueError for a number with too many digits
         lines = text.split("\n")
         end = f"at line {len(lines)}, column {len(lines[-1]) + 1}, its end"
         raise refused(f"is not TOML: {str(error).replace('at end of document', end)}", error) from error
 
 
 def _table(table: str, value: Any, source: str) -> Layer:
-    """The settings of one table."""
+    """Return the layer of one table."""
     if not isinstance(value, Mapping):
         raise InvalidConfiguration(f"{source}: {table} must be a table, not {value!r}", field=table)
     layer: Layer = {}
@@ -287,8 +288,11 @@ def _table(table: str, value: Any, source: str) -> Layer:
 
 
 def _options(value: Any, where: str, place: Callable[[str], str] | None = None) -> Layer:
-    """Options of components, each a setting of its own, besides one that says that a component has options, if none.
-    They stand at `where`; `place` says it of one component where that can be said more exactly."""
+    """Return the layer of components' options: one setting per option, and an empty one per component, so that a
+    component without options is known too.
+
+    Errors name `where` as the source, or `place` of the component if given.
+    """
     if not isinstance(value, Mapping):
         raise InvalidConfiguration(
             f"{where}: options must map 'kind.name' to the component's options, not {value!r}", field="options"
@@ -329,14 +333,14 @@ def _check_known(key: Key, where: str) -> None:
 
 
 def _check_quotes(key: Key, value: Any, where: str) -> None:
-    """Say what to write where text stands for something that is no text."""
+    """Raise `InvalidConfiguration`, with the value to write, for text in place of a value that is not text."""
     may_be_text = key == ("model",) or isinstance(KEYS[key].default, str) or KEYS[key].hint == (str | None)
     if not isinstance(value, str) or may_be_text:
         return
     try:
         meant = KEYS[key].parse(value)
     except ArgumentTypeError:
-        return  # nothing to suggest; what it must be is said where it is checked
+        return  # nothing to suggest; the check of the field's type reports it
     if meant == value:
         return
     write = "leave it out" if meant is None else f"write {key[-1]} = {json.dumps(meant)}"
@@ -350,14 +354,15 @@ def _beside(folder: Path, value: str) -> str:
 
 
 def _model(folder: Path, value: str) -> str:
-    """A path as a path beside the file; what may be a component's name only if there is a folder of that name."""
+    """Return the path of a model relative to `folder`. A value that may be a component's name is a path only if that
+    folder exists."""
     if value.startswith((".", "~")) or (folder / value).is_dir():
         return _beside(folder, value)
     return value
 
 
 def _used(settings: Mapping[Key, Setting]) -> set[str]:
-    """The components that `settings` and defaults choose, as far as they are well-formed."""
+    """Return the components selected by `settings` and defaults, ignoring malformed values."""
     used = set()
     for name, kind in KIND_OF.items():
         value = settings[(name,)].value if (name,) in settings else KEYS[(name,)].default

@@ -1,4 +1,4 @@
-"""The engine: prompts in, results out."""
+"""The engine: takes prompts, returns results."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ R = TypeVar("R")
 
 
 def _by_one_thread(method: Callable[Concatenate[Engine, P], R]) -> Callable[Concatenate[Engine, P], R]:
-    """Let `method` be called by one thread at a time, which may call others inside. None waits: two threads that took
-    turns here would each drive the other's requests."""
+    """Restrict `method` to one thread at a time, which may call other methods inside. Other threads get `EngineBusy`
+    and do not wait: taking turns, two threads would each drive the other's requests."""
 
     @wraps(method)
     def guarded(self: Engine, /, *args: P.args, **kwargs: P.kwargs) -> R:
         driver, me = self._driver, get_ident()
         inside = driver.get("thread") == me
-        try:  # an interrupt may come after any call below, so what is asked at the end is the dict itself
+        try:  # an interrupt may come after any call below, so ask the dict itself at the end
             if driver.setdefault("thread", me) != me:
                 raise EngineBusy(
                     "another thread is using this engine, but an Engine serves one thread at a time; for several "
@@ -76,15 +76,17 @@ def _by_one_thread(method: Callable[Concatenate[Engine, P], R]) -> Callable[Conc
 
 class Engine(TaskCalls):
     """Runs a ``transformers`` model: decodes with a causal language model under constraints and logit modifiers, or
-    embeds, ranks or classifies with an encoder. Which of these is the model's own files' to say, or
-    `EngineConfig.workflow`'s; calls of another workflow raise `UnsupportedCapability`, and only what the chosen one
-    needs is imported, which is why this module imports what decodes inside functions.
+    embeds, reranks or classifies with an encoder.
 
-    ``Engine("demo", max_num_seqs=8)`` takes a model and the other fields of `EngineConfig`, or ``Engine(config)`` a
-    whole configuration. Raises `InvalidConfiguration` or `PluginError` if that cannot be had, TypeError for a setting
-    there is not. Use by one thread at a time: while one is inside, others get `EngineBusy`; for several there is
-    `AsyncEngine`. A hook may submit (without waiting) and abort requests, but not step. Whatever interrupts a step, a
-    KeyboardInterrupt say, requests that have not ended go on with the next one.
+    The model's files, or `EngineConfig.workflow`, decide which; calls of another workflow raise
+    `UnsupportedCapability`. Only the modules of the chosen workflow are imported, so this module imports the modules
+    for decoding inside functions.
+
+    ``Engine("demo", max_num_seqs=8)`` takes a model and the other fields of `EngineConfig`; ``Engine(config)`` takes a
+    whole configuration. Raises `InvalidConfiguration` or `PluginError` if the engine cannot be built, and TypeError for
+    an unknown setting. Only one thread can use it at a time, others get `EngineBusy`; use `AsyncEngine` for several
+    threads. A hook may submit (without waiting) and abort requests, but not step. If a step is interrupted, for example
+    by KeyboardInterrupt, unfinished requests continue with the next step.
     """
 
     def __init__(self, model: str | os.PathLike[str] | EngineConfig, **settings: Unpack[EngineArguments]) -> None:
@@ -94,7 +96,7 @@ class Engine(TaskCalls):
         self._closed = False
         self._stepping = False
         self._driver: dict[str, int] = {}
-        """Under "thread", which one is inside; `setdefault` asks and takes in one."""
+        """Thread that is inside, under the key "thread"; `setdefault` tests and sets it atomically."""
         plugins = Plugins(settings=config.plugins)
         self._serving = open_workflow(config, plugins)
         if self._serving is None:
@@ -112,19 +114,19 @@ class Engine(TaskCalls):
         self._executor = decoder.assembled.executor
 
     def start_hosts(self) -> None:
-        """Start the grammar hosts beside what else is done, so that the first constraint does not wait for them. An
-        `AsyncEngine` does so by itself. Does nothing where there are none."""
+        """Start the grammar hosts in the background, so that the first constraint does not wait for them. An
+        `AsyncEngine` does this itself. Does nothing if no hosts are used."""
         if self._serving is None:
             self._runtime.start_hosts()
 
     @property
     def workflow(self) -> str:
-        """The workflow in service: `decode`, or the name of another one."""
+        """Name of the active workflow, for example `decode`."""
         return DECODE if self._serving is None else self._serving.workflow.name
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The model's tokens. Raises `UnsupportedCapability` unless this engine generates text."""
+        """Tokens of the model. Raises `UnsupportedCapability` unless this engine generates text."""
         self.check_decodes()
         return self._runtime.context.vocabulary
 
@@ -138,15 +140,17 @@ class Engine(TaskCalls):
         tenants: str | Sequence[str] = "",
         on_result: Callable[[int, GenerationResult], None] | None = None,
     ) -> list[GenerationResult]:
-        """Generate one result per prompt, in order. A refused prompt has `FinishReason.REFUSED`, a failed one
+        """Return one result per prompt, in order. A refused prompt has `FinishReason.REFUSED`, a failed one
         `FinishReason.INTERNAL_ERROR`, both with their error; the others are not affected.
 
-        `params` and `tenants` are one for all or one per prompt. `tools` are for all prompts, which then are chat
-        messages: the chat template tells the model of them; that the answer is a call takes a constraint. `on_result`
-        is called with the index and result of each prompt as it ends. If one prompt is wrong, or its own item of
-        `params` or `tenants`, its result says so. Raises `InvalidRequest` if an argument is wrong for all prompts:
-        `prompts` are no list, `params` are neither `SamplingParams` nor a list, `tenants` are neither a string nor a
-        list, a list has another length, or `tools` are none. Raises `EngineClosed` and `EngineBusy` too.
+        `params` and `tenants` are one value for all prompts or a list with one per prompt. `tools` apply to all
+        prompts, which must be chat messages: the chat template describes the tools to the model. To force a tool call,
+        add a constraint. `on_result` is called with the index and result of each prompt as it ends.
+
+        An error in one prompt, or in its item of `params` or `tenants`, is in its result. Raises `InvalidRequest` if an
+        argument is wrong for all prompts: `prompts` is not a list, `params` is neither `SamplingParams` nor a list,
+        `tenants` is neither a string nor a list, a list has another length, or `tools` are invalid. Raises
+        `EngineClosed` and `EngineBusy` too.
         """
         from guideway_engine.prompts import BYTES, read_tools
         from guideway_engine.scheduling.sequence import refusal
@@ -167,7 +171,7 @@ class Engine(TaskCalls):
             if on_result is not None:
                 on_result(index, result)
 
-        with ExitStack() as interrupted:  # nobody will ask for these again
+        with ExitStack() as interrupted:  # after an interrupt the caller has no handle on these requests
             for index, job in enumerate(zip(many, each_params, each_tenant, strict=True)):
                 while not self.has_room(job[1]):
                     self._step_and_collect(pending, ended, keep)
@@ -196,9 +200,9 @@ class Engine(TaskCalls):
         tenants: str | Sequence[str] = "",
         on_result: Callable[[int, GenerationResult], None] | None = None,
     ) -> list[GenerationResult]:
-        """`generate` for conversations: `messages` is one, a list of messages (``{"role": ..., "content": ...}``) that
-        the model's chat template makes a prompt of, or a list of such lists. One result each, in order. Raises
-        `InvalidRequest` if it is neither, and what `generate` raises."""
+        """Generate for conversations. `messages` is one conversation, which is a list of messages (``{"role": ...,
+        "content": ...}``) for the model's chat template, or a list of conversations. Returns one result each, in order.
+        Raises `InvalidRequest` if it is neither, and the errors of `generate`."""
         from guideway_engine.prompts import conversations
 
         return self.generate(conversations(messages), params, tools=tools, tenants=tenants, on_result=on_result)
@@ -214,10 +218,13 @@ class Engine(TaskCalls):
         request_id: str | None = None,
         wait: bool = True,
     ) -> Generation:
-        """Start one request; iterate the `Generation` for its text. Waits until its constraint is compiled, while
-        other requests go on; unless `wait`, what only the compilation finds out is in the result. `tools` as in
-        `generate`. Results and hooks have the `request_id`; None: one of the engine's own. Raises `InvalidRequest` if
-        the request is refused, `PluginError` if a plugin failed, `QueueFull` and `EngineClosed`."""
+        """Start one request and return its `Generation`, which yields its text when iterated.
+
+        With `wait` the call returns once the constraint is compiled, while other requests continue; otherwise errors of
+        the compilation are in the result. `tools` as in `generate`. `request_id` appears in the result and in hooks;
+        None: one is generated. Raises `InvalidRequest` if the request is refused, `PluginError` if a plugin failed,
+        `QueueFull` and `EngineClosed`.
+        """
         from guideway_engine.decoding.requests import demand
 
         self._check_open()
@@ -241,7 +248,7 @@ class Engine(TaskCalls):
         if wait:
             try:
                 self._await_compilation(group)
-            except BaseException:  # the caller will not have it
+            except BaseException:  # the caller gets no handle on it
                 self._scheduler.end_group(group, FinishReason.ABORT)
                 raise
         return generation
@@ -257,10 +264,12 @@ class Engine(TaskCalls):
         arrival: int | None = None,
         inbox: list[GenerationResult] | None = None,
     ) -> SequenceGroup:
-        """Check and tokenise one request, and begin to compile what it needs; it runs once it has been let in with
-        `enter`, and is over with `withdraw`. For a host that must not wait for this where it decodes: may be called
-        from any thread, by several at once. `arrival` is its `new_arrival`, where it came before now. Its result is
-        put into `inbox` as well. Raises as `submit` does."""
+        """Check and tokenize one request, and begin to compile its constraint. Call `enter` to run it, or `withdraw` to
+        drop it.
+
+        For hosts that must not block the thread that decodes: may be called from several threads at once. `arrival` is
+        its `new_arrival` if it arrived earlier. Its result is also put into `inbox`. Raises the errors of `submit`.
+        """
         from guideway.objects import constraint_of, parse
 
         self._check_open()
@@ -278,13 +287,13 @@ class Engine(TaskCalls):
 
     @property
     def admission_threads(self) -> Threads:
-        """For who calls `admit` beside the thread that steps."""
+        """Threads in which hosts can call `admit` concurrently with steps."""
         return self._runtime.admission_threads
 
     def check_health(self) -> None:
-        """Raise `Unhealthy` if requests are refused that nothing is wrong with, such as where no thread is left that
-        compiles, no grammar host or worker can be started, or a part of its workflow has broken, and `EngineClosed`.
-        For a probe; may be called from any thread."""
+        """Raise `Unhealthy` if valid requests are being refused, for example because no compiling thread is left, no
+        grammar host or worker can be started, or a part of the workflow is broken; and `EngineClosed`. For health
+        probes; may be called from any thread."""
         self._check_not_closed()
         if self._serving is not None:
             self._serving.check_health()
@@ -293,13 +302,13 @@ class Engine(TaskCalls):
             self._scheduler.check_health()
 
     def new_arrival(self) -> int:
-        """The number of a request that has come: of two that wait, the one with the lower number goes first. May be
-        called from any thread."""
+        """Return the arrival number for a new request. Waiting requests with lower numbers run first. May be called
+        from any thread."""
         return next(self._arrivals)
 
     @_by_one_thread
     def enter(self, group: SequenceGroup) -> Generation:
-        """Let a request that was admitted run."""
+        """Start an admitted request."""
         from guideway_engine.generation import Generation
 
         try:
@@ -312,13 +321,13 @@ class Engine(TaskCalls):
         return Generation(self, group)
 
     def withdraw(self, group: SequenceGroup) -> None:
-        """A request that was admitted will not run. May be called from any thread."""
+        """Drop an admitted request that will not run. May be called from any thread."""
         self._requests.withdraw(group.admission)
 
     @_by_one_thread
     def step(self, *, timeout: float = 0.1) -> None:
-        """Bring every running request one step forward. Where nothing can go on before a constraint is compiled, a text
-        judged or a lost worker restarted, wait for that, at most `timeout` seconds. Without effect once the engine is
+        """Run one step of every running request. If no request can continue until a constraint is compiled, a text is
+        judged or a lost worker is restarted, wait for that, at most `timeout` seconds. Does nothing once the engine is
         closed."""
         self.check_decodes()
         if self._stepping:
@@ -333,9 +342,9 @@ class Engine(TaskCalls):
 
     @_by_one_thread
     def has_room(self, params: SamplingParams | None = None, beside: Mapping[int, int] | None = None) -> bool:
-        """Return whether a request with these parameters may wait now; if not, `submit` raises `QueueFull`. True for
-        one that has more sequences than ever may, which is refused at once. `beside`: how many sequences of each
-        priority are about to be let in."""
+        """Return whether a request with these parameters may be queued now; if not, `submit` raises `QueueFull`. True
+        for a request with more sequences than `max_waiting`, which is refused at once. `beside` is the number of
+        sequences of each priority that are about to be queued."""
         from guideway_engine.decoding.requests import demand
 
         self.check_decodes()
@@ -345,17 +354,17 @@ class Engine(TaskCalls):
         return num_sequences > most or self._scheduler.num_waiting_at(priority) + num_others + num_sequences <= most
 
     def has_work(self) -> bool:
-        """Return whether any request to generate has not ended."""
+        """Return whether any generation request has not ended."""
         return self._serving is None and self._scheduler.has_work()
 
     def is_waiting(self) -> bool:
-        """Return whether nothing can go on before a constraint is compiled, a text judged or a lost worker
+        """Return whether no request can continue until a constraint is compiled, a text is judged or a lost worker is
         restarted."""
         return self._serving is None and bool(self._scheduler.awaited())
 
     @_by_one_thread
     def abort(self, generation: Generation) -> None:
-        """End a request now, with what it has. Raises `InvalidRequest` if it is another engine's."""
+        """End a request with its present output. Raises `InvalidRequest` if it belongs to another engine."""
         self._check_own(generation)
         self._scheduler.end_group(generation._group, FinishReason.ABORT)
 
@@ -370,7 +379,7 @@ class Engine(TaskCalls):
         raise InvalidRequest(f"there is no output {index!r} to fork", field="index")
 
     def answer_start(self, sequence: SequenceState) -> int | None:
-        """Return where the answer begins in the text of a sequence, for `Chunk.answer_start`."""
+        """Return the position in the text of a sequence where the answer begins, for `Chunk.answer_start`."""
         if sequence.completion is not None:
             return sequence.completion.answer_start
         start = self._runtime.answer_start(sequence.slots[0]) if sequence.slots else None
@@ -378,17 +387,18 @@ class Engine(TaskCalls):
 
     @_by_one_thread
     def call_workers(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call ``name.method`` of a worker mixin on every worker; the results by rank. Raises `InvalidRequest` if
-        there is no such mixin or method, or an argument cannot be sent to the workers, and what the method raises as a
-        `PluginError`. Raises `WorkerLost` if a worker is gone; the next call waits for new ones."""
+        """Call ``name.method`` of a worker mixin on every worker and return the results by rank. Raises
+        `InvalidRequest` if there is no such mixin or method, or an argument cannot be sent to the workers;
+        `PluginError` for an error of the method; and `WorkerLost` if a worker is lost (the next call waits for new
+        ones)."""
         self._check_open()
-        if not self._stepping:  # a hook may call in the midst of a step, which then goes on with what it has
+        if not self._stepping:  # a hook may call in the middle of a step, which then continues with the workers it has
             self._scheduler.await_workers()
         try:
             call = self._executor.submit("call", method, args, kwargs)
         except GuidewayError:
             raise
-        except BaseException as error:  # whatever a stranger's class raises when it is pickled
+        except BaseException as error:  # any error raised by a foreign class while pickling
             contain(error)
             raise InvalidRequest(
                 f"the arguments for {method} cannot be sent to the workers: {text_of(error)}; use plain values, and "
@@ -404,8 +414,8 @@ class Engine(TaskCalls):
 
     @_by_one_thread
     def close(self, error: GuidewayError | None = None) -> None:
-        """End every request with `FinishReason.ABORT`, or, if there is an `error`, with that and
-        `FinishReason.INTERNAL_ERROR`; stop compiling and let the workers go. Closing twice is fine."""
+        """End every request with `FinishReason.ABORT`, or with `error` and `FinishReason.INTERNAL_ERROR` if it is
+        given; then stop compiling and close the workers. Closing twice is fine."""
         self._closed = True
         if self._serving is not None:
             self._serving.close()
@@ -423,7 +433,7 @@ class Engine(TaskCalls):
         self.close()
 
     def _new_id(self) -> str:
-        """The id of a request."""
+        """Return a new request id."""
         return f"request-{next(self._ids)}"
 
     def _check_own(self, generation: Generation) -> None:
@@ -476,7 +486,7 @@ class Engine(TaskCalls):
         ended.clear()
 
     def _await_compilation(self, group: SequenceGroup) -> None:
-        """Drive the engine until the request could start. Raises what it was refused or failed with until then."""
+        """Drive the engine until the request can start. Raises its error if it is refused or fails before that."""
         from guideway_engine.scheduling.sequence import reason_of
 
         while group.result is None and not group.admission.ready():
@@ -500,7 +510,7 @@ class Engine(TaskCalls):
 
 
 def _one_each(value: Any, one: type, prompts: Sequence[Any], field: str) -> Sequence[Any]:
-    """`value`, or as many of it as there are prompts if it is a `one`. Raises `InvalidRequest`."""
+    """Return `value` as a list with one item per prompt, repeating a single `one`. Raises `InvalidRequest`."""
     from guideway_engine.prompts import BYTES
 
     if isinstance(value, one):

@@ -1,4 +1,4 @@
-"""The part of a process and its environment that changes what a model computes by more than the last bits."""
+"""The parts of a process and its environment that change a model's results by more than rounding."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ VARIABLES = (
 """Environment variables that let the libraries below torch multiply float32 in a narrower type."""
 
 MATMUL = ("cuda", "mkldnn")
-"""The backends of torch whose ``matmul.fp32_precision`` does the same."""
+"""Backends of torch whose ``matmul.fp32_precision`` does the same."""
 
 
 def numerics() -> dict[str, str]:
-    """Return the settings, by name, by which float32 would be multiplied in a narrower type; empty where there are
-    none. Settings of torch are this process's own."""
+    """Return the settings, by name, that make float32 products be computed in a narrower type; empty if there are none.
+    Settings of torch are read from this process."""
     found = {name: value for name in VARIABLES if (value := os.environ.get(name))}
     torch: Any = sys.modules.get("torch")
     for backend in MATMUL if torch is not None else ():
@@ -39,7 +39,7 @@ def numerics() -> dict[str, str]:
 
 
 def planned(config: EngineSettings, folder: Path) -> dict[str, Any]:
-    """Return what decides, besides plugins, what the model in `folder` computes: part of the fingerprint."""
+    """Return all inputs of a model's results except plugins, for the fingerprint."""
     return {
         "model": config.model,
         "files": digests(folder),

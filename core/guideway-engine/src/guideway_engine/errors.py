@@ -1,4 +1,4 @@
-"""The errors of an engine's own."""
+"""Errors of the engine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ __all__ = ["EngineBusy", "EngineClosed", "QueueFull"]
 
 
 class EngineBusy(GuidewayError):
-    """The engine is in the middle of something else: another thread drives it, or a hook asked for a step inside a
-    step. Nothing has happened."""
+    """Raised if another thread drives the engine, or a hook calls `step` inside a step. Nothing was changed."""
 
 
 class EngineClosed(GuidewayError):
-    """The engine was closed and takes no more requests."""
+    """Raised by calls of a closed engine."""
 
 
 class QueueFull(GuidewayError):
-    """The queue has no room: `EngineConfig.max_waiting` sequences of the same or a higher priority wait. Try again when
-    some have started."""
+    """Raised if `EngineConfig.max_waiting` sequences of the same or a higher priority are waiting. Try again when some
+    have started."""

@@ -1,4 +1,4 @@
-"""An object from a text in one call."""
+"""Extraction of an object from a text in one call."""
 
 from __future__ import annotations
 
@@ -69,20 +69,20 @@ def extract(
     params: SamplingParams | None = None,
     **settings: Unpack[EngineArguments],
 ) -> Any:
-    """Return an instance of the type `target`, such as a pydantic model, a dataclass or ``list[int]``, which the model
-    makes of `text`; of an `AsyncEngine` a coroutine that returns it.
+    """Return an instance of the type `target`, such as a pydantic model, a dataclass or ``list[int]``, that the model
+    extracts from `text`. With an `AsyncEngine`, return a coroutine for it.
 
-    `engine` is an engine, which stays open. Or it is a model, or a whole `EngineConfig`: an engine is made of it with
-    `settings`, as ``Engine(model, **settings)``, for this call alone, and loads the model.
+    `engine` is an engine, which stays open; or a model or `EngineConfig`, from which ``Engine(engine, **settings)`` is
+    created for this call only, loading the model.
 
-    The model reads one chat message: the `instruction`, a space, and the text. An `instruction` that is None is
-    ``Extract name, age.``, with the names of the type's properties, each with what its ``description`` says in
-    parentheses, and empty for a type without properties. An empty one is left out. `params` are those of the request,
+    The model reads one chat message: the `instruction`, a space, and the text. The default `instruction` is ``Extract
+    name, age.``, with the names of the type's properties, each followed by its ``description`` in parentheses; it is
+    empty for a type without properties. An empty instruction is left out. `params` are the parameters of the request,
     without a constraint.
 
-    Raises `InvalidAnswer` if a limit, a stop string or the end of the engine cut the answer or brought it to an early
-    end, and if the type refuses it; `InvalidRequest` if the request is refused, `LimitExceeded` if the text is longer
-    than the context; what else ended the request; and what making an engine raises.
+    Raises `InvalidAnswer` if a limit, a stop string or the closing of the engine cut the answer short, or if the type
+    refuses it; `InvalidRequest` if the request is refused; `LimitExceeded` if the text is longer than the context; any
+    other error that ended the request; and the errors of creating an engine.
     """
     if settings and isinstance(engine, AsyncEngine | Engine):
         name = next(iter(settings))
@@ -90,7 +90,7 @@ def extract(
             f"{name} is a setting for a new engine, but an engine is given; set it where that engine is created",
             field=name,
         )
-    messages, asked = _ask(target, text, instruction, params)  # what is wrong is said before a model is loaded
+    messages, asked = _ask(target, text, instruction, params)  # before a model is loaded, so that errors come early
     if isinstance(engine, AsyncEngine):
         return _extract_async(engine, messages, asked)
     if isinstance(engine, Engine):
@@ -106,7 +106,7 @@ async def _extract_async(engine: AsyncEngine, messages: list[Message], asked: Sa
 def _ask(
     target: Any, text: str, instruction: str | None, params: SamplingParams | None
 ) -> tuple[list[Message], SamplingParams]:
-    """The conversation and its parameters. Raises `InvalidRequest`."""
+    """Return the conversation and its parameters. Raises `InvalidRequest`."""
     if not is_type(target):
         raise InvalidRequest(
             "extract needs a type, such as a pydantic model, a dataclass or list[int], not "
@@ -131,8 +131,8 @@ def _ask(
 
 
 def _instruction(schema: dict[str, Any]) -> str:
-    """The names of an object's properties, as a request; empty for anything else."""
-    if "$ref" in schema:  # a type that refers to itself
+    """Return an instruction with the names of an object's properties; empty for any other schema."""
+    if "$ref" in schema:  # a recursive type
         schema = schema["$defs"][schema["$ref"].rpartition("/")[2]]
     wanted = [
         f"{name} ({about['description']})" if "description" in about else name

@@ -1,4 +1,4 @@
-"""The fields of a dataclass as a person writes them: as text in flags and environment variables, and in help."""
+"""Fields of dataclasses as text: parsed from flags and environment variables, and described in help."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from guideway.api.options import docstrings_of, expected
 __all__ = ["Field", "add_flag", "fields_of"]
 
 MAX_HELP = 100
-"""Characters of a flag's help: two lines of a terminal of 80 columns, as argparse breaks them."""
+"""Maximum number of characters of a flag's help: two lines in a terminal of 80 columns, as argparse wraps them."""
 
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
@@ -26,17 +26,18 @@ class Field:
 
     name: str
     hint: Any
-    """Its type: bool, int, float, str, a Literal of strings, a tuple of one of these, or one of these or None."""
+    """Type of the field: bool, int, float, str, a Literal of strings, a tuple of one of these, or one of these or None.
+    """
     default: Any
-    """``MISSING`` if there is none."""
+    """Default value; ``MISSING`` if there is none."""
     help: str
-    """Its docstring, in one line."""
+    """Docstring of the field, in one line."""
     expected: str
-    """A description of its values, in words."""
+    """Description of the accepted values."""
 
     def parse(self, text: str) -> Any:
-        """The value that `text` stands for. Items of a list are separated by commas; ``none`` is None where that is a
-        value. Raises `ArgumentTypeError` with what is expected."""
+        """Return the value that `text` stands for. Items of a list are separated by commas; ``none`` is None where None
+        is allowed. Raises `ArgumentTypeError` with the expected values."""
         if get_origin(self.hint) is tuple and (items := _json_list(text)) is not None:
             write = ",".join(map(str, items)) or ","
             raise ArgumentTypeError(f"is a list, whose items are separated by commas: write {write!r}, not {text!r}")
@@ -48,7 +49,7 @@ class Field:
 
 @cache
 def fields_of(cls: type) -> dict[str, Field]:
-    """The fields of the dataclass `cls` by name, in order."""
+    """Return the fields of the dataclass `cls` by name, in order."""
     hints, annotated, helps = get_type_hints(cls), get_type_hints(cls, include_extras=True), docstrings_of(cls)
     return {
         f.name: Field(
@@ -63,9 +64,9 @@ def fields_of(cls: type) -> dict[str, Field]:
 
 
 def add_flag(group: _ArgumentGroup, field: Field, *names: str, dest: str, split: bool = True) -> None:
-    """Let a command take `field` as a flag; it stands in the arguments under `dest` only if it is given.
+    """Add `field` to a command as a flag; it is in the arguments under `dest` only if it is given.
 
-    A list's flag is repeatable; each may hold several items separated by commas if `split`.
+    A list's flag is repeatable; with `split` each may hold several items separated by commas.
     """
     options: dict[str, Any] = {"dest": dest, "default": SUPPRESS, "help": _help(field)}
     if field.hint in (bool, bool | None):
@@ -82,7 +83,7 @@ def add_flag(group: _ArgumentGroup, field: Field, *names: str, dest: str, split:
 
 
 def _json_list(text: str) -> list[Any] | None:
-    """The items of a list written in JSON, as in a file; None for other text (a glob may begin with a bracket too)."""
+    """Return the items of a list written in JSON; None for other text (a glob may begin with a bracket too)."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -119,7 +120,7 @@ def _metavar(hint: Any) -> str:
 
 
 def _help(field: Field) -> str:
-    """The first sentence of the docstring, and of that as many clauses as fit into two lines."""
+    """Return the first sentence of the docstring, shortened to the clauses that fit into two lines."""
     default = field.default
     shown = ""
     if default is not MISSING and default is not None and default is not False and default != ():

@@ -1,4 +1,4 @@
-"""The objects that a caller holds of a request that is under way."""
+"""Handles for requests that are running."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ __all__ = ["Answers", "Chunk", "ChunkReader", "Generation", "check_streamable"]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The news of one output."""
+    """New output of one sequence since the last chunk."""
 
     index: int
-    """The number of the output, from 0."""
+    """Index of the output, from 0."""
     text: str
-    """New text, in whole characters; nothing that a stop string may still take back."""
+    """New text, in whole characters; excludes text that a stop string may still remove."""
     token_ids: tuple[int, ...]
-    """New token ids; they may run ahead of the text."""
+    """New token ids; they may be ahead of the text."""
     finish_reason: FinishReason | None = None
     """Set in the last chunk of an output."""
     answer_start: int | None = None
-    """The offset in the whole text of the output at which the answer begins, as `Completion.answer_start`; None: the
-    reasoning has not ended, or the first tokens have not decided whether there is one."""
+    """Position in the whole text of the output where the answer begins, as in `Completion.answer_start`. None while the
+    reasoning continues, or while it is undecided whether there is any."""
 
 
 def check_streamable(params: SamplingParams, *, mixed: bool = True) -> None:
-    """Raise `UnsupportedCapability` with ``best_of`` or ``max_retries``, where it is not known which outputs will be
-    returned before all have ended, and with several outputs unless they may come `mixed`."""
+    """Raise `UnsupportedCapability` with ``best_of`` or ``max_retries``, where the returned outputs are chosen only
+    after all have ended; and with several outputs unless they may be `mixed`."""
     if params.max_retries:
         raise UnsupportedCapability(
             "an output with max_retries cannot be streamed, because it may be drawn again after it has ended; wait "
@@ -60,10 +60,11 @@ class ChunkReader:
         self._group = group
         self._answer_start = answer_start
         self._seen: dict[int, tuple[int, int, bool, int | None]] = {}
-        """By index: characters and tokens read, whether the end was, and where the answer begins."""
+        """For each output index: characters read, tokens read, whether the end was read, and where the answer begins.
+        """
 
     def read(self) -> list[Chunk]:
-        """Return what has come since the last call, at most one chunk per output."""
+        """Return the new output since the last call, at most one chunk per output."""
         chunks = []
         for sequence in self._group.sequences:
             num_characters, num_tokens, done, answer_start = self._seen.get(sequence.index, (0, 0, False, None))
@@ -73,7 +74,7 @@ class ChunkReader:
             if answer_start is None:
                 answer_start = self._answer_start(sequence)
             text = sequence.text if completion is None else completion.text
-            # tokens that are final but whose step is not done are not in `output` yet
+            # `output` excludes final tokens of an unfinished step
             chunk = Chunk(
                 sequence.index,
                 text[num_characters:],
@@ -89,14 +90,14 @@ class ChunkReader:
 
 
 class Answers:
-    """The answers of a request so far, for `Generation.partial`."""
+    """Partial answers of a request, for `Generation.partial`."""
 
     def __init__(self) -> None:
         self._outputs: dict[int, tuple[str, int | None]] = {}
-        """By index: the text, and where the answer begins in it."""
+        """For each output index: the text, and the position where its answer begins."""
 
     def add(self, chunks: Sequence[Chunk]) -> None:
-        """Take what is new."""
+        """Append new chunks."""
         for chunk in chunks:
             text, _ = self._outputs.get(chunk.index, ("", None))
             self._outputs[chunk.index] = (text + chunk.text, chunk.answer_start)
@@ -104,7 +105,7 @@ class Answers:
     def partial(
         self, params: SamplingParams, result: GenerationResult | None, index: int, *, growing_strings: bool
     ) -> Any:
-        """See `Generation.partial`. `params` and `result` are the request's, this once it has ended."""
+        """See `Generation.partial`. `params` are the request's; `result` is its result if it has ended."""
         if index not in self._outputs and index not in range(params.n):
             raise InvalidRequest(f"there is no output {index!r}", field="index")
         text, start = self._outputs.get(index, ("", None))
@@ -115,7 +116,7 @@ class Answers:
 
 
 class Driver(Protocol):
-    """The calls that a `Generation` makes to its engine."""
+    """The methods of an engine that a `Generation` calls."""
 
     def step(self) -> None: ...
 
@@ -134,18 +135,17 @@ class Generation:
         self._group = group
         self._answers = Answers()
         self._reader: ChunkReader | None = None
-        """The reader of `_answers`, once they were asked for."""
+        """Reader for `_answers`, created on first use."""
 
     @property
     def result(self) -> GenerationResult | None:
-        """The result, once every output has ended."""
+        """Result, once every output has ended."""
         return self._group.result
 
     def __iter__(self) -> Iterator[str]:
-        """New text, in whole characters, until the end; all pieces together are the result's text. After
-        `Engine.close`, which ends requests with what they have, comes what is left of it, and that is the end. Raises
-        the request's error if it is refused or fails, and `UnsupportedCapability` if there is more than one output:
-        use `chunks`."""
+        """Yield new text, in whole characters, until the end; the pieces joined are the result's text. After
+        `Engine.close`, which ends all requests, yield the rest of the text. Raises the request's error if it is refused
+        or fails, and `UnsupportedCapability` if there is more than one output: use `chunks`."""
         check_streamable(self._group.request.params, mixed=False)
         for chunk in self.chunks():
             if chunk.text:
@@ -154,7 +154,7 @@ class Generation:
             raise self.result.error
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield what is new of each output, until all have ended. Raises `UnsupportedCapability` with ``best_of`` and
+        """Yield new chunks of each output until all have ended. Raises `UnsupportedCapability` with ``best_of`` and
         ``max_retries``."""
         reader = self.reader()
         while True:
@@ -165,21 +165,21 @@ class Generation:
             self._engine.step()
 
     def reader(self) -> ChunkReader:
-        """Make a reader of the outputs that drives nothing, for a program that steps the engine itself. Raises
+        """Return a reader of the outputs that does not drive the engine, for programs that call `Engine.step`. Raises
         `UnsupportedCapability` with ``best_of`` and ``max_retries``."""
         check_streamable(self._group.request.params)
         return ChunkReader(self._group, self._engine.answer_start)
 
     def partial(self, index: int = 0, *, growing_strings: bool = False) -> Any:
-        """Return the object so far of output `index`, from what there is of its answer; drives nothing.
+        """Return the object of output `index` as far as its answer is written. Does not drive the engine.
 
-        It is plain data, no instance of a type: dicts, lists and values as JSON has them, so that properties which are
-        still to come are missing. Only finished values are in it, or with `growing_strings` also the string that is
-        being written, as far as it goes; a later one holds all that an earlier one held. Where the constraint is not
-        about JSON it is the text, when that is finished. None: nothing is there yet, or there is no constraint. It is
-        made anew, from the whole answer, with each call.
+        The object is plain JSON data (dicts, lists and values), not an instance of a type; properties that are not
+        written yet are missing. It contains only finished values, and with `growing_strings` also the unfinished string
+        at the end. A later object contains all data of an earlier one. If the constraint is not for JSON, it is the
+        text once that is finished. None: nothing is finished yet, or there is no constraint. Each call parses the whole
+        answer again.
 
-        Raises `InvalidAnswer` if what there is is no JSON, `InvalidRequest` if there is no such output, and
+        Raises `InvalidAnswer` if the answer is not JSON, `InvalidRequest` if there is no such output, and
         `UnsupportedCapability` with ``best_of`` and ``max_retries``.
         """
         if self._reader is None:
@@ -188,17 +188,17 @@ class Generation:
         return self._answers.partial(self._group.request.params, self.result, index, growing_strings=growing_strings)
 
     def wait(self) -> GenerationResult:
-        """Drive the engine until this request has ended."""
+        """Drive the engine until this request has ended, and return its result."""
         while self._group.result is None:
             self._engine.step()
         return self._group.result
 
     def fork(self, index: int = 0) -> int:
-        """Let output `index` go on twice from here; returns the index of the new output, which is one more in the
-        result and draws for itself. Raises `InvalidRequest` if it has ended, `UnsupportedCapability` if a modifier
-        cannot fork, `LimitExceeded` if there is no slot."""
+        """Fork output `index` at its present end and return the index of the new output, which is added to the result
+        and sampled independently. Raises `InvalidRequest` if the output has ended, `UnsupportedCapability` if a
+        modifier cannot fork, and `LimitExceeded` if there is no slot."""
         return self._engine.fork(self, index)
 
     def abort(self) -> None:
-        """End it now; `result` then holds what there is."""
+        """End the request now; `result` then holds its output up to this point."""
         self._engine.abort(self)

@@ -1,9 +1,9 @@
-"""Linear layers in float32 on a CPU, by oneDNN where that is quicker.
+"""Float32 linear layers on a CPU, computed with oneDNN where that is faster.
 
-torch multiplies float32 matrices with MKL, which on CPUs of other makers than its own leaves half of their width
-unused: for more than a few rows oneDNN, in the same torch, takes half the time. It rearranges a weight matrix before it
-multiplies, which for a decode step's few rows takes as long as the multiplication; of a model that is not large it is
-therefore given a copy arranged beforehand.
+torch multiplies float32 matrices with MKL, which uses only half of the vector width on CPUs that are not Intel's: for
+more than a few rows oneDNN, part of the same torch, takes half the time. oneDNN reorders the weights before
+multiplying, which for the few rows of a decoding step takes as long as the multiplication. Therefore models that are
+not large get a copy of their weights that is reordered in advance.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from torch.nn.functional import linear
 __all__ = ["MAX_PACKED_BYTES", "use_onednn"]
 
 MAX_PACKED_BYTES = 1 << 30
-"""The linear layers of a model that have more than this stay as they are: the copy takes as much again."""
+"""Bytes of linear layers up to which weights are copied; the copies need the same memory again."""
 MIN_PRODUCTS = 1 << 20
-"""Fewer multiplications do not repay what a call of oneDNN costs more than one of MKL."""
+"""Number of multiplications below which oneDNN's overhead per call costs more than it saves."""
 MIN_PRODUCTS_PACKED = 1 << 19
 BATCH_SIZE = 16
-"""The number of rows that the copies are arranged for; from 8 to 256 rows this was measured to make no difference."""
+"""Number of rows that the copies are reordered for. Measured: from 8 to 256 rows it makes no difference."""
 
 
 def use_onednn(model: torch.nn.Module) -> None:
-    """From now on each linear layer of `model` decides by the size of its input which library multiplies. The weights
-    stay what they are, and may be changed: by assignment, or in place; once the layer has been used not through
-    ``.data``, which torch keeps no count of. Without effect where this torch has no such operator."""
+    """Let each linear layer of `model` choose the library by the size of its input.
+
+    Weights may still be changed, by assignment or in place; once a layer was used, not through ``.data``, whose changes
+    torch does not count. Does nothing if this torch lacks the operator.
+    """
     operator = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     if operator is None:
         return
@@ -57,7 +59,7 @@ def use_onednn(model: torch.nn.Module) -> None:
 
 
 class _Packed:
-    """oneDNN's copy of one layer's weights, made when it is first needed, and anew when they have changed."""
+    """oneDNN's copy of one layer's weights, created on first use and again after the weights change."""
 
     def __init__(self) -> None:
         self._weight: Tensor | None = None
@@ -75,10 +77,10 @@ class _Packed:
 
 
 def _is_plain(weight: Tensor) -> bool:
-    """Return whether `weight` is float32 in this process' memory, and no part of one shared among workers."""
+    """Return whether `weight` is float32 in this process' memory, and not a part of a weight sharded among workers."""
     return (
         weight.dtype == torch.float32
         and weight.device.type == "cpu"
         and type(weight) is torch.nn.Parameter
-        and not weight.is_inference()  # such have no version
+        and not weight.is_inference()  # inference tensors have no version
     )

@@ -1,6 +1,6 @@
-"""Loads what lies in a model's folder with `transformers`, offline and without running its code.
+"""Loading of models and tokenizers from a folder with `transformers`, offline and without running code of the model.
 
-Everything `transformers` would let pass with a warning and random weights is refused here.
+Whatever `transformers` accepts with a warning and random weights is refused here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["existing_folder", "fast_tokenizer", "first_line", "refused", "weight
 
 
 def existing_folder(path: str | PathLike[str]) -> Path:
-    """The folder `path`, which has a configuration. Raises `InvalidConfiguration`."""
+    """Return the folder `path` if it has a configuration. Raises `InvalidConfiguration`."""
     folder = Path(path)
     if not folder.is_dir():
         reason = "is not a folder" if folder.exists() else "does not exist"
@@ -33,9 +33,9 @@ def existing_folder(path: str | PathLike[str]) -> Path:
 
 
 def fast_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The model's tokenizer. Raises `InvalidConfiguration` if it has no fast one."""
+    """Return the model's fast tokenizer. Raises `InvalidConfiguration` if it has none."""
     try:
-        # mistral_format: else another tokenizer would be taken where mistral-common is installed
+        # mistral_format: otherwise another tokenizer is used where mistral-common is installed
         tokenizer = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, mistral_format=False
         )
@@ -49,8 +49,8 @@ def fast_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 def weights(
     auto: Any, folder: Path, dtype: str | torch.dtype, device: str | torch.device, may_lack: Collection[str] = ()
 ) -> PreTrainedModel:
-    """The model in `folder` as the class `auto` of `transformers` loads it, on `device`, ready to run. Weights whose
-    names begin with one of `may_lack` may be missing. Raises `InvalidConfiguration`."""
+    """Return the model in `folder`, loaded with the `transformers` class `auto`, on `device`, ready to run. Weights
+    whose names begin with one of `may_lack` may be missing. Raises `InvalidConfiguration`."""
     resolved, target = _dtype(dtype), _device(device)
     model = _loaded(auto, folder, resolved, may_lack)
     try:
@@ -79,7 +79,8 @@ def _loaded(auto: Any, folder: Path, dtype: torch.dtype | str, may_lack: Collect
     try:
         with _quiet():
             config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-            # those of `transformers`: a name in config.json may be code on the hub, run where kernels is installed
+            # use the implementations of `transformers`: a name in config.json may be code on the hub, run where kernels
+            # is installed
             config._attn_implementation = config._experts_implementation = None
             loaded: Any = auto.from_pretrained(
                 folder,
@@ -100,12 +101,12 @@ def _loaded(auto: Any, folder: Path, dtype: torch.dtype | str, may_lack: Collect
 
 
 _QUIET = Lock()
-"""Held while `transformers` is quiet, which is so for the whole process."""
+"""Held while the logging of `transformers` is changed, which affects the whole process."""
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Within, `transformers` shows no progress bar and no report on weights, which are checked here."""
+    """Suppress progress bars and the report on weights of `transformers`; weights are checked here."""
     with _QUIET:
         shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
         if shown:
@@ -120,10 +121,10 @@ def _quiet() -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what `error` says."""
+    """Return the first line of the message of `error`."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def refused(folder: Path, reason: str) -> InvalidConfiguration:
-    """The error for a model that cannot be had."""
+    """Return the error for a model that cannot be loaded."""
     return InvalidConfiguration(f"model {str(folder)!r} {reason}", field="model")

@@ -1,5 +1,5 @@
-"""The files that a model's folder makes an engine open, or a library that it loads the model with: found and checked
-here, before any of them is loaded."""
+"""Finding and checking, before any is loaded, the files that an engine or one of its libraries opens in a model's
+folder."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ __all__ = ["LoadFormat", "check_files", "check_weights", "digests"]
 LoadFormat = Literal["safetensors", "auto"]
 
 INDEX = ".index.json"
-"""The end of the names of files that say in which file each tensor is."""
+"""Suffix of index files, which map each tensor to its file."""
 TEMPLATES = "additional_chat_templates"
 TAKEN = (
     *("model.safetensors", "model.safetensors.index.json"),
     *("pytorch_model.bin", "pytorch_model.bin.index.json"),
 )
-"""The names of weights that `transformers` looks for; it takes the first that is there."""
+"""Names of weights that `transformers` looks for; it uses the first one that exists."""
 ELSEWHERE = frozenset({"__dict__", "attribute_map", "configuration_files"})
-"""The settings of ``config.json`` by which `transformers` reads a setting under another name, or in another file."""
+"""Settings of ``config.json`` that make `transformers` read a setting under another name, or from another file."""
 
 WEIGHTS = frozenset({".safetensors", ".bin"})
 SETTINGS = frozenset({".json", ".model", ".jinja", ".tiktoken"})
 WORDS = frozenset({"vocab.txt", "merges.txt"})
-"""The endings of the files that decide what a model computes, and the names of those that are text. Others in its
-folder are about it, or somebody's own: texts, answers, notes."""
+"""Suffixes of the files that affect a model's results, and names of text files among them. Other files in the
+folder, such as notes, are ignored."""
 TENSOR_BYTES, MOST_HEADER_BYTES = 1 << 10, 1 << 27
 
 
 def check_files(path: Path) -> None:
-    """Raise `InvalidConfiguration` if a file of the model in the folder `path` is outside the folder, or if what its
-    files say would be done or left undone depending on which packages are installed."""
+    """Raise `InvalidConfiguration` if a file of the model in the folder `path` is outside the folder, or if its files
+    ask for something that depends on the installed packages."""
     model = ModelFolder(path, {})
     for name in _names(model):
         model.file(name)
@@ -65,8 +65,8 @@ def check_files(path: Path) -> None:
 
 
 def check_weights(path: Path, load_format: LoadFormat) -> None:
-    """Raise `InvalidConfiguration` if `load_format` does not have the files that the weights of the model in the folder
-    `path` would be read from."""
+    """Raise `InvalidConfiguration` if `load_format` excludes a file that the weights of the model in `path` are read
+    from."""
     model = ModelFolder(path, {})
     taken = [*_explicit_weights(model), *(name for name in TAKEN if (path / name).exists())][:1]
     shards = [shard for index in taken for shard in sorted(_shards(model, index))]
@@ -81,7 +81,7 @@ def check_weights(path: Path, load_format: LoadFormat) -> None:
 
 
 def digests(path: Path) -> dict[str, str]:
-    """By name the digest of each file that decides what the model in the folder `path` computes. Raises
+    """Return the digest, by name, of each file that affects the results of the model in `path`. Raises
     `InvalidConfiguration` as `check_files` does."""
     model = ModelFolder(path, {})
     files = {name: model.file(name) for name in _names(model)}
@@ -96,7 +96,7 @@ def digests(path: Path) -> dict[str, str]:
 
 
 def _names(model: ModelFolder) -> set[str]:
-    """The names of all files that may be opened: those at the top, and those that these name."""
+    """Return the names of all files that may be opened: those in the folder, and files that these name."""
     try:
         names = {path.name for path in model.path.iterdir() if not path.is_dir()}
     except OSError as error:
@@ -106,7 +106,7 @@ def _names(model: ModelFolder) -> set[str]:
     told = _object(model, "tokenizer_config.json")
     versions = told.get("fast_tokenizer_files") or []
     named = [*versions] if isinstance(versions, list) else [versions]
-    if "tokenizer.json" not in names:  # if it is there, it is read instead
+    if "tokenizer.json" not in names:  # it takes precedence
         named += [value for key, value in told.items() if key.endswith("_file") and value is not None]
     names |= {_name(model, "tokenizer_config.json", each) for each in named}
     weights = {*TAKEN, *_explicit_weights(model)}
@@ -114,13 +114,13 @@ def _names(model: ModelFolder) -> set[str]:
 
 
 def _explicit_weights(model: ModelFolder) -> list[str]:
-    """The file of weights that ``config.json`` names, if it does."""
+    """Return the file of weights named in ``config.json``, if any."""
     named = _object(model, "config.json").get("transformers_weights")
     return [] if named is None else [_name(model, "config.json", named)]
 
 
 def _shards(model: ModelFolder, name: str) -> set[str]:
-    """The files that `name`, if it is an index of weights, says that they are in."""
+    """Return the files listed in `name` if it is an index of weights, else an empty set."""
     shards = _object(model, name).get("weight_map") if name.endswith(INDEX) else None
     if shards is not None and not isinstance(shards, Mapping):
         raise _refused(model, f"has a {name} whose weight_map is no JSON object")
@@ -135,7 +135,7 @@ def _modules(model: ModelFolder) -> list[Any]:
 
 
 def _object(model: ModelFolder, name: str) -> Mapping[str, Any]:
-    """The object in a JSON file; empty where there is no such file."""
+    """Return the object in a JSON file; empty if there is no such file."""
     found = model.json(name)
     if found is not None and not isinstance(found, Mapping):
         raise _refused(model, f"has a {name} that is no JSON object")
@@ -153,8 +153,8 @@ def _refused(model: ModelFolder, reason: str) -> InvalidConfiguration:
 
 
 def _digest(path: Path) -> str:
-    """The digest of a file. Of weights it is that of the first bytes of each tensor, which training changes, or of
-    their checksums: reading all of a large model would take longer than an answer."""
+    """Return the digest of a file. For weights it covers only the first bytes of each tensor, which training changes,
+    or their checksums: reading a whole large model would take longer than an answer."""
     if path.suffix == ".safetensors":
         return _of_tensors(path)
     if path.suffix in WEIGHTS:
@@ -162,7 +162,7 @@ def _digest(path: Path) -> str:
             with zipfile.ZipFile(path) as archive:
                 sums = [(each.filename, each.file_size, each.CRC) for each in archive.infolist()]
             return hashlib.sha256(json.dumps(sums).encode()).hexdigest()
-        except Exception:  # it is no such archive, or a broken one, which zipfile says in many ways
+        except Exception:  # not such an archive, or a broken one; zipfile raises many types
             pass
     return _of_bytes(path)
 
@@ -173,7 +173,8 @@ def _of_bytes(path: Path) -> str:
 
 
 def _of_tensors(path: Path) -> str:
-    """The digest of a file's header and of what begins each tensor. Format: safetensors' documentation, "Format"."""
+    """Return the digest of a file's header and the first bytes of each tensor. Format: safetensors' documentation,
+    "Format"."""
     found = hashlib.sha256()
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -184,6 +185,6 @@ def _of_tensors(path: Path) -> str:
             for begin in begins:
                 file.seek(8 + length + begin)
                 found.update(file.read(TENSOR_BYTES))
-        except Exception:  # a header of another form, as loading it will say
+        except Exception:  # a header in another form; loading reports it
             return _of_bytes(path)
     return found.hexdigest()

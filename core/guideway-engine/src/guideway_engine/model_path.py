@@ -1,4 +1,4 @@
-"""Find the folder of a model and check it."""
+"""Finding the folder of a model and checking it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["model_path"]
 
 
 def model_path(model: str, plugins: Plugins, load_format: LoadFormat | None = None) -> Path:
-    """The folder of an installed model component or of a path, whose files are checked: before anything of it is
-    loaded, here or in a worker. `load_format`: that of the weights, if these are to be loaded too. Raises
+    """Return the folder of an installed model component or of a path, after checking its files; nothing is loaded
+    before that, here or in a worker. Pass `load_format` if the weights will be loaded too. Raises
     `InvalidConfiguration`."""
     folder = _found(model, plugins)
     check_files(folder)

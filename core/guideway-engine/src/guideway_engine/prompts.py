@@ -1,4 +1,4 @@
-"""From what a caller gives as a prompt to token ids."""
+"""Conversion of callers' prompts to token ids."""
 
 from __future__ import annotations
 
@@ -24,47 +24,48 @@ if TYPE_CHECKING:
 __all__ = ["BYTES", "Message", "Prompt", "PromptReader", "Read", "Tool", "conversations", "most_bytes", "read_tools"]
 
 Message: TypeAlias = Mapping[str, Any]
-"""``{"role": ..., "content": ...}``"""
+"""A chat message: ``{"role": ..., "content": ...}``."""
 
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or chat messages (``{"role": ..., "content": ...}``) for the model's chat template. Content is text,
-or a list of text parts (``{"type": "text", "text": ...}``), which are joined as they stand."""
+or a list of text parts (``{"type": "text", "text": ...}``), which are joined without separators."""
 
 Tool: TypeAlias = Mapping[str, Any] | Callable[..., Any]
 """``{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}`` as in OpenAI's API, or a
-function with type hints and a docstring that says what it does and has an ``Args:`` for its parameters."""
+function with type hints and a docstring that describes it and has an ``Args:`` section for its parameters."""
 
 MOST_LEVELS = 100
-"""The levels of lists and mappings in a chat message, or in a tool."""
+"""Maximum nesting of lists and mappings in a chat message or a tool."""
 
 BYTES = bytes | bytearray | memoryview
-"""Sequences of whole numbers, but not of token ids."""
+"""Sequences of integers that are not token ids."""
 
 
 Read: TypeAlias = str | tuple[int, ...] | tuple[Mapping[str, Any], ...]
-"""A prompt whose form is known."""
+"""A prompt of a known form."""
 
 
 class PromptReader:
-    """From prompts to token ids. Its methods may be called from several threads at once.
+    """Converts prompts to token ids. Its methods may be called from several threads at once.
 
-    `max_bytes` is the most bytes of text that a prompt which fits can have (`most_bytes`); more is not tokenized.
+    `max_bytes` is the maximum number of bytes of text in a prompt that fits (`most_bytes`); longer prompts are not
+    tokenized.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, template: ChatTemplate, max_bytes: int | None) -> None:
         self._tokenizer = tokenizer
         self._template = template
         self._max_bytes = max_bytes
-        # its first call sets how it truncates and pads, which no other call may meet
+        # the first call configures truncation and padding, which must not happen in two calls at once
         tokenizer("")
 
     def read(self, prompt: Prompt) -> Read:
-        """Find what kind of prompt it is. Raises `InvalidRequest` if it is none."""
+        """Return `prompt` in a known form. Raises `InvalidRequest` if it has none."""
         with _as_invalid("read"):
             return _read(prompt)
 
     def tokenize(self, prompt: Read, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[int, ...]:
-        """The token ids of a prompt, with tools for its chat template. Raises `InvalidRequest`."""
+        """Return the token ids of a prompt, with tools for its chat template. Raises `InvalidRequest`."""
         with _as_invalid("tokenized"):
             if tools and not (prompt and isinstance(prompt[0], Mapping)):
                 raise InvalidRequest(
@@ -99,8 +100,8 @@ class PromptReader:
 
 
 def most_bytes(tokenizer: PreTrainedTokenizerFast, vocabulary: Vocabulary, num_tokens: int) -> int | None:
-    """The bytes of the longest text that can be so many tokens; None if the tokenizer may drop parts of a text, or make
-    one token of any length from it."""
+    """Return the number of bytes of the longest text that `num_tokens` tokens can encode; None if the tokenizer may
+    drop parts of a text, or encode text of any length as one token."""
     spec = json.loads(tokenizer.backend_tokenizer.to_str())
     bytewise = spec["model"].get("byte_fallback") or (spec["decoder"] or {}).get("type") == "ByteLevel"
     greedy = any(token["lstrip"] or token["rstrip"] for token in spec["added_tokens"])
@@ -112,7 +113,7 @@ def most_bytes(tokenizer: PreTrainedTokenizerFast, vocabulary: Vocabulary, num_t
 
 @contextmanager
 def _as_invalid(what: str) -> Iterator[None]:
-    """Whatever a tokenizer, a template or a value of any type raises is the prompt's fault."""
+    """Raise any error of a tokenizer, a template or a value as `InvalidRequest`."""
     try:
         yield
     except InvalidRequest:
@@ -123,7 +124,7 @@ def _as_invalid(what: str) -> Iterator[None]:
 
 
 def conversations(messages: Any) -> list[Any]:
-    """One conversation, a list of messages, or several, a list of such lists, as a list of them. Raises
+    """Return a list of conversations from one conversation, a list of messages, or a list of such lists. Raises
     `InvalidRequest` if it is neither."""
     if _are(messages, Mapping) and messages:
         return [messages]
@@ -138,7 +139,7 @@ def conversations(messages: Any) -> list[Any]:
 
 
 def read_tools(tools: Any) -> tuple[Mapping[str, Any], ...]:
-    """Tools in OpenAI's form, from what is of it and from functions. Raises `InvalidRequest`."""
+    """Return tools in OpenAI's form; functions are converted. Raises `InvalidRequest`."""
     if tools is None:
         return ()
     if not isinstance(tools, Sequence) or isinstance(tools, str | BYTES):
@@ -152,7 +153,7 @@ def _read_tool(tool: Any) -> Mapping[str, Any]:
 
         try:
             described: Mapping[str, Any] = get_json_schema(tool)
-        except Exception as error:  # whatever its hints and its docstring lead to
+        except Exception as error:  # any error caused by its type hints or docstring
             raise InvalidRequest(
                 f"the function {tool.__name__} cannot be described as a tool: {text_of(error)}", field="tools"
             ) from error
@@ -166,7 +167,8 @@ def _read_tool(tool: Any) -> Mapping[str, Any]:
         )
     _expect_shallow(tool, "a tool", "tools")
     try:
-        copied: Mapping[str, Any] = json.loads(json.dumps(tool))  # hooks see it, and it is the caller's
+        # a copy, because hooks see it and the caller owns the original
+        copied: Mapping[str, Any] = json.loads(json.dumps(tool))
     except (TypeError, ValueError, RecursionError) as error:
         name = short_repr(function["name"])
         raise InvalidRequest(f"the tool {name} cannot be written as JSON: {text_of(error)}", field="tools") from error
@@ -174,7 +176,7 @@ def _read_tool(tool: Any) -> Mapping[str, Any]:
 
 
 def _expect_shallow(value: Any, what: str, field: str) -> None:
-    """Raise `InvalidRequest` if lists and mappings in it are nested deeper than validators have to look."""
+    """Raise `InvalidRequest` if lists and mappings in `value` are nested deeper than `MOST_LEVELS`."""
     level = [value]
     for _ in range(MOST_LEVELS + 1):
         parts = (part for each in level for part in (each.values() if isinstance(each, Mapping) else each))
@@ -204,7 +206,7 @@ def _read(prompt: Any) -> Read:
         )
     if prompt and all(isinstance(item, Mapping) for item in prompt):
         _expect_shallow(prompt, "the prompt", "prompt")
-        return tuple(copy.deepcopy(prompt))  # hooks see them, and they are the caller's
+        return tuple(copy.deepcopy(prompt))  # a copy, because hooks see them and the caller owns the originals
     for item in prompt:
         if not isinstance(item, Integral) or isinstance(item, bool):  # NumPy's integers are Integral
             raise InvalidRequest(

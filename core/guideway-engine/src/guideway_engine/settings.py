@@ -1,4 +1,4 @@
-"""The choices of an operator: the fields of the configuration, and what each may be."""
+"""Settings of an engine: the fields of the configuration and their allowed values."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["DECODE", "KIND_OF", "EngineSettings", "is_decode"]
 Positive: TypeAlias = Annotated[int, Range(1)]
 
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64", "float", "half", "double")
-"""Types of weights a model can compute in, as torch names them."""
+"""Data types of weights that a model can compute in, as torch names them."""
 
 DECODE = "decode"
-"""The workflow that generates text."""
+"""Name of the workflow that generates text."""
 
 
 def is_decode(workflow: str) -> bool:
-    """Return whether the address of a workflow means `DECODE`."""
+    """Return whether the address of a workflow refers to `DECODE`."""
     return component_name("workflow", workflow) == DECODE and workflow.rpartition("/")[0] in ("", "guideway-engine")
 
 
@@ -41,88 +41,88 @@ KIND_OF = {
     "runner": "runner",
     "workflow": "workflow",
 }
-"""The fields that choose components which take options, and the kind of each."""
+"""Fields that choose components with options, and the kind of each."""
 
 MAX_NUM_SEQS = 65_536
-"""The most sequences that may run. What is kept for each is made at the start, and this is beyond what one step can
+"""Maximum of `max_num_seqs`. Memory for each sequence is allocated at the start, and this is more than one step can
 compute."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
-    """The fields of an `EngineConfig`, which can be read from several sources besides."""
+    """Fields of an `EngineConfig`, which can also be read from files, environment variables and flags."""
 
     model: Name
     """An installed model component, such as ``demo``, or the path of a folder ``transformers`` can load; an
-    `os.PathLike` becomes text."""
+    `os.PathLike` is converted to text."""
     workflow: Name | None = None
-    """The workflow that serves the model: ``decode``, ``embed``, ``rerank``, ``classify``; None: the one it is for."""
+    """Workflow that serves the model: ``decode``, ``embed``, ``rerank``, ``classify``; None: chosen by the model."""
     grammar: Names = ()
     """Grammar strategies, in order of preference."""
     modifiers: Names = ()
-    """Logit modifiers that requests may use, in the order in which those of one stage act, after the grammar mask."""
+    """Logit modifiers that requests may use, in their order within a stage, after the grammar mask."""
     worker_mixins: Names = ()
-    """Worker mixins, in the order their methods are called."""
-    # defaults name components in full: a stranger's of the same name acts only where it is selected
+    """Worker mixins, in the order in which their methods are called."""
+    # full names: another distribution's component of the same name is used only if it is selected
     device_backend: Name = "guideway/torch"
-    """The device component that applies masks and draws."""
+    """Device component that applies masks and samples."""
     device: Name = "cpu"
-    """The device that the model runs on, in the words of the device's library."""
+    """Device that the model runs on, as its library names it."""
     dtype: Name = "float32"
-    """Type of the weights; ``auto``: as stored."""
+    """Data type of the weights; ``auto``: as stored."""
     load_format: LoadFormat = "safetensors"
     """Files of weights: ``safetensors``; ``auto``: ``.bin`` too, pickles that may run code."""
     runner: Name = "guideway-engine/transformers"
-    """The component that runs the model."""
+    """Component that runs the model."""
     executor: Name = "guideway-engine/local"
-    """The place of workers: ``local``, this process, or ``process``, their own."""
+    """Place of the workers: ``local``, in this process, or ``process``, in their own."""
     max_num_seqs: Positive = 32
-    """The number of sequences that run at once."""
+    """Number of sequences that run at once."""
     max_model_len: Annotated[int, Range(2)] | None = None
-    """The most tokens of a prompt and its continuation together; None: the model's own context."""
+    """Maximum number of tokens of a prompt and its output together; None: the model's context length."""
     kv_cache_tokens: Annotated[int, Range(2)] | None = None
-    """The number of tokens that the KV cache holds; None: all that `max_num_seqs` sequences can need, but at most
-    65,536, or one sequence's need where that is more."""
+    """Number of tokens in the KV cache; None: enough for `max_num_seqs` sequences, but at most 65,536, or for one
+    sequence if that needs more."""
     max_num_batched_tokens: Positive = 2048
-    """The most tokens that pass through the model in one step; long prompts are computed in pieces of this size."""
+    """Maximum number of tokens computed in one step; longer prompts are computed in chunks of this size."""
     enable_prefix_caching: bool = True
-    """True if prompts that begin alike share what was computed; changes speed, never tokens."""
+    """Reuse of the computation for common prefixes of prompts; changes speed, never tokens."""
     isolate_tenants: bool = False
-    """True: tenants share neither prefixes nor grammars, so their timing tells nothing of others."""
+    """Isolation of tenants: no shared prefixes or grammars, so that timing reveals nothing about others."""
     max_waiting: Positive = 1024
-    """The sequences that may wait before more of the same or a lower priority are turned away."""
+    """Sequences that may wait; more of the same or a lower priority are refused."""
     num_speculative_tokens: Annotated[int, Range(0)] = 0
-    """The number of tokens to draft ahead by prompt lookup and verify in one step; changes speed, never tokens."""
+    """Tokens to draft by prompt lookup and verify in one step; changes speed, never tokens."""
     forced_tokens: Literal["exact", "canonical", "off"] = "exact"
-    """Forced tokens: ``exact``, ``canonical`` (cut as the tokenizer cuts text), or ``off``, one step each."""
+    """Forced tokens: ``exact``, ``canonical`` (split as by the tokenizer), or ``off``, one step each."""
     split_special_tokens: bool = True
-    """True if special tokens written out in chat messages are text; False: ``<|im_end|>`` in a message is the token, so
-    that who writes a message can end it and speak in another role. In a prompt that is text it is the token always."""
+    """Encoding of special tokens in chat messages as plain text. If False, ``<|im_end|>`` in a message is the token, so
+    its author can end the message and speak in another role. In prompts given as text it is always the token."""
     grammar_host: Literal["process", "inline"] = "process"
-    """The place of grammar strategies: ``process``, grammar hosts, or ``inline``, this process."""
+    """Place of grammar strategies: ``process``, in grammar hosts, or ``inline``, in this process."""
     modifier_host: Literal["process", "inline"] = "inline"
-    """The place where modifiers keep their states: ``process``, in modifier hosts, or ``inline``, here."""
+    """Place of modifiers' states: ``process``, in modifier hosts, or ``inline``, in this process."""
     host_environment: Names = ()
-    """Environment variables that hosts are given beside the usual ones, as patterns: ``LMFE_*``."""
+    """Patterns of environment variables to pass to hosts in addition to the usual ones, such as ``LMFE_*``."""
     compile_threads: Positive = 2
-    """The number of constraints that compile at once."""
+    """Number of constraints that are compiled at once."""
     grammar_cache_bytes: Annotated[int, Range(0)] = 512 << 20
-    """The bytes of memory that finished grammars may keep for reuse."""
+    """Bytes of memory for compiled grammars kept for reuse."""
     whitespace: Whitespace = "bounded"
-    """White space between JSON tokens where a request does not say."""
+    """White space between JSON tokens, unless a request sets it."""
     short_budget: Literal["refuse", "cut"] = "refuse"
-    """The policy where no output fits into a request's tokens: ``refuse`` it, or have it ``cut``."""
+    """Policy if no output fits into a request's tokens: ``refuse`` it, or let it be ``cut``."""
     reasoning: ReasoningConfig = field(default_factory=ReasoningConfig)
-    """The settings of how the reasoning of the model ends."""
+    """Settings for ending the model's reasoning."""
     on_unenforced: OnUnenforced = "report"
-    """The policy for a constraint that cannot be enforced in full, where a request does not say."""
+    """Policy for a constraint that cannot be fully enforced, unless a request sets it."""
     limits: Limits = field(default_factory=Limits)
-    """Limits of what the work of plugins may cost."""
-    # not in the hash: the values may be of any type, and equal configurations have equal hashes without them
+    """Limits on the work of plugins."""
+    # not hashed, since values may be of any type; equal configurations still have equal hashes
     options: Options = field(default_factory=dict, hash=False)
     """Options of components by ``kind.name``, such as ``{"grammar.llguidance": {...}}``."""
     plugins: PluginSettings = field(default_factory=PluginSettings)
-    """The plugins that may run, and the hooks that do."""
+    """Plugins that may run, and the selected hooks."""
 
     def __post_init__(self) -> None:
         if isinstance(self.model, os.PathLike):
@@ -145,5 +145,5 @@ class EngineSettings:
                 f"{self.max_num_seqs}",
                 field="max_num_batched_tokens",
             )
-        # a model may say itself which workflow serves it: `choosing` checks then whether the options are for that one
+        # if the model chooses the workflow, `choosing` checks whether the options are for that one
         freeze_components(self, KIND_OF, undecided=None if self.workflow else "workflow")

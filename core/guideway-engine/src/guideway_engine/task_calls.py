@@ -1,4 +1,4 @@
-"""The calls of an engine that embeds, ranks or classifies."""
+"""Calls of an engine that embeds, reranks or classifies."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ Input: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids (with their special tokens), ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``."""
 
 Truncate: TypeAlias = Literal["refuse", "right", "left"] | None
-"""``refuse`` an input that is longer than the context, or cut its ``right`` or ``left`` end off; None: as is
+"""Policy for an input longer than the context: ``refuse`` it, or cut its ``right`` or ``left`` end; None: as
 configured."""
 
 
 class TaskCalls(ABC):
-    """`embed`, `rerank` and `classify`, and `run` for tasks of other workflows. May be called by several threads.
+    """The calls `embed`, `rerank` and `classify`, and `run` for tasks of other workflows. May be used by several
+    threads.
 
-    What comes back is what went in: a list for a list, an iterator for an iterator, which then is read as results are,
-    so that few of any number of inputs are in memory. Results are in the order of the inputs. An input that is refused
-    or fails has a result that says so in its `error`; the others are not affected. All raise `UnsupportedCapability`
-    if the engine's workflow does not serve them, `EngineClosed`, and `InvalidRequest` for what is wrong for all inputs.
+    A list of inputs returns a list, an iterator returns an iterator. Iterators are read as results are consumed, so
+    that few inputs are in memory. Results are in the order of the inputs. If an input is refused or fails, its result
+    has an `error`; the others are not affected. All calls raise `UnsupportedCapability` if the engine's workflow does
+    not serve them, `EngineClosed`, and `InvalidRequest` for errors that concern all inputs.
     """
 
     @abstractmethod
     def _served(self, task: str) -> Serving:
-        """The workflow in service. Raises as the calls do."""
+        """Return the active workflow. Raises the errors of the calls."""
 
     @overload
     def embed(
@@ -66,9 +67,9 @@ class TaskCalls(ABC):
         priority: int = 0,
         tenant: str = "",
     ) -> list[Embedding] | Iterator[Embedding]:
-        """The vector of each input, float32 ``[dimensions]``; one text is a list of one. `dimensions`: as many of the
-        vector's first numbers (Matryoshka), normalized afterwards; None: all. Lower priorities go first, and tenants
-        share a busy engine fairly."""
+        """Return the vector of each input, float32 ``[dimensions]``; a single text counts as a list. `dimensions` keeps
+        that many first numbers of the vector (Matryoshka) and normalizes them; None: all. Lower priorities run first,
+        and tenants share a busy engine fairly."""
         params = {"dimensions": dimensions, "truncate": truncate}
         found: list[Embedding] = self.run("embed", inputs, params, priority=priority, tenant=tenant)
         return found
@@ -82,8 +83,8 @@ class TaskCalls(ABC):
         priority: int = 0,
         tenant: str = "",
     ) -> list[Score]:
-        """The relevance of each document to the query, in the order of the documents; `sorted` puts the best first.
-        Of a pair that is too long the document is cut."""
+        """Return the relevance of each document to the query, in the order of the documents; `sorted` puts the best
+        first. If a pair is too long, the document is cut."""
         if isinstance(documents, str) or not isinstance(documents, Sequence):
             raise InvalidRequest(f"documents must be a list of texts, not {short_repr(documents)}", field="documents")
         pairs = [(query, document) for document in documents]
@@ -116,7 +117,7 @@ class TaskCalls(ABC):
         priority: int = 0,
         tenant: str = "",
     ) -> list[Classification] | Iterator[Classification]:
-        """The label of each input, which may be a pair of texts, and the probability of every label."""
+        """Return the label of each input, which may be a pair of texts, and the probability of every label."""
         params = {"truncate": truncate}
         found: list[Classification] = self.run("classify", inputs, params, priority=priority, tenant=tenant)
         return found
@@ -130,7 +131,7 @@ class TaskCalls(ABC):
         priority: int = 0,
         tenant: str = "",
     ) -> Any:
-        """The results of a task of the engine's workflow, by its name; `params` are the task's own."""
+        """Return the results of a task of the engine's workflow; `params` are the task's parameters."""
         serving = self._served(task)
         many: Iterable[Any] = [inputs] if isinstance(inputs, str) else inputs
         if not isinstance(many, Sequence | Iterator) or isinstance(many, bytes | bytearray | memoryview):

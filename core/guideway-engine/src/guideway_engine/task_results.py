@@ -1,4 +1,4 @@
-"""The results of workflows that only prefill."""
+"""Results of workflows that only prefill."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Classification", "Embedding", "Score"]
 class _Result:
     request_id: str
     num_tokens: int = 0
-    """The number of tokens that passed through the model."""
+    """Number of tokens computed by the model."""
     truncated: bool = False
-    """True if the input was longer, and cut as the caller allowed."""
+    """True if the input was too long and was cut as the caller allowed."""
     error: GuidewayError | None = None
-    """The reason why there is no result; other inputs have theirs."""
+    """Error if there is no result; other inputs are not affected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,17 +36,17 @@ class Score(_Result):
     """The relevance of a document to a query."""
 
     index: int = 0
-    """The document's place in what was given."""
+    """Position of the document in the given list."""
     score: float | None = None
-    """Between 0 and 1, unless the model says that its logit is the score; None if there is an error."""
+    """Score between 0 and 1, or the raw logit if the model is configured so; None if there is an error."""
     logit: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classification(_Result):
-    """The labels of an input."""
+    """Label of an input and the probabilities of all labels."""
 
     label: str | None = None
-    """The likeliest; None if there is an error."""
+    """Most probable label; None if there is an error."""
     probabilities: Mapping[str, float] | None = None
-    """By label. They sum to 1, unless the model gives each label its own, independent of the others."""
+    """Probability of each label. They sum to 1, unless the model's labels are independent."""

@@ -1,6 +1,6 @@
-"""The worker: the model, its keys and values, the pipeline over its logits, and the mixins beside them.
+"""The worker: the model, its keys and values, the logits pipeline, and the worker mixins.
 
-Importing this module loads no model library: a process that only makes workers elsewhere needs none.
+Importing this module loads no model library, because a process that starts workers elsewhere needs none.
 """
 
 from __future__ import annotations
@@ -30,47 +30,47 @@ WORKER = "guideway_engine.worker:Worker"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """The settings that a worker needs to start, known once the model is loaded."""
+    """Settings that a worker needs to start, known once the model is loaded."""
 
     modifiers: Sequence[tuple[type[LogitModifier[Any]], Mapping[str, Any]]]
-    """Classes and options, the grammar mask first: what `Pipeline` takes."""
+    """Classes and options, the grammar mask first, as for `Pipeline`."""
     vocabulary_size: int
     limits: RunnerLimits
     example_steps: Sequence[StepInput] = ()
-    """Steps in which each modifier acts by itself; see `Runtime.example_steps`."""
+    """Steps in which each modifier acts alone; see `Runtime.example_steps`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOutput:
-    """The output of a step."""
+    """Output of a step."""
 
     step: StepOutput | None
     """None if nothing was sampled."""
     prompt: Logprobs | None
-    """The scores of the given tokens that `ForwardStep.score` asked about."""
+    """Scores of the tokens in `ForwardStep.score`."""
     faults: Mapping[str, Fault] = field(default_factory=dict)
-    """By sequence, why a mixin says that it cannot go on."""
+    """Faults of sequences that a mixin refuses to continue, by sequence id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """Makes workers, in whatever process; an executor calls it as ``spec(rank, num_workers)``."""
+    """Factory of workers in any process; an executor calls it as ``spec(rank, num_workers)``."""
 
     plan: PluginPlan
     model: str
-    """The model's folder."""
+    """Folder of the model."""
     dtype: str
     runner: str
-    """The address of the component that runs the model."""
+    """Address of the component that runs the model."""
     device_backend: str
     device: str
     mixins: Sequence[tuple[str, Mapping[str, Any]]] = ()
     """Addresses and options, in order."""
     worker: str = WORKER
-    """The place of the class of workers, `Worker` or one derived from it."""
+    """Import path of the workers' class: `Worker` or a subclass."""
 
     def __call__(self, rank: int, num_workers: int) -> Worker:
-        """A worker that has checked its plugins and not yet loaded its model. Raises `PluginError` and
+        """Return a worker that has checked its plugins and not yet loaded its model. Raises `PluginError` and
         `InvalidConfiguration`."""
         plugins = bootstrap_worker(self.plan)
         if self.worker == WORKER:
@@ -84,7 +84,7 @@ class WorkerSpec:
 class Worker:
     """One model on one device, or one of several workers that share it.
 
-    Its methods are called in this order: `load`, `start`, then `forward` and `sample` for each step, `close`.
+    Methods are called in this order: `load`, `start`, then `forward` and `sample` for each step, `close`.
     """
 
     def __init__(self, spec: WorkerSpec, plugins: Plugins, rank: int, num_workers: int) -> None:
@@ -93,7 +93,7 @@ class Worker:
         self.device = spec.device
         self._spec = spec
         self._parts: list[tuple[str, Callable[[], object]]] = []
-        """The parts that have to be closed, the last one first."""
+        """Parts to close, the last one first."""
         try:
             self._make_parts(spec, plugins)
         except BaseException:
@@ -106,7 +106,7 @@ class Worker:
         self._faults: dict[str, Fault] = {}
 
     def _make_parts(self, spec: WorkerSpec, plugins: Plugins) -> None:
-        # before the model is loaded: what is wrong with an option or a device need not cost that
+        # before the model is loaded, so that wrong options and devices are reported early
         self._backend = build_device(plugins.load("device", spec.device_backend), spec.device)
         self._parts.append((f"device.{self._backend.name}", self._backend.close))
         self._mixins = Mixins([(plugins.load("worker", address), options) for address, options in spec.mixins])
@@ -117,7 +117,7 @@ class Worker:
 
     @property
     def model(self) -> Any:
-        """The model that the runner loaded."""
+        """Model loaded by the runner."""
         return self._runner.model
 
     def load(self) -> ModelInfo:
@@ -127,8 +127,8 @@ class Worker:
         return replace(info, static_shapes=self._backend.static_shapes)
 
     def start(self, settings: WorkerSettings) -> None:
-        """Make room for keys and values, build the pipeline, call the mixins, and run whatever steps have to be run
-        before the first request. Raises `InvalidConfiguration` and `PluginError`."""
+        """Allocate the KV cache, build the pipeline, call the mixins, and run warm-up steps. Raises
+        `InvalidConfiguration` and `PluginError`."""
         self._runner.start(settings.limits)
         context = WorkerContext(
             device=self._backend, vocabulary_size=settings.vocabulary_size, logits_width=self._logits_width
@@ -153,8 +153,8 @@ class Worker:
         return self._runner.forward(step).logits
 
     def forward(self, step: ForwardStep) -> None:
-        """Launch the forward pass of a step; on an accelerator it still runs when this returns. What goes wrong is
-        raised by the next `sample`."""
+        """Launch the forward pass of a step; on an accelerator it may still run when this returns. The next `sample`
+        raises its errors."""
         self._step, self._output, self._failure = step, None, None
         try:
             self._faults = self._mixins.before_step(step)
@@ -164,8 +164,8 @@ class Worker:
             self._failure = error
 
     def sample(self, step: StepInput | None) -> WorkerOutput:
-        """Apply every stage to the logits of the forward pass and draw; None: nothing is sampled. Raises what the
-        forward pass raised, and `PluginError` for a mixin that failed."""
+        """Apply every stage to the logits of the forward pass and sample; with None nothing is sampled. Raises the
+        errors of the forward pass, and `PluginError` for a mixin that failed."""
         forward, output, failure = self._step, self._output, self._failure
         self._step = self._output = self._failure = None
         if failure is not None:
@@ -181,7 +181,7 @@ class Worker:
         return self._mixins.call(address, args, kwargs)
 
     def close(self) -> None:
-        """Let go of everything: mixins, transforms, runner, device. Closing twice is fine."""
+        """Close all parts: mixins, transforms, runner, device. Closing twice is fine."""
         parts, self._parts = self._parts, []
         close_each(reversed(parts))
 
