@@ -1,4 +1,4 @@
-"""Parts of `decode` in place of the engine's own: each does its work, and tells that it was asked."""
+"""Replacements for parts of `decode` that record that they were called."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from guideway_engine.scheduling.steps import DecodeSteps
 from guideway_engine.worker import Worker
 
 asked: Counter[str] = Counter()
-"""Counts the calls of the parts in this process."""
+"""Number of calls of each part in this process."""
 
 
 class NoShouting(DecodeInputs):
@@ -41,7 +41,7 @@ class Counting(Scheduler):
 
 
 class Watched(DecodeSteps):
-    """Keeps which requests have a part in steps, in the order in which they come."""
+    """Records the ids of requests in the order in which they first take part in a step."""
 
     order: ClassVar[list[str]] = []
 

@@ -1,4 +1,4 @@
-"""A model runner and its cache, as scheduler and worker use them together."""
+"""A model runner and its cache, used together as by scheduler and worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 
 class Driver:
-    """Sequences in slots, appended to by whole steps."""
+    """Runs whole steps that append tokens to sequences in slots."""
 
     def __init__(self, model: PreTrainedModel, *, num_slots: int, max_length: int, num_cells: int = 4096) -> None:
         self.cache = KVCache(num_slots=num_slots, num_cells=num_cells, max_length=max_length)
@@ -26,7 +26,8 @@ class Driver:
         *,
         hidden_states: bool = False,
     ) -> ForwardStep:
-        """The step in which each slot appends its tokens; room is reserved. One row of logits each unless said."""
+        """Return the step in which each slot appends its tokens, after reserving room. `num_rows` defaults to one row
+        of logits each."""
         for slot, token_ids in batch:
             self.cache.reserve(slot, len(token_ids))
         appends = [
@@ -43,7 +44,7 @@ class Driver:
         *,
         hidden_states: bool = False,
     ) -> ForwardOutput:
-        """Carry `step` out."""
+        """Run the step that `step` builds."""
         step = self.step(batch, num_rows, hidden_states=hidden_states)
         output = self.runner.forward(step)
         self.cache.executed(step.first_move + len(step.moves))
@@ -53,10 +54,11 @@ class Driver:
 
 
 def recompute(reference: PreTrainedModel, texts: Sequence[Sequence[int]]) -> list[Tensor]:
-    """For each text ``[tokens, logits width]``, of the whole text at once, by the model as `transformers` runs it."""
+    """Return for each text ``[tokens, logits width]``, computed for the whole text by the model as `transformers` runs
+    it."""
     padded = torch.zeros(len(texts), max(map(len, texts)), dtype=torch.int64)
     for row, text in zip(padded, texts, strict=True):
         row[: len(text)] = torch.tensor(text)
     with torch.inference_mode():
-        logits = reference(padded, use_cache=False).logits  # what follows a text does not reach it
+        logits = reference(padded, use_cache=False).logits  # padding after a text does not affect it
     return [row[: len(text)] for row, text in zip(logits, texts, strict=True)]

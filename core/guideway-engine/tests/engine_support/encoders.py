@@ -44,11 +44,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Gemma": {"num_key_value_heads": 1, "head_dim": 8},
     "Gemma2": {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 16, "query_pre_attn_scalar": 8},
 }
-"""By name of the architecture, what its configuration has besides `SIZES`."""
+"""Configuration of each architecture in addition to `SIZES`."""
 
 
 def encoder(name: str, head: str = "Model", seed: int = 0, **overrides: Any) -> PreTrainedModel:
-    """A random model of the architecture `name` with the class of `head`, such as ``ForSequenceClassification``."""
+    """Return a random model of the architecture `name` with the class of `head`, such as
+    ``ForSequenceClassification``."""
     config = getattr(transformers, f"{name}Config")(**SIZES | FAMILIES[name] | overrides)
     model = randomized(getattr(transformers, f"{name}{head}")(config), seed, scale=6)
     for module in model.modules():
@@ -58,7 +59,7 @@ def encoder(name: str, head: str = "Model", seed: int = 0, **overrides: Any) -> 
 
 
 def stored(model: PreTrainedModel, folder: Path) -> Path:
-    """Store `model` with a tokenizer of words, ``[CLS] ... [SEP]`` around them."""
+    """Store `model` with a word tokenizer that adds ``[CLS] ... [SEP]``, and return the folder."""
     model.save_pretrained(folder)
     tokenizer = Tokenizer(models.WordPiece({word: i for i, word in enumerate(SPECIALS + WORDS)}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
@@ -81,7 +82,7 @@ def stored(model: PreTrainedModel, folder: Path) -> Path:
 
 
 def write_recipe(folder: Path, pooling: str, *, normalize: bool, max_length: int | None = None) -> None:
-    """Write beside the model what sentence-transformers would."""
+    """Write the files that sentence-transformers would add to the model."""
     kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
     modules = [
         {"idx": i, "path": "" if i == 0 else f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"}
@@ -95,19 +96,20 @@ def write_recipe(folder: Path, pooling: str, *, normalize: bool, max_length: int
 
 
 def ids_of(folder: Path, inputs: Sequence[str]) -> list[list[int]]:
-    """The token ids of texts, for models whose type makes `transformers` expect another tokenizer."""
+    """Return the token ids of texts. For models whose type makes `transformers` expect another tokenizer."""
     tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(folder)
     return [list(ids) for ids in tokenizer(list(inputs)).input_ids]
 
 
 def texts(number: int, longest: int = 60) -> list[str]:
-    """Texts of mixed lengths."""
+    """Return texts of various lengths."""
     return [" ".join(WORDS[(7 * i + j) % len(WORDS)] for j in range(1 + (i * 13) % longest)) for i in range(number)]
 
 
 @torch.inference_mode()
 def reference(folder: Path, inputs: Sequence[str | tuple[str, str]], *, head: bool = False) -> list[Tensor]:
-    """Compute what `transformers` itself makes of a padded batch: the vectors of each input's tokens, or its logits."""
+    """Return the results of `transformers` itself for a padded batch: the vectors of each input's tokens, or its
+    logits."""
     tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(folder)
     made: Any = (AutoModelForSequenceClassification if head else AutoModel).from_pretrained(folder)
     made.train(False)

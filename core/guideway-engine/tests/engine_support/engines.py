@@ -1,4 +1,4 @@
-"""Engines whose end is checked, and prompts for them."""
+"""Engines that are checked for leftovers when they close, and prompts for them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from guideway import Engine, EngineConfig
 
 
 def tokens(seed: int, count: int) -> list[int]:
-    """A prompt of `count` tokens."""
+    """Return a prompt of `count` tokens."""
     return [5 + (seed * 7919 + i * i * 31 + i) % 1500 for i in range(count)]
 
 
 @contextmanager
 def engine(**options: Any) -> Iterator[Engine]:
-    """One of the demo model; when it is left nothing runs, waits or has a slot."""
+    """Yield an engine with the demo model; afterwards check that nothing runs, waits or has a slot."""
     with Engine(EngineConfig(model="demo", **options)) as built:
         yield built
         scheduler = built._scheduler

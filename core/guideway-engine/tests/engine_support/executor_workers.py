@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 
 class Worker:
-    """Does what it is told."""
+    """A worker with methods for tests."""
 
     def __init__(self, rank: int, num_workers: int) -> None:
         self.rank = rank
@@ -42,7 +42,7 @@ class Worker:
         return self.kept
 
     def add_one(self, array: NDArray[Any]) -> NDArray[Any]:
-        array += 1  # what arrives is the worker's own
+        array += 1  # the arriving array is the worker's own copy
         return array
 
     def rising(self, size: int) -> NDArray[np.int64]:
@@ -52,7 +52,7 @@ class Worker:
         raise error
 
     def lose_device(self) -> None:
-        """Behave as CUDA does once a kernel was wrong: no call goes well any more."""
+        """Fail like CUDA after an error in a kernel: every later call fails too."""
         import torch
 
         def fail() -> None:
@@ -88,14 +88,14 @@ class Worker:
         return seconds
 
     def compute(self, seconds: float) -> float:
-        """Keep a processor busy."""
+        """Use CPU time for some seconds."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             pass
         return seconds
 
     def execute(self, how: str, seconds: float) -> float:
-        """A step that computes or, in the middle of that, compiles: as torch or jax says so."""
+        """Compute for some seconds, as a step; while compiling, as reported by torch or jax, if `how` names it."""
         if how == "torch":
             from torch._dynamo.callback import CallbackTrigger, callback_handler
 
@@ -134,7 +134,7 @@ class Worker:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def fork_and_exit(self) -> None:
-        """Its child inherits the pipes and lives on for a while."""
+        """Exit, leaving a child that has inherited the pipes and lives a few seconds longer."""
         if os.fork() == 0:
             time.sleep(8)
             os._exit(0)
@@ -145,14 +145,14 @@ class Worker:
 
 
 class Stubborn(Exception):
-    """Pickles, but cannot be read again."""
+    """An error that can be pickled but not unpickled."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(f"{first} {second}")
 
 
 class Closing(Worker):
-    """Leaves a note when it is closed."""
+    """Writes a note when it is closed."""
 
     def __init__(self, note: str, rank: int, num_workers: int) -> None:
         super().__init__(rank, num_workers)
@@ -164,7 +164,7 @@ class Closing(Worker):
 
 
 class Clinging(Worker):
-    """Does not want to close."""
+    """Does not return from `close` and ignores SIGTERM."""
 
     def close(self) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -172,7 +172,7 @@ class Clinging(Worker):
 
 
 def stopping(rank: int, num_workers: int) -> Worker:
-    """Stop as by SIGSTOP, while the worker is made."""
+    """Stop the process, as by SIGSTOP, while the worker is created."""
     os.kill(os.getpid(), signal.SIGSTOP)
     return Worker(rank, num_workers)
 

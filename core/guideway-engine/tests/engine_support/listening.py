@@ -1,4 +1,4 @@
-"""Hooks that remember what they heard."""
+"""Hooks that record their calls."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def model_of(name: str, **overrides: Any) -> PreTrainedModel:
-    """A random model of the class `name` of `transformers`, such as ``BertForSequenceClassification``."""
+    """Return a random model of the class `name` of `transformers`, such as ``BertForSequenceClassification``."""
     family = max((family for family in FAMILIES if name.startswith(family)), key=len)
     config = getattr(transformers, f"{family}Config")(**SIZES | FAMILIES[family] | overrides)
     model: PreTrainedModel = getattr(transformers, name)(config)
@@ -61,7 +61,7 @@ def model_of(name: str, **overrides: Any) -> PreTrainedModel:
 
 
 def batch_of(*lengths: int, types: bool = False) -> Ragged:
-    """Random token ids, no padding among them."""
+    """Return a batch of random token ids without padding tokens."""
     generator = np.random.default_rng(len(lengths))
     total = sum(lengths)
     token_ids = generator.integers(4, VOCABULARY_SIZE, total)
@@ -70,7 +70,8 @@ def batch_of(*lengths: int, types: bool = False) -> Ragged:
 
 @torch.no_grad()
 def padded(model: PreTrainedModel, batch: Ragged) -> torch.Tensor:
-    """The results of `transformers` for the batch, padded to its longest sequence: logits, or each token's vector."""
+    """Return the results of `transformers` for the batch, padded to its longest sequence: logits, or each token's
+    vector."""
     count, longest = len(batch.lengths), int(batch.lengths.max())
     real = torch.arange(longest) < torch.from_numpy(batch.lengths)[:, None]
     arguments = {"input_ids": torch.full((count, longest), PADDING), "attention_mask": real.long()}

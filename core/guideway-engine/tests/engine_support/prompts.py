@@ -1,4 +1,4 @@
-"""Prompts the demo model can answer, and the schemas of the answers."""
+"""Prompts that the demo model can answer, and the schemas of the answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real servers, and clients that write bytes."""
+"""Real servers, and clients that write raw bytes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["MODEL", "Raw", "post", "served"]
 MODEL = "tiny"
 
 GUARD = 30
-"""Seconds after which a test fails instead of waiting."""
+"""Seconds after which a test fails instead of waiting longer."""
 
 
 @contextmanager
 def served(
     engine: Engine, limits: Limits | None = None, *, send_bytes: int | None = None, **options: Any
 ) -> Iterator[str]:
-    """Serve in a thread, with options of `make_app`. Yields the address."""
+    """Serve in a thread, with options of `make_app`. Yield the address."""
     limits = limits or Limits()
     server = Server(make_app(engine, MODEL, limits, **options), limits)
     with socket.create_server(("127.0.0.1", 0)) as sock:
@@ -43,7 +43,7 @@ def served(
 
 
 def post(path: str, body: bytes, length: int | None = None, headers: bytes = b"") -> bytes:
-    """Return the bytes of a request whose body has `length` bytes, of which `body` is the beginning."""
+    """Return the bytes of a request whose body has `length` bytes and begins with `body`."""
     size = len(body) if length is None else length
     head = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {size}\r\n"
     return head.encode() + headers + b"\r\n" + body
@@ -85,12 +85,12 @@ class Raw:
         return int(first.split()[1]), headers, body
 
     def error(self) -> tuple[int, str]:
-        """Return the next response, which is an error: its status and code."""
+        """Return status and code of the next response, which must be an error."""
         status, _, body = self.response()
         return status, json.loads(body)["error"]["code"]
 
     def rest(self) -> bytes:
-        """Wait until the server closes the connection. Return what it sent before."""
+        """Wait until the server closes the connection. Return the bytes that it sent before."""
         try:
             while data := self.socket.recv(1 << 16):
                 self._rest += data

@@ -1,4 +1,4 @@
-"""The modifier `witness`: reports what its transform read at the row of each token."""
+"""The modifier `witness`: reports the data that its transform read at the row of each token."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from guideway.api import SequencesFailed, WorkerMixin, hookimpl
 
 
 class Recorder(WorkerMixin):
-    """Notes what it hears; fails or dies where its options say."""
+    """Records its calls; fails or exits if its options ask for that."""
 
     contract = "1.0"
     name = "recorder"
@@ -42,7 +42,7 @@ class Recorder(WorkerMixin):
         self._blame("after", step)
 
     def _blame(self, phase: str, step: Any) -> None:
-        """Blame what `blame` was told to, if it is in the step."""
+        """Raise `SequencesFailed` once for the sequences given to `blame`, if they are in the step."""
         if self._blamed and self._blamed[0] == phase and (ids := set(self._blamed[1]) & set(step.sequence_ids)):
             self._blamed = None
             raise SequencesFailed("not today", sequence_ids=sorted(ids))

@@ -1,4 +1,4 @@
-"""Parts that stand in for those of a workflow, named in a configuration."""
+"""Replacements for parts of a workflow, named in a configuration."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from guideway_engine.prefill.runner import PoolingRunner
 from guideway_engine.prefill.scheduler import PrefillScheduler
 
 POISON = 5 + 13
-"""The id of the word ``w13``."""
+"""Token id of the word ``w13``."""
 
 
 class PoisonedRunner(PoolingRunner):
-    """Fails at a step that holds the poison."""
+    """Fails in a step that contains the poison."""
 
     def execute(self, step: Ragged) -> Any:
         if POISON in step.token_ids:
@@ -30,7 +30,7 @@ class PoisonedRunner(PoolingRunner):
 
 
 class DeadlyRunner(PoolingRunner):
-    """Takes its process along at a step that holds the poison."""
+    """Exits the process in a step that contains the poison."""
 
     def execute(self, step: Ragged) -> Any:
         if POISON in step.token_ids:
@@ -39,7 +39,7 @@ class DeadlyRunner(PoolingRunner):
 
 
 class NotFinite(PoolingRunner):
-    """Gives NaN for inputs that hold the poison."""
+    """Returns NaN for inputs that contain the poison."""
 
     def execute(self, step: Ragged) -> Any:
         output = super().execute(step)
@@ -51,7 +51,7 @@ class NotFinite(PoolingRunner):
 
 
 class BrokenTokenizing(Tokenizing):
-    """Raises where a text holds the poison, whatever else it is given with."""
+    """Raises if any text of the batch is broken."""
 
     def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
         if any(task.value == "broken" for task in tasks):
@@ -60,10 +60,10 @@ class BrokenTokenizing(Tokenizing):
 
 
 class Interrupted:
-    """Interrupts the main thread, as Ctrl-C does, once, where it drives with two callers' inputs."""
+    """Interrupts the main thread once, as Ctrl-C does, while it drives the inputs of two callers."""
 
     at: ClassVar[str] = ""
-    """``prepare`` or ``results``; empty: nowhere."""
+    """Where to interrupt: ``prepare`` or ``results``; empty: nowhere."""
 
     @classmethod
     def here(cls, where: str, tasks: Sequence[Task]) -> None:
@@ -86,7 +86,7 @@ class InterruptedOutputs(Embeddings):
 
 
 class BreaksOnce(PrefillScheduler):
-    """Raises at the end of the first step, or when it is first asked for one."""
+    """Raises once, at the end of the first step or in the first call of `next`."""
 
     at: ClassVar[str] = ""
 
@@ -120,7 +120,7 @@ class Picky(PrefillScheduler):
 
 
 class Nothing(Tokenizing):
-    """Makes None of one text."""
+    """Returns None as the request of one text."""
 
     def prepare(self, tasks: Sequence[Task]) -> list[Any]:
         made = super().prepare(tasks)
@@ -131,14 +131,14 @@ class Nothing(Tokenizing):
 
 
 class Mistaken(Nothing):
-    """Makes an error of one text that is none of guideway's."""
+    """Returns a foreign error as the request of one text."""
 
     def made(self, _request: Prepared | GuidewayError) -> Any:
         return ValueError("mistaken")
 
 
 class ReturnsNone(Embeddings):
-    """Makes None of one result."""
+    """Returns None as one result."""
 
     def results(self, work: Sequence[Prepared], output: Any) -> list[Any]:
         found = super().results(work, output)
@@ -159,7 +159,7 @@ class Unspeaking(Embeddings):
 
 
 class RecordingScheduler(PrefillScheduler):
-    """Remembers what each step held."""
+    """Records the tasks of each step."""
 
     steps: ClassVar[list[list[Any]]] = []
 
@@ -171,14 +171,14 @@ class RecordingScheduler(PrefillScheduler):
 
 
 class Forgetful(Embeddings):
-    """Gives too few results."""
+    """Returns too few results."""
 
     def results(self, work: Sequence[Prepared], output: Any) -> list[Any | GuidewayError]:
         return super().results(work, output)[:-1]
 
 
 class BrokenScheduler(PrefillScheduler):
-    """Breaks at its first step."""
+    """Raises in the first step."""
 
     def next(self, *, more: bool) -> Sequence[Prepared] | None:
         if self._requests:
@@ -195,7 +195,7 @@ class BrokenForGood(PrefillScheduler):
 
 
 class Gate:
-    """Holds up `GatedRunner`, and tells a test how far it has come."""
+    """Lets a test block `GatedRunner` and follow its progress."""
 
     tickets = Semaphore()
     reached = Event()
@@ -203,7 +203,7 @@ class Gate:
 
 
 class GatedRunner(PoolingRunner):
-    """Takes a ticket for each step."""
+    """Acquires a ticket for each step."""
 
     def execute(self, step: Any) -> Any:
         Gate.reached.set()
@@ -213,7 +213,7 @@ class GatedRunner(PoolingRunner):
 
 
 class Headless(Nothing):
-    """Makes a request of one text that has no tokens, not even none of them."""
+    """Returns a request whose token ids are None for one text."""
 
     def made(self, request: Prepared | GuidewayError) -> Any:
         assert isinstance(request, Prepared)
@@ -221,7 +221,7 @@ class Headless(Nothing):
 
 
 class Unforgetting(PrefillScheduler):
-    """Raises where it is to forget a task."""
+    """Raises in `abort`."""
 
     def abort(self, task: Task) -> None:
         super().abort(task)
@@ -229,7 +229,7 @@ class Unforgetting(PrefillScheduler):
 
 
 class Startling(PrefillScheduler):
-    """Raises where the request of one text is ready."""
+    """Raises when the request of one text is ready."""
 
     def prepared(self, request: Prepared) -> None:
         if request.task.value == "poison":
@@ -238,7 +238,7 @@ class Startling(PrefillScheduler):
 
 
 class Losing(PrefillScheduler):
-    """Loses one text."""
+    """Drops one text."""
 
     def prepared(self, request: Prepared) -> None:
         if request.task.value == "poison":
@@ -248,7 +248,7 @@ class Losing(PrefillScheduler):
 
 
 class Hesitant(PrefillScheduler):
-    """Never hands one text out to be prepared."""
+    """Never returns one text to be prepared."""
 
     def add(self, task: Task) -> None:
         if task.value != "poison":
