@@ -1,4 +1,4 @@
-"""One thread: on tiny models a second one only waits for the first, and for whatever else runs on the machine."""
+"""Limits torch to one thread: on tiny models a second one only waits, and slows down everything else on the machine."""
 
 import torch
 

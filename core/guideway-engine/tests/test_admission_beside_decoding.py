@@ -1,4 +1,4 @@
-"""Admission off the decoding thread: whatever is slow about a request, streams that run go on."""
+"""Admission runs outside the decoding thread: running streams continue however slow a request's admission is."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Gate:
-    """Holds what goes through it; `names` are the threads that came."""
+    """Blocks threads that pass through it, and records their `names`."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -102,7 +102,7 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 CONFIG = EngineConfig(
     model="demo",
     grammar=("slow",),
-    grammar_host="inline",  # the gates are in this process
+    grammar_host="inline",  # the gates must be in the engine's process
     max_num_seqs=4,
     plugins=PluginSettings(enable=("hooked",)),
 )
@@ -114,7 +114,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 @pytest.mark.parametrize("where", ["submission", "request", "supports"])
 def test_a_stream_goes_on_while_a_request_is_looked_at(where: str) -> None:
-    from test_admission_beside_decoding import gates  # the module the entry point names
+    from test_admission_beside_decoding import gates  # the module that the entry point names
 
     gate = gates[where] = Gate()
 
@@ -128,7 +128,7 @@ def test_a_stream_goes_on_while_a_request_is_looked_at(where: str) -> None:
             tokens = 0
             while tokens < 20:
                 tokens += len((await anext(chunks)).token_ids)
-            # another one is let in and answered meanwhile
+            # another request is admitted and answered meanwhile
             assert (await engine.generate("y", SamplingParams(max_tokens=2))).error is None
             assert not late.done()
             gate.open.set()
@@ -159,7 +159,7 @@ def test_who_is_looked_at_for_too_long_is_refused_alone(where: str) -> None:
             assert running.result is None
             gate.open.set()
             running.abort()
-            while engine._engine._runtime._open:  # it was let in too late, and nobody wants it
+            while engine._engine._runtime._open:  # it was admitted too late and is dropped
                 await asyncio.sleep(0.01)
 
     run(main())

@@ -1,4 +1,4 @@
-"""The output of ``guideway generate`` for results: lines of JSON, a table, remarks on standard error."""
+"""Output of ``guideway generate`` for results: lines of JSON, a table, messages on standard error."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_what_is_wrong_with_several_prompts_in_the_same_words_is_said_once(capsy
 
 
 def test_nothing_printed_commands_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever holds it: the prompt, its id, the answer, an error, a keyword that is not enforced."""
+    """Control characters may be in the prompt, its id, the answer, an error or an unenforced keyword."""
     bad = "\x1b]0;mine\x07\x9b2J\u202e"
     answer = Completion(text=bad, token_ids=(1,), strategy="s", unenforced=(f"min{bad}",))
     refused = Completion(finish_reason=FinishReason.REFUSED, error=InvalidRequest(f"no {bad}", field="n"))

@@ -1,4 +1,4 @@
-"""The engine under asyncio: many coroutines, one engine."""
+"""The engine under asyncio: many coroutines use one engine."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_a_compilation_that_takes_long_holds_up_nobody(monkeypatch: pytest.Monke
 
         monkeypatch.setattr(strategy, "compile", slow)
         stuck = [await engine.submit("x", SamplingParams(max_tokens=9, constraint=Regex(f"{i}"))) for i in range(2)]
-        await asyncio.sleep(0.1)  # the engine has nothing else to do by now
+        await asyncio.sleep(0.1)  # the engine has nothing else to do any more
         assert (await engine.generate(prompt(1), params(1))).error is None
         stuck[0].abort()
         assert (await stuck[0].wait()).finish_reason is FinishReason.ABORT
@@ -288,14 +288,14 @@ def test_requests_may_come_from_several_event_loops_in_turn() -> None:
         await engine.submit(prompt(1), params(1, max_tokens=900, ignore_eos=True))
 
     first = run(ask(1))
-    run(leave())  # nobody reads it: its loop is closed
+    run(leave())  # the request has no reader, because its loop is closed
     assert run(ask(1)) == first
     run(engine.close())
 
 
 @dataclass(eq=False)
 class Waiting:
-    """The part of a request that a `WaitingQueue` looks at."""
+    """The properties of a request that a `WaitingQueue` uses."""
 
     priority: int
     tenant: str
@@ -303,7 +303,7 @@ class Waiting:
 
 
 def test_the_backlog_says_whose_turn_it_is_as_if_it_looked_at_every_request() -> None:
-    """Compared with the sentence in `WaitingQueue.in_turn`, taken literally."""
+    """Compared with a literal implementation of the order described in `WaitingQueue.in_turn`."""
     rng = random.Random(3)
     backlog: WaitingQueue[Waiting] = WaitingQueue()
     arrived: list[Waiting] = []

@@ -1,4 +1,4 @@
-"""Cutting a step into attention calls. That the calls compute the right thing is `test_model_runner`'s matter."""
+"""Splitting of a step into attention calls. `test_model_runner` tests that the calls compute the right results."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from guideway_engine.runners.transformers.masks import Masks
 
 CPU = torch.device("cpu")
 WASTE = 100
-"""Query-key pairs of padding at which a further call is cheaper, with the heads below."""
+"""Query-key pairs of padding that cost as much as another call, with the number of heads below."""
 
 
 def pack(sequences: dict[tuple[int, int], tuple[int, int]], num_rows: int = 1) -> PackedStep:
-    """The step in which the sequence in region ``(number, size)``, holding ``sequences[...][0]`` tokens, appends
-    ``sequences[...][1]`` more, each its region's number."""
+    """Return the step in which the sequence in region ``(number, size)``, holding ``sequences[...][0]`` tokens, appends
+    ``sequences[...][1]`` more, each with the region's number as id."""
     shape = KVShape(num_layers=1, num_heads=8, key_dim=MAX_WASTE // 8 // WASTE, value_dim=8)
     store = KVStore(shape, num_cells=2048, dtype=torch.float32, device=CPU)
     appends = [

@@ -1,4 +1,4 @@
-"""Text that users write in chat messages stays text, and messages that hold nothing special are tokenized as ever."""
+"""Text in chat messages never becomes special tokens, and messages without special tokens are tokenized as usual."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPECIALS = {"<|end|>", "<|start|>"}
 def tokenizer_with(
     template: str = TEMPLATE, normalizer: Any = None, model: Any = None, *, special: bool = True
 ) -> PreTrainedTokenizerFast:
-    """All bytes, and three special tokens."""
+    """Return a tokenizer with all bytes and three special tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(model or models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -37,7 +37,7 @@ def tokenizer_with(
 
 
 def tokens(tokenizer: PreTrainedTokenizerFast, *contents: Any, split: bool = True, **more: Any) -> list[str]:
-    """The prompt as its tokens."""
+    """Return the tokens of a prompt."""
     ids = frozenset(tokenizer.all_special_ids)
     reader = PromptReader(tokenizer, ChatTemplate(tokenizer, ids if split else None), None)
     messages: list[Mapping[str, Any]] = [{"role": "user", "content": content, **more} for content in contents]
@@ -102,7 +102,7 @@ def test_what_no_json_has_is_refused() -> None:
 def test_too_much_text_is_refused_before_any_of_it_is_tokenised() -> None:
     tokenizer = tokenizer_with()
     reader = PromptReader(tokenizer, ChatTemplate(tokenizer, frozenset()), 1000)
-    tokenizer.backend_tokenizer.pre_tokenizer = None  # whose tokens would be other ones
+    tokenizer.backend_tokenizer.pre_tokenizer = None  # without it the tokens would differ
     with pytest.raises(LimitExceeded, match="has 1007 bytes of text"):
         reader.tokenize(reader.read([{"role": "", "content": "x" * 989 + "<|end|>"}]))
 

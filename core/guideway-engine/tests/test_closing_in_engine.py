@@ -1,4 +1,4 @@
-"""Answers of the demo model are complete within their budgets: schemas it has not seen, hosts, drafts, several ones."""
+"""Answers of the demo model are complete within their budgets: with unseen schemas, hosts, drafts, several outputs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PERSON = {
     "additionalProperties": False,
 }
 PEOPLE = {"type": "array", "items": PERSON, "minItems": 4}
-"""The shortest that is found has 126 tokens of the demo model, and other ways to write the same text have few more."""
+"""The shortest output has 126 tokens of the demo model; other tokenizations of its text have only a few more."""
 
 PROMPT = "Describe what you see."
 
@@ -145,8 +145,8 @@ ENDLESS = {
     ("beside", "unenforced"),
     [
         ({"min_tokens": 5}, ()),
-        ({"min_tokens": 28, "max_tokens": 28}, ("min_tokens",)),  # it ends before, or has no room to
-        ({"stop": ['"a"']}, ()),  # what the shortest string would be
+        ({"min_tokens": 28, "max_tokens": 28}, ("min_tokens",)),  # the output ends earlier, or has no room to continue
+        ({"stop": ['"a"']}, ()),  # the shortest output contains it
         ({"stop": ["}"]}, ("constraint",)),
         ({"logit_bias": {"]}": -100.0}}, ()),
         ({"logit_bias": {"]": -math.inf, '"]': -math.inf, "]}": -math.inf, '"]}': -math.inf}}, ("logit_bias",)),
@@ -158,7 +158,7 @@ ENDLESS = {
 def test_beside_other_parameters_an_answer_is_closed(
     engine: Engine, beside: dict[str, Any], unenforced: tuple[str, ...]
 ) -> None:
-    """Bans are given as text here."""
+    """Bans are given as text."""
     if "logit_bias" in beside:
         tokens = engine._runtime.context.vocabulary.tokens
         texts = {text.encode(): bias for text, bias in beside["logit_bias"].items()}

@@ -1,4 +1,4 @@
-"""The refusals of an `EngineConfig`, and how it words them."""
+"""Refused values of an `EngineConfig`, and their messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Four sources, one precedence, and mistakes that are told where they stand."""
+"""Merging of four sources by precedence, and errors that name the place of a mistake."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     absent.write_bytes(b'model = "demo"\ndtype = "\xff"\n')
     with pytest.raises(InvalidConfiguration, match=r"is not UTF-8 \(at line 2, column 10\)"):
         EngineConfig.load(absent, environ={})
-    absent.write_bytes(b'\xef\xbb\xbfmodel = "demo"\r\n')  # as editors on Windows write
+    absent.write_bytes(b'\xef\xbb\xbfmodel = "demo"\r\n')  # as written by editors on Windows
     assert EngineConfig.load(absent, environ={}).model == "demo"
 
 
@@ -321,7 +321,7 @@ def test_a_mistake_in_an_argument_is_explained(arguments: dict[str, Any], said: 
 
 
 def test_every_key_has_help() -> None:
-    """The docstrings of the fields, which flags show."""
+    """Flags show the docstrings of fields."""
     assert all(field.help for field in KEYS.values())
     assert len({field.name for field in dataclasses.fields(EngineConfig)}) == len([k for k in KEYS if len(k) == 1]) + 4
 
@@ -331,7 +331,7 @@ def test_every_key_has_help() -> None:
 def test_the_file_is_a_regular_one_of_at_most_a_mebibyte(kind: str, named_by: str, tmp_path: Path) -> None:
     path, said = tmp_path / "guideway.toml", "it is a named pipe, not a regular file"
     if kind == "pipe":
-        os.mkfifo(path)  # to which nobody ever writes
+        os.mkfifo(path)  # without a writer
     elif kind == "folder":
         path.mkdir()
         said = "Is a directory"

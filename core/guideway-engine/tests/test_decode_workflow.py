@@ -1,4 +1,4 @@
-"""`decode` as a workflow: chosen as the others are, each of its parts replaceable by name."""
+"""`decode` as a workflow: chosen like the others, with parts that can be replaced by name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_part_beside_the_caller_can_be_replaced() -> None:
     assert set(decode_parts.asked) == set(REPLACED)
     lengths = {result.request_id: len(result.prompt_token_ids) for result in theirs}
     started = [lengths[request_id] for request_id in decode_parts.Watched.order]
-    assert len(started) == 3 and started == sorted(started)  # and not in the order of arrival
+    assert len(started) == 3 and started == sorted(started)  # not in the order of arrival
     assert theirs[2].outputs[0].finish_reason is FinishReason.REFUSED
     assert "small letters" in str(theirs[2].error)
     for i in (0, 1, 3):
@@ -91,7 +91,7 @@ def test_it_is_chosen_as_the_others_are(tmp_path: Any) -> None:
     assert choose("decode", unfamiliar, plugins) is DecodeWorkflow
     bert = folder(tmp_path, architectures=["BertModel"], model_type="bert")
     assert "not a causal language model" in str(DecodeWorkflow.supports(bert))
-    assert choose("decode", bert, plugins) is DecodeWorkflow  # what it can run is the runner's to say
+    assert choose("decode", bert, plugins) is DecodeWorkflow  # the runner decides which models it can run
 
 
 def test_it_can_be_denied(tmp_path: Any) -> None:

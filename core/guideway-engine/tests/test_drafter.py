@@ -1,4 +1,4 @@
-"""Prompt lookup against the plain search it must agree with, and what it costs."""
+"""Prompt lookup compared with a plain search, and its cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ tokens = st.lists(st.integers(0, 2), max_size=25)
 
 
 def searched(token_ids: list[int], num_tokens: int) -> list[int]:
-    """Return what followed the latest earlier occurrence of the last three tokens, or else of the last two."""
+    """Return the tokens after the latest earlier occurrence of the last three tokens, or else of the last two."""
     for length in (3, 2):
         for start in range(len(token_ids) - length - 1, -1, -1):
             if token_ids[start : start + length] == token_ids[-length:]:
@@ -22,7 +22,7 @@ def searched(token_ids: list[int], num_tokens: int) -> list[int]:
 def test_it_finds_what_a_search_of_the_whole_past_finds(
     prompt: list[int], continuation: list[int], steps: list[int], num_tokens: int
 ) -> None:
-    """Steps of 0 ask again with the same output."""
+    """Steps of 0 repeat a call with the same output."""
     lookup = PromptLookup(tuple(prompt))
     output: list[int] = []
     for step in [0, *steps, len(continuation)]:
@@ -47,7 +47,7 @@ def test_a_draft_is_the_callers_own() -> None:
 
 
 class Counted(int):
-    """A token id that counts how often any of them is looked at."""
+    """A token id that counts all comparisons and hashes."""
 
     looks = 0
 

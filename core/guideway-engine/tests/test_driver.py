@@ -1,4 +1,5 @@
-"""Callers of one workflow beside each other, and parts that break: nobody waits for ever, each fault is felt once."""
+"""Concurrent callers of one workflow, and parts that fail: every caller gets an answer, and each fault is reported
+once."""
 
 from __future__ import annotations
 

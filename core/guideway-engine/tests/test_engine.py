@@ -1,4 +1,4 @@
-"""The engine, from prompts to results, with the demo model and real strategies."""
+"""The engine from prompts to results, with the demo model and real strategies."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_results_come_in_order_and_each_is_reported_once(engine: Engine) -> None
         assert (results[i].prompt_token_ids, results[i].token_ids) == (alone.prompt_token_ids, alone.token_ids)
     assert len({(r.prompt_token_ids, r.token_ids) for r in results}) == len(lengths)
     assert sorted(i for i, _ in seen) == list(range(len(lengths)))
-    assert [i for i, _ in seen] != list(range(len(lengths)))  # reported as they end, not at the end
+    assert [i for i, _ in seen] != list(range(len(lengths)))  # reported as each one ends
     assert all(results[i] is result for i, result in seen)
     assert not engine.has_work()
 
@@ -268,7 +268,7 @@ def test_drafts_change_speed_and_never_tokens() -> None:
 
 
 def gpt2_folder(folder: Path) -> Path:
-    """A small GPT-2 with random weights and the demo model's tokenizer."""
+    """Store a small GPT-2 with random weights and the demo model's tokenizer, and return the folder."""
     tokens = 1536
     config = GPT2Config(vocab_size=tokens, n_embd=128, n_layer=3, n_head=4, n_positions=256, eos_token_id=2)
     model = randomized(GPT2LMHeadModel(config), seed=1, scale=3)

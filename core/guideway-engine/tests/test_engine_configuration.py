@@ -1,4 +1,4 @@
-"""The settings that an engine is made from, and those that it refuses."""
+"""Settings of an engine, and those that it refuses."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_an_unknown_plugin_is_named(option: dict[str, Any]) -> None:
 def test_a_model_with_more_columns_than_tokens_never_draws_the_surplus(engine: Engine, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(DemoModel().path(), dtype=torch.float32)
     model.resize_token_embeddings(1600, mean_resizing=False)
-    model.get_input_embeddings().weight.data[1536:] *= 100  # the surplus would win every draw
+    model.get_input_embeddings().weight.data[1536:] *= 100  # the unused columns would win every draw
     model.save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(DemoModel().path()).save_pretrained(tmp_path)
     params = [

@@ -35,7 +35,7 @@ from tests.support.probes import LastWord
 
 
 class Observer:
-    """Validates, watches, and sometimes breaks."""
+    """A hook that validates, records, and sometimes raises."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str]] = []
@@ -60,7 +60,7 @@ observer = Observer()
 
 @pytest.fixture
 def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe modifiers and `observer`, installed."""
+    """Install the probe modifiers and `observer`."""
     names = ("green_list", "gumbel", "guidance", "aligned", "last_word_a", "last_word_b")
     entries = {f"modifier.{name}": "tests.support.probes" for name in names}
     install(tmp_path, "probes", entries | {"hooks.observer": "test_engine_plugins:observer"})
@@ -69,7 +69,7 @@ def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("probes")
 def test_validators_and_observers_hear_of_requests(caplog: pytest.LogCaptureFixture) -> None:
-    from test_engine_plugins import observer  # the one the entry point names
+    from test_engine_plugins import observer  # the instance that the entry point names
 
     settings = PluginSettings(enable=("observer",))
     with Engine(EngineConfig(model="demo", plugins=settings)) as e:
@@ -82,7 +82,7 @@ def test_validators_and_observers_hear_of_requests(caplog: pytest.LogCaptureFixt
 
 @pytest.mark.usefixtures("probes")
 def test_no_hook_is_called_while_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither pluggy's calls nor guideway's own, with hooks enabled, between the start of a request and its end."""
+    """Neither pluggy's nor guideway's own hook calls happen between the start of a request and its end."""
 
     def refuse(self: Any, **_: Any) -> None:
         raise AssertionError("a hook was called during decoding")
@@ -93,13 +93,13 @@ def test_no_hook_is_called_while_decoding(monkeypatch: pytest.MonkeyPatch) -> No
     with Engine(config) as e:
         constrained = e.submit(person(1), SamplingParams(max_tokens=60, constraint=JsonSchema(PERSON)))
         generations = [constrained, e.submit(person(2), wanted)]
-        with monkeypatch.context() as patched:  # only meanwhile, because pytest calls hooks of its own
+        with monkeypatch.context() as patched:  # only here, because pytest calls hooks of its own
             patched.setattr(pluggy.HookCaller, "__call__", refuse)
             patched.setattr(Hook, "__call__", refuse)
             for _ in range(8):
                 e.step()
             assert all(generation.result is None for generation in generations)
-            with pytest.raises(InvalidRequest, match="during decoding"):  # the validator is a hook, and was enabled
+            with pytest.raises(InvalidRequest, match="during decoding"):  # the validator is an enabled hook
                 e.submit(person(3))
         for generation in generations:
             assert generation.wait().error is None
@@ -137,7 +137,7 @@ def test_modifiers_of_every_stage_run_in_the_engine(num_speculative_tokens: int)
         if result.finish_reason is FinishReason.STOP:
             jsonschema.validate(json.loads(result.text), PERSON)
     plain, neutral, guided_strongly, marked = results[:4]
-    assert neutral.token_ids == plain.token_ids  # scale 1 is no guidance
+    assert neutral.token_ids == plain.token_ids  # scale 1 means no guidance
     assert guided_strongly.token_ids != plain.token_ids
     assert marked.token_ids != plain.token_ids
 
@@ -187,7 +187,7 @@ class Unbuildable(LogitTransform):
 
 
 class Broken(LogitModifier[bool]):
-    """Its half in the worker cannot be built."""
+    """A modifier whose transform cannot be built in the worker."""
 
     contract = "1.0"
     name, stage, transform = "broken", Stage.PRE_WARP, Unbuildable
@@ -229,7 +229,7 @@ def test_the_built_in_devices_agree() -> None:
         assert json.loads(results[0].text) == {"name": "Zoë Garcia", "age": 21, "married": True}
         tokens[backend] = [result.token_ids for result in results]
     assert tokens["numpy"] == tokens["torch"]
-    assert tokens["numpy"][2] != tokens["numpy"][3]  # something was drawn
+    assert tokens["numpy"][2] != tokens["numpy"][3]  # both were sampled
 
 
 def test_one_line_is_logged_at_the_start_and_certification_is_not_mentioned(caplog: pytest.LogCaptureFixture) -> None:

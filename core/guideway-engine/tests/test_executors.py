@@ -1,4 +1,4 @@
-"""Executors: calls reach workers in order, results and errors come back, and workers may die at any moment."""
+"""Executors: calls reach workers in order, results and errors are returned, and workers may die at any moment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[ProcessExecutor]:
-    """Two workers, for tests that kill neither."""
+    """Yield an executor with two workers, for tests that kill neither."""
     made = ProcessExecutor(Worker, {"num_workers": 2})
     yield made
     made.close()
@@ -45,7 +45,7 @@ def two() -> Iterator[ProcessExecutor]:
 
 @pytest.fixture
 def process() -> Iterator[ProcessExecutor]:
-    """A worker of the test's own."""
+    """Yield an executor with one worker for one test."""
     made = ProcessExecutor(Worker, {})
     yield made
     made.close()
@@ -64,7 +64,7 @@ def test_calls_run_in_the_order_of_their_submission(executor: Executor) -> None:
     for i in range(300):
         executor.submit("keep", i)
         calls.append(executor.submit("kept_value"))
-    # whichever is asked first
+    # results can be read in any order
     assert [call.result() for call in reversed(calls)] == list(reversed(range(300)))
     assert calls[7].result() == 7, "a call can be asked again"
 
@@ -88,7 +88,7 @@ def test_what_arrives_in_a_process_is_its_own() -> None:
     executor = ProcessExecutor(Worker, {})
     array = np.zeros(5000)
     changed = executor.submit("add_one", array).result()
-    changed += 1  # and so is what comes back
+    changed += 1  # the result is a writable copy too
     assert (changed == 2).all()
     assert (array == 0).all()
     executor.submit("keep", array).result()
@@ -216,7 +216,7 @@ def test_a_worker_that_dies_is_lost(process: ProcessExecutor, method: str, args:
         with pytest.raises(WorkerLost, match=rf"^worker 0 \(process {pid}\) {how}$"):
             call.result()
     process.restart()
-    with pytest.raises(WorkerLost):  # a call of before
+    with pytest.raises(WorkerLost):  # a call made before the restart
         behind.result()
     assert process.submit("echo", 1).result() == (1,)
     assert pid_of(process) != pid
@@ -227,7 +227,7 @@ def test_local_says_what_helps_once_the_device_is_lost(monkeypatch: pytest.Monke
     monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
     for lost in (False, True):
         with monkeypatch.context() as patch:
-            patch.setattr("torch.cuda.synchronize", [].clear if not lost else [].pop)  # which raises
+            patch.setattr("torch.cuda.synchronize", [].clear if not lost else [].pop)  # `pop` raises
             with pytest.raises(GuidewayError if lost else ValueError, match="boom") as raised:
                 executor.submit("fail", ValueError("boom\nand more")).result()
             assert ("can be used no more in this process: ValueError: boom; start" in str(raised.value)) == lost
@@ -263,7 +263,7 @@ TIMEOUT = 1.5
 
 @pytest.fixture(scope="module")
 def hurried() -> Iterator[ProcessExecutor]:
-    """A worker with a short deadline, which is lost in every test."""
+    """Yield an executor with a short timeout, whose worker is lost in every test."""
     made = ProcessExecutor(Worker, {"timeout": TIMEOUT})
     yield made
     made.close()
@@ -337,7 +337,7 @@ def test_ctrl_c_concerns_the_parent_alone(process: ProcessExecutor) -> None:
 
 
 def test_interrupts_at_any_moment_confuse_no_reply(process: ProcessExecutor) -> None:
-    """Each interrupted call is left alone; every other gets its own answer."""
+    """Interrupted calls are dropped; every other call gets its own answer."""
     rng = random.Random(0)
     pid = pid_of(process)
     interrupts = 0
@@ -468,12 +468,12 @@ def test_a_forgotten_executor_lets_its_worker_end() -> None:
     ],
 )
 def test_workers_do_not_outlive_their_parent(call: str, end: str) -> None:
-    """The worker has its parent's output open: reading that to its end waits for both."""
+    """The worker has inherited its parent's output, so reading it to the end waits for both."""
     program = (
         "import os, signal, sys\n"
         "from guideway_engine.executors.process.executor import ProcessExecutor\n"
         "from engine_support.executor_workers import Worker\n"
-        # no guard for __main__: a worker's process does not run the program again
+        # no guard for __main__: worker processes do not run the program again
         "executor = ProcessExecutor(Worker, {})\n"
         f"executor.submit({call})\n"
         "print('made', flush=True)\n"
@@ -499,7 +499,7 @@ def test_options_are_checked(name: str, options: dict[str, Any], message: str) -
 
 
 def test_blocks_are_kept_until_they_have_been_read() -> None:
-    """Random writes and frees: what has not been freed is intact, and memory is used again."""
+    """Random writes and frees: blocks that are not freed stay intact, and memory is reused."""
     rng = random.Random(1)
     file = anonymous_file()
     writer, reader = BlockWriter(os.dup(file)), BlockReader(file)

@@ -1,4 +1,4 @@
-"""An object from a text in one call."""
+"""Extraction of an object from a text in one call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything a request had is free when it has ended: nothing waits for a collection of garbage."""
+"""All objects of a request are freed when it ends, without garbage collection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REQUESTS = {
 
 @pytest.fixture(autouse=True)
 def before() -> Iterator[list[Any]]:
-    """Return what other tests hold."""
+    """Yield the objects that other tests keep alive, with garbage collection turned off."""
     gc.collect()
     gc.disable()
     yield [each for each in gc.get_objects() if type(each) in OF_A_REQUEST]
@@ -65,7 +65,7 @@ def test_so_it_is_where_the_engine_has_a_thread_of_its_own(before: list[Any]) ->
             aborted.abort()
             await aborted.wait()
             del aborted
-            await engine.generate("a", SamplingParams(max_tokens=1))  # the thread has left the others behind
+            await engine.generate("a", SamplingParams(max_tokens=1))  # now the thread has dropped the others
             assert set(left(before)) <= {"SequenceGroup", "SequenceState", "Admission"}, "of the last one, perhaps"
             assert len(left(before)) <= 3
 

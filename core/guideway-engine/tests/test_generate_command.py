@@ -1,4 +1,4 @@
-"""``guideway generate``: JSON lines in a pipe, a table in a terminal, exit statuses, errors that say what to do."""
+"""``guideway generate``: JSON lines in a pipe, a table in a terminal, exit statuses, errors with advice."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_json_lines_are_json_in_any_encoding(encoding: str, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_terminal_is_shown_what_it_can_show(tmp_path: Path) -> None:
-    prompt = b"Zo\xc3\xab \xff"  # the last byte is no text at all
+    prompt = b"Zo\xc3\xab \xff"  # the last byte is not valid text
     status, shown = shown_at_terminal(
         [*GENERATE, "--prompt", prompt, "--regex", "ë"], columns=120, environment={"PYTHONIOENCODING": "ascii"}
     )
@@ -151,9 +151,9 @@ COLORS = re.compile(r"\x1b\[\d+m")
 
 
 def answers(output: str, lines: Path, *, interrupt: bool = False) -> tuple[int, str, str]:
-    """The exit status of ``generate --json --input lines`` with its standard error on a terminal, what arrived at its
-    standard output (a file, a pipe, or that terminal), and what the terminal was sent. With `interrupt`, for a pipe,
-    the program gets a SIGINT as soon as something has arrived."""
+    """Run ``generate --json --input lines`` with standard error on a terminal, and return its exit status, the content
+    of its standard output (a file, a pipe, or that terminal), and the output on the terminal. With `interrupt`, for a
+    pipe, send SIGINT as soon as there is output."""
     if output == "file":
         writing = os.open(lines.with_suffix(".answers"), os.O_WRONLY | os.O_CREAT)
         reading = os.open(lines.with_suffix(".answers"), os.O_RDONLY)
@@ -182,7 +182,7 @@ def answers(output: str, lines: Path, *, interrupt: bool = False) -> tuple[int, 
 @pytest.mark.parametrize("output", everyday(["file", "terminal"], "file"))
 def test_a_terminal_for_standard_error_leaves_the_answers_alone(output: str, tmp_path: Path) -> None:
     lines = tmp_path / "prompts.jsonl"
-    identifiers = ["a" * 200, "[bold]", "b"]  # longer than the terminal is wide, and no markup
+    identifiers = ["a" * 200, "[bold]", "b"]  # wider than the terminal, and text that looks like markup
     lines.write_text(
         "".join(json.dumps({"prompt": PROMPT, "id": i, "regex": "x{9}"}) + "\n" for i in identifiers), encoding="utf-8"
     )
@@ -198,7 +198,7 @@ def test_a_terminal_for_standard_error_leaves_the_answers_alone(output: str, tmp
     ]
     assert "loading the model" in terminal
     assert ("generating" in terminal) == (output != "terminal")
-    # transformers' bars, any of tqdm's, and the empty line that the spinner makes of them
+    # transformers' bars, tqdm's bars, and the empty line that the spinner turns them into
     for bar in ("Loading weights", "%|", "it/s", "\r\x1b[2K\r\n"):
         assert bar not in terminal
 
@@ -220,7 +220,7 @@ def test_an_interrupt_half_way_keeps_the_answers_there_are(tmp_path: Path) -> No
     assert [json.loads(line)["num_tokens"] for line in arrived.splitlines()] == [1]
     told = r"guideway: interrupted: 1 of 3 done: 0 answered; 1 cut; 1 token in [\d.]+ s, \d+ tokens/s\r\n$"
     assert re.search(told, terminal)
-    assert terminal.rindex("\x1b[?25h") > terminal.rindex("\x1b[?25l")  # the cursor is shown again
+    assert terminal.rindex("\x1b[?25h") > terminal.rindex("\x1b[?25l")  # the cursor is visible again
 
 
 def test_what_is_not_enforced_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,7 +236,7 @@ def test_what_is_not_enforced_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
 
 ONE = {"type": "integer", "minimum": 1, "maximum": 1}
 TWICE = {"type": "array", "items": ONE, "minItems": 2, "maxItems": 2, "uniqueItems": True}
-"""xgrammar does not enforce ``uniqueItems``, and then there is one answer, which is not valid."""
+"""xgrammar does not enforce ``uniqueItems``, so the only answer is invalid."""
 
 
 def test_strict_refuses_what_cannot_be_enforced(capsys: pytest.CaptureFixture[str]) -> None:
@@ -396,7 +396,7 @@ def test_a_missing_model_is_explained(model: str, said: str, capsys: pytest.Capt
 
 
 class Watcher:
-    """An observer that counts."""
+    """An observer that counts finished requests."""
 
     finished = 0
 
@@ -410,7 +410,7 @@ watcher = Watcher()
 
 @pytest.fixture
 def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broken grammar plugin, the probe modifiers and an observer, installed."""
+    """Install a broken grammar plugin, the probe modifiers and an observer."""
     entries = {
         "grammar.aaa": "no_such_module_of_anyone",
         "modifier.green_list": "tests.support.probes",
@@ -443,7 +443,7 @@ def test_an_installed_plugin_that_is_broken_matters_only_where_it_is_wanted(
 @pytest.mark.slow
 @pytest.mark.usefixtures("strangers")
 def test_modifiers_options_and_hooks_come_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    from test_generate_command import watcher  # the one the entry point names
+    from test_generate_command import watcher  # the instance that the entry point names
 
     arguments = ("--model", "demo", "--prompt", PROMPT, "--max-tokens", "12")
     _, (plain,), _ = run(capsys, *arguments)
@@ -482,7 +482,7 @@ def test_configuration_and_sampling_come_from_files(
     ]
     prompts.write_text("\n".join(map(json.dumps, entries)), encoding="utf-8")
     monkeypatch.setenv("GUIDEWAY_CONFIG", str(config))
-    from test_generate_command import watcher  # the one the entry point names
+    from test_generate_command import watcher  # the instance that the entry point names
 
     watcher.finished = 0
     status, (several, stopped, scored, *refused), err = run(capsys, "--input", str(prompts))

@@ -1,4 +1,4 @@
-"""The lines that ``guideway generate`` writes: nothing is lost, whatever becomes of the output."""
+"""The lines that ``guideway generate`` writes: none is lost, whatever happens to the output."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_summary_tells_what_became_of_all() -> None:
             result("one"),
             result("cu", FinishReason.LENGTH),
             result("t", unenforced=("constraint",)),
-            result("long", FinishReason.LENGTH),  # under no constraint, and as long as was asked for
+            result("long", FinishReason.LENGTH),  # without a constraint, and as long as requested
             result("", FinishReason.REFUSED, error=error),
             result("", FinishReason.INTERNAL_ERROR, error=error),
         )
@@ -132,7 +132,7 @@ def test_resuming_keeps_whole_answers_and_drops_the_rest(tmp_path: Path) -> None
 
 
 def test_two_runs_do_not_share_a_file(tmp_path: Path) -> None:
-    """Whichever of the two is to be new or to go on: the second is refused, and the first loses nothing."""
+    """For every combination of new and resumed runs, the second is refused and the first loses nothing."""
     path, digests = tmp_path / "answers.jsonl", {"a": "of a", "b": "of b"}
     for first, second in itertools.product((False, True), repeat=2):
         with Lines(str(path), resume=first, digests=digests) as lines:
@@ -144,7 +144,7 @@ def test_two_runs_do_not_share_a_file(tmp_path: Path) -> None:
                 Lines(str(path), resume=second, digests=digests)
         assert written(path) == [("a", "A")]
         path.unlink()
-    # what is written when a file is replaced is locked, too
+    # the replacement of a file is locked too
     path.write_text('{"id": "a", "finish_reason": "refused"}\n', encoding="utf-8")
     with Lines(str(path), resume=True, digests=digests) as lines:
         with pytest.raises(InvalidRequest, match="is using it"):
@@ -153,7 +153,7 @@ def test_two_runs_do_not_share_a_file(tmp_path: Path) -> None:
     assert written(path) == [("a", "A")]
 
 
-@pytest.mark.slow  # a model for each
+@pytest.mark.slow  # each run loads a model
 def test_of_two_that_resume_at_once_one_is_refused(tmp_path: Path) -> None:
     names = [str(i) for i in range(200)]
     given = prompts(tmp_path / "prompts.jsonl", *({"prompt": "x", "id": name, "regex": "[ab]{9}"} for name in names))
@@ -190,7 +190,7 @@ def test_two_answers_to_one_id_are_refused(tmp_path: Path) -> None:
             with pytest.raises(InvalidRequest, match=r"lines 2 and 4 are both answers to the id 'b'. Delete one"):
                 Lines(str(path), resume=True, digests=digests)
             assert path.read_text(encoding="utf-8") == twice
-        else:  # the second is torn
+        else:  # the second line is incomplete
             Lines(str(path), resume=True, digests=digests).__exit__()
             assert [its_id for its_id, _ in written(path)] == ["a", "b", "c"]
 
@@ -276,7 +276,7 @@ def test_an_answer_to_something_else_is_not_kept(
     assert path.read_bytes() == before
 
 
-@pytest.mark.slow  # hashes of another process may differ
+@pytest.mark.slow  # string hashes differ between processes
 def test_what_decides_no_answer_makes_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -350,7 +350,7 @@ def test_a_full_disk_names_the_file_and_its_last_whole_line(tmp_path: Path) -> N
         whole = path.read_bytes()
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        # the next line begins to fit, as where a disk fills up
+        # only a part of the next line fits, as on a full disk
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 20, limits[1]))
         try:
             with pytest.raises(OutputLost) as lost:
@@ -456,7 +456,7 @@ def test_lines_are_read_one_at_a_time_and_are_bounded(
     def write() -> None:
         with (tmp_path / "pipe").open("wb", buffering=0) as pipe, suppress(BrokenPipeError):
             pipe.write(b'{"id": "a", "prompt": "x", "text": "", "finish_reason": "stop"}\n')
-            while True:  # a line without an end
+            while True:  # a line that never ends
                 pipe.write(b"x" * 1000)
         ended.append(True)
 
@@ -551,7 +551,7 @@ def test_only_what_is_needed_is_imported() -> None:
 
 
 class Boaster(Strategy):
-    """Takes every constraint, and finds out too late that it cannot."""
+    """A strategy that accepts every constraint but cannot compile any."""
 
     name = "aaa"
 
@@ -588,7 +588,7 @@ def test_what_does_not_compile_is_tried_with_all_strategies(
 
 @pytest.mark.slow
 def test_what_native_libraries_say_reaches_no_terminal() -> None:
-    # xgrammar's own words for this are "[time] /project/cpp/...: Warning: Lookahead assertion is not supported"
+    # xgrammar's message for this is "[time] /project/cpp/...: Warning: Lookahead assertion is not supported"
     schema = json.dumps({"type": "string", "pattern": "^(?=a)ab$"})
     command = [*GENERATE, "--prompt", "x", "--schema", schema, "--strategy", "xgrammar"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -602,7 +602,7 @@ def test_an_interrupt_at_a_terminal_writes_what_is_ready(sent: signal.Signals, s
     long = {"prompt": "x", "regex": "[a-z]{900}", "max_tokens": 900, "close": False}
     given = prompts(tmp_path / "prompts.jsonl", long, {"prompt": "x", "regex": "b"}, long)
     with at_terminal([*GENERATE, "--input", given, "-o", str(path)]) as terminal:
-        terminal.read_until(b"1/3")  # the bar: one of three has ended, and it is not the first
+        terminal.read_until(b"1/3")  # one of three prompts has ended, and it is not the first
         time.sleep(0.1)
         terminal.process.send_signal(sent)
         shown = terminal.read_all()

@@ -1,4 +1,4 @@
-"""Greedy decoding with joins and leaves gives the tokens ``model.generate`` gives each prompt on its own."""
+"""Greedy decoding with joins and leaves gives the same tokens as ``model.generate`` for each prompt alone."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from transformers import PreTrainedModel
 from tests.support.stages import everyday
 
 PROMPT_LENGTHS = (1, 2, 5, 11, 17, 24, 38, 50)
-PROMPTS_PER_LENGTH = 8  # of one length, so that generate takes them as a batch without padding
+PROMPTS_PER_LENGTH = 8  # of equal length, so that generate can batch them without padding
 NUM_SLOTS = 12
 CLOSE_CALL = 1e-3
-"""Top two logits closer than this may swap with the order of summation; from there on the texts may differ."""
+"""If the top two logits are closer than this, the order of summation may swap them; from then on texts may differ."""
 
 
 @dataclass
 class Sequence:
-    """A prompt and what it is continued with."""
+    """A prompt and its continuation."""
 
     prompt: list[int]
     num_tokens: int
@@ -41,7 +41,8 @@ def sequences_of_random_prompts(rng: random.Random) -> list[Sequence]:
 
 
 def decode_with_joins_and_leaves(driver: Driver, sequences: list[Sequence], rng: random.Random) -> int:
-    """Continue every sequence to its length in a batch that changes all the time; the most that ran at once."""
+    """Continue every sequence to its length in a batch that changes all the time. Return the maximum number running at
+    once."""
     waiting = list(sequences)
     running: dict[int, Sequence] = {}
     most = 0
@@ -51,7 +52,7 @@ def decode_with_joins_and_leaves(driver: Driver, sequences: list[Sequence], rng:
         batch = [
             (slot, sequence.generated[-1:] or sequence.prompt)
             for slot, sequence in running.items()
-            if rng.random() < 0.9  # now and then a sequence sits a step out
+            if rng.random() < 0.9  # sometimes a sequence skips a step
         ]
         if not batch:
             continue
@@ -66,8 +67,8 @@ def decode_with_joins_and_leaves(driver: Driver, sequences: list[Sequence], rng:
 
 
 def tokens_and_leads(model: PreTrainedModel, prompts: list[list[int]], num_tokens: int) -> tuple[Tensor, Tensor]:
-    """Return what ``generate`` continues prompts of one length with, and by how much each token's logit led the next
-    best: both ``[prompts, num_tokens]``."""
+    """Return the tokens that ``generate`` appends to prompts of one length, and the lead of each token's logit over the
+    next best: both ``[prompts, num_tokens]``."""
     token_ids = torch.tensor(prompts)
     output = model.generate(  # type: ignore[operator]
         token_ids,

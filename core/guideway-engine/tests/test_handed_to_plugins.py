@@ -1,4 +1,4 @@
-"""Plugins that write to what they are handed, in the engine: each costs its own request, and is named."""
+"""Plugins that write to their arguments: each fails only its own request, with an error that names it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Untouched(LogitTransform):
 
 
 class Scribbler(LogitModifier[str]):
-    """Writes to what it is handed."""
+    """A modifier that writes to its arguments."""
 
     contract = "1.0"
     name, stage, transform = "scribbler", Stage.PRE_WARP, Untouched
@@ -61,7 +61,7 @@ class Scribbler(LogitModifier[str]):
 
 
 class Scribbling(ReferenceStrategy):
-    """Its matchers append to what they accept, or it writes outside its rows."""
+    """A strategy whose matchers append to accepted tokens or write outside their rows."""
 
     name = "scribbling"
 

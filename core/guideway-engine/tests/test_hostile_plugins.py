@@ -1,5 +1,5 @@
-"""Plugins that raise what is no `Exception`, KeyboardInterrupt above all: one request's failure, and never the end of
-the engine."""
+"""Plugins that raise errors other than `Exception`, such as KeyboardInterrupt: one request fails, and the engine
+continues."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ class HostileTransform(LogitTransform):
 
 
 class State(str):
-    """The phase in which to raise. One for each sequence."""
+    """The phase in which to raise. Each sequence has its own object."""
 
     __slots__ = ()
 
 
 class Hostile(LogitModifier[State]):
-    """Raises `error` in the phase a request names."""
+    """Raises `error` in the phase that a request names."""
 
     contract = "1.0"
     name, stage, transform = "hostile", Stage.PRE_WARP, HostileTransform
     needs = frozenset({Need.COMPANIONS})
     error: ClassVar[type[BaseException]] = KeyboardInterrupt
     alive: ClassVar[list[State]] = []
-    """The states that were started or forked, and not released."""
+    """States that were started or forked and not released."""
 
     @classmethod
     def at(cls, here: str, wanted: str, value: T) -> T:
@@ -124,7 +124,7 @@ class Hostile(LogitModifier[State]):
 
 
 class HostileStrategy(ReferenceStrategy):
-    """Raises in the phase that the last of the choices names."""
+    """Raises in the phase that the last choice names."""
 
     name, kinds = "hostile", frozenset({"choice"})
 
@@ -152,7 +152,7 @@ class HostileStrategy(ReferenceStrategy):
 
 
 class Hooks:
-    """Raise in the phase that a request's tenant names."""
+    """Hooks that raise in the phase that a request's tenant names."""
 
     @hookimpl
     def guideway_validate_request(self, request: Request) -> None:
@@ -190,10 +190,10 @@ PHASES = {
     "hooks.hostile": ("validate_request", "request_started", "request_finished"),
 }
 QUIET = {("modifier.hostile", "release"), ("hooks.hostile", "request_started"), ("hooks.hostile", "request_finished")}
-"""Failures that are logged, and cost the request nothing."""
+"""Failures that are only logged and do not affect the request."""
 CASES = [(plugin, phase) for plugin, phases in PHASES.items() for phase in phases]
 ELSEWHERE = {("grammar.hostile", "compile"), ("modifier.hostile", "compile")}
-"""Calls that another thread runs than the engine's."""
+"""Calls that run in another thread than the engine's."""
 
 
 @pytest.fixture(scope="module", params=["local"])
@@ -206,7 +206,7 @@ def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield EngineConfig(
             model="demo",
             grammar=("hostile",),
-            grammar_host="inline",  # what is raised is set in this process
+            grammar_host="inline",  # errors are set in this process
             modifiers=("hostile",),
             plugins=PluginSettings(enable=("hostile",)),
             num_speculative_tokens=2,
@@ -240,12 +240,12 @@ def good(i: int) -> SamplingParams:
 
 
 def bad(plugin: str, phase: str) -> tuple[SamplingParams, str]:
-    """Parameters and tenant of a request for which `plugin` raises in `phase`."""
+    """Return parameters and tenant of a request for which `plugin` raises in `phase`."""
     modifiers = {"hostile": {"phase": phase}} if plugin == "modifier.hostile" else None
     constraint = Choice(["abab", "abba", phase]) if plugin == "grammar.hostile" else None
     # a repetition, so that there are drafts
     bias = {70: 100.0} if plugin == "modifier.hostile" else None
-    # not closed, which would call `accept` of what is not drawn
+    # not closed: closing would call `accept` with tokens that are not drawn
     params = SamplingParams(
         max_tokens=6, modifiers=modifiers, constraint=constraint, logit_bias=bias, ignore_eos=bool(bias), close=False
     )
@@ -260,7 +260,7 @@ def check(plugin: str, phase: str, error: type[BaseException], result: Generatio
         assert str(result.error).startswith("validator hostile/hooks.hostile failed")
     else:
         assert isinstance(result.error, PluginError) and result.error.plugin == plugin
-        # whichever asks the matcher first
+        # either method may use the matcher first
         phases = (phase, "forced") if (plugin, phase) == ("grammar.hostile", "accept") else (phase,)
         assert str(result.error).startswith(tuple(f"{plugin} failed in {each}: {error.__name__}" for each in phases))
         assert result.finish_reason is FinishReason.INTERNAL_ERROR
@@ -293,7 +293,7 @@ def test_in_an_engine_it_costs_one_request_or_is_an_interrupt(
 ) -> None:
     hostile, tenant = bad(plugin, phase)
     params, tenants = [good(0), hostile, good(1)], ["", tenant, ""]
-    if error is KeyboardInterrupt and (plugin, phase) not in ELSEWHERE:  # in the main thread, where Ctrl-C comes
+    if error is KeyboardInterrupt and (plugin, phase) not in ELSEWHERE:  # the main thread, which Ctrl-C interrupts
         with pytest.raises(KeyboardInterrupt):
             engine.generate([PROMPT] * 3, params, tenants=tenants)
     else:
@@ -315,7 +315,7 @@ def test_in_steps_that_are_made_again_it_is_raised_at_most_once(
     interrupts: list[BaseException] = []
 
     def again(call: Callable[[], Any]) -> Any:
-        """Call it until nothing interrupts it, or ten times."""
+        """Call until it is not interrupted, at most ten times."""
         for _ in range(10):
             try:
                 return call()

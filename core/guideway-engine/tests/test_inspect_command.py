@@ -1,4 +1,4 @@
-"""``guideway inspect``: a table in a terminal, JSON, a page; records; errors that say what to do."""
+"""``guideway inspect``: a table in a terminal, JSON, a page; records; errors with advice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ANSWER = '{"name":"Peter Young","age":49}'
 
 @pytest.fixture
 def records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """Two answers under a schema and a regular expression, as `guideway generate` writes them."""
+    """Return a file with two answers, to a schema and a regular expression, written by `guideway generate`."""
     prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
     lines = [{"prompt": PROMPT, "id": "person", "schema": SCHEMA}, {"prompt": PROMPT, "id": "word", "regex": "a|bc"}]
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
@@ -117,7 +117,7 @@ def test_a_record_needs_nothing_else(records: Path, capsys: pytest.CaptureFixtur
     assert said["text"] == written["person"]["text"]
     assert json.loads(said["constraint"]["source"]) == SCHEMA
     assert {each["name"] for each in said["strategies"]} >= {"llguidance", "xgrammar", "outlines", "lmfe"}
-    # the white space is that of the run: in any other, some might follow the colon
+    # the run's mode of white space is used: with others, a space might follow the colon
     spelled = [step["token"].get("text") for step in said["steps"][:-1] if step["choice"] == "spelled"]
     assert '":"' in spelled
     status, said = as_json(capsys, "inspect", "--record", str(records), "--id", "word")
@@ -157,7 +157,7 @@ def test_records_go_to_a_terminal_as_json_lines() -> None:
     command = ["generate", "--model", "demo", "--strategy", "llguidance", "--prompt", "x", "--regex", "ab", "--record"]
     status, shown = shown_at_terminal([*GUIDEWAY, *command])
     assert status == 0
-    assert '"constraint"' in shown  # a table has no such word
+    assert '"constraint"' in shown  # a table does not contain this
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
@@ -281,7 +281,7 @@ def test_what_is_wrong_with_a_record_is_said(
 
 @pytest.mark.slow
 def test_what_native_libraries_say_reaches_no_terminal() -> None:
-    # xgrammar's own words for this are "[time] /project/cpp/...: Warning: Lookahead assertion is not supported"
+    # xgrammar's message for this is "[time] /project/cpp/...: Warning: Lookahead assertion is not supported"
     schema = json.dumps({"type": "string", "pattern": "^(?=a)ab$"})
     command = [*GUIDEWAY, "inspect", "--model", "demo", "--schema", schema, "--strategy", "xgrammar", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -291,11 +291,11 @@ def test_what_native_libraries_say_reaches_no_terminal() -> None:
 
 def test_an_interrupt_ends_it_at_once_also_inside_a_library(tmp_path: Path) -> None:
     fifo = tmp_path / "text"
-    os.mkfifo(fifo)  # it waits for the text where an interrupt comes for sure
+    os.mkfifo(fifo)  # the command blocks here, so the interrupt is sure to hit it
     with subprocess.Popen(
         [*GUIDEWAY, *INSPECT, "--regex", "a", "--text-file", str(fifo)], stderr=subprocess.PIPE
     ) as process:
-        fd = os.open(fifo, os.O_WRONLY)  # opens when the other side reads
+        fd = os.open(fifo, os.O_WRONLY)  # blocks until the other side opens the file
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == -signal.SIGINT
         os.close(fd)

@@ -115,7 +115,7 @@ def test_forced_runs_are_what_leaves_no_choice() -> None:
 
 
 def test_a_token_that_might_begin_otherwise_is_not_spelled() -> None:
-    """Its first byte is the only one, the second is not."""
+    """Its first byte is forced, the second is not."""
     found = inspected(Regex("c[ao]m?"), "com", "llguidance")
     assert vocabulary().tokens[found.token_ids[0]] == b"com"
     assert found.steps[0].allowed.first_bytes == b"c"
@@ -163,7 +163,7 @@ def test_special_tokens_are_refused_as_what_they_are(ids: list[int | bytes], rea
 
 
 def with_tokens(constraint: Any, tokens: list[bytes], token_ids: list[int]) -> Inspection:
-    """With a vocabulary of these tokens and one that ends a text, for which few libraries are made."""
+    """Inspect with a vocabulary of these tokens and a stop token. Few libraries support such vocabularies."""
     stop = len(tokens)
     vocabulary = Vocabulary(tokens=[*tokens, b""], stop_token_ids=frozenset({stop}), special_tokens={stop: "<!--"})
     reference = build_strategies([Plugins().load("grammar", "reference")], vocabulary, {})
@@ -177,7 +177,7 @@ def test_a_token_whose_bytes_are_no_tokens_is_refused_as_a_whole() -> None:
 
 
 def test_a_character_of_several_bytes_is_refused_where_it_begins() -> None:
-    found = inspected(Regex("aé"), "aè", "llguidance")  # they have their first byte in common
+    found = inspected(Regex("aé"), "aè", "llguidance")  # the two characters share their first byte
     assert found.refusal is not None
     place = found.refusal.place
     assert (place.offset, place.line, place.column) == (2, 1, 2)
@@ -300,7 +300,7 @@ def test_the_vocabulary_is_the_one_an_engine_serves_with() -> None:
 
 
 def copied(folder: Path, **changes: Any) -> Path:
-    """The demo model's tokenizer, with another configuration."""
+    """Return a folder with the demo model's tokenizer and a changed configuration."""
     for name in ("tokenizer.json", "config.json", "generation_config.json"):
         (folder / name).symlink_to(demo() / name)
     config = json.loads((demo() / "tokenizer_config.json").read_text(encoding="utf-8"))
@@ -335,7 +335,7 @@ def test_json_has_everything_and_is_json() -> None:
 
 
 def test_the_page_holds_no_markup_of_the_text() -> None:
-    """Whatever stands in constraint and text; and nothing is loaded from elsewhere."""
+    """Constraint and text may contain markup. The page loads nothing from elsewhere."""
     hostile = "</script><script>alert(1)</script><b onclick='x'>&amp;"
     schema = JsonSchema({"const": hostile})
     page = as_page(inspected(schema, json.dumps(hostile)[:30], "llguidance"), "<i>model</i>")

@@ -1,4 +1,4 @@
-"""From arguments and input lines to prompts and sampling parameters."""
+"""Conversion of arguments and input lines to prompts and sampling parameters."""
 
 from __future__ import annotations
 

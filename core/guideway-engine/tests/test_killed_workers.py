@@ -1,4 +1,4 @@
-"""Workers that are killed and stopped at random cost nobody a token."""
+"""Workers that are killed and stopped at random change no tokens."""
 
 from __future__ import annotations
 

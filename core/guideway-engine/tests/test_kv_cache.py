@@ -1,4 +1,4 @@
-"""Slots and regions: a model of the cells carries out every move and every step, and must agree at each moment."""
+"""Slots and regions compared with a model of the cells that executes every move and step."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def common(a: list[int], b: list[int]) -> int:
 
 
 def text(seed: int, length: int) -> list[int]:
-    """Token ids of which two texts share a long beginning if their seeds do: they part at 20, 70 and 130."""
+    """Return token ids. Two texts share a prefix if their seeds do; they differ from position 20, 70 or 130 on."""
     return [
         1 + (position * 7 + seed % (1 + sum(position >= p for p in (20, 70, 130)))) % 50 for position in range(length)
     ]
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """`cells` are what a worker's tensors hold: token ids, or None for zeros. `written` is how far each slot's region
-    may hold anything since it is that slot's."""
+    """State machine over a cache. `cells` is the content of a worker's tensors: token ids, or None for zeros. `written`
+    is the number of cells of each slot's region that may have been written while it belonged to the slot."""
 
     @initialize(
         num_cells=st.sampled_from([256, 300, 448, 768, 1024]),
@@ -52,20 +52,20 @@ class CacheMachine(RuleBasedStateMachine):
         )
         self.isolate_tenants = isolate_tenants
         self.tenants: dict[int, str] = {}
-        """That of each slot, as long as it is held."""
+        """Tenant of each slot, while it is held."""
         self.enable_prefix_caching = enable_prefix_caching
         self.cells: list[int | None] = [None] * num_cells
         self.done = 0
         self.held: dict[int, list[int]] = {}
         self.written: dict[int, int] = {}
         self.kept: list[tuple[str, list[int]]] = []
-        """Texts of released sequences that may still be there, with their tenants."""
+        """Texts of released sequences that may still be cached, with their tenants."""
 
     def slot(self, number: int) -> int:
         return sorted(self.held)[number % len(self.held)]
 
     def work(self) -> None:
-        """Do what a worker does before a pass."""
+        """Execute the moves, as a worker does before a forward pass."""
         first, moves = self.cache.moves()
         assert first <= self.done <= first + len(moves)
         for move in moves[self.done - first :]:
@@ -81,7 +81,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.done = first + len(moves)
 
     def others(self, slot: int | None) -> set[int]:
-        """The cells that every slot but this one needs."""
+        """Return the cells that all slots except this one need."""
         cells: set[int] = set()
         for other in self.held:
             if other != slot and (region := self.region(other)) is not None:
@@ -89,7 +89,7 @@ class CacheMachine(RuleBasedStateMachine):
         return cells
 
     def room(self, slot: int | None, num_tokens: int) -> bool:
-        """Return whether a region of so many tokens would fit beside the other slots', if nothing were kept."""
+        """Return whether a region for `num_tokens` would fit, given the other slots and no kept regions."""
         size = max(64, power_of_two(num_tokens))
         taken = self.others(slot)
         starts = range(0, len(self.cells) - size + 1, size)
@@ -117,7 +117,7 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(numbers=st.lists(st.integers(0, 9), min_size=1, max_size=3), more=st.integers(0, 9))
     def begin_beside(self, numbers: list[int], more: int) -> None:
-        """With all of one that is there, and `more` tokens of its own."""
+        """Start a sequence with all tokens of a held one and `more` tokens of its own."""
         slots = [self.slot(number) for number in numbers]
         tenant = self.tenants[slots[0]]
         siblings = [slot for slot in slots if self.tenants[slot] == tenant]
@@ -249,7 +249,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.done, self.cells = done, before
 
     def teardown(self) -> None:
-        """Once all is released, a sequence as long as the cache allows finds zeros wherever it is."""
+        """Release all slots, and check that a sequence of maximum length finds zeros everywhere."""
         if not hasattr(self, "cells"):
             return
         for slot in list(self.held):
@@ -265,14 +265,14 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCache = CacheMachine.TestCase
-"""Finds what is wrong in few steps, and then the fewest."""
+"""Random short runs, shrunk on failure."""
 TestCache.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.parametrize("num_cells", [256, 300, 448, 768, 1024])
 @pytest.mark.parametrize("seed", range(4))
 def test_long_walks(num_cells: int, seed: int) -> None:
-    """Finds what takes many steps."""
+    """Find failures that take many steps."""
     rng = random.Random(seed)
     machine = CacheMachine()
     machine.start(num_cells=num_cells, enable_prefix_caching=seed > 0, isolate_tenants=seed > 1)
@@ -318,7 +318,7 @@ def test_where_there_is_room_the_longest_prefix_is_found(
 
 
 def fill(cache: KVCache, slot: int, token_ids: list[int]) -> None:
-    """Append `token_ids`, as a step that has been carried out."""
+    """Append `token_ids`, as if a step had been executed."""
     cache.reserve(slot, len(token_ids))
     first, moves = cache.moves()
     cache.executed(first + len(moves))
@@ -326,7 +326,7 @@ def fill(cache: KVCache, slot: int, token_ids: list[int]) -> None:
 
 
 def filled(*lengths: int, num_cells: int = 1024, max_length: int = 512) -> KVCache:
-    """A cache whose slots 0, 1, ... hold so many tokens, all of slot s being s."""
+    """Return a cache whose slots 0, 1, ... hold `lengths` tokens, all tokens of slot s being s."""
     cache = KVCache(num_slots=16, num_cells=num_cells, max_length=max_length)
     for slot, length in enumerate(lengths):
         assert cache.allocate() == slot
@@ -375,7 +375,7 @@ def test_regions_have_a_fair_share_while_there_is_plenty_of_room() -> None:
     for slot, length in enumerate((400, 100, 100)):
         fill(cache, cache.allocate(), [slot] * length)
     assert [cache.region(slot) for slot in range(3)] == [Region(0, 512), Region(512, 256), Region(768, 256)]
-    fill(cache, cache.allocate(), [3] * 100)  # gets what another one does not use
+    fill(cache, cache.allocate(), [3] * 100)  # gets cells that another slot does not use
     assert [cache.region(slot) for slot in range(1, 4)] == [Region(512, 128), Region(768, 128), Region(640, 128)]
     assert cache.moves() == (0, ())
 
@@ -410,7 +410,7 @@ def test_kept_regions_go_least_recently_used_first() -> None:
     cache = filled(200, 200, 200, 200)
     for slot in (2, 0, 3):
         cache.release(slot, keep=True)
-    used = cache.allocate([2] * 60)  # the oldest is used once more, by a copy into the room of the next
+    used = cache.allocate([2] * 60)  # the oldest is reused, by a copy into the room of the next
     assert (used, cache.length(used), cache.region(used)) == (0, 59, Region(0, 64))
     assert cache.moves() == (0, (Clear(0, 200), Copy(512, 0, 59)))
     cache.executed(2)
@@ -435,7 +435,7 @@ def test_a_kept_region_that_holds_more_is_copied_while_there_is_room() -> None:
     first = cache.allocate([0] * 50)
     assert cache.moves() == (0, (Copy(0, 128, 49),))
     fill(cache, first, [0] * 200)
-    second = cache.allocate([0] * 40 + [1] * 300)  # there is no room for all of it but in place of the kept region
+    second = cache.allocate([0] * 40 + [1] * 300)  # all of it fits only in place of the kept region
     assert (cache.length(second), cache.region(second)) == (40, Region(0, 128))
     assert cache.moves()[1][-1] == Clear(40, 60)
 
@@ -457,7 +457,7 @@ def test_an_excluded_cache_shares_among_siblings() -> None:
     fill(cache, cache.allocate(), [1] * 50)
     slot = cache.allocate([1] * 200, [1])
     assert (cache.length(slot), cache.moves()) == (50, (0, (Copy(128, 256, 50),)))
-    full = cache.allocate([1] * 200, [0, 1])  # for which there is no room
+    full = cache.allocate([1] * 200, [0, 1])  # there is no room for it
     assert (cache.length(full), cache.capacity()) == (0, 0)
 
 

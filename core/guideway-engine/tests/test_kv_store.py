@@ -1,4 +1,4 @@
-"""Tensors behind the cache: moves done once each and in order, and views that show what was written."""
+"""The tensors of the cache: each move is executed once and in order, and views show the written values."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_each_move_is_done_once(store: KVStore) -> None:
     store.move(moves[:2], 0)
     assert store.num_moves == 2
     expected = store.keys[:, :, 10:15].clone()
-    store.keys[:, :, 10:15] = 1  # a step has written since
+    store.keys[:, :, 10:15] = 1  # a step has written meanwhile
     store.move(moves, 0)
     assert store.num_moves == 3
     assert torch.equal(store.keys[:, :, 20:25], expected)
@@ -70,7 +70,7 @@ def test_each_move_is_done_once(store: KVStore) -> None:
 
 
 class Interrupted:
-    """An object that raises a KeyboardInterrupt in place of the values."""
+    """Raises a KeyboardInterrupt when used in place of the values."""
 
     def narrow(self, *_: object) -> Tensor:
         raise KeyboardInterrupt
@@ -82,7 +82,7 @@ def test_an_interrupted_move_is_done_again(store: KVStore) -> None:
     store.move(moves[:1], 0)
     whole = store.values
     store.values = cast("Tensor", Interrupted())
-    with pytest.raises(KeyboardInterrupt):  # when the keys, but not the values, have been copied
+    with pytest.raises(KeyboardInterrupt):  # after the keys, but not the values, were copied
         store.move(moves, 0)
     store.values = whole
     assert store.num_moves == 1

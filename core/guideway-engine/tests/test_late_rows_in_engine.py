@@ -1,5 +1,4 @@
-"""A sequence whose masks are not ready sits steps out in the engine: its tokens are the same, and so are its
-neighbors'."""
+"""A sequence whose masks are not ready skips steps in the engine: neither its tokens nor its neighbors' change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that a command loads with few imports is the model that an engine loads."""
+"""A model loaded by a command with few imports equals the model loaded by an engine."""
 
 from __future__ import annotations
 

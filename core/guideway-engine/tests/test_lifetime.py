@@ -1,4 +1,4 @@
-"""Every part of an engine that was built is closed, once, after its last use."""
+"""Every part of an engine that was built is closed once, after its last use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENTRIES = ("grammar.lived", "device.lived", "modifier.lived", "modifier.second",
 
 
 class Life:
-    """The notes that the parts wrote down."""
+    """The events that parts have recorded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -26,7 +26,8 @@ class Life:
         return [(what, event) for what, event in map(str.split, lines)]
 
     def check(self, *, unbuilt: str | None = None) -> None:
-        """Each part that was built was closed once, and did nothing after that; `unbuilt` is what failed to be."""
+        """Check that each part that was built was closed once, and did nothing after that; `unbuilt` names a part that
+        failed to build."""
         counts = Counter(self.events)
         built = {what for what, event in self.events if event == "built"} - {unbuilt}
         assert built and {what: counts[what, "closed"] for what in built} == dict.fromkeys(built, 1)

@@ -1,4 +1,4 @@
-"""Linear layers by oneDNN: the same results as torch's own, and only where they pay."""
+"""Linear layers computed by oneDNN: the same results as torch's, and used only where they are faster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason
 
 
 class Operators(TorchDispatchMode):
-    """The names of the operators that run."""
+    """Records the names of the operators that run."""
 
     def __init__(self) -> None:
         super().__init__()

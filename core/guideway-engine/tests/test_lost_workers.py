@@ -1,4 +1,4 @@
-"""Workers that are lost in the midst of steps, and what goes on without them."""
+"""Workers that are lost during steps, and how the engine continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from guideway_engine.executors.restarting import ATTEMPTS
 
 
 class Lost:
-    """A call whose workers are gone."""
+    """A call whose workers are lost."""
 
     def wait(self, seconds: float) -> bool:
         return True
@@ -29,7 +29,7 @@ class Lost:
 
 
 def lose_workers(built: Engine, monkeypatch: pytest.MonkeyPatch, times: list[int]) -> list[int]:
-    """The calls of ``sample`` with these numbers find the workers gone; restarts are counted."""
+    """Lose the workers in the calls of ``sample`` with these numbers. Return a list that records restarts."""
     submit, restart = built._executor.submit, built._executor.restart
     count, restarts = 0, []
 
@@ -51,8 +51,8 @@ def lose_workers(built: Engine, monkeypatch: pytest.MonkeyPatch, times: list[int
 
 
 class Deaths:
-    """The workers of a local executor are lost in the calls with the numbers `at`. New ones have the model of the
-    first, but nothing in their caches."""
+    """Loses the workers of a local executor in the calls with the numbers `at`. New workers have the same model and
+    empty caches."""
 
     def __init__(self, executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at: list[int] = []
@@ -164,7 +164,7 @@ def test_an_interrupted_restart_is_made_again(monkeypatch: pytest.MonkeyPatch) -
         def interrupted() -> None:
             nonlocal calls
             calls += 1
-            restart()  # a worker without a model
+            restart()  # the new worker has no model
             if calls == 1:
                 raise KeyboardInterrupt
 

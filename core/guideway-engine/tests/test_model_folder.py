@@ -1,4 +1,4 @@
-"""A model's files stay in its folder, hold no code, and mean the same whichever packages are installed."""
+"""Files of a model stay in its folder, contain no code, and mean the same with any installed packages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from safetensors.torch import load_file
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the demo model, beside which there is a file that is none of its own."""
+    """Return a copy of the demo model, next to a file that does not belong to it."""
     (tmp_path / "secret.json").write_text('{"token": "none of yours"}', encoding="utf-8")
     return Path(shutil.copytree(DemoModel().path(), tmp_path / "model"))
 
@@ -59,7 +59,7 @@ def void(_: object) -> None:
 
 
 def without_tokenizer(folder: Path, **named: str) -> None:
-    """Have the tokenizer read from a file that its settings name."""
+    """Let the tokenizer be read from a file that its settings name."""
     (folder / "tokenizer.json").unlink()
     update(folder, "tokenizer_config.json", **named)
 
@@ -113,7 +113,7 @@ def test_a_workflow_reads_no_file_outside_the_folder(name: str, folder: Path) ->
     model = ModelFolder.read(folder)
     with pytest.raises(InvalidConfiguration, match="outside the folder"):
         model.json(name)
-    assert model.json("sub/../config.json") is None  # there is no such folder as sub
+    assert model.json("sub/../config.json") is None  # the folder sub does not exist
     assert model.json("nothing.json") is None
 
 
@@ -138,14 +138,14 @@ def test_a_snapshot_in_the_cache_of_the_hub_is_a_folder_like_others(tmp_path: Pa
 
 
 class Code:
-    """Code that a pickle runs."""
+    """An object that runs code when unpickled."""
 
     def __reduce__(self) -> Any:
         return (os.mkdir, ("ran",))
 
 
 def as_pickle(folder: Path, name: str = "pytorch_model.bin") -> None:
-    """Have the weights in a file of torch's own."""
+    """Store the weights in torch's own format."""
     torch.save(load_file(folder / "model.safetensors"), folder / name)
     (folder / "model.safetensors").unlink()
 
@@ -174,7 +174,7 @@ BROKEN |= {"empty.safetensors": b"", "archive.bin": b"PK\5\6" + b"\xff" * 18}
 
 
 def test_files_of_whatever_bytes_have_digests(folder: Path) -> None:
-    """They lie beside those that are read."""
+    """A folder may contain such files beyond the ones that are read."""
     for name, content in BROKEN.items():
         (folder / name).write_bytes(content)
     found = digests(folder)
@@ -204,7 +204,7 @@ def test_no_name_makes_a_pickle_of_safetensors(
 
 @pytest.mark.parametrize("where", ["attribute_map", "configuration_files", "__dict__"])
 def test_settings_hold_as_they_are_checked(where: str, folder: Path) -> None:
-    """transformers would find the file of the weights elsewhere than in ``config.json``."""
+    """With these settings transformers would find the name of the weights' file elsewhere than in ``config.json``."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     weights = {"transformers_weights": "model.safetensors.index.json"}
     update(folder, "config.4.0.0.json", **config, **weights)
@@ -249,7 +249,7 @@ def test_quantized_weights_are_refused(part: str | None, folder: Path) -> None:
 @pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation", "experts_implementation"])
 @pytest.mark.parametrize("value", ["kernels-community/flash-attn", "flash_attention_2", "sonicmoe", {"": "eager"}])
 def test_a_model_chooses_no_code_to_run_it_with(name: str, value: Any, folder: Path) -> None:
-    """These would come from packages, or from the hub, where they are there."""
+    """These settings would select code from packages or the hub, if available."""
     expected = load_model(folder, "float32", "cpu")
     update(folder, "config.json", **{name: value})
     loaded = load_model(folder, "float32", "cpu")

@@ -1,4 +1,4 @@
-"""A model folder is loaded whole or refused with the reason."""
+"""A model folder is loaded completely or refused with the reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bfloat16_llama() -> PreTrainedModel:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Llama stored as bfloat16, with a word-level fast tokenizer."""
+    """Store a tiny Llama as bfloat16, with a fast word tokenizer, and return the folder."""
     folder = tmp_path_factory.mktemp("models") / "tiny"
     bfloat16_llama().save_pretrained(folder)
     words = {f"w{i}": i for i in range(VOCABULARY_SIZE)}
@@ -70,8 +70,8 @@ def test_loading_is_silent_on_a_terminal_too(
     sent = os.read(master, 65536)
     os.close(master)
     assert sent == b"done"
-    assert caplog.messages == []  # `transformers` reports on weights that it does not use
-    # whoever else loads models in this process keeps theirs
+    assert caplog.messages == []  # `transformers` reports unused weights
+    # the logging settings of others in this process are unchanged
     assert logging.is_progress_bar_enabled() and logging.get_verbosity() == verbosity
 
 

@@ -1,5 +1,5 @@
-"""The runner computes what the model computes, whatever the mix of joins, leaves, appends, truncates, forks, shared
-prefixes and preemptions."""
+"""The runner computes the same as the model, for any mix of joins, leaves, appends, truncations, forks, shared prefixes
+and preemptions."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def last_row(reference: PreTrainedModel, token_ids: list[int]) -> Tensor:
 
 
 class Walk:
-    """Random steps of a driver, and what each of its slots should hold."""
+    """Random steps of a driver, and the expected text of each slot."""
 
     def __init__(self, model: PreTrainedModel, seed: int) -> None:
-        # room for 8 regions of MAX_LENGTH in 12 slots: what joins late drives others out
+        # room for 8 regions of MAX_LENGTH in 12 slots, so that late sequences evict others
         self.driver = Driver(model, num_slots=12, max_length=MAX_LENGTH, num_cells=1024)
         self.rng = random.Random(seed)
         self.texts: dict[int, list[int]] = {}
@@ -44,13 +44,13 @@ class Walk:
         return [self.rng.randrange(VOCABULARY_SIZE) for _ in range(count)]
 
     def change(self) -> None:
-        """Something that happens between steps."""
+        """Do something that happens between steps."""
         cache, rng, texts = self.driver.cache, self.rng, self.texts
         event = rng.random()
         slot = rng.choice(list(texts)) if texts else -1
         if len(texts) < 2 or (event < 0.3 and cache.capacity()):
             prompt: list[int] = []
-            if self.ended and rng.random() < 0.7:  # a text that has been there goes on in another way
+            if self.ended and rng.random() < 0.7:  # an earlier text continues differently
                 old = rng.choice(self.ended + list(texts.values()))
                 prompt = old[: rng.randint(0, len(old))] + self.random_ids(3)
             joined = cache.allocate(prompt)
@@ -73,13 +73,13 @@ class Walk:
             self.seen["fork"] += bool(texts[copy])
 
     def batch(self) -> list[tuple[int, list[int]]]:
-        """Return what the next step appends, for which room is reserved; a slot that was preempted begins anew."""
+        """Return the tokens that the next step appends, after reserving room; preempted slots start again."""
         cache, rng, texts = self.driver.cache, self.rng, self.texts
         batch: list[tuple[int, list[int]]] = []
         for slot in rng.sample(list(texts), len(texts)):
             done = cache.length(slot)
             if done and rng.random() < 0.2:
-                continue  # sits this step out
+                continue  # skips this step
             if done == MAX_LENGTH:
                 cache.release(slot)
                 self.ended.append(texts.pop(slot))
@@ -97,7 +97,7 @@ class Walk:
                     if not victims:
                         new = []
                         break
-                    cache.truncate(rng.choice(victims), 0)  # and its text will be computed again
+                    cache.truncate(rng.choice(victims), 0)  # its text is computed again later
                     self.seen["preempt"] += 1
             if new:
                 batch.append((slot, new))
@@ -108,7 +108,7 @@ class Walk:
 @pytest.mark.parametrize("name", everyday(FACTORIES, "llama-gqa", "gemma2"))
 def test_random_steps_equal_a_full_recompute(name: str) -> None:
     reference = FACTORIES[name](0)
-    reference.set_attn_implementation("eager")  # the others ignore a softcap
+    reference.set_attn_implementation("eager")  # the other implementations ignore a softcap
     walk = Walk(FACTORIES[name](0), seed=2)
     cache, seen = walk.driver.cache, walk.seen
     worst = spread = 0.0
@@ -152,7 +152,7 @@ def test_random_steps_equal_a_full_recompute(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["mistral", "gemma2", "gemma3", "qwen2-moe"])
 def test_a_window_makes_a_difference(name: str) -> None:
-    """Else the walk above could not show that it is kept to."""
+    """Otherwise the test above could not show that the window is obeyed."""
     token_ids = [i * 7 % VOCABULARY_SIZE for i in range(5 * WINDOW)]
     narrow, wide = FACTORIES[name](0), FACTORIES[name](0, sliding_window=CONTEXT)  # type: ignore[call-arg]
     assert (last_row(narrow, token_ids) - last_row(wide, token_ids)).abs().max() > 0.1
@@ -243,7 +243,7 @@ def test_a_step_that_is_sent_again_does_only_the_moves_that_are_left() -> None:
     driver.forward([(slot, [1] * 40)])
     copy = driver.cache.allocate([1] * 41)
     first = driver.step([(copy, [2])])
-    driver.runner.forward(first)  # of which the scheduler does not hear
+    driver.runner.forward(first)  # the scheduler does not learn of it
     driver.cache.advance(copy, [2])
     driver.cache.release(slot)
     step = driver.step([(copy, [3])])

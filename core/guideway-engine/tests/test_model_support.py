@@ -1,4 +1,4 @@
-"""An architecture the engine would run wrongly is refused with the reason; a limit out of reach does not matter."""
+"""An architecture that the engine would run incorrectly is refused with the reason; an unreachable limit is ignored."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ LONGROPE = {
 
 
 def tiny(name: str, **overrides: Any) -> PreTrainedModel:
-    """A random model of the `transformers` architecture `name`."""
+    """Return a random model of the `transformers` architecture `name`."""
     config = getattr(transformers, f"{name}Config")(**SIZES | overrides)
     model: PreTrainedModel = getattr(transformers, f"{name}ForCausalLM")(config)
     return model
 
 
 def chunked() -> PreTrainedModel:
-    """Two layers that attend within chunks of 32 tokens."""
+    """Return a model with two layers that attend within chunks of 32 tokens."""
     config = transformers.Llama4TextConfig(
         **SIZES, attention_chunk_size=32, layer_types=["chunked_attention"] * 2, intermediate_size_mlp=64, moe_layers=[]
     )
@@ -55,7 +55,8 @@ def chunked() -> PreTrainedModel:
 
 
 def quiet_bert() -> PreTrainedModel:
-    """An encoder with a language model's head; made as a decoder, which spares a warning, and then switched back."""
+    """Return an encoder with a language model's head. It is created as a decoder, which avoids a warning, and then
+    switched."""
     model = transformers.BertLMHeadModel(transformers.BertConfig(**SIZES, is_decoder=True))
     for module in model.modules():
         if hasattr(module, "is_causal"):

@@ -1,4 +1,4 @@
-"""Modifier hosts in the engine: the tokens are those of modifiers in its own process, however the program is run."""
+"""Modifier hosts in the engine give the same tokens as modifiers in its own process, however the program is run."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ MIXED: list[dict[str, Any]] = [
 
 @pytest.fixture(autouse=True)
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probes as components."""
+    """Install the probes as components."""
     entries = {f"modifier.{name}": "tests.support.probes" for name in PROBES[:-1]}
     install(tmp_path, "probes", entries | {"modifier.chain": "tests.vllm.probes_in_vllm"})
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
 def approximately(logprob: float) -> Any:
-    """Sequences of other batches have others beside them, which moves the last digits."""
+    """Compare approximately: batches differ, which changes the last digits."""
     return pytest.approx(logprob, abs=1e-3)
 
 
 def outputs(engine: Engine) -> list[Any]:
-    """All that users are told."""
+    """Return everything that users see of the results."""
     asked = [
         SamplingParams(**({"temperature": 1.0, "seed": 5, "max_tokens": 24, "logprobs": 1} | one)) for one in MIXED
     ]
@@ -104,7 +104,7 @@ engine.close()
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", everyday([["script.py"], ["-"], ["-i", "-q"]], ["-"]), ids=" ".join)
 def test_however_the_program_is_run(tmp_path: Path, arguments: list[str]) -> None:
-    """A script without a guard, a program from standard input, and a session at the prompt."""
+    """Tests a script without a guard, a program from standard input, and an interactive session."""
     (tmp_path / "script.py").write_text(PROGRAM)
     given = "" if arguments == ["script.py"] else PROGRAM
     done = subprocess.run(

@@ -1,8 +1,8 @@
-"""Every number that an output reports is that of a plain forward pass of `transformers` over the same tokens, whatever
-shares the steps: prompts in chunks, scored prompts, samples, drafts, forced tokens, companions, preempted sequences,
-and steps that an interrupt makes the engine do again.
+"""Every number in an output equals the result of a plain forward pass of `transformers` over the same tokens.
 
-In float64, so that the order of summation, which depends on the batch, changes nothing that is compared.
+This holds for chunked prompts, scored prompts, samples, drafts, forced tokens, companions, preempted sequences, and
+steps repeated after interrupts. The tests use float64, so that the order of summation, which depends on the batch, does
+not change compared numbers.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tests.support.stages import everyday
 TOLERANCE = 1e-4
 MAX_MODEL_LEN = 256
 WIDTH = 1600
-"""The width of the logits: more than the vocabulary's 1,536."""
+"""Width of the logits: more than the vocabulary's 1,536."""
 BEGINNINGS = [[7 + i] * 40 for i in range(3)]
-"""Prompts often have one of these in common."""
+"""Common prefixes of prompts."""
 
 MIXES: dict[str, dict[str, Any]] = {
     "whole": {},
@@ -50,7 +50,7 @@ MIXES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with a model, beside which the modifier `witness` is installed."""
+    """Yield a folder with a model, and install the modifier `witness`."""
     folder = tmp_path_factory.mktemp("model")
     shape = LlamaConfig(
         vocab_size=WIDTH,
@@ -70,14 +70,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 class Reference:
-    """Plain forward passes."""
+    """Results of plain forward passes."""
 
     def __init__(self, folder: Path) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
         self.passed = cache(self._passed)
 
     def _passed(self, token_ids: tuple[int, ...]) -> tuple[Any, Any, Any]:
-        """By position logits, log-probabilities and the last hidden state of each token of the vocabulary."""
+        """Return logits, log-probabilities and the last hidden state at each position."""
         with torch.inference_mode():
             output = self.model(torch.tensor([token_ids]), output_hidden_states=True)
         logits = output.logits[0, :, :1536]
@@ -85,10 +85,10 @@ class Reference:
 
 
 def drawn_request(rng: random.Random, seed: int) -> tuple[list[int], SamplingParams]:
-    """A prompt and parameters."""
+    """Return a random prompt and parameters."""
     prompt = rng.choice([[], *BEGINNINGS]) + [rng.randrange(5, 1536) for _ in range(rng.choice([1, 3, 20, 60, 120]))]
     if rng.random() < 0.3:
-        prompt = (prompt[-12:] * 10)[:90]  # of which drafts are found
+        prompt = (prompt[-12:] * 10)[:90]  # a repetition, so that drafts are found
     options: dict[str, Any] = {"max_tokens": rng.randint(1, 24), "priority": rng.choice([0, 0, 1, -1]), "seed": seed}
     if rng.random() < 0.5:
         options |= {"temperature": rng.choice([0.3, 1.0]), "n": rng.choice([1, 2, 3])}
@@ -104,7 +104,7 @@ def drawn_request(rng: random.Random, seed: int) -> tuple[list[int], SamplingPar
 
 
 def check_scores(entries: Any, token_ids: Any, logprobs: Any, count: int) -> None:
-    """`entries` of tokens are those of `logprobs`, one row each."""
+    """Check that `entries` of tokens match the rows of `logprobs`."""
     assert [entry.token_id for entry in entries] == list(token_ids)
     for entry, row in zip(entries, logprobs, strict=True):
         assert entry.logprob == pytest.approx(row[entry.token_id], abs=TOLERANCE)
@@ -116,9 +116,9 @@ def check_scores(entries: Any, token_ids: Any, logprobs: Any, count: int) -> Non
 
 
 def check_draw(token_id: int, logprobs: Any, params: SamplingParams, place: tuple[int, int], *, gumbel: bool) -> None:
-    """`token_id` is the likeliest, or the one that the random numbers of `place` draw, which is the index of the
-    sequence and the position in it: by Gumbel noise, or as the first at which the sum of probabilities is past one
-    number."""
+    """Check that `token_id` is the most probable token, or the one drawn by the random numbers of `place`, which is the
+    index of the sequence and the position in it: by Gumbel noise, or as the first one where the cumulative probability
+    exceeds one random number."""
     if not params.temperature:
         assert logprobs[token_id] > logprobs.max() - TOLERANCE
         return
@@ -134,7 +134,7 @@ def check_draw(token_id: int, logprobs: Any, params: SamplingParams, place: tupl
 
 
 def check(generation: Generation, params: SamplingParams, reference: Reference, *, gumbel: bool) -> None:
-    """All numbers of one result."""
+    """Check all numbers of one result."""
     result = generation.result
     assert result is not None
     prompt = result.prompt_token_ids
@@ -164,14 +164,14 @@ def check(generation: Generation, params: SamplingParams, reference: Reference, 
 
 
 def interrupt(owner: Any, name: str, *, after: bool) -> None:
-    """Let the next call of ``owner.name`` raise, before or after it has done its work."""
+    """Let the next call of ``owner.name`` raise, before or after its work."""
     work = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> None:
         setattr(owner, name, work)
         if after:
             work(*args, **kwargs)
-        signal.raise_signal(signal.SIGINT)  # as Ctrl-C does: from no `raise` statement
+        signal.raise_signal(signal.SIGINT)  # like Ctrl-C: not from a `raise` statement
 
     setattr(owner, name, call)
 

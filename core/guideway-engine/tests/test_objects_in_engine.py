@@ -1,4 +1,4 @@
-"""A type, a schema, a pattern or a list as constraint, and the object that the answer is."""
+"""A type, a schema, a pattern or a list as constraint, and the parsed object of the answer."""
 
 from __future__ import annotations
 

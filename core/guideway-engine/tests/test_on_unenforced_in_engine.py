@@ -1,4 +1,4 @@
-"""Texts that the engine has checked: beside other requests, in streams, and what becomes of one that is given up."""
+"""Texts that the engine checks: among other requests, in streams, and in aborted requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from guideway.api import Constraint, InvalidRequest, UnsupportedCapability
 
 ONE = {"type": "integer", "minimum": 1, "maximum": 1}
 TWICE = {"type": "array", "items": ONE, "minItems": 2, "maxItems": 2, "uniqueItems": True}
-"""xgrammar does not enforce ``uniqueItems``, and then there is one text: [1,1]."""
+"""xgrammar does not enforce ``uniqueItems``, so the only text is [1,1]."""
 
 ONCE = {"type": "array", "items": {"const": 1}, "minItems": 1, "maxItems": 1, "uniqueItems": True}
 
@@ -155,7 +155,7 @@ def test_what_may_be_drawn_again_is_not_streamed(engine: Engine) -> None:
 
 
 SLOW = {"enum": ["a" * 40 + "!"], "not": {"pattern": "^(a+)+$"}}
-"""There is one text, and judging it never ends."""
+"""A schema with one possible text, whose validation never ends."""
 
 
 @pytest.mark.slow

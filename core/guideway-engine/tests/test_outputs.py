@@ -1,7 +1,7 @@
-"""The results of a request: several outputs, the best of several, stop strings, log-probabilities, the prompt again.
+"""Results of a request: several outputs, the best of several, stop strings, log-probabilities, the prompt repeated.
 
-What parameters do to logits is tested without an engine (`tests/constraints/test_warping.py`); here it is whether they
-get there, against `transformers`.
+The effect of parameters on logits is tested without an engine (`tests/constraints/test_warping.py`); these tests
+compare with `transformers` to check that the parameters are passed on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def one(engine: Engine, prompt: Any = PROMPT, **params: Any) -> Any:
 
 
 def raw_logprobs(model: Any, token_ids: list[int]) -> torch.Tensor:
-    """``[len(token_ids) - 1, width]``: of each token but the first, given those before it."""
+    """Return ``[len(token_ids) - 1, width]``: log-probabilities of each token but the first, given the tokens before
+    it."""
     with torch.inference_mode():
         return torch.log_softmax(model(torch.tensor([token_ids])).logits[0, :-1].float(), dim=-1)
 
@@ -116,7 +117,7 @@ def test_the_best_of_several_are_those_with_the_highest_mean_logprob(engine: Eng
 
 
 def test_logprobs_are_the_models_own(engine: Engine, model: Any) -> None:
-    """Whatever changes the draw, log-probabilities are of the logits as the model gave them."""
+    """Log-probabilities are computed from the model's raw logits, even if parameters change the draw."""
     result = one(
         engine, n=2, logprobs=3, prompt_logprobs=2, temperature=1.2, top_p=0.9, seed=5, repetition_penalty=1.3,
         constraint=JsonSchema(PERSON), max_tokens=30,
@@ -147,7 +148,7 @@ def test_logprobs_do_not_depend_on_chunks_and_drafts(budget: int, num_speculativ
     expected = one(engine, prompt, **params)
     options: dict[str, Any] = {"max_num_batched_tokens": budget, "num_speculative_tokens": num_speculative_tokens}
     with Engine(EngineConfig(model="demo", max_num_seqs=4, **options)) as built:
-        built.generate([prompt], SamplingParams(max_tokens=3))  # what it leaves in the cache has to be scored anew
+        built.generate([prompt], SamplingParams(max_tokens=3))  # the cached prompt must be scored again
         result = one(built, prompt, **params)
     assert result.token_ids == expected.token_ids
     assert len(result.prompt_logprobs) == len(result.prompt_token_ids)
@@ -181,7 +182,7 @@ CUT = {
     "[a-zA-Z]{4,14}": Regex("[a-zA-Z]{4,14}"),  # complete also where a token is cut in two
     r"\{.*\}": JsonSchema(PERSON),
 }
-"""Constraints, by a pattern that tells which beginnings of an output are complete."""
+"""Constraints, by a pattern that matches complete beginnings of an output."""
 
 
 @pytest.mark.slow

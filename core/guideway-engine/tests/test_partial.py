@@ -1,4 +1,4 @@
-"""The object so far of a request that is under way."""
+"""Partial objects of a request that is running."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 PROMPT = [{"role": "user", "content": "Extract name, age. Meet Zoë Garcia. Age: 31."}]
 ANSWER = {"name": "Zoë Garcia", "age": 31}
 SEEN = [None, {}, {"name": "Zoë Garcia"}, ANSWER]
-"""The parts of it that there are, one after the other."""
+"""The partial objects, in order."""
 
 
 class Person(BaseModel):
@@ -108,7 +108,7 @@ def test_chunks_say_where_the_answer_begins(engine: Engine) -> None:
 
 @pytest.mark.parametrize("reasons", [True, False])
 def test_chunks_say_where_the_answer_begins_once_it_is_decided(reasons: bool) -> None:
-    """The constraint allows all of the opening marker but its end."""
+    """The constraint allows all of the opening marker except its last part."""
     markers = ReasoningConfig(start_str="<reason>", end_str="</reason>")
     with Engine("demo", grammar=("llguidance",), reasoning=markers) as engine:
         spelled = engine.vocabulary.encode(b"<reason>")
@@ -130,7 +130,7 @@ def test_it_is_the_same_in_an_async_engine() -> None:
             seen = [generation.partial()]
             async for _ in generation:
                 seen.append(generation.partial())
-            # what has come may be ahead of what was read
+            # the answer may be ahead of the text that was read
             assert [value for value in SEEN if value in seen] == changes(seen)
             assert generation.partial() == ANSWER
             best = await engine.submit(PROMPT, SamplingParams(max_tokens=5, temperature=1.0, best_of=2))
@@ -142,7 +142,7 @@ def test_it_is_the_same_in_an_async_engine() -> None:
 
 
 def test_a_request_that_may_be_drawn_again_ends_alone() -> None:
-    """No chunks of it are read, and the engine goes on."""
+    """None of its chunks are read, and the engine continues."""
     pair = {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
     params = SamplingParams(
         max_tokens=40, temperature=1.0, seed=1, constraint=pair, on_unenforced="check", max_retries=3

@@ -1,4 +1,4 @@
-"""A plugin that exits or crashes when it is imported is named with its status, whatever its kind and its way."""
+"""A plugin that exits or crashes on import is named with its status, for every kind of plugin."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def caught(way: str, kind: str) -> PluginExited:
 @pytest.mark.parametrize("kind", FLAGS)
 def test_whatever_its_kind(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
     chosen = [FLAGS[kind], "os-exit"]
-    before, after = (chosen, []) if kind == "hooks" else ([], chosen)  # of the command
+    before, after = (chosen, []) if kind == "hooks" else ([], chosen)  # flags before and after the command's name
     model = [] if kind == "model" else ["--model", "demo"]
     assert main([*before, "generate", *model, *after, "--prompt", "x", "--max-tokens", "1"]) == 2
     err = capfd.readouterr().err

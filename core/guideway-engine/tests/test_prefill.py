@@ -1,4 +1,4 @@
-"""Prefill-only workflows keep their promises: one result for each input, whatever the others are."""
+"""Prefill-only workflows return one result for each input, independent of the others."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_interrupt_ends_the_call_of_the_caller_who_drives_and_no_other(bert: 
 
     def inputs(several: list[str]) -> Iterator[str]:
         yield from several[:-1]
-        both_are_in.wait(30)  # beside the other's: one of the two then drives for both
+        both_are_in.wait(30)  # both callers have inputs, so one of the two drives for both
         yield several[-1]
 
     def call(engine: Engine, tenant: str) -> list[Any] | None:
@@ -224,7 +224,7 @@ def test_what_is_cut_is_what_cutting_afterwards_gives(side: str, engine: Engine)
 
 
 def test_other_threads_go_on_while_a_long_text_is_tokenised(bert: Path) -> None:
-    """Such as one that decodes."""
+    """For example a thread that decodes."""
     requests = Tokenizing(WorkflowContext(model=ModelFolder.read(bert), max_model_len=80, options=EmbedOptions()))
     text = " ".join(f"w{i % 280}" for i in range(200_000))
     ended, pauses = threading.Event(), [0.0]
@@ -388,7 +388,7 @@ def test_steps_of_one_worker_that_is_lost_bring_one_other() -> None:
     executor = Dying(1)
     computing = computing_with(executor)
     steps: list[Any] = [["a", "b"], ["c", "d"]]
-    sent = [computing.submit(work) for work in steps]  # both are on their way
+    sent = [computing.submit(work) for work in steps]  # both steps are sent
     for work, call in zip(steps, sent, strict=True):
         assert computing.results(work, call) == ["execute"] * 2
     assert executor.restarts == 1
@@ -422,7 +422,7 @@ def test_a_worker_that_cannot_be_restarted_ends_all_there_is_after_the_last_atte
 
 
 class Dying:
-    """An executor whose workers die so many times."""
+    """An executor whose workers die `deaths` times."""
 
     def __init__(self, deaths: int, method: str = "execute") -> None:
         self.deaths = deaths
@@ -444,7 +444,7 @@ class Dying:
 
 
 def computing_with(executor: Dying) -> Computing:
-    """The steps of a workflow whose results are what the executor says."""
+    """Return the steps of a workflow whose results are the executor's."""
 
     class Outputs:
         def results(self, work: list[Any], output: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A ragged row gives what `transformers` gives for padded rows, whatever the model, or the model is refused."""
+"""A ragged row gives the same results as `transformers` gives for padded rows, or the model is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.stages import everyday
 
 LENGTHS = (5, 90, 1, 33, 5, 2, 61, 33, 17)
 NEARLY_EQUAL = (20, 17, 3, 18, 20, 1)
-"""Those of which several share a padded call."""
+"""Lengths of which several share a padded call."""
 CLOSE = 1e-5
 ORDINARY = ("BertModel", "RobertaForSequenceClassification", "ModernBertModel", "LlamaModel")
 EVERY = sorted({*(f"{family}{what}" for family in FAMILIES for what in ("Model", "ForSequenceClassification"))})
@@ -92,7 +92,7 @@ def test_types_of_zero_are_no_types_where_a_model_takes_none() -> None:
 @pytest.mark.parametrize("name", ["RobertaModel", "LlamaForSequenceClassification"])
 def test_padding_tokens_within_a_text_count_as_transformers_counts_them(name: str) -> None:
     model, batch = model_of(name), batch_of(6, 9, 4)
-    batch.token_ids[[2, 8, 14, 18]] = PADDING  # the last one of the second and of the third sequence, too
+    batch.token_ids[[2, 8, 14, 18]] = PADDING  # includes the last tokens of the second and the third sequence
     wanted = padded(model, batch)
     output = Forward(model)(batch)
     assert difference(output.hidden if output.logits is None else output.logits, wanted) < CLOSE

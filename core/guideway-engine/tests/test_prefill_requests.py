@@ -1,4 +1,4 @@
-"""A text reaches the model with the prompt that belongs before it, and one without any token is refused."""
+"""Each text gets the model's prompt, and texts without tokens are refused."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_pairs_and_texts_for_a_label_without_a_token_are_refused_alone(tmp_path:
 
 @pytest.fixture
 def prompted(tmp_path: Path) -> Iterator[Path]:
-    """A model whose files put `PROMPT` before each text, in small letters."""
+    """Yield a model whose files put `PROMPT` before each text, and convert text to lower case."""
     folder = stored(encoder("Bert"), tmp_path / "prompted")
     write_recipe(folder, "pooling_mode_mean_tokens", normalize=True)
     (folder / "sentence_bert_config.json").write_text(json.dumps({"do_lower_case": True}))
@@ -74,7 +74,7 @@ def test_the_default_prompt_stands_before_each_text(prompted: Path) -> None:
     with opened(prompted, prompt="") as engine:
         wanted = engine.embed([PROMPT + given[0], PROMPT + given[1], given[2]])
         without = engine.embed(given)
-    with opened(prompted, prompt="w8") as engine:  # both are tokenized together
+    with opened(prompted, prompt="w8") as engine:  # prompt and text are tokenized together
         joined = engine.embed(["9"])
     assert [result.num_tokens for result in found] == [6, 5, 4]
     for one, other in zip(found, wanted, strict=True):

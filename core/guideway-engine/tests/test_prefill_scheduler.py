@@ -1,4 +1,4 @@
-"""The scheduler settles by order and budgets alone what a step holds."""
+"""Only the order and the budgets determine the requests of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of how many requests may wait."""
+"""Limits on the number of waiting requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG = SamplingParams(max_tokens=200, ignore_eos=True)
 
 @pytest.fixture
 def full() -> Iterator[Engine]:
-    """Four sequences run and four wait."""
+    """Yield an engine with four running and four waiting sequences."""
     with Engine(EngineConfig(model="demo", max_num_seqs=4, max_waiting=4)) as engine:
         for _ in range(2):
             for _ in range(4):

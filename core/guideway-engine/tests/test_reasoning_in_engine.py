@@ -1,4 +1,4 @@
-"""A model that reasons first: its answer is complete, stands where the result says, and is the same however it was
+"""A model that reasons first: its answer is complete, begins where the result says, and is the same however it was
 computed."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PARAMS = [
 
 
 def outputs(**options: Any) -> list[Completion]:
-    """All of all requests; nothing is left behind by them."""
+    """Return all outputs of all requests, and check that nothing is left behind."""
     options = {"grammar": ("llguidance",), "grammar_host": "inline", "reasoning": REASONING} | options
     with engine(**options) as built:
         results = built.generate(PROMPTS, PARAMS)
@@ -110,7 +110,7 @@ def test_the_tokens_are_the_same(options: dict[str, Any], expected: list[Complet
 def test_a_step_that_is_interrupted_is_done_again(
     num_speculative_tokens: int, expected: list[Completion], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each third step is, right after the runtime has accepted its tokens."""
+    """Every third step is interrupted, right after the runtime has accepted its tokens."""
     options: dict[str, Any] = {"grammar": ("llguidance",), "grammar_host": "inline", "reasoning": REASONING}
     with engine(**options, num_speculative_tokens=num_speculative_tokens) as built:
         runtime, count = built._runtime, 0
@@ -184,7 +184,7 @@ def test_reasoning_that_is_cut_has_no_answer(shared: Engine) -> None:
 def test_a_stop_string_in_the_answer_is_judged_by_the_answer(
     shared: Engine, pattern: str, unenforced: tuple[str, ...]
 ) -> None:
-    """Also behind reasoning that was forced to end in the midst of a character."""
+    """Also after reasoning that was forced to end in the middle of a character."""
     begun, mark = shared.vocabulary.tokens.index(b"\xe4"), shared.vocabulary.tokens.index(b"!")
     params = SamplingParams(
         max_tokens=40,

@@ -1,4 +1,4 @@
-"""Failures during a step, from outside and inside: interrupts, failures, aborts, closing."""
+"""Failures during a step, from outside and inside: interrupts, errors, aborts, closing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NUM_RUNNING = 8
 
 
 class Positions(LogitTransform):
-    """Reports at which positions it was applied."""
+    """Reports the positions at which it was applied."""
 
     emits: ClassVar = {"position": ((), "int32")}
 
@@ -65,14 +65,14 @@ class Count:
 
 
 class Countdown(LogitModifier[Count]):
-    """Ends a sequence after the number of tokens its option says. Its state moves in place, so it notices what it
-    hears twice or not at all."""
+    """Ends a sequence after the number of tokens in its option. Its state is changed in place, so that it notices
+    missing and duplicate calls."""
 
     contract = "1.0"
     name, stage, transform = "countdown", Stage.POST_WARP, Positions
     needs = frozenset({Need.FEEDBACK})
     interrupt: ClassVar[str | None] = None
-    """The method that is interrupted, once, when it has done its work."""
+    """Method to interrupt once, after its work."""
     released: ClassVar[int] = 0
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Count | None:
@@ -108,7 +108,7 @@ def guideway_logit_modifier() -> type[LogitModifier[Any]]:
 
 
 class Watcher:
-    """Does what it is told when a request ends."""
+    """An observer that calls `act` when a request ends."""
 
     def __init__(self) -> None:
         self.act: Callable[[GenerationResult], None] = lambda _: None
@@ -143,8 +143,8 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def engine(shared: Engine) -> Iterator[Engine]:
-    """An engine without work; whatever a test does to it, all of it has to be free again at the end."""
-    import test_scheduler  # the one the entry point names
+    """Yield an idle engine; afterwards check that the test has left nothing behind."""
+    import test_scheduler  # the module that the entry point names
 
     yield shared
     test_scheduler.watcher.act = lambda _: None
@@ -156,7 +156,7 @@ def engine(shared: Engine) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def alone(shared: Engine) -> dict[str, GenerationResult]:
-    """By kind, what a request of it has by itself."""
+    """Return the result of a request of each kind that runs alone."""
     return {kind: shared.generate([prompt()], params)[0] for kind, params in KINDS.items()}
 
 
@@ -187,7 +187,7 @@ def test_what_a_modifier_leaves_of_a_constrained_text_is_judged(
 
 
 def once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: BaseException, *, after: bool) -> None:
-    """The next call of ``owner.name`` raises, before or after it has done its work."""
+    """Let the next call of ``owner.name`` raise, before or after its work."""
     work = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -195,7 +195,7 @@ def once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: BaseExce
         if after:
             work(*args, **kwargs)
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-            signal.raise_signal(signal.SIGINT)  # as Ctrl-C does: from no `raise` statement
+            signal.raise_signal(signal.SIGINT)  # like Ctrl-C: not from a `raise` statement
         raise error
 
     monkeypatch.setattr(owner, name, call)
@@ -278,7 +278,7 @@ def test_a_start_that_was_interrupted_is_made_again(engine: Engine, alone: dict[
 
 
 def test_a_step_interrupted_between_its_sequences_goes_on(engine: Engine) -> None:
-    """The interrupt comes from an observer of the first one to end; the others have drawn, but not heard of it."""
+    """An observer interrupts when the first sequence ends; the others have drawn tokens but not received them."""
     from test_scheduler import watcher
 
     lengths = [9, 3, 12]
@@ -384,7 +384,7 @@ def test_an_observer_may_abort_another_request_during_a_step(engine: Engine) -> 
 
 
 def in_another_thread(use: Callable[[], object]) -> BaseException | None:
-    """Return what `use` raises there."""
+    """Return the error that `use` raises in another thread."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(use).exception()
 

@@ -1,4 +1,4 @@
-"""The order in which sequences run: chunked prompts, priorities, preemption, shared beginnings, fair shares, bounded
+"""Order in which sequences run: chunked prompts, priorities, preemption, shared prefixes, fair shares, bounded
 queues."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def roomy() -> Iterator[Engine]:
 
 
 def forwards(built: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Record how many tokens pass through the model in each step from now on."""
+    """Record the number of tokens that pass through the model in each step from now on."""
     seen: list[int] = []
     submit = built._executor.submit
 
@@ -85,7 +85,7 @@ def test_a_better_priority_goes_first_and_takes_the_place_of_others(
             small.step()
             ended += [i for i, g in enumerate(waiting) if g.result is not None and i not in ended]
         assert [g.wait().token_ids for g in waiting] == expected
-    assert [s.arrival for s in preempted] == [1]  # the least important of those that ran
+    assert [s.arrival for s in preempted] == [1]  # the least important running sequence
     assert ended.index(3) < ended.index(1) < ended.index(2)
 
 
@@ -113,7 +113,7 @@ def test_a_full_cache_preempts_and_changes_no_output(
         assert [r.error for r in results] == [None] * 6
         assert [r.token_ids for r in results] == expected
         assert preempted
-        for sequence in preempted:  # companions go with their sequence
+        for sequence in preempted:  # companions are preempted with their sequence
             assert sequence.arrival > 0
 
 
@@ -172,7 +172,7 @@ def test_a_conversation_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch) 
         (answer,) = shared.generate([prompt], SamplingParams(max_tokens=30))
         seen = forwards(shared, monkeypatch)
         shared.generate([[*prompt, *answer.token_ids, *tokens(2, 10)]], SamplingParams(max_tokens=1))
-        assert sum(seen) == 11  # what was new, and the last token of the answer, which had only been drawn
+        assert sum(seen) == 11  # the new tokens, and the last token of the answer, which was drawn but not computed
 
 
 def test_tenants_share_fairly() -> None:
@@ -257,7 +257,7 @@ def test_a_fork_goes_on_from_where_it_was_made() -> None:
 
 
 def test_preempted_sequences_that_hold_all_slots_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ever more important requests come, until the next one would need slots that preempted ones hold."""
+    """More and more important requests arrive, until the next one needs slots that preempted ones hold."""
     install(tmp_path, "probes", {"modifier.guidance": "tests.support.probes"})
     monkeypatch.syspath_prepend(str(tmp_path))
     with engine(modifiers=("guidance",), max_num_seqs=3) as small:
@@ -295,7 +295,7 @@ def test_no_step_computes_more_than_its_budget(monkeypatch: pytest.MonkeyPatch) 
         for generation in generations:
             generation.wait()
         assert max(seen) <= 12
-        assert sum(n > 4 for n in seen) > 12  # drafts use what is left
+        assert sum(n > 4 for n in seen) > 12  # drafts use the rest of the budget
 
 
 def test_a_tenant_with_a_pause_between_requests_takes_no_more_than_its_share() -> None:

@@ -43,7 +43,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def serving(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, and where it serves."""
+    """Yield the process and its address."""
     with subprocess.Popen(
         [sys.executable, "-m", "guideway", "serve", *arguments, "--port", "0"],
         cwd=folder,
@@ -101,7 +101,7 @@ def test_who_asked_before_a_second_interrupt_hears_that_it_stops(bert: Path, tmp
             while not (tmp_path / "under_way").exists():
                 assert process.poll() is None
             process.send_signal(signal.SIGINT)
-            time.sleep(0.5)  # two signals at once are one
+            time.sleep(0.5)  # two signals at once would count as one
             process.send_signal(signal.SIGINT)
             assert asked.result() == (503, "engine_closed")
         assert process.wait(60) == 0
@@ -137,7 +137,7 @@ def test_what_cannot_be_served(bert: Path, capsys: pytest.CaptureFixture[str], m
 def test_a_server_that_others_reach_warns_unless_its_hosts_are_named(
     flags: list[str], warns: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["serve", "--model", "demo", "--port", "0", *flags]) == 1  # it generates text
+    assert main(["serve", "--model", "demo", "--port", "0", *flags]) == 1  # the demo model generates text
     assert ("warning: any Host header is accepted" in capsys.readouterr().err) == warns
 
 
@@ -158,7 +158,7 @@ FLAGS: dict[str, tuple[list[str], list[str]]] = {
     "--write-timeout": (["1"], ["0", "never"]),
     "--keep-alive-timeout": (["1"], ["0", "never"]),
 }
-"""The command's own flags: right and wrong values. ``--port`` is what the others are tried with."""
+"""Right and wrong values of the command's own flags; the others are tried with this ``--port``."""
 
 
 @pytest.mark.parametrize("flag", FLAGS)
@@ -186,11 +186,11 @@ def test_the_table_has_every_flag_of_the_command(capsys: pytest.CaptureFixture[s
 def test_a_key_in_the_environment(
     bert: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GUIDEWAY_API_KEY", "")  # a secret that was lost on its way is no wish for an open server
+    monkeypatch.setenv("GUIDEWAY_API_KEY", "")  # an empty key is a mistake, not a wish for an open server
     assert main(["serve", "--model", str(bert), "--port", "0"]) == 2
     assert "GUIDEWAY_API_KEY" in capsys.readouterr().err
     monkeypatch.setenv("GUIDEWAY_API_KEY", "a-key")
-    assert main(["config", "show"]) == 0  # no other command reads it, and none refuses it
+    assert main(["config", "show"]) == 0  # other commands ignore it and do not refuse it
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The server: stock clients, real sockets, and one input's failure that is its own."""
+"""The server: standard clients, real sockets, and inputs that fail alone."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def client(addresses: dict[str, str]) -> Iterator[OpenAI]:
 JSON = {"content-type": "application/json"}
 
 TWICE = b'{"model": "m", "input": "w1", "input": "w2"}'
-"""A body of which one input would be lost without a word."""
+"""A body with a duplicate key, which would silently lose an input."""
 
 
 def posted(url: str, body: Any, raw: bytes | None = None) -> tuple[int, Any]:
@@ -87,7 +87,7 @@ def test_the_stock_client_gets_the_vectors_of_the_engine(
     assert [item.index for item in answer.data] == list(range(30))
     for item, result in zip(answer.data, expected, strict=True):
         vector: Any = item.embedding
-        if encoding_format == "base64":  # who asks for it gets it as it is
+        if encoding_format == "base64":  # the client returns base64 unchanged if it was requested
             vector = struct.unpack("<32f", base64.b64decode(vector))
         assert np.array_equal(np.array(vector, dtype=np.float32), result.vector)
     assert answer.usage.total_tokens == sum(result.num_tokens for result in expected)
@@ -253,7 +253,7 @@ def test_more_than_the_server_takes_is_refused_and_nothing_else(engines: dict[st
         assert (status, found["error"]["code"]) == (413, "too_large")
         status, found = posted(f"{url}/v1/embeddings", None, b"x" * 500)
         assert (status, found["error"]["code"], found["error"]["type"]) == (429, "busy", "rate_limit_error")
-        for _ in range(5):  # what was answered counts no more
+        for _ in range(5):  # answered requests do not count
             assert posted(f"{url}/v1/embeddings", {"model": MODEL, "input": "w1"})[0] == 200
 
 
@@ -290,7 +290,7 @@ def test_health(folders: dict[str, Path]) -> None:
     with Engine(folders["embed"]) as engine, served(engine) as url:
         with urlopen(f"{url}/health") as response:
             assert json.load(response) == {"status": "ok"}
-        with urlopen(Request(f"{url}/health", method="HEAD")) as response:  # what load balancers send
+        with urlopen(Request(f"{url}/health", method="HEAD")) as response:  # sent by load balancers
             assert (response.status, response.read()) == (200, b"")
         engine.close()
         with pytest.raises(HTTPError) as found:

@@ -1,4 +1,4 @@
-"""Reading JSON bodies: as `json` reads them, within limits, and without stopping other threads."""
+"""Parsing of JSON bodies: the same results as `json`, within limits, and without blocking other threads."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_name_that_is_there_twice() -> None:
 
 
 def test_other_threads_go_on_while_a_large_body_is_read() -> None:
-    """`json.loads` lets the other thread have about three turns."""
+    """With `json.loads` the other thread gets about three turns."""
     raw = json.dumps({"model": "m", "input": [list(range(100_000))] * 5}).encode()
     turns, done = 0, Event()
 

@@ -1,4 +1,4 @@
-"""Every route, asked by clients that are slow, hostile or unusual. Each test waits at most `GUARD` for the server."""
+"""Slow, hostile and unusual clients of every route. Each test waits at most `GUARD` seconds for the server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROUTES = [
     *((method, route.path.replace("{name:path}", MODEL)) for route in APP.routes for method in sorted(route.methods)),
     *(("GET", "/none"), ("DELETE", "/v1/embeddings")),
 ]
-"""All that the application serves, and two that it does not."""
+"""All routes of the application, and two that do not exist."""
 
 POSTS = [route.path for route in APP.routes if isinstance(route, APIRoute) and "POST" in route.methods]
 
@@ -36,7 +36,7 @@ every_route = pytest.mark.parametrize(("method", "path"), ROUTES)
 KEY = "a-key"
 INPUT = json.dumps({"model": MODEL, "input": "w1"}).encode()
 ASK = post("/v1/embeddings", INPUT)
-"""A request that is answered with status 200."""
+"""A request that gets status 200."""
 
 MALFORMED = {
     "both lengths": b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -97,7 +97,7 @@ def is_served(url: str) -> bool:
 
 
 def test_heads_and_bodies_without_an_end(engine: Engine) -> None:
-    """All at once, because each takes the whole time that it is given."""
+    """All clients at once, because each takes its full time limit."""
     codes = ("head_timeout", "body_timeout")
     before = [count(code) for code in codes]
     with served(engine, Limits(head_timeout=2, body_timeout=2)) as url, ExitStack() as stack:
@@ -188,7 +188,7 @@ def test_priority_is_the_operator_s(path: str, engine: Engine, address: str) -> 
     with Raw(address, b"".join(post(path, body) for body in bodies)) as client:
         status, _, body = client.response()
         assert (status, json.loads(body)["error"]["param"]) == (400, "priority")
-        assert client.response()[0] == (200 if path == "/v1/embeddings" else 400)  # what the model is for
+        assert client.response()[0] == (200 if path == "/v1/embeddings" else 400)  # the model is only for embeddings
     with served(engine, trusts_clients=True) as url, Raw(url, post(path, bodies[0])) as client:
         assert json.loads(client.response()[2]).get("error", {}).get("param") != "priority"
 
@@ -198,8 +198,9 @@ def test_bodies_that_never_end_keep_nobody_out(engine: Engine) -> None:
     with served(engine, limits) as url, ExitStack() as stack:
         slow = [stack.enter_context(Raw(url, post("/v1/embeddings", b"{", 5))) for _ in range(50)]
         assert is_served(url)
-        assert b"429 Too Many Requests" in slow[0].rest() or not slow[0].rest()  # it was closed before it was read
-        slow[-1].write(b"    ")  # the others are read as ever
+        # it may be closed before the response is read
+        assert b"429 Too Many Requests" in slow[0].rest() or not slow[0].rest()
+        slow[-1].write(b"    ")  # the others are read as usual
         assert slow[-1].error() == (400, "invalid_request")
 
 
@@ -252,7 +253,8 @@ def test_responses_that_nobody_reads_take_bounded_memory(engine: Engine) -> None
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_body_in_chunks(size: int, address: str) -> None:
-    """However the bytes are divided into chunks, and chunks into reads; a chunk may hold what looks like another."""
+    """The division of bytes into chunks and of chunks into reads does not matter; a chunk may contain text that looks
+    like another."""
     body = b'{"model": "tiny", "input": ["0\\r\\n", "w1"],\r\n0'[:-1] + b'"user": "1\\r\\n"}'
     chunks = [body[at : at + size] for at in range(0, len(body), size)]
     data = b"".join(b"%x;name=value\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
@@ -278,7 +280,7 @@ def test_a_client_that_waits_to_be_told_to_continue(address: str, guarded: str) 
         assert client.socket.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.write(INPUT)
         assert client.response()[0] == 200
-    with Raw(guarded, expects) as client:  # no key: it need not send the body
+    with Raw(guarded, expects) as client:  # without a key the body need not be sent
         assert client.error() == (401, "invalid_api_key")
         assert client.is_closed()
 

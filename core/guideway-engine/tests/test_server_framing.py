@@ -1,4 +1,4 @@
-"""Reading HTTP: the same requests however their bytes arrive, and none that h11 would read otherwise."""
+"""Parsing of HTTP: the same requests however their bytes arrive, and none that h11 would read differently."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ cuts = st.lists(st.integers(0, 150), max_size=8)
 
 
 def read(connection: Any, data: bytes, at: list[int]) -> tuple[list[Any], bool]:
-    """The requests in `data`, which arrives in parts that end at these bytes, and whether one was refused."""
+    """Return the requests in `data`, which arrives in parts that end at these positions, and whether one was
+    refused."""
     found: list[Any] = []
     edges = sorted({0, len(data), *(cut for cut in at if cut < len(data))})
     for start, end in pairwise(edges):
@@ -78,7 +79,7 @@ def test_requests_are_the_same_however_they_arrive(data: bytes, changes: Any, at
     if not changes:
         assert not is_refused
     plain, _ = read(h11.Connection(h11.SERVER), data, [])
-    for ours, theirs in zip(found, plain, strict=False):  # ours may end earlier, where it refuses or waits
+    for ours, theirs in zip(found, plain, strict=False):  # ours may end earlier, if it refuses or waits
         assert ours[:3] == theirs[:3] and theirs[3].startswith(ours[3])
     assert len(found) <= len(plain)
 

@@ -1,8 +1,8 @@
-"""Requests of random lengths, priorities and tenants come, fork and are aborted under a KV cache a tenth of what they
-need: whatever happens around them, finished outputs are those of a run on their own, and nothing is left behind.
+"""Requests of random lengths, priorities and tenants arrive, fork and are aborted with a KV cache that is ten times too
+small. Finished outputs must equal the outputs of a run alone, and nothing may be left behind.
 
-In float64, where the order of summation changes logits by less than any two tokens differ: that is what makes outputs
-independent of the batch they are computed in.
+The tests use float64, where the order of summation changes logits by less than the difference between any two tokens,
+so that outputs do not depend on the batch.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ MAX_NUM_SEQS = 32
 MAX_MODEL_LEN = 128
 KV_CACHE_TOKENS = MAX_NUM_SEQS * MAX_MODEL_LEN // 10
 BEGINNINGS = [[7 + i] * 30 for i in range(3)]
-"""Prompts often have one of these in common."""
+"""Common prefixes of prompts."""
 
 
 @dataclass
 class Plan:
-    """The events of one request."""
+    """One request and its planned events."""
 
     prompt: list[int]
     params: SamplingParams
@@ -41,10 +41,10 @@ class Plan:
     fork_at: int | None = None
     generation: Generation | None = None
     forked_at: list[int] = field(default_factory=list)
-    """The length of the first output when it was forked."""
+    """Length of the first output at each fork."""
 
     def act(self) -> None:
-        """Fork or abort when the time has come."""
+        """Fork or abort when the output has the planned length."""
         assert self.generation is not None
         first = self.generation._group.sequences[0]
         if first.completion is not None:
@@ -117,7 +117,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
 
 
 def storm(engine: Engine, todo: list[Plan], rng: random.Random) -> int:
-    """Run everything, with arrivals in bursts; how often a sequence lost what was computed of it."""
+    """Run everything, with arrivals in bursts. Return how often computed tokens were preempted."""
     waiting = list(todo)
     running: list[Plan] = []
     preempted = 0
@@ -144,7 +144,7 @@ def storm(engine: Engine, todo: list[Plan], rng: random.Random) -> int:
 
 
 def alone(engine: Engine, plan: Plan) -> list[tuple[int, ...]]:
-    """The outputs of one request in an empty engine, forked where it was forked in the storm."""
+    """Return the outputs of one request in an empty engine, forked at the same lengths as in the storm."""
     generation = engine.submit(plan.prompt, plan.params)
     first = generation._group.sequences[0]
     for length in plan.forked_at:
@@ -186,7 +186,7 @@ def test_outputs_in_a_storm_are_those_of_a_run_alone(
         kept = sum(holder.region.size for holder in scheduler._cache._kept.values() if holder.region is not None)
         assert scheduler._cache._free.num_free() + kept == scheduler._cache.num_cells
     finished = 0
-    # a token for each step, so that outputs are forked at the same length
+    # one token per step, so that outputs are forked at the same length
     one_by_one = EngineConfig(**config, enable_prefix_caching=False, short_budget="cut", forced_tokens="off")
     with Engine(one_by_one) as engine:
         for plan in todo:

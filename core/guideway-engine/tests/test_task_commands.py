@@ -63,7 +63,7 @@ def test_other_weights_in_the_same_folder_are_another_model(
     assert main([*arguments, "--resume"]) == 0
     (file,) = folder.glob("*.safetensors")
     before = load_file(file)
-    for name in (min(before), max(before)):  # wherever in the file it stands
+    for name in (min(before), max(before)):  # its position in the file does not matter
         save_file({**before, name: before[name] + 0.5}, file, metadata={"format": "pt"})
         assert main([*arguments, "--resume"]) == 1
         assert "line 1 is no answer to what is asked now" in capsys.readouterr().err
@@ -85,7 +85,7 @@ def test_a_matrix_has_a_row_for_each_text(run: Run, models: dict[str, Path], tmp
     assert np.isnan(found[5]).all() and wanted[5] is None
     for row in (0, 4, 6):
         np.testing.assert_allclose(found[row], wanted[row], atol=1e-6)  # type: ignore[arg-type]
-    assert run("embed", "--text", "w1", "-o", output)[0] == 1  # it is there
+    assert run("embed", "--text", "w1", "-o", output)[0] == 1  # the file exists
     assert [path.name for path in tmp_path.iterdir() if "part" in path.name] == []
 
 
@@ -118,7 +118,7 @@ def test_a_key_that_a_line_has_twice_is_an_error_of_that_line(run: Run, tmp_path
 def test_a_matrix_that_does_not_fit_is_an_error_and_not_there(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # as where a disk fills up
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # as on a full disk
     try:
         said = pytest.raises(OutputLost, match="File too large; a matrix is whole or not there")
         with said, Matrix(str(tmp_path / "out.npy"), 1000) as matrix:
@@ -148,7 +148,7 @@ def test_a_matrix_is_one_runs_and_follows_no_link(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("vector", [[1.0, 2.0], [1.0, 2.0, 3.0, 4.0], [[1.0, 2.0, 3.0]]])
 def test_a_row_of_another_shape_is_refused(vector: list[Any], tmp_path: Path) -> None:
-    """As a workflow of somebody else's may give one."""
+    """Workflows of other distributions may return one."""
     with pytest.raises(OutputLost, match="shape"), Matrix(str(tmp_path / "out.npy"), 3) as matrix:
         matrix.write(0, Embedding(request_id="", vector=np.ones(3, np.float32)))
         matrix.write(1, Embedding(request_id="", vector=vector))  # type: ignore[arg-type]
@@ -156,7 +156,7 @@ def test_a_row_of_another_shape_is_refused(vector: list[Any], tmp_path: Path) ->
 
 
 def test_a_matrix_is_written_and_not_mapped_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk under a map is a signal that ends the process."""
+    """A full disk under a memory map ends the process with a signal."""
     monkeypatch.setattr(mmap, "mmap", None)
     with Matrix(str(tmp_path / "out.npy"), 600) as matrix:
         for row in (599, 3):
@@ -210,7 +210,7 @@ def test_json_lines_go_in_and_out_and_a_run_goes_on(run: Run, tmp_path: Path) ->
     assert "5 texts: 2 done; 3 refused or failed" in err
     entries[2]["prompt"] = "w3"
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, entries[:3])))
-    assert run("embed", *arguments)[0] == 1  # the output is there already
+    assert run("embed", *arguments)[0] == 1  # the output exists already
     status, _, err = run("embed", *arguments, "--resume")
     assert status == 0 and "3 texts: 1 done; 2 done before" in err
     assert [line["id"] for line in lines((tmp_path / "out.jsonl").read_text())] == ["a", "b", "c"]

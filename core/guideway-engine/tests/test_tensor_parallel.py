@@ -1,4 +1,4 @@
-"""Several workers that share a model say what one says."""
+"""Several workers that share a model compute the same as one."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from guideway_engine.runners.transformers.tensor_parallel import share
 from transformers import PreTrainedModel
 
 NUM_TOKENS = 1536
-"""As many as the demo model's tokenizer has."""
+"""Size of the demo model's vocabulary."""
 
 
 class Sharer:
-    """A worker that shares a model and says what it then computes."""
+    """A worker that shards a model and compares its outputs."""
 
     def __init__(self, rank: int, num_workers: int) -> None:
         torch.set_num_threads(1)
         self._rank, self._num_workers = rank, num_workers
 
     def share(self, seeds: list[int], tied: bool) -> Any:
-        """The weights come from each worker's own seed; how far the answer is off then, and how much is kept here."""
+        """Shard a model whose weights have the worker's own seed. Return the error of its outputs, and the shapes of
+        the weights kept here."""
         model = llama(seeds[self._rank], num_kv_heads=2, tie_word_embeddings=tied)
         tokens = torch.arange(20)[None]
         with torch.inference_mode():
@@ -83,7 +84,7 @@ def test_strangers_reach_workers_from_this_machine_alone_and_are_not_obeyed(
 
 
 class Executed:
-    """An object that leaves a file where it is unpickled."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -93,7 +94,7 @@ class Executed:
 
 
 def listening(*pids: int) -> set[tuple[str, int]]:
-    """The TCP sockets at which these processes listen: host and port."""
+    """Return host and port of the TCP sockets at which these processes listen."""
     links = (str(link.readlink()) for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir())
     inodes = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
     found = set()
@@ -152,7 +153,7 @@ def test_several_workers_say_what_one_says(num_workers: int, shape: dict[str, An
 )
 def test_a_model_that_cannot_be_shared_is_refused(model: PreTrainedModel, num_workers: int, reason: str) -> None:
     with pytest.raises(InvalidConfiguration, match=reason) as refusal:
-        share(model, 0, num_workers)  # before it waits for anybody
+        share(model, 0, num_workers)  # it raises before it waits for other workers
     assert refusal.value.field == "executor"
 
 

@@ -1,4 +1,4 @@
-"""Text as it is streamed: whole characters, and nothing a stop string takes back."""
+"""Streaming of text: only whole characters, and nothing that a stop string removes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ stops = st.lists(st.text(alphabet="ab\n<|é日", min_size=1, max_size=4), max_si
 
 
 def streamed(pieces: list[bytes], stop: list[str]) -> tuple[list[str], str | None]:
-    """Return what was shown piece by piece, and the stop string that ended it."""
+    """Return the text of each piece, and the stop string that ended it."""
     stream = TextStream()
     shown = []
     for data in pieces:
@@ -33,7 +33,7 @@ def test_however_text_is_cut_into_pieces_it_ends_at_the_first_stop_string(text: 
         start = end
     shown, by = streamed(pieces, stop)
     assert "�" not in "".join(shown)
-    # the first piece after which any stop string is complete decides; within it the one that begins first
+    # the first piece that completes any stop string decides; among these, the string that begins first
     expected, expected_stop = text, None
     for i in range(len(pieces)):
         so_far = b"".join(pieces[: i + 1]).decode(errors="ignore")

@@ -1,4 +1,4 @@
-"""Tools that a chat template tells the model of."""
+"""Tools described to the model by its chat template."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ listener = Listener()
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The demo model with a template that lists tools."""
+    """Return a copy of the demo model with a template that lists tools."""
     folder = tmp_path_factory.mktemp("model")
     shutil.copytree(DemoModel().path(), folder, dirs_exist_ok=True)
     template = folder / "chat_template.jinja"
@@ -157,7 +157,7 @@ def test_a_special_token_in_a_tool_is_text(engine: Engine) -> None:
 
 
 def test_validators_hear_them(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from test_tools import listener  # the module the entry point names
+    from test_tools import listener  # the module that the entry point names
 
     install(tmp_path, "listening", {"hooks.listener": "test_tools:listener"})
     monkeypatch.syspath_prepend(str(tmp_path))

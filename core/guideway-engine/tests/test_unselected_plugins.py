@@ -1,4 +1,4 @@
-"""Installed plugins that nobody selected neither stop nor change anything."""
+"""Installed plugins that are not selected neither block nor change anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from guideway_demo_model import DemoModel
 from tests.support.distributions import install
 
 ENDS = "import os\nos._exit(99)\n"
-"""A module that nobody may import."""
+"""A module that must not be imported."""
 
 PROGRAM = """
 import sys
@@ -40,7 +40,7 @@ print(statuses)
 
 
 def rivals(folder: Path) -> None:
-    """Install distributions that claim every name that ours have."""
+    """Install distributions that claim the names of all our components."""
     here = {f"{record.kind}.{record.name}" for record in PluginIndex.scan().records}
     install(folder, "rival", dict.fromkeys(sorted(here), "rival_that_ends"))
     install(folder, "aaa-rival", dict.fromkeys(sorted(here), "rival_that_ends"))
@@ -50,7 +50,7 @@ def rivals(folder: Path) -> None:
 
 
 def broken(folder: Path) -> None:
-    """Install distributions whose metadata is broken. Some stop `import torch`, which reads all of it, too."""
+    """Install distributions with broken metadata. Some also break `import torch`, which reads all of it."""
     folder.mkdir()
     (folder / "rival_that_ends.py").write_text(ENDS, encoding="utf-8")
     found = {

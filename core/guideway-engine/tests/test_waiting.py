@@ -1,4 +1,4 @@
-"""Whose turn it is."""
+"""Order of the waiting queue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def waiting(tenant: str = "", priority: int = 0, compilation: Future[Any] | None
 
 
 class Queue:
-    """Sequences that wait, and what their tenants have had, as in `SequenceTable`."""
+    """Waiting sequences and the tokens served to tenants, as in `SequenceTable`."""
 
     def __init__(self) -> None:
         self.waiting: WaitingQueue[SequenceState] = WaitingQueue()
@@ -78,7 +78,7 @@ def test_an_interrupted_change_leaves_a_queue_that_works() -> None:
     queue = Queue()
     sequence = waiting("a").sequences[0]
     queue.add(sequence)
-    queue.waiting._queues[0]["b"] = {}  # what an interrupt in `add` or `discard` leaves
+    queue.waiting._queues[0]["b"] = {}  # left by an interrupt in `add` or `discard`
     assert queue.best() is sequence
     queue.leave(sequence)
     assert not queue.waiting
@@ -142,7 +142,7 @@ def test_a_tenant_that_comes_back_keeps_its_debt_and_has_not_saved() -> None:
     queue.served.charge("visitor", 500)
     queue.leave(once)
     queue.leave(once)
-    queue.served.charge("visitor", 5000)  # it is gone
+    queue.served.charge("visitor", 5000)  # no effect, because it has left
     again = waiting("visitor").sequences[0]
     queue.add(again)
     assert queue.served("visitor") == 500

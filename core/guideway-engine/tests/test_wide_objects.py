@@ -1,4 +1,4 @@
-"""Objects of many optional properties, whose compiled grammars are large."""
+"""Objects with many optional properties, whose compiled grammars are large."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker behind both executors: the same tokens wherever it runs, mixins heard, failures confined."""
+"""The worker behind both executors: the same tokens everywhere, mixins called, failures confined."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PARAMS = [
 
 @pytest.fixture(scope="module", autouse=True)
 def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The worker mixin `recorder` is installed."""
+    """Install the worker mixin `recorder`."""
     folder = tmp_path_factory.mktemp("installed")
     install(folder, "recorders", {"worker.recorder": "engine_support.workers_under_test"})
     with pytest.MonkeyPatch.context() as patch:
@@ -80,7 +80,7 @@ def in_process() -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def expected() -> list[Any]:
-    """Return what an engine in this process says to the prompts."""
+    """Return the results of an engine in this process."""
     with engine("local") as made:
         results = made.generate(PROMPTS, PARAMS)
     assert len(logprobs(results[3])) == 3 + 9
@@ -88,8 +88,8 @@ def expected() -> list[Any]:
 
 
 def assert_same(results: list[Any], expected: list[Any]) -> None:
-    """Log-probabilities may differ in their last bits: where a step's batch is another, and where a process computes
-    in more threads."""
+    """Compare results. Log-probabilities may differ in their last bits, because of different batches and numbers of
+    threads."""
     assert [result.error for result in results] == [None] * len(expected)
     for result, other in zip(results, expected, strict=True):
         assert [output.token_ids for output in result.outputs] == [output.token_ids for output in other.outputs]
@@ -144,7 +144,7 @@ def test_mixins_know_sequences_in_all_their_steps() -> None:
 
 
 PARTS = {
-    # what is blamed, how many tokens a step may have: in the second the prompt takes several
+    # sequences to blame, and tokens per step: in the second case the prompt takes several steps
     "one of two outputs": (["r1/1"], 2048),
     "two requests": (["r0/0", "r2/0"], 2048),
     "in its prompt": (["r2/0"], 8),
@@ -248,7 +248,7 @@ def test_a_loss_that_a_call_finds_is_made_good_by_the_next_and_costs_nobody_a_to
     assert_same([generation.wait() for generation in generations], expected)
 
 
-@pytest.mark.slow  # three workers' processes, one after the other, each of which imports torch and transformers
+@pytest.mark.slow  # three worker processes, one after the other, each of which imports torch and transformers
 def test_a_step_that_always_kills_its_worker_ends_its_requests() -> None:
     with engine("process", {"die_always": True}) as made:
         result = made.generate([[5, 6, 7]], SamplingParams(max_tokens=3))[0]
@@ -327,7 +327,7 @@ def test_slots_are_enough_for_sequences_that_wait() -> None:
 
 
 def test_given_tokens_are_scored_beside_or_without_sampling() -> None:
-    """Against the model's own log-softmax."""
+    """Compared with the model's own log-softmax."""
     parts = assemble(EngineConfig(model="demo", max_num_seqs=2, max_model_len=100))
     ids = [10, 500, 37, 800, 9]
     scored = np.array([500, 37, 800], dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Validators and observers act on workflows as they do on generating."""
+"""Validators and observers work for workflows as they do for generation."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_observers_hear_of_failures_and_of_what_was_given_up(driver: str, bert: 
     with opened(bert, driver, runner=f"{PARTS}:GatedRunner", max_step_requests=2) as engine:
         reading = engine.embed(iter(texts(40, 5)))
         next(reading)
-        while driver != "sync" and len(heard("started")) <= 4:  # more than two steps hold
+        while driver != "sync" and len(heard("started")) <= 4:  # more than two steps contain
             time.sleep(0.01)
         reading.close()  # type: ignore[attr-defined]
         Gate.tickets.release(100)

@@ -1,4 +1,4 @@
-"""Only the parts of workflows in use are imported."""
+"""Only the parts of the workflows in use are imported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DECODING = (
     *("guideway_engine.scheduling.kv_cache", "guideway_engine.scheduling.sequence", "guideway_engine.scheduling.table"),
 )
 OF_COMMANDS = ("guideway.json_schema",)
-"""The program knows all commands, and constraints are in the flags of some."""
+"""Modules that all commands need, because the flags of some contain constraints."""
 
 
 def loaded_by(program: str, *arguments: str) -> set[str]:
