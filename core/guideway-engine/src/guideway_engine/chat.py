@@ -67,18 +67,18 @@ class ChatTemplate:
             raise InvalidRequest("this model has no chat template; give the prompt as text", field="prompt")
         if not all({"role", "content"} <= message.keys() for message in messages):
             raise InvalidRequest("each chat message is a mapping with 'role' and 'content'", field="prompt")
-        joined = [{**message, "content": _joined(message["content"])} for message in messages]
+        joined = [{**message, "content": _join(message["content"])} for message in messages]
         given: tuple[Any, Any] = joined, list(tools)
         hidden: list[str] = []
         texts = [] if self._written is None else list(_texts(given))
         if any(map(self._may_hold, texts)):
             check("".join(texts))
-            mark = _unused("".join(texts))
+            mark = _find_unused("".join(texts))
 
             def hide(text: str) -> str:
                 return self._hide(text, mark, hidden)
 
-            given = _mapped(given, hide)
+            given = _map(given, hide)
         text = self._apply(*given)
         if tools and text == self._apply(given[0], []):
             raise UnsupportedCapability(
@@ -112,7 +112,7 @@ class ChatTemplate:
     def encode_plain(self, text: str) -> list[int]:
         """Return the token ids of `text` with special tokens encoded as ordinary text. Raises `InvalidRequest` if the
         tokenizer cannot do that."""
-        ids: list[int] = _encoded(self._plain, text).ids
+        ids: list[int] = _encode(self._plain, text).ids
         if not self._special_token_ids.isdisjoint(ids):
             raise InvalidRequest(
                 f"a chat message or tool holds the special token {short_repr(text)}, and this model's tokenizer has no "
@@ -131,7 +131,7 @@ class ChatTemplate:
 
     def _hide(self, text: str, mark: str, hidden: list[str]) -> str:
         """Replace the special tokens that the tokenizer finds in `text` by marks, and append them to `hidden`."""
-        encoding = _encoded(self._tokenizer.backend_tokenizer, text)
+        encoding = _encode(self._tokenizer.backend_tokenizer, text)
         parts, end = [], 0
         for token_id, (first, last) in zip(encoding.ids, encoding.offsets, strict=True):
             if token_id in self._special_token_ids and self._may_hold(text[first:last]):
@@ -141,7 +141,7 @@ class ChatTemplate:
         return "".join([*parts, text[end:]])
 
 
-def _encoded(tokenizer: Tokenizer, text: str) -> Any:
+def _encode(tokenizer: Tokenizer, text: str) -> Any:
     # `encode` holds the GIL and `encode_batch` does not, so other threads can decode meanwhile
     (encoding,) = tokenizer.encode_batch([text], add_special_tokens=False)
     return encoding
@@ -185,20 +185,20 @@ def _texts(value: Any) -> Iterator[str]:
         )
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+def _map(value: Any, change: Callable[[str], str]) -> Any:
     """Return `value` with `change` applied to every string in it."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {_mapped(key, change): _mapped(item, change) for key, item in value.items()}
-    return [_mapped(item, change) for item in value] if isinstance(value, list | tuple) else value
+        return {_map(key, change): _map(item, change) for key, item in value.items()}
+    return [_map(item, change) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _unused(text: str) -> str:
+def _find_unused(text: str) -> str:
     return next(char for char in map(chr, MARKS) if char not in text)
 
 
-def _joined(content: Any) -> Any:
+def _join(content: Any) -> Any:
     """Return `content` as text; text parts, as in OpenAI's API, are joined."""
     if not isinstance(content, list | tuple):
         return content

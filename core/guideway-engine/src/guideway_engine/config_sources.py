@@ -91,12 +91,12 @@ class Configuration:
         """Merge `layers`, in order of rising precedence. Lists are replaced as a whole, options one by one."""
         layers = list(layers)
         settings = {key: setting for layer in layers for key, setting in layer.items()}
-        used = _used(settings)
+        used = _find_used(settings)
         unused = {}
         so_far: Layer = {}
         for layer in layers:
             so_far |= layer
-            replaced = _used(so_far) - used
+            replaced = _find_used(so_far) - used
             for key, setting in layer.items():
                 if key[0] == "options" and key[1] in replaced and settings.get(key) is setting:
                     unused[key] = settings.pop(key)
@@ -113,7 +113,7 @@ class Configuration:
             )
         values = {key[0]: setting.value for key, setting in self.settings.items() if key[0] not in ("options", *TABLES)}
         tables = {table: self._table(table) for table in TABLES}
-        return self._sourced(lambda: cls(**values, options=self.options(), **tables))
+        return self._prefix_errors(lambda: cls(**values, options=self.options(), **tables))
 
     def options(self) -> dict[str, dict[str, Any]]:
         """Return the options of components, by ``kind.name``."""
@@ -130,7 +130,7 @@ class Configuration:
 
     def _table(self, table: str) -> Any:
         values = {key[1]: setting.value for key, setting in self.settings.items() if key[0] == table}
-        return self._sourced(lambda: TABLES[table](**values))
+        return self._prefix_errors(lambda: TABLES[table](**values))
 
     def source_of(self, field: str) -> str | None:
         """Return the source of the value of `field`, named as in errors; None for a default."""
@@ -140,7 +140,7 @@ class Configuration:
                 return setting.source
         return None
 
-    def _sourced(self, make: Callable[[], T]) -> T:
+    def _prefix_errors(self, make: Callable[[], T]) -> T:
         try:
             return make()
         except InvalidConfiguration as error:
@@ -233,7 +233,7 @@ def _in_capitals(name: str) -> str:
 
 def _from_file(path: Path, named_by: str = "") -> Layer:
     """Return the layer of a TOML file. Paths of the model and the lock file are relative to its folder."""
-    table = _parsed(path, named_by)
+    table = _parse(path, named_by)
     layer: Layer = {}
     for name, value in table.items():
         if name == "options":
@@ -251,7 +251,7 @@ def _from_file(path: Path, named_by: str = "") -> Layer:
     return layer
 
 
-def _parsed(path: Path, named_by: str) -> dict[str, Any]:
+def _parse(path: Path, named_by: str) -> dict[str, Any]:
     def refused(why: str, cause: Exception) -> InvalidConfiguration:
         error = InvalidConfiguration(f"the configuration file {str(path)!r}{named_by} {why}", field="config")
         error.__cause__ = cause
@@ -361,7 +361,7 @@ def _model(folder: Path, value: str) -> str:
     return value
 
 
-def _used(settings: Mapping[Key, Setting]) -> set[str]:
+def _find_used(settings: Mapping[Key, Setting]) -> set[str]:
     """Return the components selected by `settings` and defaults, ignoring malformed values."""
     used = set()
     for name, kind in KIND_OF.items():

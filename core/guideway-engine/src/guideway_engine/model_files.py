@@ -52,7 +52,7 @@ def weights(
     """Return the model in `folder`, loaded with the `transformers` class `auto`, on `device`, ready to run. Weights
     whose names begin with one of `may_lack` may be missing. Raises `InvalidConfiguration`."""
     resolved, target = _dtype(dtype), _device(device)
-    model = _loaded(auto, folder, resolved, may_lack)
+    model = _load(auto, folder, resolved, may_lack)
     try:
         model.to(target)  # type: ignore[arg-type]
     # torch raises AssertionError for a device it was built without, RuntimeError and others for a full or absent one
@@ -75,7 +75,7 @@ def _device(device: str | torch.device) -> torch.device:
         raise InvalidConfiguration(f"{device!r} is no device torch knows: {error}", field="device") from error
 
 
-def _loaded(auto: Any, folder: Path, dtype: torch.dtype | str, may_lack: Collection[str]) -> PreTrainedModel:
+def _load(auto: Any, folder: Path, dtype: torch.dtype | str, may_lack: Collection[str]) -> PreTrainedModel:
     try:
         with _quiet():
             config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

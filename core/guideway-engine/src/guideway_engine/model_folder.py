@@ -43,7 +43,7 @@ def check_files(path: Path) -> None:
     for name in _names(model):
         model.file(name)
     if model.file("adapter_config.json").exists():
-        raise _refused(
+        raise _refusal(
             model,
             "has an adapter (adapter_config.json) beside its weights, which would be applied only where peft is "
             "installed; merge it into the weights (merge_and_unload and save_pretrained of peft), or remove the file",
@@ -51,13 +51,13 @@ def check_files(path: Path) -> None:
     config = _object(model, "config.json")
     for part in (config, *config.values()):
         if isinstance(part, Mapping) and part.get("quantization_config"):
-            raise _refused(
+            raise _refusal(
                 model,
                 "has quantized weights (quantization_config in config.json), and what they are computed in depends on "
                 "device and installed packages; save the model without quantization, or serve it with vLLM",
             )
         for name in ELSEWHERE & part.keys() if isinstance(part, Mapping) else ():
-            raise _refused(
+            raise _refusal(
                 model,
                 f"has {name} in config.json, so that transformers would read other settings than those checked here; "
                 "write the settings that hold into config.json, and remove it",
@@ -91,7 +91,7 @@ def digests(path: Path) -> dict[str, str]:
             try:
                 found[name] = _digest(file)
             except OSError as error:
-                raise _refused(model, f"has a {name} that cannot be read: {error}") from error
+                raise _refusal(model, f"has a {name} that cannot be read: {error}") from error
     return found
 
 
@@ -100,7 +100,7 @@ def _names(model: ModelFolder) -> set[str]:
     try:
         names = {path.name for path in model.path.iterdir() if not path.is_dir()}
     except OSError as error:
-        raise _refused(model, f"cannot be read: {error}") from error
+        raise _refusal(model, f"cannot be read: {error}") from error
     names |= {f"{TEMPLATES}/{path.name}" for path in (model.path / TEMPLATES).glob("*.jinja")}
     names |= {str(Path(_name(model, "modules.json", each), "config.json")) for each in _modules(model)}
     told = _object(model, "tokenizer_config.json")
@@ -123,14 +123,14 @@ def _shards(model: ModelFolder, name: str) -> set[str]:
     """Return the files listed in `name` if it is an index of weights, else an empty set."""
     shards = _object(model, name).get("weight_map") if name.endswith(INDEX) else None
     if shards is not None and not isinstance(shards, Mapping):
-        raise _refused(model, f"has a {name} whose weight_map is no JSON object")
+        raise _refusal(model, f"has a {name} whose weight_map is no JSON object")
     return {_name(model, name, each) for each in (shards or {}).values()}
 
 
 def _modules(model: ModelFolder) -> list[Any]:
     modules = model.json("modules.json") or []
     if not isinstance(modules, list) or not all(isinstance(each, Mapping) for each in modules):
-        raise _refused(model, "has a modules.json that is no list of objects")
+        raise _refusal(model, "has a modules.json that is no list of objects")
     return [each.get("path", "") for each in modules]
 
 
@@ -138,17 +138,17 @@ def _object(model: ModelFolder, name: str) -> Mapping[str, Any]:
     """Return the object in a JSON file; empty if there is no such file."""
     found = model.json(name)
     if found is not None and not isinstance(found, Mapping):
-        raise _refused(model, f"has a {name} that is no JSON object")
+        raise _refusal(model, f"has a {name} that is no JSON object")
     return found or {}
 
 
 def _name(model: ModelFolder, where: str, name: Any) -> str:
     if not isinstance(name, str):
-        raise _refused(model, f"has a {where} in which {name!r} stands for the name of a file")
+        raise _refusal(model, f"has a {where} in which {name!r} stands for the name of a file")
     return name
 
 
-def _refused(model: ModelFolder, reason: str) -> InvalidConfiguration:
+def _refusal(model: ModelFolder, reason: str) -> InvalidConfiguration:
     return InvalidConfiguration(f"model {str(model.path)!r} {reason}", field="model")
 
 

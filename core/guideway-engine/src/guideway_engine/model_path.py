@@ -17,14 +17,14 @@ def model_path(model: str, plugins: Plugins, load_format: LoadFormat | None = No
     """Return the folder of an installed model component or of a path, after checking its files; nothing is loaded
     before that, here or in a worker. Pass `load_format` if the weights will be loaded too. Raises
     `InvalidConfiguration`."""
-    folder = _found(model, plugins)
+    folder = _find(model, plugins)
     check_files(folder)
     if load_format is not None:
         check_weights(folder, load_format)
     return folder
 
 
-def _found(model: str, plugins: Plugins) -> Path:
+def _find(model: str, plugins: Plugins) -> Path:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder

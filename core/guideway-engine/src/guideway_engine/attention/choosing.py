@@ -79,19 +79,19 @@ def _others(device: torch.device, needs: frozenset[str], plugins: Plugins) -> st
             can.append(name)
         else:
             cannot.append(f"\n  {name} cannot run it: {problem}")
-    strangers = [f"{r.distribution}/{r.name}" for r in _installed(plugins) if r.distribution != OURS]
+    strangers = [f"{r.distribution}/{r.name}" for r in _list_installed(plugins) if r.distribution != OURS]
     others = f"\n  not asked, as nobody chose them: {', '.join(strangers)}" if strangers else ""
     return f"those that can: {', '.join(can)}{''.join(cannot)}{others}"
 
 
 def _survey(device: torch.device, needs: frozenset[str], plugins: Plugins) -> Iterator[tuple[str, str | None]]:
     """Yield the name of each of the engine's backends, and why it cannot run the model; None if it can."""
-    for name in [record.name for record in _installed(plugins) if record.distribution == OURS]:
+    for name in [record.name for record in _list_installed(plugins) if record.distribution == OURS]:
         try:
             yield name, _problem(plugins.load("attention", f"{OURS}/{name}"), device, needs)
         except (PluginError, GuidewayError) as error:
             yield name, text_of(error).splitlines()[0]
 
 
-def _installed(plugins: Plugins) -> list[PluginRecord]:
+def _list_installed(plugins: Plugins) -> list[PluginRecord]:
     return [record for record in plugins.index.records if record.kind == "attention"]

@@ -218,11 +218,11 @@ def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool =
                 by = f"{output.strategy} does not enforce" if output.strategy else "not enforced:"
                 print(printable(f"guideway: prompt {which}: {by} {quoted(others)}"), file=sys.stderr)
     for said, prompts in alike.items():
-        print(printable(f"guideway: {_named(prompts)} {said}"), file=sys.stderr)
+        print(printable(f"guideway: {_name_prompts(prompts)} {said}"), file=sys.stderr)
     return status
 
 
-def _named(prompts: Sequence[str]) -> str:
+def _name_prompts(prompts: Sequence[str]) -> str:
     """Return a subject for a message about the prompts with these ids, which fits a verb in the past tense or
     ``was``."""
     if len(prompts) == 1:
@@ -243,7 +243,7 @@ def _output(output: Completion, *, with_ids: bool) -> dict[str, Any]:
         "answer_start": output.answer_start,
         "closed_early": output.closed_early,
         "valid": output.valid,
-        "error": None if output.error is None else _described(output.error),
+        "error": None if output.error is None else _describe(output.error),
     }
     if with_ids:
         shown["token_ids"] = list(output.token_ids)
@@ -288,7 +288,7 @@ def _tokens(number: int) -> str:
     return "1 token" if number == 1 else f"{number} tokens"
 
 
-def _described(error: GuidewayError) -> dict[str, str]:
+def _describe(error: GuidewayError) -> dict[str, str]:
     described = {"type": type(error).__name__, "message": str(error)}
     if isinstance(error, InvalidRequest):
         described["field"] = error.field

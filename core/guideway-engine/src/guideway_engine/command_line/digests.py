@@ -95,7 +95,7 @@ def _settings(built: EngineConfig, names: tuple[str, ...], ours: Collection[str 
     settings = {name: value for name, value in _unlike_defaults(built, EngineConfig).items() if name in names}
     if Path(built.model).expanduser().is_dir():
         folder = Path(built.model).expanduser().resolve()
-        no_part = {_resolved(path) for path in ours if path is not None}
+        no_part = {_resolve(path) for path in ours if path is not None}
         files = [
             [name, digest] for name, digest in model_folder.digests(folder).items() if folder / name not in no_part
         ]
@@ -110,7 +110,7 @@ def _settings(built: EngineConfig, names: tuple[str, ...], ours: Collection[str 
     return settings | {name: value for name, value in more.items() if value}
 
 
-def _resolved(path: str) -> Path | None:
+def _resolve(path: str) -> Path | None:
     try:
         return Path(path).resolve()
     except ValueError:  # a NUL; opening the file reports it

@@ -88,8 +88,8 @@ def _inspect(args: Namespace) -> int:
         return 2
     check_output(args, "html")
     record = None if args.record is None else read_record(args.record, args.id, args.output_index or 0)
-    with quiet_libraries(), _ended_by_interrupts():
-        inspection, model = _inspected(args, record)
+    with quiet_libraries(), _end_on_interrupt():
+        inspection, model = _run_inspection(args, record)
     if args.html is not None:
         write_file(args.html, as_page(inspection, model), field="html")
     if args.json:
@@ -102,7 +102,7 @@ def _inspect(args: Namespace) -> int:
 
 
 @contextmanager
-def _ended_by_interrupts() -> Iterator[None]:
+def _end_on_interrupt() -> Iterator[None]:
     """Let Ctrl-C end the process at once: a compiling library reacts to nothing else, and nothing is left half done."""
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -111,7 +111,7 @@ def _ended_by_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _inspected(args: Namespace, record: Record | None) -> tuple[Inspection, str]:
+def _run_inspection(args: Namespace, record: Record | None) -> tuple[Inspection, str]:
     constraint = _constraint(args, record)
     layers = config.sources(args)
     # flags override the record, and it overrides environment and file, which may have changed since

@@ -34,7 +34,7 @@ def lean_imports() -> Iterator[None]:
     if COMPILER in sys.modules or "transformers.modeling_utils" in sys.modules:
         yield
         return
-    with _uncollected():
+    with _pause_collection():
         import torch
         import transformers.utils.import_utils
 
@@ -52,7 +52,7 @@ def lean_imports() -> Iterator[None]:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _pause_collection() -> Iterator[None]:
     """Turn off garbage collection within the context, and exclude all objects that exist at its end from later
     collections: imported modules stay anyway, and scanning them repeatedly takes longer than importing some. Do not
     create models within: they would never be collected if they are part of a cycle."""

@@ -51,7 +51,7 @@ def read_text(path: str, what: str) -> str:
 def _content(path: str, what: str) -> bytes:
     """Return the content of a regular file of at most `LARGEST` bytes, or of standard input for ``-``. Raises
     `InvalidRequest` with the field `what`."""
-    with _named(path, what):
+    with _name_errors(path, what):
         if path != "-":
             return read_file(path)
         data = _standard_input(what).read(LARGEST + 1)
@@ -63,7 +63,7 @@ def _content(path: str, what: str) -> bytes:
 def read_lines(path: str, what: str) -> Iterator[bytes]:
     """Yield the lines of a file, pipe or device, or of standard input for ``-``, without their line breaks and a byte
     order mark. Raises `InvalidRequest` with the field `what`, also for a line with more than `LONGEST` bytes."""
-    with _named(path, what), ExitStack() as stack:
+    with _name_errors(path, what), ExitStack() as stack:
         file = _standard_input(what) if path == "-" else stack.enter_context(Path(path).open("rb"))
         for number in count(1):
             line = file.readline(LONGEST + 1)
@@ -85,7 +85,7 @@ def _standard_input(what: str) -> BinaryIO:
 
 
 @contextmanager
-def _named(path: str, what: str) -> Iterator[None]:
+def _name_errors(path: str, what: str) -> Iterator[None]:
     try:
         yield
     except InvalidRequest:

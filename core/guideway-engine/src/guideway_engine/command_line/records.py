@@ -44,7 +44,7 @@ def written(model: str, constraint: Constraint | None, whitespace: Whitespace) -
 def read_record(path: str, job_id: str | None, output: int) -> Record:
     """Return the record of the prompt `job_id` in the file at `path`; the id may be None if there is one line. `output`
     is the index of one of its outputs. Raises `InvalidRequest` with advice."""
-    where, entry = _named(path, job_id)
+    where, entry = _find_entry(path, job_id)
     said = _output(where, entry, output)
     if said.get("error"):
         why = said["error"].get("message", "") if isinstance(said["error"], dict) else said["error"]
@@ -66,12 +66,12 @@ def read_record(path: str, job_id: str | None, output: int) -> Record:
         raise InvalidRequest(f"{where} is not a line of guideway generate: {error}", field="record") from error
 
 
-def _named(path: str, job_id: str | None) -> tuple[str, dict[str, Any]]:
+def _find_entry(path: str, job_id: str | None) -> tuple[str, dict[str, Any]]:
     ids: list[str] = []
     where, chosen = "", None
     for number, line in enumerate(read_lines(path, "record"), start=1):
         if line.strip():
-            entry = _parsed(path, number, line)
+            entry = _parse(path, number, line)
             ids.append(str(entry.get("id")))
             if chosen is None and job_id in (None, ids[-1]):
                 where, chosen = f"{path}, line {number}", entry
@@ -109,7 +109,7 @@ def _constraint(where: str, said: object) -> tuple[Constraint | None, object]:
     return constraint_of_line(f"the constraint of {where}", keys[0], said[keys[0]]), said.get("whitespace")
 
 
-def _parsed(path: str, number: int, line: bytes) -> dict[str, Any]:
+def _parse(path: str, number: int, line: bytes) -> dict[str, Any]:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError) as error:

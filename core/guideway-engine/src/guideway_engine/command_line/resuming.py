@@ -34,7 +34,7 @@ def keep_answers(number: int, path: str, digests: Mapping[str, str]) -> tuple[in
         for at, line in enumerate(file, start=1):
             is_whole = line.endswith(b"\n")
             found.append(_answer_of(path, at, line) if is_whole else None)
-        done = _checked(path, found, digests)
+        done = _check_answers(path, found, digests)
         if None not in found:
             return number, done, len(found)
         with replacing(path) as draft:
@@ -61,7 +61,7 @@ def _answer_of(path: str, number: int, line: bytes) -> tuple[str, object] | None
     return None if again else (its_id, digest)
 
 
-def _checked(path: str, found: Sequence[tuple[str, object] | None], digests: Mapping[str, str]) -> set[str]:
+def _check_answers(path: str, found: Sequence[tuple[str, object] | None], digests: Mapping[str, str]) -> set[str]:
     """Return the ids in `digests` that are answered. Raises `InvalidRequest` for an answer to another request, and for
     two answers to one id."""
     lines: dict[str, int] = {}

@@ -63,7 +63,7 @@ def installed_strategies(
             strategy = None
         found.append(addresses[record])
         if strategy is not None and left and len(left) <= MOST_ASKED:
-            left = _left(strategy, options, left)
+            left = _filter_unenforced(strategy, options, left)
             if not left:
                 return tuple(found), next(ranked, None) is not None
     return tuple(found), False
@@ -131,7 +131,9 @@ def _addresses(index: PluginIndex, settings: PluginSettings) -> dict[PluginRecor
     return {r: r.name if claimed.count(r.name) == 1 else f"{r.distribution}/{r.name}" for r in records}
 
 
-def _left(cls: type[GrammarStrategy], options: Mapping[str, Any], constraints: list[Constraint]) -> list[Constraint]:
+def _filter_unenforced(
+    cls: type[GrammarStrategy], options: Mapping[str, Any], constraints: list[Constraint]
+) -> list[Constraint]:
     """Return the constraints that a strategy does not fully enforce."""
     try:
         built = build_strategies([cls], BYTES, options)

@@ -100,12 +100,12 @@ def _entries(lines: Iterable[bytes], where: str, task: str, query: str | None, *
 
 def _of_line(where: str, task: str, query: str | None, index: int, line: str) -> Entry:
     try:
-        return _parsed(where, task, query, index, line)
+        return _parse(where, task, query, index, line)
     except InvalidRequest as error:
         return Entry(str(index), line[:200], None, error=error)
 
 
-def _parsed(where: str, task: str, query: str | None, index: int, line: str) -> Entry:
+def _parse(where: str, task: str, query: str | None, index: int, line: str) -> Entry:
     try:
         entry = strict_json(line)
     except (ValueError, RecursionError) as error:

@@ -58,7 +58,7 @@ class Matrix:
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        with self._lost():
+        with self._report_lost():
             self._stack.__exit__(*raised)
 
     def write(self, index: int, result: Embedding) -> None:
@@ -66,7 +66,7 @@ class Matrix:
         if result.vector is None:
             return
         row = np.asarray(result.vector, FLOAT)
-        with self._lost():
+        with self._report_lost():
             if self._file is None and row.ndim == 1:
                 self._file, self._dimensions = self._stack.enter_context(replacing(self._path)), len(row)
                 self._first_row = self._write_rows_of_nan(self._file, len(row))
@@ -91,7 +91,7 @@ class Matrix:
         return begin
 
     @contextmanager
-    def _lost(self) -> Iterator[None]:
+    def _report_lost(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -127,7 +127,7 @@ def print_results(answered: Sequence[tuple[Entry, Result]]) -> None:
     if isinstance(first, Score):
         answered = sorted(answered, key=_rank)
     header = {Embedding: "VECTOR", Score: "SCORE", Classification: "LABEL"}[type(first)]
-    rows = [[_said(result), _readable(entry.shown)] for entry, result in answered]
+    rows = [[_describe(result), _readable(entry.shown)] for entry, result in answered]
     print_table((header, "TEXT"), rows)
     sys.stdout.flush()
 
@@ -137,7 +137,7 @@ def _rank(answered: tuple[Entry, Result]) -> float:
     return -result.score if isinstance(result, Score) and result.score is not None else math.inf
 
 
-def _said(result: Result) -> str:
+def _describe(result: Result) -> str:
     if result.error is not None:
         return reason_of(result)
     if isinstance(result, Embedding):

@@ -73,7 +73,7 @@ def add(subparsers: _SubParsersAction[ArgumentParser], task: str, short: str, de
 
 def _run(task: str, args: Namespace) -> int:
     matrix = args.output is not None and PurePath(args.output).suffix == MATRIX
-    if wrong := _misused(task, args, matrix=matrix):
+    if wrong := _find_misuse(task, args, matrix=matrix):
         print(f"guideway {task}: error: {wrong}", file=sys.stderr)
         return 2
     check_output(args, "output")
@@ -96,7 +96,7 @@ def _run(task: str, args: Namespace) -> int:
         return _compute(task, args, configuration, entries, params, digests)
 
 
-def _misused(task: str, args: Namespace, *, matrix: bool) -> str | None:
+def _find_misuse(task: str, args: Namespace, *, matrix: bool) -> str | None:
     if args.resume and args.output is None:
         return "--resume goes on with a file: name it with --output"
     if args.resume and matrix:

@@ -47,7 +47,7 @@ class _Shown:
             "offset": step.offset,
             "choice": step.choice,
             "accepted": step.accepted,
-            "allowed": self._allowed(step.allowed),
+            "allowed": self._describe_allowed(step.allowed),
             "mask_us": _micro(step.fill_seconds),
             "accept_us": None if step.accept_seconds is None else _micro(step.accept_seconds),
         }
@@ -57,10 +57,10 @@ class _Shown:
             "step": refusal.step,
             **asdict(refusal.place),
             "reason": refusal.reason,
-            "allowed": self._allowed(refusal.allowed),
+            "allowed": self._describe_allowed(refusal.allowed),
         }
 
-    def _allowed(self, allowed: Allowed) -> dict[str, Any]:
+    def _describe_allowed(self, allowed: Allowed) -> dict[str, Any]:
         return {
             "count": allowed.count,
             "share": round(allowed.count / len(self._vocabulary), 6),

@@ -163,7 +163,7 @@ def inspect_constraint(
     walk = _Walk(choice, vocabulary, is_json=isinstance(constraint, JsonSchema))
     steps = tuple(walk.steps(token_ids or ()))
     text = None if token_ids is None else vocabulary.decode(token_ids)
-    valid, found = _judged(constraint, text)
+    valid, found = _judge(constraint, text)
     return Inspection(
         constraint=constraint,
         vocabulary=vocabulary,
@@ -182,7 +182,7 @@ def inspect_constraint(
     )
 
 
-def _judged(constraint: Constraint, text: bytes | None) -> tuple[bool | None, tuple[Fault, ...]]:
+def _judge(constraint: Constraint, text: bytes | None) -> tuple[bool | None, tuple[Fault, ...]]:
     """Return the values of `Inspection.valid` and `Inspection.faults`."""
     if text is None or not isinstance(constraint, JsonSchema):
         return None, ()
@@ -208,31 +208,31 @@ class _Walk:
         self._by_readability = np.array(sorted(range(len(tokens)), key=self._readability))
         self._of_byte = {token: i for i, token in enumerate(tokens) if len(token) == 1}
         begin = time.perf_counter()
-        with self._blamed("matcher"):
+        with self._blame("matcher"):
             self._matcher = choice.grammar.matcher(vocabulary.stop_token_ids)
         self.matcher_seconds = time.perf_counter() - begin
-        with self._blamed("matcher"):
+        with self._blame("matcher"):
             # None after a byte that is no token of the vocabulary
             self._of_bytes: Matcher | None = choice.grammar.matcher(vocabulary.stop_token_ids)
-        with self._blamed("nbytes"):
+        with self._blame("nbytes"):
             self.nbytes = int(choice.grammar.nbytes)
 
     def steps(self, token_ids: Sequence[int]) -> Iterator[Step]:
         """Yield the steps up to the first refused token, or the end."""
         offset = 0
         for token_id in [*token_ids, None]:
-            if self._ended():
+            if self._has_ended():
                 if token_id is not None:  # do not ask for a mask after the end
                     yield Step(token_id, offset, NOTHING, "none", False, 0.0, None)
                 return
-            allowed, seconds = self._allowed(self._matcher)
+            allowed, seconds = self._read_mask(self._matcher)
             choice = _how_many(allowed)
             if token_id is None:
                 yield Step(None, offset, allowed, choice, allowed.may_end, seconds, None)
                 return
             token = self._vocabulary.tokens[token_id]
             begin = time.perf_counter()
-            with self._blamed("accept"):
+            with self._blame("accept"):
                 accepted = allowed.count > 0 and self._matcher.accept((token_id,)) == 1
             accept_seconds = time.perf_counter() - begin
             if accepted and self._spells(token, allowed) and choice != "forced":
@@ -249,7 +249,7 @@ class _Walk:
         if last.accepted:
             return None
         offset, allowed = last.offset, last.allowed
-        if self._ended():
+        if self._has_ended():
             reason = "a stop token has already ended the output"
         elif not allowed.count:
             reason = "no token is allowed here, because the text so far cannot be completed"
@@ -266,18 +266,18 @@ class _Walk:
                 begun += 1
             if begun and self._of_bytes is not None:
                 offset += begun
-                allowed, _ = self._allowed(self._of_bytes)
+                allowed, _ = self._read_mask(self._of_bytes)
             if self._of_bytes is None or token[begun : begun + 1] not in self._of_byte:
                 reason = f"the token {visible(token)} may not stand here"
             else:
                 reason = f"{_character(text, offset)!r} may not stand here"
         return Refusal(len(steps) - 1, place_of(text, offset, is_json=self._is_json), reason, allowed)
 
-    def _ended(self) -> bool:
-        with self._blamed("is_terminated"):
+    def _has_ended(self) -> bool:
+        with self._blame("is_terminated"):
             return self._matcher.is_terminated()
 
-    def _blamed(self, phase: str) -> blame:
+    def _blame(self, phase: str) -> blame:
         """Return a context that names the strategy in errors of its methods."""
         return blame(self._plugin, phase, passing=(DeadEnd,))
 
@@ -288,7 +288,7 @@ class _Walk:
             if self._of_bytes is None:
                 return False
             if forced and count:
-                allowed, _ = self._allowed(self._of_bytes)
+                allowed, _ = self._read_mask(self._of_bytes)
             forced = forced and len(allowed.first_bytes) == 1 and not allowed.may_end
             if not self._goes_on(byte):
                 self._of_bytes = None
@@ -299,14 +299,14 @@ class _Walk:
         token_id = self._of_byte.get(bytes((byte,)))
         if self._of_bytes is None or token_id is None:
             return False
-        with self._blamed("accept"):
+        with self._blame("accept"):
             return self._of_bytes.accept((token_id,)) == 1
 
-    def _allowed(self, matcher: Matcher) -> tuple[Allowed, float]:
+    def _read_mask(self, matcher: Matcher) -> tuple[Allowed, float]:
         """Return the tokens that the mask allows, and the seconds to fill it."""
         begin = time.perf_counter()
         try:
-            with self._blamed("fill_bitmask"):
+            with self._blame("fill_bitmask"):
                 matcher.fill_bitmask(self._bitmask, 0)
         except DeadEnd:
             return NOTHING, time.perf_counter() - begin

@@ -31,7 +31,7 @@ def load_vocabulary(folder: Path) -> Vocabulary:
     stops = (generation or config).get("eos_token_id")
     stop_ids = [] if stops is None else [stops] if isinstance(stops, int) else list(stops)
     width = config.get("text_config", config).get("vocab_size")
-    tokenizer, eos = _as_written(folder)
+    tokenizer, eos = _load_unchanged(folder)
     if tokenizer is None:  # transformers must build it, which imports torch
         from guideway_engine.runners.transformers.model_loader import load_tokenizer
 
@@ -50,7 +50,7 @@ def load_vocabulary(folder: Path) -> Vocabulary:
         ) from error
 
 
-def _as_written(folder: Path) -> tuple[Any, int | None]:
+def _load_unchanged(folder: Path) -> tuple[Any, int | None]:
     """Return the tokenizer in ``tokenizer.json`` and its end-of-text token; None for both if `transformers` would
     change it."""
     config = _json(folder, "tokenizer_config.json")

@@ -66,13 +66,13 @@ class PaddedForward:
     def _inputs(self, batch: Ragged, starts: NDArray[Any], lengths: NDArray[Any]) -> dict[str, Tensor]:
         mask = np.arange(int(lengths.max()))[None] < lengths[:, None]
         padding = getattr(self._model.config, "pad_token_id", None) or 0
-        inputs = {"input_ids": _padded(batch.token_ids, starts, mask, padding), "attention_mask": mask.astype(np.int64)}
+        inputs = {"input_ids": _pad(batch.token_ids, starts, mask, padding), "attention_mask": mask.astype(np.int64)}
         if batch.token_types is not None:
-            inputs["token_type_ids"] = _padded(batch.token_types, starts, mask, 0)
+            inputs["token_type_ids"] = _pad(batch.token_types, starts, mask, 0)
         return {name: torch.from_numpy(value).to(self._model.device) for name, value in inputs.items()}
 
 
-def _padded(values: NDArray[Any], starts: NDArray[Any], mask: NDArray[Any], fill: int) -> NDArray[np.int64]:
+def _pad(values: NDArray[Any], starts: NDArray[Any], mask: NDArray[Any], fill: int) -> NDArray[np.int64]:
     """Return int64 of the shape of `mask`: the values from each start on where the mask is True, else `fill`."""
     places = (starts[:, None] + np.arange(mask.shape[1])[None]).clip(max=len(values) - 1)
     return np.where(mask, values[places], fill).astype(np.int64)

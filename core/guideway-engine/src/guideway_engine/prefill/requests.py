@@ -54,7 +54,7 @@ class Tokenizing(RequestProcessor):
             if isinstance(value, str) and len(value) <= LONG_CHARACTERS * self._most:
                 together.append(task)
             else:
-                ready[task] = self._guarded(self._one, task)
+                ready[task] = self._guard(self._one, task)
         ready |= self._batch(together)
         return [ready[task] for task in tasks]
 
@@ -64,13 +64,13 @@ class Tokenizing(RequestProcessor):
             encodings = self._tokenizer.encode_batch([self._text(self._prompt + str(value_of(task))) for task in tasks])
         except BaseException as error:
             contain(error)
-            return {task: self._guarded(self._one, task) for task in tasks}
+            return {task: self._guard(self._one, task) for task in tasks}
         return {
-            task: self._guarded(partial(self._short, encoding), task)
+            task: self._guard(partial(self._short, encoding), task)
             for task, encoding in zip(tasks, encodings, strict=True)
         }
 
-    def _guarded(self, prepare: Callable[[Task], Prepared], task: Task) -> Prepared | GuidewayError:
+    def _guard(self, prepare: Callable[[Task], Prepared], task: Task) -> Prepared | GuidewayError:
         try:
             return prepare(task)
         except GuidewayError as error:
@@ -81,7 +81,7 @@ class Tokenizing(RequestProcessor):
 
     def _short(self, encoding: Any, task: Task) -> Prepared:
         """Return the request of a text that was tokenized in a batch."""
-        return self._prepared(task, encoding) if len(encoding) <= self._most else self._one(task)
+        return self._from_encoding(task, encoding) if len(encoding) <= self._most else self._one(task)
 
     def _one(self, task: Task) -> Prepared:
         value = value_of(task)
@@ -100,7 +100,7 @@ class Tokenizing(RequestProcessor):
                 "shorten the text, or cut its end off with truncate='right'",
                 field="truncate",
             )
-        return self._prepared(task, self._tokenizer.post_process(encoding), truncated=truncated)
+        return self._from_encoding(task, self._tokenizer.post_process(encoding), truncated=truncated)
 
     def _pair(self, task: Task, first: str, second: str) -> Prepared:
         before = self._encode(self._text(first))
@@ -112,7 +112,7 @@ class Tokenizing(RequestProcessor):
                 field="input",
             )
         encoding, truncated = self._cut(task, second, room)
-        return self._prepared(task, self._tokenizer.post_process(before, encoding), truncated=truncated)
+        return self._from_encoding(task, self._tokenizer.post_process(before, encoding), truncated=truncated)
 
     def _ids(self, task: Task, ids: Ids) -> Prepared:
         truncated = len(ids) > self._most
@@ -162,7 +162,7 @@ class Tokenizing(RequestProcessor):
         (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
         return encoding
 
-    def _prepared(self, task: Task, encoding: Any, *, truncated: bool = False) -> Prepared:
+    def _from_encoding(self, task: Task, encoding: Any, *, truncated: bool = False) -> Prepared:
         return self._request(task, encoding.ids, encoding.type_ids, truncated=truncated)
 
     def _request(self, task: Task, ids: Sequence[int], types: Sequence[int], *, truncated: bool) -> Prepared:

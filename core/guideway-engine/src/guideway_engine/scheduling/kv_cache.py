@@ -222,7 +222,7 @@ class KVCache:
         if length:
             del holder.token_ids[length:]
         elif holder.region is not None:
-            free, pending = self._freed(holder)
+            free, pending = self._plan_free(holder)
             self._free, self._pending, self._slots[slot] = free, pending, _Holder([], None, 0, holder.tenant)
 
     def release(self, slot: int, *, keep: bool = False) -> None:
@@ -239,7 +239,7 @@ class KVCache:
             self._free, self._pending, self._kept[region.start] = free, pending, kept
             del self._slots[slot]
         else:
-            free, pending = self._freed(holder)
+            free, pending = self._plan_free(holder)
             self._free, self._pending = free, pending
             del self._slots[slot]
 
@@ -322,7 +322,7 @@ class KVCache:
         slots, pending = room.slots | slots, self._pending_with(room.moves + moves)
         self._free, self._slots, self._kept, self._pending = room.free, slots, room.kept, pending
 
-    def _freed(self, holder: _Holder) -> tuple[BuddyAllocator, tuple[int, tuple[Move, ...]]]:
+    def _plan_free(self, holder: _Holder) -> tuple[BuddyAllocator, tuple[int, tuple[Move, ...]]]:
         """Return the free cells and the moves after freeing the region of `holder`."""
         if holder.region is None:
             return self._free, self._pending

@@ -286,7 +286,7 @@ class Scheduler:
                 computing.append(sequence)
             elif self._make_room(sequence, 1):
                 decoding.append(sequence)
-        forced = self._forced([s for s in (*decoding, *computing) if s.active])
+        forced = self._find_forced([s for s in (*decoding, *computing) if s.active])
         for sequence, token_ids in forced.items():
             if self._ends_unseen(sequence, token_ids):
                 self._end_unseen(sequence, token_ids)
@@ -304,12 +304,12 @@ class Scheduler:
         for sequence in computing:
             if budget <= 0:
                 break
-            work = self._steps.prefill(sequence, budget, self._reserved(sequence, list(forced.get(sequence, ()))))
+            work = self._steps.prefill(sequence, budget, self._reserve(sequence, list(forced.get(sequence, ()))))
             budget -= work.num_tokens
             works.append(work)
         return works
 
-    def _forced(self, sequences: list[SequenceState]) -> dict[SequenceState, Sequence[int]]:
+    def _find_forced(self, sequences: list[SequenceState]) -> dict[SequenceState, Sequence[int]]:
         """Return the tokens that are forced next for each sequence that draws in this step."""
         if not self._num_forced_tokens:
             return {}
@@ -345,9 +345,9 @@ class Scheduler:
             guesses = sequence.lookup.draft(sequence.output, room)
             if len(guesses) > len(drafts) and guesses[: len(drafts)] == drafts:
                 drafts = guesses[: max(len(drafts), self._runtime.validate(sequence.slots[0], guesses))]
-        return self._reserved(sequence, drafts)
+        return self._reserve(sequence, drafts)
 
-    def _reserved(self, sequence: SequenceState, drafts: list[int]) -> list[int]:
+    def _reserve(self, sequence: SequenceState, drafts: list[int]) -> list[int]:
         """Return `drafts` if there is room for them without preempting a sequence, else an empty list."""
         if not drafts:
             return drafts

@@ -59,7 +59,7 @@ class Stepper:
             for slot, token_ids in zip(work.sequence.slots, work.appends, strict=True):
                 if token_ids:
                     self._cache.advance(slot, token_ids)
-        failed = self._failed(works, outputs)
+        failed = self._report_failed(works, outputs)
         if batch is None:
             return failed
         late = [self._runtime.is_late(work.sequence.slots[0]) for work in sampled]
@@ -73,7 +73,7 @@ class Stepper:
             for work, ids, found, outcome in zip(sampled, finals, logprobs, outcomes, strict=True)
         ] + failed
 
-    def _failed(self, works: list[Work], outputs: list[Any]) -> list[SequenceOutput]:
+    def _report_failed(self, works: list[Work], outputs: list[Any]) -> list[SequenceOutput]:
         """Report the sequences that a mixin of any worker refuses to continue to the runtime, which ends the sampling
         ones. Return failed outputs for the others."""
         faults: dict[str, Fault] = {}

@@ -51,8 +51,8 @@ def choose(name: str | None, model: ModelFolder, plugins: Plugins) -> type[Workf
         if name is None:
             if is_causal(model):
                 return _decode(plugins)
-            raise InvalidConfiguration(_unserved(model, said), field="model")
-        return _loaded(plugins, name)
+            raise InvalidConfiguration(_describe_unserved(model, said), field="model")
+        return _load(plugins, name)
     if is_decode(name):
         return _decode(plugins)  # the runner checks which models it can run
     workflow: type[Workflow] = plugins.load("workflow", name)
@@ -91,13 +91,13 @@ def verdicts(model: ModelFolder, plugins: Plugins) -> Mapping[str, str | None]:
     found: dict[str, str | None] = {}
     for name in sorted(names):
         try:
-            found[name] = _loaded(plugins, name).supports(model)
+            found[name] = _load(plugins, name).supports(model)
         except PluginError as error:
             found[name] = str(error)
     return found
 
 
-def _loaded(plugins: Plugins, name: str) -> type[Workflow]:
+def _load(plugins: Plugins, name: str) -> type[Workflow]:
     workflow: type[Workflow] = plugins.load("workflow", f"{OURS}/{name}")
     return workflow
 
@@ -108,7 +108,7 @@ def _decode(plugins: Plugins) -> type[Workflow]:
     return DecodeWorkflow
 
 
-def _unserved(model: ModelFolder, said: Mapping[str, str | None]) -> str:
+def _describe_unserved(model: ModelFolder, said: Mapping[str, str | None]) -> str:
     reasons = "".join(f"\n  {name}: {why}" for name, why in said.items())
     return (
         f"model {str(model.path)!r} holds {model.architecture}, which is not a causal language model, and no workflow "

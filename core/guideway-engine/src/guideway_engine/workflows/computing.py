@@ -109,7 +109,7 @@ class Computing:
             found = list(self._parts.output_processor.results(work, self._answer(sent)))
             if len(found) != len(work):
                 raise ValueError(f"{len(found)} results of {len(work)} requests")
-            return [self._checked(one) for one in found]
+            return [self._check_result(one) for one in found]
         except WorkerLost as error:
             if sent.life == self._lives:  # otherwise it was replaced already
                 self._restarts.record_loss(error)
@@ -117,7 +117,7 @@ class Computing:
         except BaseException as error:
             return self.named(error)
 
-    def _checked(self, result: Any) -> Any | GuidewayError:
+    def _check_result(self, result: Any) -> Any | GuidewayError:
         """Return the result of an output processor, or an error if it is not a result."""
         if result is None or isinstance(result, BaseException):
             return self.named(

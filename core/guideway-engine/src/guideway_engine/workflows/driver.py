@@ -50,7 +50,7 @@ class Entry:
         """Error that replaces even the result that `OutputProcessor.failed` would make of an error."""
 
 
-def _engine_closed() -> EngineClosed:
+def _closed_error() -> EngineClosed:
     return EngineClosed("the engine was closed and takes no more requests; create a new one")
 
 
@@ -123,7 +123,7 @@ class Driver:
         with self._changed:
             self._closed = True
         self._computing.close()
-        self._end_under_way(_engine_closed())
+        self._end_under_way(_closed_error())
         for thread in self._threads:
             thread.join()
 
@@ -152,7 +152,7 @@ class Driver:
     def _add(self, entry: Entry) -> None:
         with self._changed:
             if self._closed:
-                raise _engine_closed()
+                raise _closed_error()
             self._entries[entry.task] = entry
             try:
                 self._parts.scheduler.add(entry.task)
@@ -204,7 +204,7 @@ class Driver:
             if work is not None:
                 self._deliver(work, self._computing.results(work, self._computing.submit(work)))
         except BaseException as error:
-            if not self._ended_by(error):
+            if not self._end_after(error):
                 self._give_back(work)
                 raise
         finally:
@@ -215,7 +215,7 @@ class Driver:
                 self._tell()
         return entry.done
 
-    def _ended_by(self, error: BaseException) -> bool:
+    def _end_after(self, error: BaseException) -> bool:
         """End all tasks because a part failed. Return False if `error` is an interrupt instead."""
         try:
             self.broken = self._computing.named(error)
@@ -240,11 +240,11 @@ class Driver:
     def _prepare(self, tasks: list[Task]) -> None:
         if not tasks:
             return
-        requests = [self._admitted(request) for request in self._requests(tasks)]
+        requests = [self._admit(request) for request in self._requests(tasks)]
         failed: list[tuple[Task, GuidewayError]] = []
         with self._changed:
             for task, request in zip(tasks, requests, strict=True):
-                error = self._queued(request) if isinstance(request, Prepared) else request
+                error = self._enqueue(request) if isinstance(request, Prepared) else request
                 if error is not None:
                     self._forget(task)
                     failed.append((task, error))
@@ -259,7 +259,7 @@ class Driver:
                 self._finish(task, error)
             self._tell()
 
-    def _queued(self, request: Prepared) -> GuidewayError | None:
+    def _enqueue(self, request: Prepared) -> GuidewayError | None:
         """Pass a request to the scheduler, and return the error it raised, if any."""
         try:
             self._parts.scheduler.prepared(request)
@@ -276,9 +276,9 @@ class Driver:
         except BaseException as error:
             named = self._computing.named(error)
             return [named] if len(tasks) == 1 else [self._requests([task])[0] for task in tasks]
-        return [self._checked(task, request) for task, request in zip(tasks, requests, strict=True)]
+        return [self._check_request(task, request) for task, request in zip(tasks, requests, strict=True)]
 
-    def _checked(self, task: Task, request: object) -> Prepared | GuidewayError:
+    def _check_request(self, task: Task, request: object) -> Prepared | GuidewayError:
         """Return the request that a request processor made for a task, or an error if it is invalid."""
         if isinstance(request, GuidewayError):
             return request
@@ -295,7 +295,7 @@ class Driver:
                 return self._computing.named(TypeError(said + found))
         return request
 
-    def _admitted(self, request: Prepared | GuidewayError) -> Prepared | GuidewayError:
+    def _admit(self, request: Prepared | GuidewayError) -> Prepared | GuidewayError:
         """Return a request that validators accept, after notifying observers, or the error."""
         if isinstance(request, GuidewayError) or request.task not in self._entries:
             return request
@@ -381,20 +381,20 @@ class Driver:
             if self._threads or self._closed:
                 return
             self._threads = [
-                Thread(target=self._guarded, args=(target,), name=f"guideway-{name}", daemon=True)
+                Thread(target=self._run_guarded, args=(target,), name=f"guideway-{name}", daemon=True)
                 for name, target in (("tokenizing", self._tokenize), ("computing", self._compute))
             ]
             for thread in self._threads:
                 thread.start()
 
-    def _guarded(self, target: Callable[[], None]) -> None:
+    def _run_guarded(self, target: Callable[[], None]) -> None:
         """Run `target` in a loop until the engine is closed. If a part fails, its error ends all tasks but not the
         thread."""
         while not self._closed:
             try:
                 target()
             except BaseException as error:
-                self._ended_by(error)  # only the main thread is ever interrupted
+                self._end_after(error)  # only the main thread is ever interrupted
             with self._changed:
                 self._changed.wait_for(lambda: self._entries or self._closed)
 
@@ -413,7 +413,7 @@ class Driver:
         try:
             self._compute_in_turn(under_way)
         except BaseException as error:
-            self._ended_by(error)  # first, because a step may take long or never end
+            self._end_after(error)  # first, because a step may take long or never end
             for _, call in under_way:
                 self._computing.drop(call)
 

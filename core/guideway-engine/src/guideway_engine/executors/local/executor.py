@@ -57,7 +57,7 @@ class LocalExecutor(Executor):
             return Done(getattr(self._worker, method)(*args))
         except BaseException as error:
             contain(error)
-            return Done(error=_lost(error) if device_is_lost() else error)
+            return Done(error=_lost_error(error) if device_is_lost() else error)
 
     def restart(self) -> None:
         self.close()
@@ -70,7 +70,7 @@ class LocalExecutor(Executor):
             close()
 
 
-def _lost(error: BaseException) -> GuidewayError:
+def _lost_error(error: BaseException) -> GuidewayError:
     lost = GuidewayError(
         f"the device can be used no more in this process: {text_of(error).splitlines()[0]}; start the program again, "
         "or take the executor 'process', which then starts its workers again"

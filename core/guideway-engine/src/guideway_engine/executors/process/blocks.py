@@ -64,7 +64,7 @@ class BlockWriter:
     def _free_start(self, length: int) -> int:
         """Return the lowest start where `length` bytes overlap no kept block."""
         kept = self._kept.values()
-        starts = sorted([0, *(_aligned(end) for _, end in kept)])
+        starts = sorted([0, *(_align(end) for _, end in kept)])
         return next(s for s in starts if all(s + length <= start or s >= end for start, end in kept))
 
     def _memory_up_to(self, end: int) -> mmap.mmap:
@@ -102,10 +102,10 @@ def _layout(sizes: Sequence[int]) -> tuple[list[int], int]:
     places = []
     end = 8 * (len(sizes) + 1)
     for size in sizes:
-        places.append(_aligned(end))
+        places.append(_align(end))
         end = places[-1] + size
     return places, end
 
 
-def _aligned(end: int) -> int:
+def _align(end: int) -> int:
     return -(-end // ALIGNMENT) * ALIGNMENT

@@ -113,7 +113,7 @@ class WorkerGroup:
             process = _Process(rank, num_workers, memory, environment)
             self._processes.append(process)
             self._poll.register(process.replies, select.POLLIN)
-        self._making: PendingCall | None = self._sent(making, is_step=False)
+        self._making: PendingCall | None = self._start_call(making, is_step=False)
         """The call that creates the workers, until it has succeeded."""
 
     def submit(self, method: str, *args: Any) -> PendingCall:
@@ -122,7 +122,7 @@ class WorkerGroup:
             self._receive(0)
         if self._lost is not None:
             return PendingCall(self)
-        return self._sent(pack((method, args)), is_step=method in STEPS)
+        return self._start_call(pack((method, args)), is_step=method in STEPS)
 
     def made(self) -> None:
         """Wait until the workers are created. Raises the errors of creating them, and `WorkerLost`."""
@@ -179,7 +179,7 @@ class WorkerGroup:
         finally:
             self.kill("the executor is closed")
 
-    def _sent(self, parts: list[memoryview], *, is_step: bool) -> PendingCall:
+    def _start_call(self, parts: list[memoryview], *, is_step: bool) -> PendingCall:
         call = PendingCall(self)
         if not self._under_way:
             self._silent, self._looked = 0.0, time.monotonic()

@@ -117,7 +117,7 @@ class TransformersRunner(ModelRunner):
 
     def forward(self, step: ForwardStep) -> ForwardOutput:
         output = self._packed.forward(step)
-        return _padded(output) if self.backend.static_shapes else output
+        return _pad(output) if self.backend.static_shapes else output
 
     def close(self) -> None:
         if self.num_workers > 1:
@@ -132,7 +132,7 @@ def context_length(model: PreTrainedModel) -> int | None:
 
 
 @torch.inference_mode()
-def _padded(output: ForwardOutput) -> ForwardOutput:
+def _pad(output: ForwardOutput) -> ForwardOutput:
     """Return `output` padded with rows of zeros."""
     missing = padded_size(len(output.logits)) - len(output.logits)
     logits, hidden = (

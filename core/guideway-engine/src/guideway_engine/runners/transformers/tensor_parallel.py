@@ -42,13 +42,13 @@ def share(model: PreTrainedModel, rank: int, num_workers: int) -> PreTrainedMode
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=num_workers)
     _untie(model)
     try:
-        shared = _distributed(model, num_workers)
+        shared = _distribute(model, num_workers)
         found = _trial(shared)
     except Exception as error:  # any error caused by the model's plan and the shapes of its weights
-        raise _refused(model, num_workers, f"{type(error).__name__}: {error}") from error
+        raise _refusal(model, num_workers, f"{type(error).__name__}: {error}") from error
     tolerance = torch.finfo(model.dtype).eps ** 0.5 * expected.abs().max()
     if found.shape != expected.shape or not bool((found - expected).abs().max() <= tolerance):
-        raise _refused(model, num_workers, "by transformers' plan for it they compute something else than one does")
+        raise _refusal(model, num_workers, "by transformers' plan for it they compute something else than one does")
     return shared
 
 
@@ -76,7 +76,7 @@ def _untie(model: PreTrainedModel) -> None:
         model.config.get_text_config().tie_word_embeddings = False
 
 
-def _distributed(model: PreTrainedModel, num_workers: int) -> PreTrainedModel:
+def _distribute(model: PreTrainedModel, num_workers: int) -> PreTrainedModel:
     from transformers.distributed.configuration_utils import DistributedConfig
     from transformers.distributed.utils import TransformersDeviceMesh
 
@@ -89,7 +89,7 @@ def _distributed(model: PreTrainedModel, num_workers: int) -> PreTrainedModel:
 
 def _check_heads(model: PreTrainedModel, num_workers: int) -> None:
     if not model.supports_tp_plan:
-        raise _refused(model, num_workers, "transformers has no plan for it")
+        raise _refusal(model, num_workers, "transformers has no plan for it")
     config: Any = model.config.get_text_config()
     found = {name: getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads")}
     heads = {name: number for name, number in found.items() if isinstance(number, int)}
@@ -98,7 +98,7 @@ def _check_heads(model: PreTrainedModel, num_workers: int) -> None:
             common = gcd(*heads.values())
             able = " or ".join(str(n) for n in range(1, common + 1) if common % n == 0)
             reason = f"its {name} is {number}, which {num_workers} does not divide; num_workers has to be {able}"
-            raise _refused(model, num_workers, reason)
+            raise _refusal(model, num_workers, reason)
 
 
 @torch.inference_mode()
@@ -109,7 +109,7 @@ def _trial(model: PreTrainedModel) -> torch.Tensor:
     return logits.float()
 
 
-def _refused(model: PreTrainedModel, num_workers: int, reason: str) -> InvalidConfiguration:
+def _refusal(model: PreTrainedModel, num_workers: int, reason: str) -> InvalidConfiguration:
     return InvalidConfiguration(
         f"{num_workers} workers cannot share a {type(model).__name__}: {reason}", field="executor"
     )
