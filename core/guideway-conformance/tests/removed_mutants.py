@@ -1,9 +1,9 @@
 """Run the plugins, mutants and saboteurs that left this folder against today's suite: ``python removed_mutants.py
 {judged,saboteurs} [OPTIONS]``.
 
-The folder `judged` held 95 plugins and 842 mutants, and `saboteurs` 864 classes with one bug each. This takes each file of
-the folder, and the test that ran it, from the last commit that has the file, and gives pytest the options. It needs a clone
-with its history, and takes hours without ``-k``.
+The folder `judged` held 95 plugins and 842 mutants, and `saboteurs` 864 classes with one bug each. This takes each file
+of the folder, and the test that ran it, from the last commit that has the file, and gives pytest the options. It needs
+a clone with its history, and takes hours without ``-k``.
 """
 
 from __future__ import annotations
