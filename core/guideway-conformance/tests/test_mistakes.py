@@ -101,7 +101,7 @@ def test_mistakes_are_changes_that_compile() -> None:
         compile(mistake.source, mistake.name, "exec")
 
 
-@pytest.mark.parametrize("kind", ["hooks", "worker"])
+@pytest.mark.parametrize("kind", ["hooks", "worker", "attention", "workflow"])
 def test_each_check_has_a_mistake(kind: str) -> None:
     found = {(mistake.rule, mistake.mode) for mistake in WRONG if mistake.kind == kind and mistake.outcome == "fail"}
     wanted = {(check.id, "positive") for check in checks(kind)}
