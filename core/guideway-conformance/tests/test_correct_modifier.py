@@ -35,7 +35,7 @@ from guideway_conformance.registry import checks, plan
 from guideway_conformance.runner import run
 from guideway_conformance.subjects import Settings
 from guideway_conformance.target import Target
-from saboteurs.modifier import compiling, references
+from mistakes import modifiers
 
 from tests.support.probes import Aligned, GreenList, Guidance, Gumbel
 from tests.support.stages import everyday
@@ -357,18 +357,18 @@ def test_a_correct_modifier_is_certified(modifier: type[LogitModifier[Any]]) -> 
     "modifier",
     everyday(
         (
-            *(references.Repetition, references.Watermark, references.Ban, references.Draw, references.Mass),
-            references.Guide,
-            references.Allow,
-            compiling.Compiling,
+            *(modifiers.Watermark, modifiers.Ban, modifiers.Draw, modifiers.Mass),
+            modifiers.Guide,
+            modifiers.Allow,
+            modifiers.Compiling,
         ),
-        compiling.Compiling,
-        references.Watermark,
-        references.Draw,
-        references.Allow,
+        modifiers.Compiling,
+        modifiers.Watermark,
+        modifiers.Draw,
+        modifiers.Allow,
     ),
 )
-def test_what_saboteurs_are_made_of_is_correct(modifier: type[LogitModifier[Any]]) -> None:
+def test_bases_of_mistakes_are_correct(modifier: type[LogitModifier[Any]]) -> None:
     known = {check.id: check for check in checks("modifier")}
     for obligation in plan("modifier", ModifierSubject.declared(modifier), ModifierSubject.traits(modifier)):
         found = known[obligation.check]

@@ -1,8 +1,8 @@
 """Correct plugins with one mistake each, which the check named by the mistake must catch.
 
 `mistakes/NAME.py` is a plugin, and each table of `mistakes/NAME.toml` replaces one text in it: its own `find`, or else
-that of the file. If `rule` is empty, the change breaks no promise, so no check may fail. `removed_mutants.py` runs the
-mistakes that were here before.
+that of the file. Each check in `rule` has to fail. If it is empty, the change breaks no promise, so no check may fail.
+`removed_mutants.py` runs the mistakes that were here before.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def mistakes() -> Iterator[Mistake]:
         table = tomllib.loads(file.read_text("utf-8"))
         yield Mistake(file.stem, table["kind"], table["class"])
         for name, change in table["mutants"].items():
-            yield Mistake(file.stem, table["kind"], table["class"], name, **{"find": table.get("find", ""), **change})
+            for rule in [change["rule"]] if isinstance(change["rule"], str) else change["rule"]:
+                about = {"find": table.get("find", ""), **change, "rule": rule}
+                yield Mistake(file.stem, table["kind"], table["class"], name, **about)
 
 
 ALL = list(mistakes())
@@ -81,7 +83,7 @@ OFTEN = [mistake for mistake in WRONG[::EVERY_DAY] if mistake.rule not in LONG]
 
 
 def name_of(mistake: Mistake) -> str:
-    return f"{mistake.plugin}-{mistake.name}"
+    return f"{mistake.plugin}-{mistake.name}-{mistake.rule.partition('.')[2]}"
 
 
 @pytest.fixture
@@ -101,7 +103,7 @@ def test_mistakes_are_changes_that_compile() -> None:
         compile(mistake.source, mistake.name, "exec")
 
 
-@pytest.mark.parametrize("kind", ["hooks", "worker", "attention", "workflow"])
+@pytest.mark.parametrize("kind", ["hooks", "worker", "attention", "workflow", "modifier"])
 def test_each_check_has_a_mistake(kind: str) -> None:
     found = {(mistake.rule, mistake.mode) for mistake in WRONG if mistake.kind == kind and mistake.outcome == "fail"}
     wanted = {(check.id, "positive") for check in checks(kind)}

@@ -28,8 +28,14 @@ from guideway_conformance.registry import Obligation, checks
 from guideway_conformance.runner import run
 from guideway_conformance.subjects import NotPerformed, Settings, perform
 from guideway_conformance.target import Target
-from saboteurs.modifier.references import Mass, Repetition, RepetitionState
-from saboteurs.modifier.states import RefusesEveryFork
+from mistakes.modifiers import Mass, Repetition, RepetitionState
+
+
+class RefusesEveryFork(Repetition):
+    """Its class says that it can fork, but it refuses each state."""
+
+    def fork(self, state: RepetitionState) -> RepetitionState:
+        raise UnsupportedCapability("this sequence cannot be forked", field="fork")
 
 
 class Deaf(Repetition):

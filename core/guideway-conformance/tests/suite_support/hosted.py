@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from guideway.api import LogitModifier, hookimpl
-from saboteurs.modifier import compiling, references
+from mistakes import modifiers
 from test_correct_modifier import Budget, Follow, Greedy, Length, Probe, Surprise
 
 CORRECT: tuple[type[LogitModifier[Any]], ...] = (
-    *(Budget, Follow, Greedy, Length, Probe, Surprise, compiling.Compiling),
-    *(references.Ban, references.Draw, references.Guide, references.Allow, references.Mass, references.Watermark),
+    *(Budget, Follow, Greedy, Length, Probe, Surprise, modifiers.Compiling),
+    *(modifiers.Ban, modifiers.Draw, modifiers.Guide, modifiers.Allow, modifiers.Mass, modifiers.Watermark),
 )
 CLASSES: dict[str, type[LogitModifier[Any]]] = {
     # a class with a name of its own for each, because some derive from others

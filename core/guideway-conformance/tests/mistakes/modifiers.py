@@ -1,0 +1,281 @@
+"""Correct modifiers, one for each part of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from guideway.api import (
+    CONTINUE,
+    Array,
+    Companion,
+    CompiledGrammar,
+    Example,
+    Feedback,
+    LogitModifier,
+    LogitTransform,
+    Need,
+    Outcome,
+    Payload,
+    Request,
+    Sampler,
+    SequenceInfo,
+    Stage,
+    Step,
+    StepBatch,
+)
+from guideway.api.bitmask import pack
+
+WINDOW = 4
+
+
+class RepetitionTransform(LogitTransform):
+    """Adds a number to each of some tokens."""
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        ids, values = payload.arrays["ids"], payload.arrays["values"]
+        rows = (payload.rows[:, None] + 0 * ids).reshape(-1)
+        return step.ops.add_at(logits, rows, ids.reshape(-1), values.reshape(-1))
+
+
+@dataclass
+class RepetitionState:
+    strength: float
+    tokens: list[int] = field(default_factory=list)
+
+
+class Repetition(LogitModifier[RepetitionState]):
+    """Makes the last tokens less likely, the nearest the least. Stateful, and correct."""
+
+    name, stage = "repetition", Stage.PRE_WARP
+    transform: ClassVar[type[LogitTransform]] = RepetitionTransform
+    examples: ClassVar[Sequence[Example]] = (Example({"strength": 3.0}), Example({"strength": 8.0}))
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> RepetitionState | None:
+        wanted = request.params.modifiers.get(self.name)
+        return None if wanted is None else RepetitionState(wanted["strength"], list(sequence.prompt_token_ids))
+
+    def prepare(self, batch: StepBatch, states: Sequence[RepetitionState | None]) -> Payload | None:
+        rows, _ = batch.select(states)
+        ids = np.zeros((len(rows), WINDOW), dtype=np.int32)
+        values = np.zeros((len(rows), WINDOW), dtype=np.float32)
+        entry = 0
+        for i, state in enumerate(states):
+            if state is None:
+                continue
+            drafts = batch.drafts(i).tolist()
+            for k in range(len(drafts) + 1):
+                self.fill(state, drafts[:k], ids[entry], values[entry])
+                entry += 1
+        return Payload(rows, {"ids": ids, "values": values})
+
+    def fill(self, state: RepetitionState, drafts: list[int], ids: Any, values: Any) -> None:
+        """One row: tokens, and what is added to their logits."""
+        near = [*state.tokens, *drafts][-WINDOW:]
+        ids[: len(near)] = near
+        values[: len(near)] = -state.strength * np.arange(1, len(near) + 1)
+
+    def accept(self, state: RepetitionState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        state.tokens += token_ids
+        return CONTINUE
+
+    def fork(self, state: RepetitionState) -> RepetitionState:
+        return RepetitionState(state.strength, list(state.tokens))
+
+
+class WatermarkTransform(LogitTransform):
+    """Adds a number to half of the vocabulary, chosen by the token before."""
+
+    history_length = 1
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        previous = step.history(payload.rows)[:, 0]
+        hashed = step.ops.uniform(payload.arrays["key"], previous, previous, 0, self.context.logits_width)
+        raised = step.ops.gather(logits, payload.rows) + payload.arrays["delta"][:, None]
+        return step.ops.where_rows(logits, payload.rows, hashed < 0.5, raised)
+
+
+class Watermark(LogitModifier[Any]):
+    """A derived state, and correct."""
+
+    name, stage, transform, derived = "watermark", Stage.PRE_WARP, WatermarkTransform, True
+    needs = frozenset({Need.HISTORY})
+    examples: ClassVar[Sequence[Example]] = (Example({"key": 3}),)
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
+        wanted = request.params.modifiers.get(self.name)
+        return None if wanted is None else [wanted["key"], 2.0]
+
+    def prepare(self, batch: StepBatch, states: Sequence[Any]) -> Payload | None:
+        rows, sequences = batch.select(states)
+        keys = np.array([0 if state is None else state[0] for state in states], dtype=np.int64)
+        deltas = np.array([0 if state is None else state[1] for state in states], dtype=np.float32)
+        return Payload(rows, {"key": keys[sequences], "delta": deltas[sequences]})
+
+
+class BanTransform(LogitTransform):
+    """Forbids tokens."""
+
+    idempotent = True
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        return step.ops.where_rows(
+            logits, payload.rows, step.ops.gather(payload.shared["banned"], 0 * payload.rows), -np.inf
+        )
+
+
+class Ban(LogitModifier[bool]):
+    """Forbids every third token, and is correct."""
+
+    name, stage, transform, derived = "ban", Stage.MASK, BanTransform, True
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> bool | None:
+        return True if self.name in request.params.modifiers else None
+
+    def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:
+        banned = np.arange(self.context.vocabulary.logits_width) % 3 == 0
+        return Payload(batch.select(states)[0], shared={"banned": banned[None]})
+
+
+class AllowTransform(LogitTransform):
+    """Forbids by a bitmask."""
+
+    bitmask, hard, idempotent = "allowed", True, True
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        return self.context.device.apply_bitmask(logits, payload.arrays["allowed"], payload.rows)
+
+
+class Allow(Ban):
+    """Forbids every third token by a bitmask, and is correct."""
+
+    name, transform = "allow", AllowTransform
+
+    def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:
+        rows, _ = batch.select(states)
+        allowed = np.arange(self.context.vocabulary.logits_width) % 3 != 0
+        return Payload(rows, {"allowed": np.repeat(pack(allowed[None]), len(rows), axis=0)})
+
+
+class DrawSampler(Sampler):
+    """Draws by Gumbel noise."""
+
+    def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
+        noise = -step.ops.log(-step.ops.log(step.uniform("noise", payload.rows, self.context.logits_width)))
+        return step.ops.argmax(step.ops.gather(logprobs, payload.rows) + noise)
+
+
+class Draw(LogitModifier[bool]):
+    """Owns the draw, and is correct."""
+
+    name, stage, transform, derived = "draw", Stage.SAMPLE, DrawSampler, True
+    needs = frozenset({Need.UNIFORM})
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> bool | None:
+        return True if self.name in request.params.modifiers else None
+
+    def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:
+        return Payload(batch.select(states)[0])
+
+
+class MassTransform(LogitTransform):
+    """Scales the logits, and tells how much probability the grammar leaves."""
+
+    emits: ClassVar[Mapping[str, tuple[tuple[int, ...], str]]] = {"mass": ((), "float32")}
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        step.emit("mass", self.mass(logits, payload, step))
+        return step.ops.scale_rows(logits, payload.rows, payload.arrays["scale"])
+
+    def mass(self, logits: Array, payload: Payload, step: Step) -> Array:
+        """One number per entry."""
+        probability = step.ops.exp(step.ops.log_softmax(step.ops.gather(logits, payload.rows)))
+        return (probability * step.bitmask(payload.rows)).sum(axis=1)
+
+
+class Mass(LogitModifier[list[float]]):
+    """Hears from the worker, and is correct. It takes no drafts, because it could not know their masses."""
+
+    name, stage, transform = "mass", Stage.PRE_WARP, MassTransform
+    needs = frozenset({Need.BITMASK, Need.FEEDBACK})
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> list[float] | None:
+        return [] if self.name in request.params.modifiers else None
+
+    def prepare(self, batch: StepBatch, states: Sequence[list[float] | None]) -> Payload | None:
+        rows, sequences = batch.select(states)
+        scales = np.array([1 + sum(state or ()) % 1 for state in states], dtype=np.float32)
+        return Payload(rows, {"scale": scales[sequences]})
+
+    def accept(self, state: list[float], token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        if feedback is not None:
+            state.extend(feedback["mass"].tolist())
+        return CONTINUE
+
+    def validate(self, state: list[float], token_ids: Sequence[int]) -> int:
+        return 0
+
+    def fork(self, state: list[float]) -> list[float]:
+        return list(state)
+
+
+class GuideTransform(LogitTransform):
+    """Away from what a companion would say."""
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        other = step.ops.gather(logits, step.companion_rows[payload.rows][:, 0])
+        own = step.ops.gather(logits, payload.rows)
+        with np.errstate(invalid="ignore"):  # what both forbid is not used
+            guided = own * 1.5 - other * 0.5
+        return step.ops.where_rows(logits, payload.rows, self.usable(own, other), guided)
+
+    def usable(self, own: Array, other: Array) -> Array:
+        """Find where neither of the two is at -inf, of which the model itself may be the reason."""
+        return (own > -np.inf) * (other > -np.inf)
+
+
+class Guide(LogitModifier[bool]):
+    """Has a companion, and is correct."""
+
+    name, stage, transform, derived = "guide", Stage.PRE_WARP, GuideTransform, True
+    needs = frozenset({Need.COMPANIONS})
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> bool | None:
+        return True if self.name in request.params.modifiers else None
+
+    def companions(self, request: Request) -> Sequence[Companion]:
+        return [Companion((101, 102))] if self.name in request.params.modifiers else []
+
+    def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:
+        return Payload(batch.select(states)[0])
+
+
+class Compiling(Repetition):
+    """Compiles its strength. Hosts call both methods only for requests that select it alone."""
+
+    def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
+        return [request.params.modifiers[self.name]["strength"]]
+
+    def compile_key(self, request: Request) -> Hashable | None:
+        key: Hashable | None = request.params.modifiers[self.name].get("strength")
+        return key
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> RepetitionState | None:
+        return None if compiled is None else RepetitionState(compiled[0], list(sequence.prompt_token_ids))
+
+
+class Altered(Repetition):
+    """Repetition with a step in which some mistakes change the payload."""
+
+    def prepare(self, batch: StepBatch, states: Sequence[RepetitionState | None]) -> Payload | None:
+        payload = super().prepare(batch, states)
+        return None if payload is None else self.alter(payload, batch)
+
+    def alter(self, payload: Payload, batch: StepBatch) -> Payload:
+        return payload
+
+
+class Plugin(Repetition):
+    pass
