@@ -21,8 +21,8 @@ from guideway_conformance.registry import TIERS, Obligation, Tier, checks
 from guideway_conformance.runner import run
 from guideway_conformance.subjects import Settings
 from guideway_conformance.target import Target
+from mistakes.devices import Fused, Tensors
 from numpy.typing import NDArray
-from saboteurs.device.base import Fused, Sabotaged, SabotagedTensors
 
 from tests.support.jax_device import JaxDevice
 from tests.support.stages import everyday
@@ -289,7 +289,7 @@ def failures(cls: type, settings: Settings | None = None, up_to: Tier = TIERS[-1
     return found
 
 
-CORRECT = (Abacus, Shelved, Sheets, Sabotaged, SabotagedTensors, Fused)
+CORRECT = (Abacus, Shelved, Sheets, Tensors, Fused)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from zlib import crc32
 import pytest
 from guideway_conformance.isolation import Host
 from guideway_conformance.outcomes import Outcome
-from guideway_conformance.registry import KIND_MODULES, TIERS, Mode, Obligation, checks, plan
+from guideway_conformance.registry import KIND_MODULES, TIERS, Mode, Obligation, Tier, checks, plan
 from guideway_conformance.runner import run
 from guideway_conformance.target import Target
 from suite_support.nursery import Nursery
@@ -51,6 +51,8 @@ class Mistake:
     mode: Mode = "positive"
     outcome: Outcome = "fail"
     """``error`` if it breaks no rule but shows nothing: the check is then not performed."""
+    up_to: Tier = TIERS[-1]
+    """The last tier that the plugin itself is held to."""
 
     @property
     def source(self) -> str:
@@ -69,7 +71,7 @@ class Mistake:
 def mistakes() -> Iterator[Mistake]:
     for file in sorted(FOLDER.glob("*.toml")):
         table = tomllib.loads(file.read_text("utf-8"))
-        yield Mistake(file.stem, table["kind"], table["class"])
+        yield Mistake(file.stem, table["kind"], table["class"], up_to=table.get("up_to", TIERS[-1]))
         for name, change in table["mutants"].items():
             for rule in [change["rule"]] if isinstance(change["rule"], str) else change["rule"]:
                 about = {"find": table.get("find", ""), **change, "rule": rule}
@@ -103,7 +105,7 @@ def test_mistakes_are_changes_that_compile() -> None:
         compile(mistake.source, mistake.name, "exec")
 
 
-@pytest.mark.parametrize("kind", ["hooks", "worker", "attention", "workflow", "modifier"])
+@pytest.mark.parametrize("kind", ["hooks", "worker", "attention", "workflow", "modifier", "device"])
 def test_each_check_has_a_mistake(kind: str) -> None:
     found = {(mistake.rule, mistake.mode) for mistake in WRONG if mistake.kind == kind and mistake.outcome == "fail"}
     wanted = {(check.id, "positive") for check in checks(kind)}
@@ -123,7 +125,7 @@ def test_a_mistake_fails_its_rule(nursery: Nursery, mistake: Mistake, folder: Pa
 @pytest.mark.parametrize("mistake", CORRECT, ids=name_of)
 def test_what_is_correct_is_certified(mistake: Mistake, folder: Path) -> None:
     with Host(mistake.target(folder)) as host:
-        planned = plan(mistake.kind, host.declared, host.traits, up_to=TIERS[-1])
+        planned = plan(mistake.kind, host.declared, host.traits, up_to=mistake.up_to)
         assert [result for result in host.run(planned, jobs=2) if result.outcome != "pass"] == []
 
 

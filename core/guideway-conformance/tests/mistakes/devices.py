@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Triples: TypeAlias = tuple[Array, Array, Array]
 
 
-class Sabotaged(NumpyDevice, NumpyOps):
+class Whole(NumpyDevice, NumpyOps):
     """The NumPy device as one class, its own operations, so that a bug is one method."""
 
     def __init__(self, device: str = "cpu") -> None:
@@ -30,7 +30,7 @@ class Sabotaged(NumpyDevice, NumpyOps):
         return logits
 
 
-class Fused(Sabotaged):
+class Fused(Whole):
     """The same with operations that are fused, if only by name: they are the default ones."""
 
     fused = frozenset(FUSED_OPERATIONS)
@@ -69,7 +69,7 @@ class BFloat16(Tensor):
     """Values of bfloat16, held in float32."""
 
 
-class SabotagedTensors(Sabotaged):
+class Tensors(Whole):
     """The same with arrays that pass for those of a library that has bfloat16."""
 
     arrays = "torch"
@@ -83,5 +83,5 @@ class SabotagedTensors(Sabotaged):
         return super().from_logits(logits).view(Tensor)
 
 
-class Plugin(Sabotaged):
+class Plugin(Whole):
     pass
