@@ -33,7 +33,7 @@ from guideway.api.bitmask import allow_only
 from guideway_conformance.registry import TIERS, Tier
 from guideway_conformance.runner import run
 from guideway_conformance.target import Target
-from saboteurs.grammar.base import Full, FullPlace, Place, Sane
+from mistakes.grammars import Full, FullPlace, Place, Sane
 
 from tests.support.stages import everyday
 
