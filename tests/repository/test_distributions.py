@@ -76,7 +76,7 @@ def test_a_distribution_is_complete(folder: Path) -> None:
 def test_a_wheel_holds_its_package_and_no_tests(folder: Path) -> None:
     files = [Path(file.distribution_path) for file in WheelBuilder(str(folder)).recurse_included_files()]
     assert {file.parts[0] for file in files} == {project_of(folder)["name"].replace("-", "_")}
-    assert not [file for file in files if {"tests", "saboteurs", "suite_support", "__pycache__"} & set(file.parts)]
+    assert not [file for file in files if {"tests", "mistakes", "suite_support", "__pycache__"} & set(file.parts)]
 
 
 def test_the_source_of_the_library_holds_the_library() -> None:

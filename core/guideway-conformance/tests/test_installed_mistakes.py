@@ -1,4 +1,4 @@
-"""Plugins with one bug each as installed packages, tested through the program."""
+"""Installed packages with one mistake each, through `guideway conform`."""
 
 from __future__ import annotations
 
