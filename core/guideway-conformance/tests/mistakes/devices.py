@@ -15,14 +15,14 @@ Triples: TypeAlias = tuple[Array, Array, Array]
 
 
 class Whole(NumpyDevice, NumpyOps):
-    """The NumPy device as one class, its own operations, so that a bug is one method."""
+    """A NumPy device that is also its operations, so that a mistake is one method."""
 
     def __init__(self, device: str = "cpu") -> None:
         super().__init__(device)
         self.ops = self
 
     def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
-        """Without `unpack_bitmask`, so that a bug of one is none of the other."""
+        """Apply without `unpack_bitmask`, so that a mistake in one is not one in the other."""
         allowed = allowed_tokens(bitmask, logits.shape[1])
         for i, row in enumerate(rows):
             if row != -1:
@@ -31,7 +31,7 @@ class Whole(NumpyDevice, NumpyOps):
 
 
 class Fused(Whole):
-    """The same with operations that are fused, if only by name: they are the default ones."""
+    """A device that declares fused operations; they are the default ones."""
 
     fused = frozenset(FUSED_OPERATIONS)
 
@@ -70,7 +70,7 @@ class BFloat16(Tensor):
 
 
 class Tensors(Whole):
-    """The same with arrays that pass for those of a library that has bfloat16."""
+    """A device with arrays of a library that has bfloat16."""
 
     arrays = "torch"
 

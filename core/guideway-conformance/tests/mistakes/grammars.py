@@ -1,4 +1,4 @@
-"""A correct strategy in small pieces, on the expressions of the reference, with and without what is optional."""
+"""Correct strategies in small pieces, on the expressions of the reference: `Sane`, and `Full` with all capabilities."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Place(Matcher):
         return self.states[-1]
 
     def after(self, token_id: int) -> Rest:
-        """NOTHING if the token is no text that may come next."""
+        """Return the expression after a token, NOTHING if it may not be next."""
         inner, state = self.compiled.inner, self.state
         token = self.vocabulary.tokens[token_id]
         if state is None or not token:
@@ -111,7 +111,7 @@ class Compiled(CompiledGrammar):
 
 
 class Sane(GrammarStrategy):
-    """It can fork and roll back."""
+    """A strategy that can fork and roll back."""
 
     name: ClassVar[str] = "sane"
     kinds: ClassVar[frozenset[str]] = frozenset({"json_schema", "json_object", "regex", "choice"})
@@ -132,7 +132,7 @@ class Sane(GrammarStrategy):
 
 
 class FullPlace(Place):
-    """With everything a matcher may have."""
+    """A matcher with every optional method."""
 
     def forced_tokens(self) -> Sequence[int]:
         # what follows a text that may go on could change its last tokens: so only whole outputs
@@ -166,7 +166,7 @@ class FullPlace(Place):
         return None
 
     def ways(self, state: Rest) -> dict[Rest, int]:
-        """The states a token leads to, and such a token."""
+        """Return the states that a token leads to, each with such a token."""
         known: dict[Rest, dict[Rest, int]] = vars(self.compiled).setdefault("ways", {})
         if state not in known:
             here = type(self)(self.compiled, self.stop_token_ids, [state])
@@ -175,14 +175,14 @@ class FullPlace(Place):
 
 
 class FullCompiled(Compiled):
-    """Its bytes are those of the constraint."""
+    """A grammar that is serialized as its constraint."""
 
     def to_bytes(self) -> bytes:
         return pickle.dumps(self.constraint)
 
 
 class Full(Sane):
-    """With every capability."""
+    """A strategy with every capability."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork", "forced_tokens", "shortest_completion", "serialize"})
     State: ClassVar[type[Place]] = FullPlace
@@ -213,7 +213,7 @@ class Texts(Sane):
 
 
 class OfTheRoot(Sane):
-    """Knows a keyword at the root alone."""
+    """A strategy that reports `pattern` as enforced at the root of a schema only, or with `names_it` everywhere."""
 
     names_it: ClassVar[bool] = False
 
@@ -226,7 +226,7 @@ class OfTheRoot(Sane):
 
 
 class Pooled(Compiled):
-    """With a pool of matchers."""
+    """A grammar with a pool of matchers."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -243,7 +243,7 @@ class Pooled(Compiled):
 
 
 def drafts_accepted(job: FillJob, bitmask: Bitmask, *, roll_back: bool = True) -> int:
-    """Fill one job's rows."""
+    """Fill the rows of one job, and return the number of drafts that were accepted."""
     job.matcher.fill_bitmask(bitmask, job.first_row)
     accepted, dead = 0, 0
     for token_id in job.draft_token_ids:
@@ -263,7 +263,7 @@ def drafts_accepted(job: FillJob, bitmask: Bitmask, *, roll_back: bool = True) -
 
 
 def for_each(jobs: Sequence[FillJob], fill: Callable[[FillJob], int]) -> NDArray[np.int32]:
-    """`fill` for each job, failures apart."""
+    """Call `fill` for each job; an exception becomes the error of its job."""
     result = np.zeros(len(jobs), dtype=np.int32)
     for i, job in enumerate(jobs):
         try:

@@ -47,7 +47,7 @@ class RepetitionState:
 
 
 class Repetition(LogitModifier[RepetitionState]):
-    """Makes the last tokens less likely, the nearest the least. Stateful, and correct."""
+    """A penalty on the last tokens, with a state."""
 
     name, stage = "repetition", Stage.PRE_WARP
     transform: ClassVar[type[LogitTransform]] = RepetitionTransform
@@ -72,7 +72,7 @@ class Repetition(LogitModifier[RepetitionState]):
         return Payload(rows, {"ids": ids, "values": values})
 
     def fill(self, state: RepetitionState, drafts: list[int], ids: Any, values: Any) -> None:
-        """One row: tokens, and what is added to their logits."""
+        """Write one row: tokens, and the numbers that are added to their logits."""
         near = [*state.tokens, *drafts][-WINDOW:]
         ids[: len(near)] = near
         values[: len(near)] = -state.strength * np.arange(1, len(near) + 1)
@@ -98,7 +98,7 @@ class WatermarkTransform(LogitTransform):
 
 
 class Watermark(LogitModifier[Any]):
-    """A derived state, and correct."""
+    """A watermark, with a derived state."""
 
     name, stage, transform, derived = "watermark", Stage.PRE_WARP, WatermarkTransform, True
     needs = frozenset({Need.HISTORY})
@@ -127,7 +127,7 @@ class BanTransform(LogitTransform):
 
 
 class Ban(LogitModifier[bool]):
-    """Forbids every third token, and is correct."""
+    """A mask without every third token."""
 
     name, stage, transform, derived = "ban", Stage.MASK, BanTransform, True
 
@@ -149,7 +149,7 @@ class AllowTransform(LogitTransform):
 
 
 class Allow(Ban):
-    """Forbids every third token by a bitmask, and is correct."""
+    """The same mask as a bitmask."""
 
     name, transform = "allow", AllowTransform
 
@@ -168,7 +168,7 @@ class DrawSampler(Sampler):
 
 
 class Draw(LogitModifier[bool]):
-    """Owns the draw, and is correct."""
+    """A sampler."""
 
     name, stage, transform, derived = "draw", Stage.SAMPLE, DrawSampler, True
     needs = frozenset({Need.UNIFORM})
@@ -181,7 +181,7 @@ class Draw(LogitModifier[bool]):
 
 
 class MassTransform(LogitTransform):
-    """Scales the logits, and tells how much probability the grammar leaves."""
+    """Scales the logits, and emits the probability that the grammar leaves."""
 
     emits: ClassVar[Mapping[str, tuple[tuple[int, ...], str]]] = {"mass": ((), "float32")}
 
@@ -190,13 +190,13 @@ class MassTransform(LogitTransform):
         return step.ops.scale_rows(logits, payload.rows, payload.arrays["scale"])
 
     def mass(self, logits: Array, payload: Payload, step: Step) -> Array:
-        """One number per entry."""
+        """Return one number per entry."""
         probability = step.ops.exp(step.ops.log_softmax(step.ops.gather(logits, payload.rows)))
         return (probability * step.bitmask(payload.rows)).sum(axis=1)
 
 
 class Mass(LogitModifier[list[float]]):
-    """Hears from the worker, and is correct. It takes no drafts, because it could not know their masses."""
+    """A modifier that uses feedback. It takes no drafts, because it could not know their masses."""
 
     name, stage, transform = "mass", Stage.PRE_WARP, MassTransform
     needs = frozenset({Need.BITMASK, Need.FEEDBACK})
@@ -222,7 +222,7 @@ class Mass(LogitModifier[list[float]]):
 
 
 class GuideTransform(LogitTransform):
-    """Away from what a companion would say."""
+    """Moves the logits away from those of a companion."""
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         other = step.ops.gather(logits, step.companion_rows[payload.rows][:, 0])
@@ -232,12 +232,12 @@ class GuideTransform(LogitTransform):
         return step.ops.where_rows(logits, payload.rows, self.usable(own, other), guided)
 
     def usable(self, own: Array, other: Array) -> Array:
-        """Find where neither of the two is at -inf, of which the model itself may be the reason."""
+        """Find where neither of the two is -inf, which may be the model's own logit."""
         return (own > -np.inf) * (other > -np.inf)
 
 
 class Guide(LogitModifier[bool]):
-    """Has a companion, and is correct."""
+    """A modifier with a companion."""
 
     name, stage, transform, derived = "guide", Stage.PRE_WARP, GuideTransform, True
     needs = frozenset({Need.COMPANIONS})
@@ -253,7 +253,7 @@ class Guide(LogitModifier[bool]):
 
 
 class Compiling(Repetition):
-    """Compiles its strength. Hosts call both methods only for requests that select it alone."""
+    """A modifier that compiles its strength. Hosts call both methods only for requests that select the modifier."""
 
     def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
         return [request.params.modifiers[self.name]["strength"]]
@@ -267,7 +267,7 @@ class Compiling(Repetition):
 
 
 class Altered(Repetition):
-    """Repetition with a step in which some mistakes change the payload."""
+    """A penalty with a method in which some mistakes change the payload."""
 
     def prepare(self, batch: StepBatch, states: Sequence[RepetitionState | None]) -> Payload | None:
         payload = super().prepare(batch, states)
