@@ -1,7 +1,7 @@
 """Correct plugins with one mistake each, which the check named by the mistake must catch.
 
-`mistakes/NAME.py` is a plugin, and each table of `mistakes/NAME.toml` replaces one text in it: its own `find`, or else
-that of the file. Each check in `rule` has to fail. If it is empty, the change breaks no promise, so no check may fail.
+`mistakes/NAME.py` is a plugin, and each table of `mistakes/NAME.toml` replaces one text in it: its own `find`, or the
+file's. Each check in `rule` has to fail. If it is empty, the change breaks no promise, so no check may fail.
 `removed_mutants.py` runs the mistakes that were here before.
 """
 

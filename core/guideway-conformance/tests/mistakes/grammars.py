@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Place(Matcher):
-    """The expressions after each token so far, None once it stopped."""
+    """The expressions after each accepted token, None after a stop token."""
 
     def __init__(self, compiled: Compiled, stop_token_ids: frozenset[int], states: Sequence[Rest | None] = ()) -> None:
         self.compiled, self.stop_token_ids = compiled, stop_token_ids
@@ -97,7 +97,7 @@ class Place(Matcher):
 
 
 class Compiled(CompiledGrammar):
-    """The reference's grammar, and what it was compiled from."""
+    """The reference's grammar with its constraint."""
 
     def __init__(self, inner: ReferenceCompiled, constraint: Constraint, state: type[Place]) -> None:
         self.inner, self.constraint, self.state = inner, constraint, state
@@ -135,7 +135,7 @@ class FullPlace(Place):
     """A matcher with every optional method."""
 
     def forced_tokens(self) -> Sequence[int]:
-        # what follows a text that may go on could change its last tokens: so only whole outputs
+        # more text could be tokenized together with the last tokens, so only complete outputs are forced
         if self.is_terminated() or self.vocabulary.encoder is None:
             return ()
         ahead, text = self.fork(), b""

@@ -222,7 +222,7 @@ class Mass(LogitModifier[list[float]]):
 
 
 class GuideTransform(LogitTransform):
-    """Moves the logits away from those of a companion."""
+    """Moves the logits away from a companion's."""
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         other = step.ops.gather(logits, step.companion_rows[payload.rows][:, 0])
