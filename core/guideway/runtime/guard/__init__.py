@@ -1,8 +1,8 @@
-"""The measures of what a constraint may cost, taken before any library reads it.
+"""The admission guard: measures the possible cost of a constraint before any library parses it.
 
-Native code that is given a hostile constraint may crash, hang or take all memory, and takes the whole process with
-it. So each constraint is counted first, by Python, without recursion, in time linear in its size. A strategy that
-cannot bear it is not asked: the next one may. The rules are in `guideway.api.limits`.
+Native code may crash, hang or use up memory on a hostile constraint and take the whole process with it. So each
+constraint is first measured in Python, without recursion, in time linear in its size. Strategies whose limits it
+exceeds are not asked. The rules are in `guideway.api.limits`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["Guard", "check_bytes", "forms", "measured"]
 DEFAULTS = {name: rule.limit for name, rule in RULES.items()}
 
 MAX_PLACE = 120
-"""Characters of a place in a message."""
+"""Most characters of a place in a message."""
 
 
 class Guard:
-    """A constraint, counted once for all strategies when the first one asks."""
+    """A constraint, measured once for all strategies."""
 
     def __init__(self, constraint: Constraint, limits: Mapping[str, Mapping[str, int]]) -> None:
         self._constraint = constraint
@@ -35,8 +35,8 @@ class Guard:
         self._measures: Measures | None = None
 
     def refusal(self, strategy: str) -> str | None:
-        """Why the constraint is too much for a strategy: rule, place and limit. Raises `InvalidGrammar` for a Lark
-        grammar with a schema in it that nothing satisfies."""
+        """Return why the constraint exceeds a strategy's limits (rule, place, value and limit), or None. Raises
+        `InvalidGrammar` for a Lark grammar with an embedded schema that nothing satisfies."""
         limits = self._limits[strategy]
         exceeded = ("bytes", self._bytes, "its text", limits["bytes"]) if self._bytes > limits["bytes"] else None
         if exceeded is None:
@@ -65,7 +65,7 @@ def check_bytes(constraint: Constraint, limits: Iterable[Mapping[str, int]]) -> 
 
 
 def measured(constraint: Constraint, most_nodes: int) -> Measures:
-    """All that is counted of `constraint`, which is well formed as far as `Constraint.source` goes."""
+    """Return the measures of `constraint`, whose `Constraint.source` must not raise."""
     measures = Measures(most_nodes)
     try:
         kind_of(constraint).measure(constraint, measures)

@@ -1,4 +1,4 @@
-"""The counts of a grammar, taken in one pass over its tokens. Whether it is one is a strategy's affair."""
+"""Measures of a grammar, taken in one pass over its tokens. Strategies check its syntax."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _DECODER = json.JSONDecoder()
 
 
 def measure_grammar(text: str, dialect: str, measures: Measures, where: str = "") -> None:
-    """Count what is in a grammar; `where` is put before places in it. A dialect nobody here knows is read as one of
-    those it looks like."""
+    """Measure a grammar; `where` is a prefix for places. An unknown dialect is read as the known one that it
+    resembles."""
     lark = dialect == "lark" or (dialect not in ("ebnf", "gbnf") and "::=" not in text)
     tokens = _LARK if lark else _EBNF
     at = measures.at
@@ -92,7 +92,7 @@ def measure_grammar(text: str, dialect: str, measures: Measures, where: str = ""
             try:
                 schema, position = _DECODER.raw_decode(text, position)
             except (ValueError, RecursionError):
-                continue  # its braces are looked at one by one
+                continue  # measure its braces one by one
             line = place(start)()
             measure_json(schema, measures, lambda line=line: line)  # type: ignore[misc]
             measure_schema(schema, measures, (None, line))

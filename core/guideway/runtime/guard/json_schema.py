@@ -1,4 +1,4 @@
-"""The counts of a JSON Schema: one walk, without recursion, in time linear in its size."""
+"""Measures of a JSON Schema, taken in one walk without recursion, in time linear in its size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["measure_json", "measure_pattern", "measure_schema"]
 
 DEFINITIONS: Final = frozenset({"$defs", "definitions"})
 TOGETHER: Final = frozenset({"allOf", "$ref", "if", "then", "else", "dependentSchemas"})
-"""Keywords whose schemas hold beside what is around them."""
+"""Keywords whose subschemas apply to the same value as the schema around them."""
 REPEATED: Final = frozenset({"items", "additionalItems", "contains", "unevaluatedItems"})
 REPEATED_VALUES: Final = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties"})
 LENGTHS: Final = ("minLength", "maxLength")
@@ -25,7 +25,7 @@ ITEMS: Final = ("minItems", "maxItems", "minContains", "maxContains")
 MEMBERS: Final = ("minProperties", "maxProperties")
 NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 FORMAT: Final = 8
-"""The length that a ``format`` counts for as a string: libraries have patterns of their own for them."""
+"""String length to assume for a ``format``, since libraries use their own patterns."""
 BOUNDS: Final = frozenset((*LENGTHS, *ITEMS, *MEMBERS))
 INTERESTING: Final = frozenset(
     {*ONE_SCHEMA, *SCHEMA_LISTS, *SCHEMA_MAPS, *NUMBERS, "$ref", "pattern", "multipleOf", "enum", "const", "format"}
@@ -33,7 +33,7 @@ INTERESTING: Final = frozenset(
 
 
 def measure_schema(schema: Any, measures: Measures, prefix: Chain = None) -> None:
-    """Count what is in `schema`, a checked one."""
+    """Measure `schema`, which was checked."""
     if not isinstance(schema, Mapping):
         return
     walk = _Walk(schema, measures, prefix)
@@ -43,7 +43,7 @@ def measure_schema(schema: Any, measures: Measures, prefix: Chain = None) -> Non
 
 
 def measure_pattern(pattern: str, measures: Measures, place: Callable[[], str], factor: int = 1) -> Unit:
-    """Count what is in a pattern that is repeated `factor` times."""
+    """Measure a pattern that is repeated `factor` times, and return its unit."""
     shape = shape_of(pattern, measures, place)
     whole = shape.whole
     at = measures.at
@@ -60,7 +60,7 @@ def measure_pattern(pattern: str, measures: Measures, place: Callable[[], str], 
 
 
 def measure_json(value: Any, measures: Measures, place: Callable[[], str], depth: int = 0, text: bool = False) -> None:
-    """Count what is in any JSON value; as a literal if `text`."""
+    """Measure any JSON value; as a literal if `text`."""
     stack = [(value, depth + 1)]
     characters, deepest, nodes = 0, 0, 0
     while stack:
@@ -89,7 +89,7 @@ def measure_json(value: Any, measures: Measures, place: Callable[[], str], depth
 
 
 class _Walk:
-    """One pass over a schema. A block begins at the schema itself and at each definition."""
+    """One pass over a schema. The schema itself and each definition start a block."""
 
     def __init__(self, schema: Mapping[str, Any], measures: Measures, prefix: Chain) -> None:
         self.schema = schema
@@ -97,14 +97,14 @@ class _Walk:
         self.prefix = prefix
         self.blocks = [Block()]
         self.starts = {id(schema): 0}
-        """Blocks by the schema they begin with."""
+        """Block indices, by the id of the schema that starts the block."""
         self.references: list[tuple[Block, Reference, str, Chain]] = []
 
     def run(self) -> None:
         measures = self.measures
         at, count = measures.at, measures.count
         root, deepest = self.blocks[0], 0
-        # schema, its pointer, depth of JSON, block, level in the block, bounds around it, combinations around it
+        # schema, pointer, JSON depth, block, level in the block, product of bounds around it, combinations around it
         stack: list[tuple[Any, Chain, int, Block, int, int, list[int]]] = [
             (self.schema, self.prefix, 1, root, 0, 1, root.combinations)
         ]
@@ -200,7 +200,7 @@ class _Walk:
         at("expanded", root.size, "#")
 
     def bound(self, node: Mapping[str, Any], names: tuple[str, ...], chain: Chain) -> int:
-        """The largest of some bounds of a schema, at least 1."""
+        """Return the largest of some bounds of a schema, at least 1."""
         most = 1
         for name in names:
             if name in node:
@@ -219,7 +219,7 @@ class _Walk:
         self.measures.at("multiple_of", totals["multiple_of"], place)
 
     def follow(self) -> None:
-        """Follow references to what they lead to."""
+        """Resolve references and add the measures of their targets."""
         targets: dict[str, int | None] = {}
         for block, reference, text, _ in self.references:
             if text not in targets:
@@ -231,7 +231,7 @@ class _Walk:
         follow(self.blocks)
         root, at = self.blocks[0], self.measures.at
         place = Pointer(self.prefix).__str__
-        for block in self.blocks:  # also those nothing refers to: a library may read them
+        for block in self.blocks:  # unreferenced blocks too: libraries may read them
             at("chain", block.levels, place)
         for _, reference, _, chain in self.references:
             at("combinations", reference.together[0], Pointer(chain).__str__)
@@ -239,7 +239,7 @@ class _Walk:
         at("repetitions", root.product, place)
 
     def target(self, reference: str) -> int | None:
-        """The innermost block around what a local reference points to."""
+        """Return the index of the innermost block around the target of a local reference, or None."""
         block = 0
         node: Any = self.schema
         for part in reference.split("/")[1:]:
@@ -259,7 +259,7 @@ def _count(value: Any) -> int:
 
 
 def _digits(value: Any) -> int:
-    """Return how long a number is, written out without an exponent."""
+    """Return the number of digits of a number written without an exponent."""
     if isinstance(value, int):
         return value.bit_length() * 3 // 10 + 1
     if not isinstance(value, float):
@@ -269,7 +269,7 @@ def _digits(value: Any) -> int:
 
 
 def _coefficient(value: Any) -> int:
-    """The number without its decimal point."""
+    """Return the digits of a number without its decimal point."""
     if isinstance(value, int):
         return abs(value)
     mantissa, _, exponent = repr(abs(value)).partition("e")

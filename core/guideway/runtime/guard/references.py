@@ -1,4 +1,4 @@
-"""The consequences of references: of rules and of schemas to one another, in time linear in their number."""
+"""Propagation of measures along references between rules or schemas, in linear time."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ __all__ = ["Block", "Reference", "follow", "strong_components"]
 
 @dataclass(slots=True)
 class Reference:
-    """From a block to another one."""
+    """A reference from one block to another."""
 
     target: int
     levels: int = 1
-    """Between the block's own beginning and the reference, which is one."""
+    """Levels from the start of the block to the reference, including it."""
     factor: int = 1
-    """Bounds that repeat it, multiplied."""
+    """Product of the bounds that repeat it."""
     together: list[int] = field(default_factory=lambda: [1])
-    """The number of combinations of branches that hold together with it."""
+    """Combinations of branches that apply together with it."""
 
 
 @dataclass(slots=True)
 class Block:
-    """A rule of a grammar, or a schema that references lead to, without those it refers to. What it says of itself
-    holds for all that it leads to once `follow` is done."""
+    """A rule of a grammar, or a schema that references may lead to. Its measures include its references after
+    `follow`."""
 
     references: list[Reference] = field(default_factory=list)
     levels: int = 0
@@ -36,13 +36,13 @@ class Block:
 
 
 def follow(blocks: Sequence[Block]) -> None:
-    """Add to each block what its references lead to. Circles count each of their blocks once."""
+    """Add to each block the measures of its references. In a cycle, each block counts once."""
     components = strong_components([[r.target for r in block.references] for block in blocks])
     component_of = [0] * len(blocks)
     for number, members in enumerate(components):
         for member in members:
             component_of[member] = number
-    for number, members in enumerate(components):  # a component comes after those it refers to
+    for number, members in enumerate(components):  # components follow those they refer to
         inside, levels, size, product = 0, 0, 0, 1
         for member in members:
             block = blocks[member]
@@ -64,8 +64,9 @@ def follow(blocks: Sequence[Block]) -> None:
 
 
 def strong_components(edges: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The strongly connected components of a graph, each after those it leads to (Tarjan, without recursion)."""
-    order = [0] * len(edges)  # 0: not seen
+    """Return the strongly connected components of a graph, each after those it leads to (Tarjan's algorithm,
+    iterative)."""
+    order = [0] * len(edges)  # 0: not visited
     low = [0] * len(edges)
     on_stack = [False] * len(edges)
     stack: list[int] = []

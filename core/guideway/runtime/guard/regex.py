@@ -1,4 +1,4 @@
-"""The shape of a regular expression, in one pass over its characters. Whether it is one is a strategy's affair."""
+"""Shape of a regular expression, measured in one pass over its characters. Strategies check its syntax."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from guideway.runtime.guard.shapes import Shape
 
 __all__ = ["shape_of"]
 
-# possessive, so that no text makes it go back
+# possessive quantifiers, so that no text causes backtracking
 _TOKEN = re.compile(
     r"""(?P<run>[^\\\[\](){}*+?|]++)
       | (?P<bounds>\{(?P<least>\d*+)(?P<comma>,(?P<most>\d*+))?\})
@@ -22,7 +22,7 @@ _IN_CLASS = re.compile(r"\^?\]?(?:[^\]\\\[]++|\\.|\[)*+(?:\]|$)", re.DOTALL)
 
 
 def shape_of(pattern: str, measures: Measures, place: Place) -> Shape:
-    """The shape of `pattern`, whose terms count as nodes."""
+    """Return the shape of `pattern`, counting its terms as nodes."""
     shape, at, terms = Shape(), 0, 0
     while (token := _TOKEN.match(pattern, at)) is not None:
         at = token.end()
@@ -63,5 +63,5 @@ def shape_of(pattern: str, measures: Measures, place: Place) -> Shape:
 
 
 def _count(digits: str | None) -> int:
-    # Python refuses to read thousands of digits
+    # Python refuses to parse thousands of digits
     return min(int(digits[:20]), 1 << 62) if digits else 0

@@ -1,4 +1,4 @@
-"""Constraints that nothing satisfies, and those of which a part is so."""
+"""Detection of unsatisfiable constraints, and removal of unsatisfiable parts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["check_embedded", "forms", "schemas_in"]
 
 
 def forms(constraint: Constraint) -> Sequence[Constraint]:
-    """Return what strategies may be given in place of a constraint, best first: where parts of its schema have no
-    values, the constraint without them, then itself. Raises `InvalidGrammar` if nothing satisfies it."""
+    """Return the forms of a constraint to offer to strategies, best first: without the unsatisfiable parts of its
+    schema, if there are any, then as it is. Raises `InvalidGrammar` if nothing satisfies it."""
     if isinstance(constraint, JsonSchema):
         constraint.cached(check_schema)
         schema = constraint.cached(_pruned)
@@ -29,8 +29,8 @@ def forms(constraint: Constraint) -> Sequence[Constraint]:
 
 
 def check_embedded(schema: Any, place: Chain) -> None:
-    """Raise `InvalidGrammar` if nothing satisfies a schema in another constraint. What is malformed passes: a strategy
-    says so."""
+    """Raise `InvalidGrammar` if nothing satisfies an embedded schema. Malformed schemas pass; strategies report
+    them."""
     try:
         parsed = JsonSchema(schema).parsed
         check_schema(parsed)
@@ -40,7 +40,7 @@ def check_embedded(schema: Any, place: Chain) -> None:
 
 
 def _pruned(schema: Schema) -> Schema | None:
-    """Return a schema without its parts that have no values; None if there are none."""
+    """Return a schema without its unsatisfiable parts; None if there are none."""
     found = pruned(schema)
     return None if found is schema else found
 

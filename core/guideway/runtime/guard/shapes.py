@@ -1,4 +1,4 @@
-"""The shape of an expression, whichever notation it has: groups, repetitions, alternatives; token by token."""
+"""Shape of an expression in any notation: groups, repetitions and alternatives."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ __all__ = ["Shape"]
 
 
 class Unit(NamedTuple):
-    """The unit that a repetition would repeat."""
+    """A part that a repetition can repeat: an atom or a group."""
 
     size: int = 0
     product: int = 1
-    """The product of the bounds that stand in one another."""
+    """Product of nested bounds."""
     stars: int = 0
-    """Parts that may be left out or go on without end."""
+    """Parts that are optional or unbounded."""
     star_depth: int = 0
     least: int = 0
-    """Size with what may be repeated as seldom as it must be, but once: no text is farther from its end."""
+    """Size with every repetition at its minimum, but at least once."""
 
 
 ATOM, NOTHING = Unit(1, least=1), Unit()
 
 
 class Shape:
-    """Told of the tokens in their order, it knows the shape without a tree. `whole` is what the expression would be
-    with bounded repetitions written out."""
+    """Computes the shape of an expression from its tokens in order, without a tree. `whole` is the expression with
+    bounded repetitions expanded."""
 
     __slots__ = ("_branches", "_group", "_last", "_open", "alternatives", "depth", "repetition", "whole")
 
@@ -36,36 +36,36 @@ class Shape:
         self.whole = NOTHING
         self._open: list[tuple[Unit, int]] = []
         self._group = NOTHING
-        """The content of the group that is open, without its last unit."""
+        """Content of the open group, without its last unit."""
         self._branches = 1
         self._last = NOTHING
 
     def atom(self, unit: Unit = ATOM) -> None:
-        """A character, class, name or string."""
+        """Add a character, class, name or string."""
         self._group = self._together()
         self._last = unit
 
     def run(self, length: int) -> None:
-        """So many characters in a row."""
+        """Add `length` characters in a row."""
         group = self._together()
         self._group = group._replace(size=group.size + length - 1, least=group.least + length - 1)
         self._last = ATOM
 
     def open(self) -> None:
-        """A group begins."""
+        """Open a group."""
         self._open.append((self._together(), self._branches))
         self._group, self._last, self._branches = NOTHING, NOTHING, 1
         if len(self._open) > self.depth:
             self.depth = len(self._open)
 
     def close(self) -> None:
-        """The last group ends."""
+        """Close the innermost group."""
         if self._open:
             self._last = self._together()
             self._group, self._branches = self._open.pop()
 
     def repeat(self, most: int | None, least: int = 0) -> None:
-        """Repeat what came last, up to `most` times; None: without end."""
+        """Repeat the last unit up to `most` times; None: unbounded."""
         size, product, stars, depth, shortest = self._last
         times = min(CAP, max(1, least if most is None else most))
         self.repetition = max(self.repetition, times if times > 1 else 0)
@@ -76,14 +76,14 @@ class Shape:
         self._last = Unit(min(CAP, size * times), min(CAP, product * times), stars, depth + (most is None), shortest)
 
     def alternative(self) -> None:
-        """The next branch begins."""
+        """Start the next branch."""
         self._group = self._together()
         self._last = NOTHING
         self._branches += 1
         self.alternatives = max(self.alternatives, self._branches)
 
     def end(self) -> None:
-        """The end of the expression, of whatever is still open too."""
+        """End the expression, and all groups still open."""
         while self._open:
             self.close()
         self.whole = self._together()
