@@ -1,7 +1,7 @@
-"""The reasoning gate: a constraint waits until the model has thought.
+"""The reasoning gate: a constraint begins only after the model's reasoning.
 
-`Opening` and `Marker` know where in an output the reasoning begins and ends, `ReasoningGate` keeps the masks of a
-sequence until then: the marker ends where a token ends, and comes in time.
+`Opening` and `Marker` find where the reasoning begins and ends. Until then `ReasoningGate` provides the masks, so that
+the end marker ends at a token boundary and in time.
 """
 
 from __future__ import annotations

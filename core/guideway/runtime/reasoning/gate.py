@@ -1,4 +1,4 @@
-"""The gate, one logit modifier among others: masks of the tokens before the answer."""
+"""The reasoning gate, a logit modifier that masks the tokens before the answer."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ __all__ = ["GateState", "ReasoningGate", "without_gate"]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of an output: a function of its tokens and of what its request asks for."""
+    """Progress of an output through its reasoning. A function of its tokens and its request."""
 
     num_tokens: int = 0
     opening: int | None = None
-    """The number of parts of the opening marker that it is, where it may still become that; None: it is past that."""
+    """Parts of the opening marker that the output has, while it may still be that marker; None afterwards."""
     matched: int = 0
-    """With how much of the marker it ends."""
+    """Parts of the end marker that the output ends with."""
     forced: tuple[int, ...] = ()
-    """The tokens that must come next; empty: the model is free."""
+    """Tokens that must come next; empty if the model is free."""
     was_cut: bool = False
-    """True if its limit, and not its budget, is why they must."""
+    """True if they are forced by the token limit rather than by the reasoning budget."""
     is_over: bool = False
-    """True if the answer has begun: the marker has ended, or the output began with the answer."""
+    """True if the answer has begun: the end marker is complete, or the output began with the answer."""
 
 
 @dataclass(slots=True, eq=False)
 class GateState:
-    """The reasoning of one sequence."""
+    """The reasoning state of one sequence."""
 
     budget: int | None
-    """The number of tokens that may come before the marker."""
+    """Most tokens before the end marker."""
     stop_token_ids: frozenset[int]
     room: int = 0
-    """The number of tokens that the whole output may have."""
+    """Most tokens of the whole output."""
     constraint: GrammarState | None = None
-    """The constraint that begins after it; None: nothing. A fork has its parent's, of which only what never changes is
-    asked."""
+    """State of the constraint that begins after the marker; None without one. A fork shares its parent's, of which only
+    constant attributes are read."""
     reasons: bool = True
-    """False: the output decides, and until it has opened the reasoning, its constraint is in force."""
+    """False if the output itself decides; until it opens the reasoning, its constraint applies."""
     at: Progress = Progress()
-    """The place where it stands."""
+    """Progress after the accepted tokens."""
 
     @property
     def is_undecided(self) -> bool:
@@ -61,11 +61,12 @@ class GateState:
 
 
 class ReasoningGate(LogitModifier[GateState]):
-    """Until the marker, keeps out stop tokens and tokens that end the marker and go on after it, where a constraint
-    waits; and forces the marker once the budget is used up, or what is left is needed for it and the constraint.
+    """Masks tokens during reasoning. If a constraint follows, it excludes stop tokens, and tokens that contain the end
+    of the marker and more text. It forces the end marker once the budget is used up, or the tokens left are needed for
+    the marker and the constraint.
 
-    Where neither request nor prompt says whether an output reasons, its first tokens do: beside what the constraint
-    allows, they may be the opening marker. Tokens that are both leave it open.
+    If neither request nor prompt says whether an output reasons, its first tokens decide: they may follow the
+    constraint or spell the opening marker. Tokens that fit both leave it undecided.
     """
 
     name = "reasoning"
@@ -81,13 +82,13 @@ class ReasoningGate(LogitModifier[GateState]):
         self._mask = mask
         self._words = num_words(context.vocabulary.logits_width)
         self._rows: dict[int, Bitmask] = {}
-        """By how much of the marker an output ends with: the tokens that do not go on after its end."""
+        """Bitmask rows of allowed tokens, by how much of the end marker an output ends with."""
         self._ways: dict[int, Bitmask] = {}
-        """By how much of the opening marker an output is: the tokens that continue it."""
+        """Bitmask rows of tokens that continue the opening marker, by how much of it is there."""
 
     def settled(self, request: Request) -> Request:
-        """Return `request` with it settled whether it reasons; None where its first tokens decide. Raises
-        `InvalidRequest` for one that asks for what cannot be."""
+        """Return `request` with its `reasoning` set: True, False, or None if its first tokens decide. Raises
+        `InvalidRequest` for contradictory parameters."""
         params, prompt, opening = request.params, request.prompt_token_ids, self.opening
         if params.reasoning is False and params.thinking_token_budget is not None:
             raise InvalidRequest(
@@ -117,13 +118,13 @@ class ReasoningGate(LogitModifier[GateState]):
         return GateState(params.thinking_token_budget, stops, reasons=params.reasoning is True)
 
     def begin(self, state: GateState, room: int, constraint: GrammarState | None) -> None:
-        """The output may have `room` tokens, and `constraint` waits. To be called once, before anything else."""
+        """Set the token limit of the output and the constraint that follows. Call it once, before anything else."""
         state.room, state.constraint = room, constraint
         state.at = self._decided(state, replace(state.at, opening=None if state.reasons else 0))
 
     def opens(self, state: GateState, token_ids: Sequence[int], takes: Callable[[Sequence[int]], bool]) -> bool:
-        """Return whether the output opens the reasoning with these tokens, which come next, and did not before.
-        `takes` says of their first ones whether they are of the constraint, too."""
+        """Return whether `token_ids`, which come next, open the reasoning. `takes` returns whether their first ones
+        also fit the constraint."""
         if not state.is_undecided:
             return False
         at = state.at
@@ -137,8 +138,8 @@ class ReasoningGate(LogitModifier[GateState]):
         return False
 
     def end_among(self, state: GateState, token_ids: Sequence[int]) -> int | None:
-        """After how many of these tokens, which come next, the reasoning is over; None: after more, or there is
-        none."""
+        """Return the number of `token_ids`, which come next, after which the reasoning is over; None if it is not over,
+        or there is none."""
         at = state.at
         for count, token_id in enumerate(token_ids if state.reasons and not at.is_over else (), 1):
             at = self._after(state, at, token_id)
@@ -159,7 +160,7 @@ class ReasoningGate(LogitModifier[GateState]):
         return Payload(np.array(rows, dtype=np.int32), {"bitmask": bitmask[: len(rows)]}) if rows else None
 
     def with_opening(self, masks: Payload, batch: StepBatch, states: Sequence[GateState | None]) -> Payload:
-        """Return the masks of a step's constraints, with the opening marker allowed, where it may still come."""
+        """Return the constraint masks of a step, with the opening marker allowed where it may still come."""
         undecided = [(i, state) for i, state in enumerate(states) if state is not None and state.is_undecided]
         if not undecided:
             return masks
@@ -181,12 +182,12 @@ class ReasoningGate(LogitModifier[GateState]):
         return CONTINUE
 
     def forced(self, state: GateState, limit: int) -> Sequence[int]:
-        """The marker, where it has begun to be forced, without the token that ends it: see `validate`."""
+        """Return the forced tokens of the end marker except the last one (see `validate`)."""
         return state.at.forced[:-1][:limit]
 
     def validate(self, state: GateState, token_ids: Sequence[int]) -> int:
-        """Count the drafts; what opens or ends the reasoning is left to be drawn: what the masks are made from changes
-        with the step after."""
+        """Return how many drafts are accepted. Tokens that open or end the reasoning must be drawn, because the masks
+        after them depend on it."""
         at = state.at
         for count, token_id in enumerate(token_ids):
             if at.is_over:
@@ -202,14 +203,14 @@ class ReasoningGate(LogitModifier[GateState]):
         return replace(state)
 
     def plugin_of(self, state: GateState | None) -> str:
-        """Name the plugin that can fail here: the search for the end of what the constraint asks for."""
+        """Return the plugin that can fail here: the constraint's strategy, if there is a constraint."""
         constraint = None if state is None else state.constraint
         return super().plugin_of(state) if constraint is None else self._mask.plugin_of(constraint)
 
     # Parts
 
     def _along(self, batch: StepBatch, sequence: int, state: GateState) -> Iterator[tuple[int, Progress]]:
-        """The rows of a sequence that the gate knows the tokens of, each with where the output stands there."""
+        """Yield the rows of a sequence that the gate masks, each with its progress."""
         at, first = state.at, int(batch.row_start[sequence])
         for row, draft in enumerate([None, *batch.drafts(sequence).tolist()], first):
             if draft is not None:
@@ -231,7 +232,7 @@ class ReasoningGate(LogitModifier[GateState]):
         return not kept_out and self.marker.advance(at.matched, token_id)[1] == 0
 
     def _after(self, state: GateState, at: Progress, token_id: int) -> Progress:
-        """After one more token."""
+        """Return the progress after one more token."""
         if self.opening is not None and at.opening is not None:
             opening = self.opening.onward(at.opening, token_id, past=state.constraint is None)
             is_whole = opening is not None and not self.opening.num_left(opening)
@@ -243,18 +244,18 @@ class ReasoningGate(LogitModifier[GateState]):
         return self._decided(state, Progress(at.num_tokens + 1, None, matched, at.forced[1:], at.was_cut, is_over))
 
     def _decided(self, state: GateState, at: Progress) -> Progress:
-        """With the marker forced, if it is time. One that has begun to be forced goes on."""
+        """Return `at` with the end marker forced if it is time. Forcing continues once begun."""
         if at.is_over or at.forced or at.opening is not None:
             return at
         if state.budget is not None and at.num_tokens >= state.budget:
             return replace(at, forced=self.marker.endings[at.matched])
-        # if one more token is free, the marker and the constraint need what is left then
+        # after one more free token, the rest must still hold the marker and the constraint
         if not self._fits(state, at, 1):
             return replace(at, forced=self.marker.endings[at.matched], was_cut=True)
         return at
 
     def _fits(self, state: GateState, at: Progress, num_tokens: int) -> bool:
-        """Return whether after so many more tokens there is room for the marker and the constraint."""
+        """Return whether the marker and the constraint still fit after `num_tokens` more tokens."""
         return self._mask.fits(state.constraint, state.room - at.num_tokens - num_tokens - self.marker.longest)
 
     def _may_open(self, state: GateState, at: Progress) -> bool:
@@ -265,7 +266,7 @@ class ReasoningGate(LogitModifier[GateState]):
         )
 
     def _way(self, at: Progress) -> Bitmask:
-        """The row of the tokens that continue the opening marker."""
+        """Return the row of the tokens that continue the opening marker."""
         assert self.opening is not None
         assert at.opening is not None
         if at.opening not in self._ways:
@@ -293,7 +294,7 @@ class ReasoningGate(LogitModifier[GateState]):
 
 
 def without_gate(request: Request) -> Request:
-    """Return `request`, where it is not known how reasoning ends. Raises `InvalidRequest` for one that needs it."""
+    """Return `request` if it needs no reasoning gate; raise `InvalidRequest` otherwise."""
     params = request.params
     for field in ("reasoning", "thinking_token_budget"):
         if value := getattr(params, field):

@@ -1,4 +1,4 @@
-"""The markers of the reasoning: found in an output token by token, and spelled where they have to come."""
+"""The markers of the reasoning: how to find them in an output token by token, and how to spell them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["Marker", "Opening"]
 
 
 class Sign:
-    """A text, however it is cut into tokens, or a sequence of tokens. Of both the parts are numbers: bytes, or ids.
+    """A marker: a text, however it is tokenised, or a sequence of tokens. Its parts are bytes or token ids.
 
-    How much of it an output ends with is all that has to be known of the output (Knuth, Morris and Pratt, 1977). Raises
-    `InvalidConfiguration` for a sign that the vocabulary cannot spell.
+    The only state is how many of its parts an output ends with (Knuth, Morris and Pratt, 1977). Raises
+    `InvalidConfiguration` for a marker that the vocabulary cannot spell.
     """
 
     which: ClassVar[str]
-    """The first part of the names of its settings."""
+    """Prefix of the names of its settings."""
     pieces: frozenset[int]
-    """The tokens that it may be spelled with."""
+    """Tokens that may be part of it."""
 
     def __init__(self, config: ReasoningConfig, vocabulary: Vocabulary) -> None:
         self._tokens = vocabulary.tokens
@@ -47,10 +47,10 @@ class Sign:
             self._check_ids(token_ids, vocabulary)
 
     def advance(self, matched: int, token_id: int) -> tuple[int, int]:
-        """Return how many parts of the sign an output ends with after one more token, if it ended with so many before;
-        all of them where the sign has ended. And how many parts of that token came after its end."""
+        """Return how many parts of the marker an output ends with after one more token, given the number before it, and
+        how many parts of the token follow the end of the marker."""
         parts = self._tokens[token_id] if self._is_text else (token_id,)
-        if matched == 0 and self._parts[0] not in parts:  # as for most tokens
+        if matched == 0 and self._parts[0] not in parts:  # the usual case
             return 0, 0
         for i, part in enumerate(parts, 1):
             while matched and self._parts[matched] != part:
@@ -61,11 +61,11 @@ class Sign:
         return matched, 0
 
     def is_whole(self, matched: int) -> bool:
-        """Return whether an output that ends with so many parts has the sign."""
+        """Return whether `matched` parts are the whole marker."""
         return matched == len(self._parts)
 
     def last(self, token_ids: Sequence[int]) -> int:
-        """Return how many of these tokens there are up to the last sign, itself included; 0: there is none."""
+        """Return the number of tokens up to the end of the last marker; 0 if there is none."""
         if not self._is_text:
             wanted, length = self._parts, len(self._parts)
             ends = range(len(token_ids), length - 1, -1)
@@ -102,19 +102,19 @@ class Sign:
 
 
 class Opening(Sign):
-    """The marker that opens the reasoning, where an output begins with it."""
+    """The marker that opens the reasoning at the start of an output."""
 
     which = "start"
 
     def __init__(self, config: ReasoningConfig, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
         self.ways = self._found_ways(vocabulary.logits_width)
-        """By how much of the marker an output is: the tokens that continue it, and not past its end."""
+        """By number of matched parts, the tokens that continue the marker without going past its end."""
         self.pieces = frozenset().union(*self.ways)
 
     def onward(self, matched: int, token_id: int, *, past: bool) -> int | None:
-        """Return how many parts of the marker an output is after one more token, if it was so many before; None: it is
-        none of it any more. With `past`, the token may continue after the marker's end."""
+        """Return how many parts of the marker an output consists of after one more token; None if it is no longer a
+        prefix of the marker. With `past`, the token may continue after the marker's end."""
         parts = self._tokens[token_id] if self._is_text else (token_id,)
         rest = self._parts[matched:]
         if parts and tuple(rest[: len(parts)]) == tuple(parts):
@@ -122,11 +122,11 @@ class Opening(Sign):
         return len(self._parts) if past and tuple(parts[: len(rest)]) == tuple(rest) else None
 
     def num_left(self, matched: int) -> int:
-        """Return how many more tokens an output may take for the marker that is so many parts of it, at most."""
+        """Return the most tokens that the rest of the marker may take."""
         return len(self._parts) - matched
 
     def _found_ways(self, logits_width: int) -> tuple[tuple[int, ...], ...]:
-        """Only from where the end can be reached, in whatever vocabulary."""
+        """Return `ways`, restricted to tokens from which the end of the marker can be reached."""
         if not self._is_text:
             return tuple((token_id,) for token_id in self._parts)
         text, reached = bytes(self._parts), {len(self._parts)}
@@ -151,19 +151,20 @@ class Marker(Sign):
         super().__init__(config, vocabulary)
         if self._is_text:
             self.endings = self._spelled(vocabulary)
-            """By how much of the marker an output ends with: the tokens that bring it to its end, and not past it."""
+            """By number of matched parts, the tokens that complete the marker without going past its end."""
         else:
             self.endings = tuple(tuple(self._parts[matched:]) for matched in range(len(self._parts)))
         self.pieces = frozenset().union(*self.endings)
         self.longest = max(map(len, self.endings))
-        """The most tokens that its end takes, from wherever an output stands."""
+        """Most tokens needed to complete the marker from any state."""
 
     def straddling(self, matched: int) -> list[int]:
-        """The tokens that end the marker, and go on after it, in an output that ends with so many parts of it."""
+        """Return the tokens that contain the end of the marker and more text, for an output that ends with `matched`
+        parts."""
         return [token_id for token_id in self._candidates if self.advance(matched, token_id)[1]]
 
     def ends(self, token_ids: Sequence[int]) -> bool:
-        """Return whether these tokens end with the marker, white space aside."""
+        """Return whether these tokens end with the marker, ignoring white space."""
         last = len(token_ids)
         while last and (token := self._tokens[token_ids[last - 1]]) and not token.strip():
             last -= 1
@@ -172,20 +173,20 @@ class Marker(Sign):
         text = b""
         for token_id in reversed(token_ids[:last]):
             token = self._tokens[token_id]
-            if not token or len(text.rstrip()) >= len(self._parts):  # a special token stands between texts
+            if not token or len(text.rstrip()) >= len(self._parts):  # a special token separates texts
                 break
             text = token + text
         return text.rstrip().endswith(bytes(self._parts).rstrip())
 
     @cached_property
     def _candidates(self) -> list[int]:
-        """Tokens that could go on after its end."""
+        """Tokens that could contain the end of the marker and more text."""
         last = bytes(self._parts[-1:]) if self._is_text else None
         return [] if last is None else [i for i, token in enumerate(self._tokens) if last in token[:-1]]
 
     def _spelled(self, vocabulary: Vocabulary) -> tuple[tuple[int, ...], ...]:
-        """The tokens that end it: of the whole of it, which is how the model knows it, or of what is left, where that
-        takes fewer."""
+        """Return `endings`: the tokens of the whole marker, which the model knows, or of its rest if that takes
+        fewer."""
         endings = []
         for matched in range(len(self._parts)):
             spellings = [vocabulary.encode(bytes(self._parts[start:])) for start in dict.fromkeys((0, matched))]
@@ -205,8 +206,8 @@ class Marker(Sign):
 
 
 def _borders(parts: Sequence[int]) -> list[int]:
-    """By index: how many parts, up to there and less than all, what begins `parts` has in common with what ends them
-    there."""
+    """Return the failure function of Knuth, Morris and Pratt: for each prefix the length of its longest proper
+    border."""
     borders, length = [0] * len(parts), 0
     for i in range(1, len(parts)):
         while length and parts[i] != parts[length]:
