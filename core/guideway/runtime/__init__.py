@@ -1,6 +1,6 @@
 """The host-neutral runtime: admission, compilation, masking, per-sequence states, journal and replay.
 
-Names are imported on first use: a grammar host, which is started for one prompt, too, needs a part of it.
+Names are imported on first use, because a grammar host needs only a part of the package and has to start fast.
 """
 
 from __future__ import annotations

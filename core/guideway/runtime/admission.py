@@ -31,29 +31,29 @@ from guideway.runtime.sampling import is_text, python_number, validated
 __all__ = ["Admission", "Validator", "check_companions", "run_validators", "validate_request"]
 
 MAX_TENANT_LENGTH = 256
-"""Characters of `Request.tenant`: it is a name, and kept for as long as the host runs."""
+"""Most characters of `Request.tenant`. Tenants are kept for as long as the host runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A request that was let in; its constraint, and what its modifiers need, may still be compiling."""
+    """An admitted request. Its constraint, and values for its modifiers, may still be compiling."""
 
     request: Request
     compilation: Future[Compiled] | None
-    """None: nothing has to be compiled."""
+    """None if nothing has to be compiled."""
     companions: tuple[Companion, ...]
-    """Sequences to run beside each sequence of the request. Their logits follow the sampled rows, sequence by
-    sequence and companion by companion, as many rows as the sequence has."""
+    """Sequences to run with each sequence of the request. Their logits follow the sampled rows, sequence by sequence
+    and companion by companion, as many rows as the sequence has."""
     companion_owners: tuple[str, ...]
     """For each companion, the modifier that asked for it."""
     admitted_at: float = field(default_factory=time.monotonic)
 
     def ready(self) -> bool:
-        """Return whether it can be started (which may still raise what the compilation raised)."""
+        """Return whether the request can be started (`start` may still raise a compilation error)."""
         return self.compilation is None or self.compilation.done()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait at most `timeout` seconds for `ready`, and return it."""
+        """Wait at most `timeout` seconds for the compilation and return `ready`."""
         if self.compilation is not None:
             wait([self.compilation], timeout)
         return self.ready()
@@ -67,9 +67,9 @@ def validate_request(
     whitespace: Whitespace = "bounded",
     on_unenforced: OnUnenforced = "report",
 ) -> Request:
-    """`request` with everything validated that needs no plugin, and frozen against later changes by its caller.
-    Constraints that are `known` to be well formed are not read; `whitespace` and `on_unenforced` are those of requests
-    that do not say. Raises `InvalidRequest`."""
+    """Return `request` with every field validated that needs no plugin, and frozen against later changes by its caller.
+    Well-formed constraints in `known` are not parsed again; `whitespace` and `on_unenforced` are defaults for requests
+    that do not set them. Raises `InvalidRequest`."""
     prompt = _token_ids(request.prompt_token_ids, "prompt", len(vocabulary), context)
     if not is_text(request.tenant) or len(request.tenant) > MAX_TENANT_LENGTH:
         raise InvalidRequest(
@@ -89,7 +89,7 @@ def validate_request(
 def check_companions(
     companions: Sequence[tuple[str, object]], vocabulary: Vocabulary, context: ValidationContext, max_num_sequences: int
 ) -> None:
-    """Check what modifiers want to run beside a sequence. Raises `InvalidRequest` with field ``modifiers.<name>``."""
+    """Check the companion sequences that modifiers ask for. Raises `InvalidRequest` with field ``modifiers.<name>``."""
     for name, companion in companions:
         if not isinstance(companion, Companion):
             raise InvalidRequest(
@@ -111,8 +111,8 @@ def run_validators(
     context: ValidationContext,
     quarantine: Quarantine,
 ) -> None:
-    """Ask every hook that validates what `subject` is, as `validate` does. Raises `InvalidRequest`, and
-    `PluginUnavailable` for one in quarantine."""
+    """Run each hook that validates the type of `subject`. Raises `InvalidRequest`, and `PluginUnavailable` for a plugin
+    in quarantine."""
     for plugin, validator in validators.get(type(subject), ()):
         quarantine.check(plugin)
         validate(plugin, validator, subject, context)
@@ -196,7 +196,7 @@ def _modifiers(modifiers: object, context: ValidationContext) -> dict[str, Mappi
 
 
 def _copied(value: object) -> object:
-    """`value` with copies of all mappings and lists in it."""
+    """Return `value` with copies of all mappings and lists in it."""
     if isinstance(value, Mapping):
         return {key: _copied(item) for key, item in value.items()}
     return [_copied(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""The answers of modifiers, read and checked: in the process they work in."""
+"""Functions that check the values that modifiers return, in the process where the modifier runs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ __all__ = ["read_count", "read_ids", "read_key", "read_names", "read_report"]
 
 
 def read_key(value: Any) -> Hashable | None:
-    """`value`, which has to be hashable."""
+    """Return `value`; raise TypeError if it is not hashable."""
     hash(value)
     key: Hashable | None = value
     return key
 
 
 def read_names(value: Any) -> list[str]:
-    """`value` as a list of names. Raises `ConformanceError`."""
+    """Return `value` as a list of names. Raises `ConformanceError`."""
     if isinstance(value, str) or not all(isinstance(name, str) for name in value):
         raise ConformanceError("it must return a sequence of names")
     return list(value)
 
 
 def read_report(value: Any) -> dict[str, Any]:
-    """A copy of `value` as JSON has it. Raises `ConformanceError` if it is no small mapping of JSON."""
+    """Return a copy of `value` after a round trip through JSON. Raises `ConformanceError` if it is not a mapping, not
+    JSON, or more than `MAX_REPORT_BYTES`."""
     if not isinstance(value, Mapping):
         raise ConformanceError(f"it must return a mapping or None, not {type(value).__name__}")
     try:
@@ -43,12 +44,12 @@ def read_report(value: Any) -> dict[str, Any]:
 
 
 def read_ids(limit: int, value: Any) -> list[int]:
-    """The first `limit` token ids of `value`."""
+    """Return the first `limit` token ids of `value`."""
     return [index_of(token_id) for token_id in value][:limit]
 
 
 def read_count(most: int, value: Any) -> int:
-    """`value` as a count from 0 to `most`. Raises `ConformanceError`."""
+    """Return `value` as a count from 0 to `most`. Raises `ConformanceError`."""
     count = index_of(value)
     if not 0 <= count <= most:
         raise ConformanceError(f"it must return a count from 0 to {most}, not {count}")

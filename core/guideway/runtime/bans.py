@@ -1,4 +1,4 @@
-"""The tokens and texts that an output is to do without, whatever its constraint allows."""
+"""Tokens and texts that a request bans in addition to its constraint."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ __all__ = ["Bans", "MaskBans", "with_bans"]
 
 @dataclass(frozen=True, slots=True)
 class Bans:
-    """By parameter what a request bans. Where its constraint leaves nothing else, the constraint wins."""
+    """The bans of a request, by parameter. If they leave no token, the constraint wins."""
 
     logit_bias: frozenset[int] = frozenset()
-    """Tokens with a bias that is a ban."""
+    """Tokens banned by their bias."""
     allowed_token_ids: frozenset[int] | None = None
-    """All others are banned; None: none are."""
+    """Tokens that are not banned; None for all."""
     bad_words: tuple[tuple[int, ...], ...] = ()
-    """The bad words in tokens; of each, the last token is banned where the others come before it."""
+    """Bad words as tokens. The last token of each is banned after the others."""
     min_tokens: int = 0
-    """Stop tokens are banned before so many others have come. Closing does not ask: it ends as late as it may."""
+    """Stop tokens are banned until the output has this many tokens. Closing ignores it."""
     stop: tuple[bytes, ...] = ()
-    """Texts that would cut the output. No mask is without them; a completion is where it can be."""
+    """Stop strings: texts that would cut the output. Completions avoid them if they can; masks ignore them."""
 
     @property
     def of_masks(self) -> bool:
-        """True if there is anything that a mask should be without."""
+        """True if masks have tokens to exclude."""
         return bool(self.logit_bias or self.allowed_token_ids is not None or self.bad_words or self.min_tokens)
 
     @property
     def of_completion(self) -> bool:
-        """True if there is anything that a completion should do without."""
+        """True if completions have tokens or texts to avoid."""
         return bool(self.logit_bias or self.allowed_token_ids is not None or self.bad_words or self.stop)
 
     @property
     def most_before(self) -> int:
-        """The number of tokens before others that may be part of what is banned with them, at most."""
+        """Most preceding tokens that can matter for a ban."""
         return max(map(len, (*self.bad_words, *self.stop)), default=0)
 
     def unbanned(self, num_tokens: int) -> NDArray[np.bool_]:
-        """``bool[num_tokens]``: which tokens are not banned wherever they come."""
+        """Return ``bool[num_tokens]``: True for tokens that are not banned at every position."""
         found = np.full(num_tokens, self.allowed_token_ids is None)
         found[[i for i in self.allowed_token_ids or () if i < num_tokens]] = True
         found[[i for i in self.logit_bias if i < num_tokens]] = False
         return found
 
     def ends(self, stop_token_ids: Iterable[int]) -> list[int]:
-        """The stop tokens that a completion may end with: all of them, where all are banned."""
+        """Return the stop tokens that may end a completion: all of them if all are banned."""
         stops = sorted(stop_token_ids)
         return [i for i in stops if not self.forbids((), (i,))] or stops
 
     def forbids(self, before: Sequence[int], token_ids: Sequence[int]) -> bool:
-        """Return whether any of `token_ids`, which come after `before`, is banned as a token."""
+        """Return whether any of `token_ids`, which follow `before`, is a banned token."""
         if not self.logit_bias.isdisjoint(token_ids):
             return True
         if self.allowed_token_ids is not None and not self.allowed_token_ids.issuperset(token_ids):
@@ -73,7 +73,7 @@ class Bans:
 
 
 class MaskBans:
-    """The bans of one running sequence, for a host whose masks are to have them."""
+    """The bans of one running sequence, for a host that applies them through the masks."""
 
     def __init__(self, bans: Bans, stop_token_ids: frozenset[int], words: int) -> None:
         self._bans = bans
@@ -88,8 +88,8 @@ class MaskBans:
         self._overruled: list[tuple[str, ...]] = []
 
     def restrict(self, bitmask: Bitmask, rows: Sequence[int], past: Sequence[int], drafts: Sequence[int]) -> None:
-        """Take what is banned from the rows of a step, the first after the tokens `past` and one more after each
-        draft. A row that this would leave empty is left as it is."""
+        """Clear the banned bits in the rows of a step: the first row follows the tokens `past`, each other one a draft.
+        A row that would become empty is left unchanged."""
         self._overruled = []
         past = [*past, *drafts]
         for row, num_tokens in zip(rows, range(len(past) - len(drafts), len(past) + 1), strict=True):
@@ -102,7 +102,7 @@ class MaskBans:
                 self._overruled.append(tuple(name for name, ban in found.items() if (bitmask[row] & ban).any()))
 
     def overruled(self, num_tokens: int) -> tuple[str, ...]:
-        """Name the parameters that did not hold for the first `num_tokens` tokens of the last step."""
+        """Return the parameters that did not hold for the first `num_tokens` tokens of the last step."""
         return tuple(dict.fromkeys(name for names in self._overruled[:num_tokens] for name in names))
 
     def _after(self, past: Sequence[int]) -> dict[str, NDArray[np.int32]]:
@@ -118,14 +118,15 @@ class MaskBans:
 def with_bans(
     payload: Payload | None, batch: StepBatch, banned: Mapping[int, tuple[MaskBans, Sequence[int]]], words: int
 ) -> Payload:
-    """The masks of a step without what some of its sequences ban: by index in the batch the bans, and the tokens so
-    far. `payload` has the constraints' masks as the array ``bitmask``, which is changed."""
+    """Return the masks of a step with the bans of some sequences applied. `banned` maps indices in the batch to the
+    bans and generated tokens. `payload` has the constraints' masks as the array ``bitmask``, which is modified."""
     if payload is None:
         payload = Payload(np.empty(0, dtype=np.int32), {"bitmask": np.empty((0, words), dtype=np.int32)})
     starts = batch.row_start.tolist()
     concerned = [row for i in banned for row in range(starts[i], starts[i + 1])]
     rows, bitmask = payload.rows, payload.arrays["bitmask"]
-    if open_rows := sorted(set(concerned).difference(rows.tolist())):  # before a constraint begins, and after its end
+    # rows before a constraint begins and after it ends
+    if open_rows := sorted(set(concerned).difference(rows.tolist())):
         rows = np.concatenate([rows, np.array(open_rows, dtype=np.int32)])
         bitmask = np.concatenate([bitmask, np.full((len(open_rows), words), FULL, dtype=np.int32)])
         payload = replace(payload, rows=rows, arrays={**payload.arrays, "bitmask": bitmask})
@@ -137,7 +138,7 @@ def with_bans(
 
 
 def _row(token_ids: Iterable[int], words: int) -> NDArray[np.int32]:
-    """A row of a bitmask of these tokens, of which there may be as many as the vocabulary has."""
+    """Return a row of a bitmask with these bits set."""
     allowed = np.zeros((1, words * BITS_PER_WORD), dtype=np.bool_)
     allowed[0, list(token_ids)] = True
     row: NDArray[np.int32] = pack(allowed)[0]

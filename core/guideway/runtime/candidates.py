@@ -1,4 +1,4 @@
-"""The strategies that take a constraint, best first; remembered of constraints that come again."""
+"""The strategies that take a constraint, best first, and a cache of these decisions."""
 
 from __future__ import annotations
 
@@ -23,54 +23,54 @@ from guideway.runtime.guard.satisfiable import schemas_in
 __all__ = ["Candidate", "CandidateCache", "Chosen", "Key", "choose", "enforcing_all"]
 
 Key: TypeAlias = tuple[str, str, bytes]
-"""Strategy, kind and digest of a constraint. A compiler lives as long as its strategies, so vocabulary,
-options and versions need no place in it; the digest is of the source, which keeps the key order of a schema (it decides
-the order of the output), and of the white space."""
+"""Strategy, kind and digest of a constraint. Vocabulary, options and versions are not part of it, because a compiler
+lives as long as its strategies. The digest covers the white space and the source with the key order of a schema, which
+decides the order of the output."""
 
 MAX_CONSTRAINTS = 4096
-"""The number of constraints of which it is remembered which strategies take them."""
+"""Most constraints in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A strategy that will take a constraint, and what it would leave unenforced. Equal constraints compiled by one
-    strategy have one `key`."""
+    """A strategy that takes a constraint, with the keywords that it would not enforce. Equal constraints have the same
+    `key` for one strategy."""
 
     name: str
     strategy: GrammarStrategy
     unenforced: tuple[str, ...]
     key: Key
     is_pruned: bool = False
-    """True if it takes the constraint without the parts that have no values."""
+    """True if the strategy takes the constraint only without its unsatisfiable parts."""
 
     def served(self, constraint: Constraint) -> Constraint:
-        """Return what the strategy is given to compile in place of the constraint it was chosen for."""
+        """Return the constraint to compile in place of the one that this candidate was chosen for."""
         return forms(constraint)[0] if self.is_pruned else constraint
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The answers of the strategies to a constraint."""
+    """The decisions of all strategies about a constraint."""
 
     candidates: list[Candidate]
-    """Those that take it, best first."""
+    """Strategies that take it, best first."""
     refusals: Mapping[str, str]
-    """Why each of the others does not, by name."""
+    """Reasons of the other strategies, by name."""
 
 
 def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) -> Chosen:
-    """The strategies to try for `constraint`.
+    """Return the strategies to try for `constraint`.
 
-    `strategies` is in the operator's order of preference. One that would leave a keyword unenforced comes after all
-    that enforce everything; one that would enforce no outermost keyword of a schema is none, and one that cannot bear
-    the constraint is not asked. Parts of a schema that have no values are left out where the strategy takes what is
-    left. Raises `InvalidGrammar` if nothing satisfies the constraint, `UnsupportedGrammar` if no strategy will take it,
-    with each one's reason, and `LimitExceeded` if that is its size for all of its kind.
+    `strategies` is in the operator's order of preference. Strategies that enforce everything come before those that
+    leave a keyword unenforced; a strategy that would enforce no outermost keyword of a schema is refused, and one whose
+    limits the constraint exceeds is not asked. Unsatisfiable parts of a schema are pruned if the strategy takes the
+    rest. Raises `InvalidGrammar` if nothing satisfies the constraint, `UnsupportedGrammar` with all reasons if no
+    strategy takes it, and `LimitExceeded` if it is too large for all strategies of its kind.
     """
     names = list(strategies) if constraint.strategy is None else [constraint.strategy]
     kind, digest = constraint.kind, constraint_digest(constraint)
     misspelt = _misspelt(constraint)
-    # what stands in subschemas is enforced through these or not at all
+    # keywords in subschemas are enforced through these or not at all
     root = constraint.cached(root_keywords) or misspelt if isinstance(constraint, JsonSchema) else frozenset()
     full: list[Candidate] = []
     partial: list[Candidate] = []
@@ -117,8 +117,8 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
 
 
 def enforcing_all(chosen: Chosen, constraint: Constraint) -> list[Candidate]:
-    """Those that leave nothing of the constraint unenforced. Raises `UnsupportedGrammar` if there is none, with what
-    each would and why the others do not take it."""
+    """Return the candidates that enforce all of the constraint. Raises `UnsupportedGrammar`, with all reasons, if there
+    is none."""
     found = [candidate for candidate in chosen.candidates if not candidate.unenforced]
     if not found:
         ignored = [f"{each.name} does not enforce {quoted(each.unenforced)}" for each in chosen.candidates]
@@ -133,9 +133,8 @@ def enforcing_all(chosen: Chosen, constraint: Constraint) -> list[Candidate]:
 
 
 class CandidateCache:
-    """The answers of `choose` for the last constraints, which come again and again: reading a schema takes longer than
-    many a step. May be asked from several threads at once. Those of other tenants count as not known where that
-    `isolates_tenants`."""
+    """Cache of `choose` for recent constraints: parsing a schema takes longer than many a step. Thread-safe. With
+    `isolates_tenants`, tenants do not share entries."""
 
     def __init__(self, strategies: Mapping[str, GrammarStrategy], *, isolates_tenants: bool = False) -> None:
         self._strategies = strategies
@@ -145,7 +144,7 @@ class CandidateCache:
         self._tenant = ""
 
     def of(self, tenant: str) -> CandidateCache:
-        """Return the cache as a tenant sees it."""
+        """Return a view of the cache for one tenant."""
         if not self._isolates_tenants:
             return self
         theirs = copy(self)
@@ -153,15 +152,15 @@ class CandidateCache:
         return theirs
 
     def check_bytes(self, constraint: Constraint) -> None:
-        """Raise `LimitExceeded` for a text that no strategy takes, before it is read."""
+        """Raise `LimitExceeded` for a text that is too long for every strategy, before it is parsed."""
         check_bytes(constraint, (strategy.limits for strategy in self._strategies.values()))
 
     def __contains__(self, constraint: Constraint) -> bool:
-        """Return whether it came before, and was well formed. Raises `InvalidGrammar`."""
+        """Return whether a constraint is cached, and thus well formed. Raises `InvalidGrammar`."""
         return (self._tenant, *_key(constraint)) in self._known
 
     def chosen(self, constraint: Constraint) -> Chosen:
-        """Return what `choose` says. Raises what it raises."""
+        """Return the result of `choose`, or raise its error."""
         key = (self._tenant, *_key(constraint))
         found = self._known.get(key)
         if found is None:
@@ -175,8 +174,8 @@ class CandidateCache:
 
 
 def _key(constraint: Constraint) -> tuple[str | None, str, bytes]:
-    """Return what a constraint is known by: its digest, and of JSON text also that of the text as it was given, for
-    whose source it would have to be read. Raises `InvalidGrammar`."""
+    """Return the cache key of a constraint. For JSON text it includes the digest of the text as given, so that a lookup
+    need not parse it. Raises `InvalidGrammar`."""
     text: object = None
     if isinstance(constraint, JsonSchema):
         text = constraint.schema
@@ -186,7 +185,7 @@ def _key(constraint: Constraint) -> tuple[str | None, str, bytes]:
 
 
 def _misspelt(constraint: Constraint) -> frozenset[str]:
-    """Keywords of a JSON schema that no strategy will enforce, because nobody knows them."""
+    """Return keywords of a JSON schema that no strategy enforces, because they are unknown."""
     if isinstance(constraint, JsonSchema):
         return misspelt_keywords(constraint.cached(check_schema))
     unknown: set[str] = set()

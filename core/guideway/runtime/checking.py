@@ -1,4 +1,4 @@
-"""Judging finished texts: in hosts, which hold nothing and may be killed at any moment."""
+"""Validation of finished texts, in stateless hosts that may be killed at any time."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = ["Checker", "known"]
 log = logging.getLogger(__name__)
 
 NUM_HOSTS = 2
-"""The number of texts that are judged at once."""
+"""Texts validated concurrently."""
 
 ANY_OBJECT = JsonSchema('{"type":"object"}')
 
 
 @dataclass(frozen=True, slots=True)
 class CheckSpec(Spec):
-    """The specification of hosts that judge texts."""
+    """The specification of hosts that validate texts."""
 
     what = "check"
 
     def build(self) -> Built:
-        sys.set_int_max_str_digits(0)  # a number of any length is JSON, and a host has a deadline
+        sys.set_int_max_str_digits(0)  # JSON numbers may have any length; the host's deadline limits the work
         from guideway.json_schema.validity import is_valid
 
         def judge(constraint: JsonSchema, text: str, enforces_formats: bool) -> bool | None:
@@ -48,7 +48,7 @@ class CheckSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """The answers of a host."""
+    """The commands of a checking host."""
 
     commands: Mapping[str, Callable[..., Any]]
     beside: Mapping[str, Callable[..., Any]]
@@ -57,11 +57,11 @@ class _Judge:
         return self
 
     def close(self) -> None:
-        """It holds nothing."""
+        """Do nothing: the host has no resources."""
 
 
 class Checker:
-    """Judges texts by JSON schemas. The first text starts its hosts."""
+    """Validates texts against JSON schemas. The first text starts the hosts."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -70,17 +70,17 @@ class Checker:
         self._threads = Threads("guideway-check", NUM_HOSTS)
 
     def judge(self, constraint: JsonSchema | JsonObject, text: str, *, enforces_formats: bool) -> Future[bool | None]:
-        """Return whether `text` is what the constraint asks for; None if that could not be found out.
-        `enforces_formats`: whether the strategy that served it enforces all formats of the schema."""
+        """Return a future that says whether `text` satisfies the constraint; its result is None if that cannot be
+        decided. `enforces_formats`: whether the strategy that served it enforces all formats of the schema."""
         schema = constraint if isinstance(constraint, JsonSchema) else ANY_OBJECT
         try:
             return self._threads.submit(partial(self._judge, schema, text, enforces_formats))
-        except GuidewayError as error:  # closed, or the system has no thread for it
+        except GuidewayError as error:  # closed, or no thread could be started
             _log(error)
             return known(None)
 
     def close(self) -> None:
-        """End the hosts, also amid their work."""
+        """Kill the hosts, even while they work."""
         self._threads.close()
         self._pool.close()
         self._zygote.close()
@@ -95,7 +95,7 @@ class Checker:
 
 
 def known(verdict: bool | None) -> Future[bool | None]:
-    """A verdict that nobody has to wait for."""
+    """Return a completed future."""
     future: Future[bool | None] = Future()
     future.set_result(verdict)
     return future

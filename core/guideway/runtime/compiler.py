@@ -1,4 +1,4 @@
-"""Compiling: what is slow about a request, off the thread that decodes, once for equal constraints."""
+"""Compilation of constraints and modifiers, outside the decoding thread and once for equal constraints."""
 
 from __future__ import annotations
 
@@ -41,51 +41,52 @@ __all__ = ["Compilation", "Compiled", "Compiler", "RequestCompiler", "Shortest",
 log = logging.getLogger(__name__)
 
 MAX_VALUES = 1024
-"""The number of values of `LogitModifier.compile` that are kept, and that of the lengths of shortest outputs."""
+"""Cached values of `LogitModifier.compile`, and cached lengths of shortest outputs, at most."""
 
 Made: TypeAlias = tuple[CompiledGrammar, Reserve, Beginnings]
-"""The result of one compilation, which all requests for its constraint share."""
+"""Result of one compilation, shared by all requests with its constraint."""
 Compiled: TypeAlias = Mapping[str, Any]
-"""By modifier name what its `start` is given; the grammar mask's is a `Compilation`."""
+"""By modifier name the compiled value that its `start` gets; the grammar mask's is a `Compilation`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """A constraint compiled."""
+    """A compiled constraint."""
 
     candidate: Candidate
     grammar: CompiledGrammar
     reserve: Reserve
-    """The reserve that its outputs need at their end."""
+    """Tokens to keep for completing an output."""
     beginnings: Beginnings
-    """The knowledge of their ends before their first token."""
+    """Records of how outputs can be completed from their beginning."""
     shortest: int | None = None
-    """The number of tokens of the shortest output that was found; None: none was, or `Shortest` did not look for it."""
+    """Tokens of the shortest output that was found; None if none was, or `Shortest` did not search."""
 
 
 class Compiler:
-    """Compiles constraints. Equal ones in flight share one compilation, finished ones a cache bounded by bytes. With
-    `isolates_tenants`, equal ones are those of one tenant."""
+    """Compiles constraints. Equal constraints share one compilation and a cache bounded by bytes; with
+    `isolates_tenants` only within one tenant."""
 
     def __init__(self, threads: Threads, at_work: AtWork, cache_bytes: int, *, isolates_tenants: bool = False) -> None:
         self._work: SharedWork[Made] = SharedWork(threads, at_work, cache_bytes, CACHE_BYTES, isolates=isolates_tenants)
 
     @property
     def held_bytes(self) -> int:
-        """Memory of all cached grammars, as they report it."""
+        """Bytes of all cached grammars, as they report them."""
         return self._work.weight
 
     def submit(self, candidates: Sequence[Candidate], constraint: Constraint, tenant: str = "") -> Future[Compilation]:
-        """Compile with the first candidate that can, on behalf of a tenant. The future fails with `InvalidGrammar`,
-        with an `UnsupportedGrammar` that has every candidate's reason, or with a `PluginError` if a strategy broke:
-        after an error nothing else is tried. After `close` it fails with a `GuidewayError`. Once it is cancelled by all
-        who ask for the same, it is not compiled, or not any further where strategies live in hosts."""
+        """Compile with the first candidate that can. The future fails with `InvalidGrammar`, with an
+        `UnsupportedGrammar` that has every candidate's reason, or with a `PluginError` if a strategy failed; later
+        candidates are tried only after `UnsupportedGrammar`. After `close` it fails with a `GuidewayError`. The
+        compilation is canceled once every caller has canceled its future; a running one is interrupted only if the
+        strategy lives in hosts."""
         compilation: Future[Compilation] = Future()
         self._try(candidates, constraint, tenant, [], compilation)
         return compilation
 
     def close(self) -> None:
-        """Compile nothing more; what is running ends in its own time, and what is queued fails."""
+        """Stop compiling: running compilations end by themselves, and queued ones fail."""
         self._work.close()
 
     def _try(
@@ -113,7 +114,7 @@ class Compiler:
         interrupt = partial(strategy.give_up, served) if isinstance(strategy, HostedStrategy) else None
         submitted = self._work.submit([f"grammar.{candidates[0].name}"], key, work, interrupt, owner=tenant)
         submitted.add_done_callback(end)
-        shared = weakref.ref(submitted)  # else each would refer to the other, and both to the grammar
+        shared = weakref.ref(submitted)  # a weak reference avoids a cycle that would keep the grammar alive
 
         def leave(future: Future[Compilation]) -> None:
             if future.cancelled() and (submitted := shared()) is not None:
@@ -124,31 +125,31 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The terms of a search for the shortest output of a constraint."""
+    """Parameters of the search for a constraint's shortest output."""
 
     room: int
-    """The number of tokens that there are for one: where they are surely too few, it has to be known."""
+    """Token budget. If it is surely too small, the search must succeed before admission."""
     always: bool
-    """True if it is looked for wherever that can be done; else only where it has to be known."""
+    """True to search whenever possible; False to search only if the budget may be too small."""
     stop_token_ids: frozenset[int]
     bans: Bans
-    """The tokens and texts that it does without where it can."""
+    """Tokens and texts to avoid where possible."""
 
     def needs(self, compiled: Compilation) -> bool:
-        """Return whether it has to be known of a constraint."""
+        """Return whether the shortest output must be known before admission."""
         return self.room < compiled.reserve.fewest
 
     @property
     def weight(self) -> int:
-        """The weight of what was found among the `MAX_VALUES` that are kept: of bans there may be as many as tokens."""
+        """Share of the `MAX_VALUES` cache that a result takes; bans may list as many tokens as the vocabulary has."""
         bans = self.bans
         num_words = sum(map(len, bans.bad_words)) + sum(map(len, bans.stop))
         return 1 + (len(bans.logit_bias) + len(bans.allowed_token_ids or ()) + num_words) // 16
 
 
 class Shortest:
-    """Finds the shortest outputs of constraints in the threads that compile, so that no step waits for a search: each
-    once, as compilations are."""
+    """Finds the shortest outputs of constraints, in the compile threads, so that no step waits for a search. Results
+    are shared as compilations are."""
 
     def __init__(
         self, threads: Threads, at_work: AtWork, context: ModifierContext, *, isolates_tenants: bool = False
@@ -156,11 +157,11 @@ class Shortest:
         self._context = context
         self._work: SharedWork[int | None] = SharedWork(threads, at_work, MAX_VALUES, isolates=isolates_tenants)
         self._own = threading.local()
-        """The lexicon of each thread: a search that hangs keeps no other one waiting."""
+        """One lexicon per thread, so that a search that hangs blocks no other."""
 
     def submit(self, compilation: Future[Compilation], wanted: Wanted, tenant: str = "") -> Future[Compilation]:
-        """`compilation`, with `shortest` where that is wanted. It fails with what that fails with and, where it has to
-        be known, with `LimitExceeded` and `PluginError`. Canceled, it cancels the compilation."""
+        """Return `compilation` with `shortest` set if `wanted` asks for it. The future fails as `compilation` does and,
+        if the length must be known, with `LimitExceeded` or `PluginError`. Canceling it cancels the compilation."""
         found: Future[Compilation] = Future()
 
         def end(future: Future[Compilation]) -> None:
@@ -178,7 +179,7 @@ class Shortest:
         return found
 
     def close(self) -> None:
-        """Look for nothing more."""
+        """Stop searching."""
         self._work.close()
 
     def _find(self, compiled: Compilation, wanted: Wanted, tenant: str, found: Future[Compilation]) -> None:
@@ -229,7 +230,7 @@ class Shortest:
 
 
 class RequestCompiler:
-    """Compiles what a request needs before it starts: its constraint, then, with that, what each modifier asks for."""
+    """Compiles the constraint of a request and then the values of its modifiers, before the request starts."""
 
     def __init__(
         self,
@@ -242,14 +243,14 @@ class RequestCompiler:
     ) -> None:
         self._modifiers = modifiers
         self._owner = owner
-        """The name of the modifier that is given the compiled constraint."""
+        """Name of the modifier that gets the compiled constraint."""
         self._compiling = [m for m in modifiers.all if class_of(m).compile is not LogitModifier.compile]
         self._work: SharedWork[Any] = SharedWork(threads, at_work, MAX_VALUES, isolates=isolates_tenants)
 
     def submit(self, request: Request, constraint: Future[Compilation] | None) -> Future[Compiled] | None:
-        """Compile what each `start` is given; `constraint` is the request's, which is under way. None: nothing has to
-        be compiled. The future fails with what `Compiler.submit` or a modifier's `compile` fails with. Raises
-        `PluginError` if a `compile_key` fails."""
+        """Compile the values that each `start` gets; `constraint` is the request's compilation, already running.
+        Returns None if nothing has to be compiled. The future fails as `Compiler.submit` or a modifier's `compile`
+        does. Raises `PluginError` if a `compile_key` fails."""
         compiling = [modifier for modifier in self._compiling if modifier.name in request.params.modifiers]
         if constraint is None and not compiling:
             return None
@@ -270,7 +271,7 @@ class RequestCompiler:
         return compiled
 
     def close(self) -> None:
-        """Compile nothing more."""
+        """Stop compiling."""
         self._work.close()
 
     def _next(
@@ -281,7 +282,7 @@ class RequestCompiler:
         values: dict[str, Any],
         compiled: Future[Compiled],
     ) -> None:
-        """Let the modifiers that are left compile, one after the other."""
+        """Run `compile` of the remaining modifiers, one after the other."""
         if not left or compiled.cancelled():
             _settle(compiled, None, lambda: values)
             return
@@ -297,7 +298,7 @@ class RequestCompiler:
         def work() -> tuple[Any, int]:
             return self._modifiers.compile(modifier, request, None if constraint is None else constraint.grammar), 1
 
-        # a grammar is not used once its strategy is closed
+        # keeps the strategy open while its grammar is used
         uses = [f"modifier.{modifier.name}", *([] if constraint is None else [f"grammar.{constraint.candidate.name}"])]
         try:
             # comparing keys calls the modifier's code
@@ -311,7 +312,7 @@ class RequestCompiler:
 
 
 def _compile(candidate: Candidate, constraint: Constraint) -> tuple[Made, int]:
-    """The grammar, what its outputs need at their end, what is known of that, which is nothing yet, and its bytes."""
+    """Return the grammar, the reserve of its outputs, an empty dict for its beginnings, and its size in bytes."""
     with blame(
         f"grammar.{candidate.name}",
         "compile",
@@ -330,12 +331,12 @@ def _compile(candidate: Candidate, constraint: Constraint) -> tuple[Made, int]:
 
 
 def _error_of(future: Future[Any]) -> BaseException | None:
-    """Return what a future that is done failed with."""
+    """Return the error of a future that is done, or None."""
     return GuidewayError("closed before it was compiled") if future.cancelled() else future.exception()
 
 
 def _cancel_with(future: Future[Any], awaited: Future[Any]) -> None:
-    """Cancel what a future waits for once that is canceled itself."""
+    """Cancel `awaited` when `future` is canceled."""
     waits_for = weakref.ref(awaited)  # as in `Compiler._try`
 
     def leave(future: Future[Any]) -> None:
@@ -346,7 +347,7 @@ def _cancel_with(future: Future[Any], awaited: Future[Any]) -> None:
 
 
 def _settle(future: Future[Any], error: BaseException | None, value: Callable[[], Any]) -> None:
-    """End `future`, if nobody has cancelled it."""
+    """Complete `future` unless it was canceled."""
     if not future.set_running_or_notify_cancel():
         return
     if error is None:

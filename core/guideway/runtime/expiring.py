@@ -1,4 +1,4 @@
-"""Values that are remembered for a while."""
+"""A small cache whose entries expire."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 CAPACITY = 1024
-"""So many values are remembered; beyond, the one that was put in first goes."""
+"""Most entries; the oldest one is dropped first."""
 
 
 class Expiring(Generic[K, V]):
-    """Values by key, each of which is gone after its seconds. Safe to use from several threads. Raises what comparing
-    keys raises."""
+    """A cache whose entries each have a lifetime. Thread-safe. Raises errors of comparing keys."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._values: OrderedDict[K, tuple[float, V]] = OrderedDict()
 
     def put(self, key: K, value: V, seconds: float) -> None:
-        """Remember `value` for so long from now."""
+        """Store `value` for `seconds` from now."""
         with self._lock:
             self._values[key] = time.monotonic() + seconds, value
             while len(self._values) > CAPACITY:
                 self._values.popitem(last=False)
 
     def get(self, key: K) -> V | None:
-        """The value, if it is remembered still."""
-        if not self._values:  # as almost always
+        """Return the value of `key`, or None if it is absent or expired."""
+        if not self._values:  # the usual case
             return None
         with self._lock:
             until, value = self._values.get(key, (0.0, None))

@@ -1,4 +1,4 @@
-"""Tokens that must come next, as the masks of a matcher tell them."""
+"""Forced tokens, derived from the masks of a matcher."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from guideway.errors import DeadEnd
 __all__ = ["Forcing"]
 
 MOST_CHOICES = 16
-"""The most tokens of a mask that are looked at: the beginnings of one text."""
+"""Most tokens of a mask to consider; they must be prefixes of one text."""
 
 
 class Forcing:
-    """Finds forced runs, with what it needs of a vocabulary. For one thread."""
+    """Finds runs of forced tokens. Not thread-safe."""
 
     def __init__(self, tokens: Sequence[bytes], words: int) -> None:
         self._tokens = tokens
         self._scratch: Bitmask = np.zeros((1, words), dtype=np.int32)
 
     def run(self, matcher: Matcher, stop_token_ids: frozenset[int], limit: int) -> tuple[int, ...]:
-        """At most `limit` tokens that spell what must come next, a stop token at its end where that must. `matcher` is
-        not terminated, and is left as it was.
+        """Return at most `limit` tokens that spell the text that must come next, including a forced stop token at its
+        end. `matcher` must not be terminated; its state is restored.
 
-        They begin with `Matcher.forced_tokens`. After those each is the longest token of a mask that spells nothing but
-        what must come.
+        The run begins with `Matcher.forced_tokens`. Each further token is the longest one of the mask that spells only
+        forced text.
         """
         run = list(matcher.forced_tokens())[:limit]
         done = matcher.accept(tuple(run)) if run else 0
@@ -61,7 +61,7 @@ class Forcing:
         return choices[0]
 
     def _goes_on(self, matcher: Matcher, token_id: int, rest: bytes) -> bool:
-        """Return whether after this token `rest` must come."""
+        """Return whether `rest` must follow this token."""
         if matcher.accept((token_id,)) != 1:
             return False
         try:
@@ -79,7 +79,7 @@ class Forcing:
 
 
 def _choices(words: NDArray[np.uint32]) -> list[int]:
-    """The tokens that a mask allows; none where there are more than `MOST_CHOICES`."""
+    """Return the tokens that a mask allows; none if there are more than `MOST_CHOICES`."""
     (used,) = np.nonzero(words)
     if len(used) > MOST_CHOICES:
         return []

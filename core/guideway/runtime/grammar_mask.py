@@ -1,7 +1,7 @@
 """The grammar mask, one logit modifier among others: strategies fill rows on the CPU, the device applies them.
 
-This module owns the constraint. The runtime calls what only a constraint has (compiling, where it begins, whether a
-text completes it); all else it asks of any modifier.
+This module owns the constraint. The runtime calls it directly for what only constraints have (compiling, where they
+begin, whether a text completes them) and otherwise treats it as any modifier.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class MaskTransform(LogitTransform):
-    """Applies the bitmask of each row where the logits live."""
+    """Applies the bitmask of each row on the logits' device."""
 
     bitmask = "bitmask"
     hard = True
@@ -60,7 +60,8 @@ class MaskTransform(LogitTransform):
 
 
 class GrammarMask(LogitModifier[GrammarState]):
-    """Constraint in, one bitmask row per row of the sequence out: see `MaskRows` for how long one holds."""
+    """The modifier that enforces constraints: one bitmask row per row of the sequence. `MaskRows` says how long rows
+    stay valid."""
 
     name = GRAMMAR_MASK
     stage = Stage.MASK
@@ -79,7 +80,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         super().__init__({}, context)
         self._stopwatch = stopwatch
         self.known = CandidateCache(strategies, isolates_tenants=isolates_tenants)
-        """The constraints that came last."""
+        """Cache of the candidates of recent constraints."""
         self.mask_rows = MaskRows(num_words(context.vocabulary.logits_width), stopwatch)
         self._compiler = compiler
         self._shortest = shortest
@@ -89,8 +90,8 @@ class GrammarMask(LogitModifier[GrammarState]):
     def compile_constraint(
         self, constraint: Constraint, request: Request, wanted: Wanted | None
     ) -> Future[Compilation]:
-        """Start compiling what a request asks for, and look for its shortest output then where that is `wanted`. Raises
-        `UnsupportedGrammar` at once if no strategy will take it, or none enforces all of it and it is to be."""
+        """Start compiling the constraint of a request and, if `wanted`, searching for its shortest output. Raises
+        `UnsupportedGrammar` if no strategy takes it, or none enforces all of it under ``on_unenforced="refuse"``."""
         chosen = self.known.of(request.tenant).chosen(constraint)
         in_full = request.params.on_unenforced == "refuse"
         candidates = enforcing_all(chosen, constraint) if in_full else chosen.candidates
@@ -98,8 +99,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         return compilation if wanted is None else self._shortest.submit(compilation, wanted, request.tenant)
 
     def wanted(self, params: SamplingParams, room: int, bans: Bans | None, *, always: bool) -> Wanted:
-        """Return what the shortest output of a request is looked for with, if it may have `room` for one; `always`, if
-        that may become less: where it reasons, before its constraint begins."""
+        """Return the parameters of the search for a request's shortest output in `room` tokens. Set `always` if the
+        budget may still shrink, as it does while the request reasons."""
         own = _bans(params)
         bans = own if bans is None else replace(bans, stop=own.stop)
         return Wanted(room, always, self._stop_token_ids(params), bans)
@@ -123,8 +124,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         return state
 
     def ban(self, state: GrammarState | None, bans: Bans) -> MaskBans | None:
-        """Set what a sequence that is about to begin does without, beside the stop strings of its request: completions
-        where they can, and its masks, as the host asks by what is returned. None: there is nothing for them."""
+        """Set the bans of a sequence that is about to begin, in addition to its stop strings. Completions avoid them if
+        possible. Returns the bans for the host to apply to the masks, or None."""
         if state is None:
             return None
         state.bans = replace(bans, stop=state.bans.stop)
@@ -136,7 +137,7 @@ class GrammarMask(LogitModifier[GrammarState]):
             self.mask_rows.closing.discard(state)
 
     def recycle(self, state: GrammarState | None) -> None:
-        """Give the matcher of a sequence back that ended without a failure."""
+        """Give the matcher of a sequence that ended without a failure back for reuse."""
         if state is None:
             return
         try:
@@ -148,8 +149,8 @@ class GrammarMask(LogitModifier[GrammarState]):
     def begin_after(
         self, state: GrammarState | None, num_tokens: int | None, room: int, end: Record | None = None
     ) -> None:
-        """The constraint begins after so many more tokens, and may have `room` for its own then; None: not known yet.
-        `end` is what is known of its end."""
+        """Start the constraint after `num_tokens` more tokens, with `room` tokens for its own output; None: not known
+        yet. `end` is the latest closing record."""
         if state is None:
             return
         state.begins_in = num_tokens
@@ -162,11 +163,11 @@ class GrammarMask(LogitModifier[GrammarState]):
             state.closer = Closer(self._lexicon, state.stop_token_ids, state.budget, end, state.beginnings)
 
     def takes(self, state: GrammarState | None, token_ids: Sequence[int]) -> bool:
-        """Return whether the constraint, which is in force, allows these tokens next; True without one."""
+        """Return whether the constraint, which has begun, allows these tokens next; True without one."""
         return state is None or state.job.matcher.validate(token_ids) == len(token_ids)
 
     def start_again(self, state: GrammarState | None) -> None:
-        """The tokens that the constraint had taken are not of it: it has yet to begin."""
+        """Take back the tokens that the constraint accepted: it has not begun after all."""
         if state is None:
             return
         self.mask_rows.closing.discard(state)
@@ -179,11 +180,11 @@ class GrammarMask(LogitModifier[GrammarState]):
         recycle(state.grammar, old)
 
     def check_room(self, state: GrammarState | None, room: int) -> None:
-        """Raise `InvalidRequest` if no output fits into so many tokens at the start of a sequence, which is proved."""
+        """Raise `InvalidRequest` if it is proved that no output fits into `room` tokens at the start of a sequence."""
         if state is None or state.reserve is None or room >= state.reserve.fewest:
             return
         shortest, reserve = state.shortest, state.reserve
-        if shortest is not None and shortest <= room:  # the strategy leaves something out
+        if shortest is not None and shortest <= room:  # possible if the strategy does not enforce everything
             return
         said = f"the shortest one has at least {reserve.fewest}"
         if shortest is not None:
@@ -195,18 +196,18 @@ class GrammarMask(LogitModifier[GrammarState]):
         )
 
     def fits(self, state: GrammarState | None, room: int) -> bool:
-        """Return whether `room` tokens are enough for an output from its beginning, or it need not be complete."""
+        """Return whether `room` tokens are enough for a whole output, or the output may be cut."""
         if state is None or state.reserve is None:
             return True
         enough = state.reserve.level + state.reserve.growth
         return room > enough or (enough if state.shortest is None else state.shortest) <= room
 
     def is_closed(self, state: GrammarState | None) -> bool:
-        """Return whether the output of a sequence is complete, or need not be."""
+        """Return whether the output of a sequence is complete, or may be cut."""
         return state is None or state.terminated or state.reserve is None
 
     def record_end(self, state: GrammarState | None, journal: Journal) -> None:
-        """Keep what is known of the end of a sequence's output."""
+        """Append the closing record of a sequence to its journal."""
         if state in self.mask_rows.closing:
             self.mask_rows.closing.discard(state)
             if state.end is not None and state.end not in journal.ends[-1:]:
@@ -218,12 +219,12 @@ class GrammarMask(LogitModifier[GrammarState]):
         return state in self.mask_rows.late
 
     def is_ready(self, state: GrammarState | None) -> bool:
-        """Return whether rows that were late may come now."""
+        """Return whether rows that were late may be ready now."""
         matcher = None if state is None else state.job.matcher
         return not isinstance(matcher, HostedMatcher) or matcher.is_ready()
 
     def strategy(self, state: GrammarState | None) -> str | None:
-        """The name of the strategy that serves a sequence."""
+        """Return the name of the strategy that serves a sequence."""
         return None if state is None else state.candidate.name
 
     def unenforced(self, state: GrammarState) -> Sequence[str]:
@@ -248,7 +249,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         ours = token_ids[num_before:] if num_before else token_ids
         began = time.monotonic()
         count = matcher.accept(ours)
-        if state.hosted:  # it may have asked its host
+        if state.hosted:  # it may have waited for its host
             self._stopwatch.leave_out(began, waited=True)
         if count != len(ours):
             return self._refusal(state, token_ids, num_before, num_before + count)
@@ -270,8 +271,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         return self._forcing.run(matcher, state.stop_token_ids, limit)
 
     def foresee(self, states: Sequence[GrammarState | None], drafts: Sequence[Sequence[int]]) -> None:
-        """Let hosts begin with the rows of these sequences and their drafts, which the next `prepare` asks for, where
-        that need not wait."""
+        """Start filling the rows of these sequences and drafts in hosts, for the next `prepare`, where that need not
+        wait."""
         jobs: dict[str, list[FillJob]] = {}
         strategies: dict[str, HostedStrategy] = {}
         for state, token_ids in zip(states, drafts, strict=True):
@@ -283,7 +284,8 @@ class GrammarMask(LogitModifier[GrammarState]):
             strategies[name].foresee(its)
 
     def ask_forced(self, states: Sequence[GrammarState | None], limit: int) -> None:
-        """Let hosts say what is forced for these sequences, with one command for all: `forced` asks none."""
+        """Ask the hosts for the forced tokens of these sequences, with one command for all; `forced` reads the
+        replies."""
         asked: dict[str, list[GrammarState]] = {}
         for state in states:
             if state is not None and state.begins_in == 0 and not state.terminated:
@@ -294,7 +296,7 @@ class GrammarMask(LogitModifier[GrammarState]):
                 strategy.ask_forced([state.job.matcher for state in some], limit)
 
     def keep_to(self, state: GrammarState | None, token_ids: Sequence[int]) -> None:
-        """Let the next step draw these, which are forced, as far as they are among its drafts."""
+        """Restrict the next step to these forced tokens, as far as they equal its drafts."""
         if state is not None and state.begins_in == 0:
             state.canonical = tuple(token_ids)
 
@@ -307,8 +309,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         return 0 if state.terminated else num_before + state.job.matcher.validate(token_ids[num_before:])
 
     def completes(self, state: GrammarState | None, journal: Journal, text: str) -> bool:
-        """Return whether `text`, which the output begins with, is all that the constraint asks for; True without one.
-        The state does not move. False also where the constraint has not begun, or the strategy fails over it."""
+        """Return whether `text`, a prefix of the output, satisfies the constraint; True without one. The state does not
+        change. False also if the constraint has not begun, or the strategy fails."""
         if state is None or state.terminated:
             return True
         if journal.constraint_start is None:
@@ -323,17 +325,18 @@ class GrammarMask(LogitModifier[GrammarState]):
         token_ids: Sequence[int] | None = state.accepted[:whole]
         if length < len(data):
             rest = vocabulary.encode(data[length:])
-            # what is left may begin inside a character, and then has no tokens of its own
+            # the rest may begin inside a character, and then cannot be encoded by itself
             token_ids = vocabulary.encode(data) if rest is None else [*state.accepted[:whole], *rest]
         return _is_whole(state.candidate, state.grammar, state.stop_token_ids, token_ids)
 
     def satisfies(self, compiled: Compilation, params: SamplingParams, text: str) -> bool:
-        """Return whether `text` is all that a constraint asks for. False also where the strategy fails over it."""
+        """Return whether `text` satisfies a constraint. False also if the strategy fails."""
         token_ids = self.context.vocabulary.encode(text.encode())
         return _is_whole(compiled.candidate, compiled.grammar, self._stop_token_ids(params), token_ids)
 
     def own_text(self, journal: Journal, text: str) -> str:
-        """Return what of `text`, which the output begins with, is the constraint's: what comes after the reasoning."""
+        """Return the part of `text`, a prefix of the output, that belongs to the constraint: all after the
+        reasoning."""
         return self._own_bytes(journal, text).decode(errors="replace")
 
     def _own_bytes(self, journal: Journal, text: str) -> bytes:
@@ -356,8 +359,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         return self.context.vocabulary.stop_token_ids | frozenset(params.stop_token_ids)
 
     def _refusal(self, state: GrammarState, token_ids: Sequence[int], num_before: int, count: int) -> Outcome:
-        """Why the token after the first `count` of a step was refused, in which the constraint began after
-        `num_before`, if it had not before."""
+        """Return the outcome for a step whose token after the first `count` was refused. `num_before` is the number of
+        tokens of this step before the constraint began, 0 if it had begun before."""
         token_id = token_ids[count]
         if num_before:
             return fail(
@@ -377,7 +380,7 @@ def _is_whole(
     stop_token_ids: frozenset[int],
     token_ids: Sequence[int] | None,
 ) -> bool:
-    """Return whether a grammar may end after these tokens; None: there are none for the text."""
+    """Return whether a grammar accepts these tokens as a whole output; None: the text has no tokens."""
     if token_ids is None:
         return False
     try:
@@ -395,7 +398,7 @@ def _bans(params: SamplingParams) -> Bans:
 
 
 def check_names(modifiers: Sequence[LogitModifier[Any]]) -> None:
-    """Raise `InvalidConfiguration` if one of the configured modifiers has the mask's name."""
+    """Raise `InvalidConfiguration` if a configured modifier has the mask's name."""
     if any(modifier.name == GRAMMAR_MASK for modifier in modifiers):
         raise InvalidConfiguration(
             f"a logit modifier is named {GRAMMAR_MASK!r}, but that name is reserved for the grammar mask; rename it",

@@ -1,4 +1,4 @@
-"""One sequence's part in the grammar mask."""
+"""The grammar mask's state of one sequence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_BANS = Bans()
 
 @dataclass(slots=True, eq=False)
 class GrammarState:
-    """One sequence's matcher."""
+    """The matcher and the closing state of one sequence."""
 
     candidate: Candidate
     grammar: CompiledGrammar
@@ -26,44 +26,44 @@ class GrammarState:
     """Holds the matcher."""
     stop_token_ids: frozenset[int]
     reserve: Reserve | None = None
-    """The reserve that its output needs at its end; None: it may end anywhere."""
+    """Tokens to keep for completing the output; None: it may be cut."""
     bans: Bans = NO_BANS
-    """The tokens and texts that a completion of its output does without where it can."""
+    """Tokens and texts that completions avoid where possible."""
     accepted: list[int] = field(default_factory=list)
-    """Every token the matcher accepted."""
+    """Every token that the matcher accepted."""
     num_live_drafts: int = 0
     """The number of the last step's drafts that led to a state with a legal token, or to the end."""
     terminated: bool = False
     begins_in: int | None = 0
-    """The number of tokens that are still to come before the constraint begins; None: not known yet."""
+    """Tokens left before the constraint begins; None: not known yet."""
     budget: Budget | None = None
-    """Within which its output is to be complete; None: it need not, or it has not begun."""
+    """Budget for the complete output; None if it may be cut, or has not begun."""
     closer: Closer | None = None
-    """None also where the strategy lives in hosts."""
+    """None also if the strategy lives in hosts."""
     beginnings: Beginnings = field(default_factory=dict)
-    """The grammar's, for the closer."""
+    """The grammar's, shared with the closer."""
     shortest: int | None = None
-    """The number of tokens of the shortest output that was found, where it was looked for."""
+    """Tokens of the shortest output, if one was searched for and found."""
     first_closed: int | None = None
-    """The first of the last step's rows that does not allow all that the constraint does."""
+    """Index of the first row of the last step in which closing excluded tokens."""
     closed_early: bool = False
     """True if a token was drawn from such a row."""
     hosted: bool = False
-    """True if its matcher lives in a host."""
+    """True if the matcher lives in a host."""
     canonical: tuple[int, ...] = ()
-    """The tokens that the next step's drafts begin with, where nothing else is to be drawn in their place."""
+    """Forced tokens that the next step must draw, as far as they equal its drafts."""
     first_row: int = 0
-    """The first of its rows in the last step's bitmask; not the job's, which is in the hands of the strategy."""
+    """Index of the first row in the last step's bitmask. The job's `first_row` counts within the strategy's block."""
     num_rows: int = 1
 
     @property
     def rows(self) -> slice:
-        """Its rows of the last step's bitmask."""
+        """Rows of the sequence in the last step's bitmask."""
         return slice(self.first_row, self.first_row + self.num_rows)
 
     @property
     def end(self) -> Record | None:
-        """The knowledge of the end of its output."""
+        """Latest closing record of the output."""
         if self.hosted:
             return cast("HostedMatcher", self.job.matcher).end
         return None if self.closer is None else self.closer.record

@@ -1,7 +1,7 @@
-"""``python -m guideway.runtime.host DESCRIPTORS PID``: the nursery of the grammar hosts of process PID, over a socket.
-Over a second one, where there is one, other processes ask for a nursery of their own.
+"""Entry point of a grammar host's fork server: ``python -m guideway.runtime.host DESCRIPTORS PID``.
 
-All of them show this command; the number is for who reads a list of processes.
+It serves process PID over the first socket; over a second one, if given, other processes ask for their own fork server.
+PID is not read: it only helps people who read a list of processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The history of a sequence: enough to rebuild the state of every modifier anywhere."""
+"""The journal of a sequence, from which the state of every modifier can be rebuilt anywhere."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ class Journal:
     request: Request
     sequence: SequenceInfo
     token_ids: list[int] = field(default_factory=list)
-    """Every final token so far."""
+    """All final tokens."""
     step_ends: list[int] = field(default_factory=list)
     """``len(token_ids)`` after each step."""
     feedback: dict[int, Mapping[str, Feedback]] = field(default_factory=dict)
     """By step, for steps that had any: feedback by modifier name."""
     constraint_start: int | None = 0
-    """The number of tokens that were generated before the constraint began; None: it has not begun."""
+    """Tokens generated before the constraint began; None: it has not begun."""
     overruled: dict[str, None] = field(default_factory=dict)
-    """The names of what a row had to be drawn without, as `unenforced` names it; a dict for its order."""
+    """Names of bans that did not hold, as in `unenforced`; a dict for its order."""
     ends: list[Record] = field(default_factory=list)
-    """The findings about the end of a constrained output, the last of it last."""
+    """Closing records of a constrained output, oldest first."""
     closed_early: bool = False
-    """True if masks left out what could not have been completed."""
+    """True if a token was drawn from a mask in which closing excluded tokens."""
 
     def record(self, token_ids: Sequence[int], feedback: Mapping[str, Feedback] | None) -> None:
-        """Add one step."""
+        """Append one step."""
         if feedback:
             self.feedback[len(self.step_ends)] = feedback
         self.token_ids += token_ids
         self.step_ends.append(len(self.token_ids))
 
     def rewind(self, num_tokens: int) -> None:
-        """Forget the steps after the first `num_tokens` tokens, which must be where a step ended."""
+        """Drop the steps after the first `num_tokens` tokens, which must be the end of a step."""
         kept = 0 if num_tokens == 0 else self.step_ends.index(num_tokens) + 1
         del self.token_ids[num_tokens:], self.step_ends[kept:]
         self.feedback = {step: emitted for step, emitted in self.feedback.items() if step < kept}
@@ -52,11 +52,11 @@ class Journal:
 
     @property
     def end(self) -> Record | None:
-        """The knowledge of the end of a constrained output; None: nothing."""
+        """Latest closing record of a constrained output, or None."""
         return self.ends[-1] if self.ends else None
 
     def steps(self) -> list[tuple[list[int], Mapping[str, Feedback] | None]]:
-        """Final tokens and feedback of each step, in order."""
+        """Return final tokens and feedback of each step, in order."""
         starts = [0, *self.step_ends[:-1]]
         return [
             (self.token_ids[start:end], self.feedback.get(i))
@@ -64,7 +64,7 @@ class Journal:
         ]
 
     def fork(self, sequence: SequenceInfo) -> Journal:
-        """A copy for a sequence that shares the past."""
+        """Return a copy for a sequence that shares the past."""
         return Journal(
             self.request,
             sequence,

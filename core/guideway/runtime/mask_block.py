@@ -1,4 +1,4 @@
-"""One strategy's block of mask rows: between guards, so that a write outside it is seen."""
+"""One strategy's block of mask rows, between guard rows that detect writes outside it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from guideway.errors import ConformanceError
 __all__ = ["GUARD", "Late", "fill_between_guards"]
 
 GUARD = np.int32(0x6B5A4D3C)
-"""Each word of a row that nobody may write to."""
+"""Value of each word of a guard row."""
 
 
 class Late(Exception):
-    """The value of a job's ``error`` if its rows are still being filled: ask again with the next step."""
+    """Raised, or set as a job's ``error``, if its rows are still being filled: ask again with the next step."""
 
 
 def fill_between_guards(
     fill: Callable[[Sequence[FillJob], Bitmask], NDArray[np.int32]], jobs: Sequence[FillJob], bitmask: Bitmask
 ) -> NDArray[np.int32]:
-    """Call ``fill(jobs, bitmask)`` and return what it returns. Raises `ConformanceError` if it wrote to the first or
-    the last row of `bitmask`, neighbors of the jobs' own; these are restored."""
+    """Call ``fill(jobs, bitmask)`` and return its result. Raises `ConformanceError` if it wrote to the first or last
+    row of `bitmask`, which are guards; these are restored."""
     before, after = bitmask[0], bitmask[-1]
     kept = before.tobytes(), after.tobytes()
     try:

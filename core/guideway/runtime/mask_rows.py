@@ -1,4 +1,4 @@
-"""The rows of the bitmask of each step: laid out by strategy, filled between guards, and opened where that fails."""
+"""The rows of each step's bitmask: grouped by strategy, filled between guard rows, and set to all ones on failure."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Block:
-    """The part of a step that is one strategy's: sequences of the batch, their states, and their rows of the bitmask,
-    which follow one another."""
+    """One strategy's part of a step: indices of its sequences in the batch, their states, and their consecutive rows of
+    the bitmask."""
 
     sequences: list[int] = field(default_factory=list)
     states: list[GrammarState] = field(default_factory=list)
@@ -40,27 +40,29 @@ class Block:
 
 
 class MaskRows:
-    """Fills one step's rows after another's, of `words` words each.
+    """Fills the rows of each step, `words` words each.
 
-    The bitmask of a payload is one of two buffers used in turn, so it holds until the second `fill` after.
+    Payloads use two buffers in turn, so a bitmask stays valid until the second `fill` after it.
     """
 
     def __init__(self, words: int, stopwatch: Stopwatch) -> None:
         self.words = words
         self._stopwatch = stopwatch
         self.late: set[GrammarState] = set()
-        """Those whose rows were not ready in the last step: they are open, and nothing drawn from them is final."""
+        """States whose rows were not ready in the last step. Those rows are open, and tokens drawn from them are not
+        final."""
         self.closing: set[GrammarState] = set()
-        """Those of whose ends anything is known that is to be kept. Before their tokens come, a host may prepare a step
-        of others."""
+        """States with a closing record to journal. A host may prepare a step of other sequences before their tokens
+        arrive."""
         self._buffers = [self._allocate(0) for _ in range(2)]
-        """They grow with the batches: far fewer sequences may run than could. The first row of a buffer is a guard, as
-        is the one after those in use."""
+        """Buffers grow with the batches, which are usually far below the maximum. The first row, and the one after the
+        rows in use, are guards."""
 
     def fill(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> Payload | None:
-        """Fill the rows of a step: as the array ``bitmask``, with the faults of what failed. None: all is open."""
+        """Return the rows of a step as the array ``bitmask``, with the faults of failed sequences; None if all rows are
+        open."""
         self.late.clear()
-        # before the beginning and after the end all is open
+        # rows before the beginning and after the end of a constraint are open
         blocks: dict[str, Block] = {}
         name = block = None
         for i, state in enumerate(states):
@@ -92,14 +94,13 @@ class MaskRows:
         return Payload(np.array(rows, dtype=np.int32), {"bitmask": bitmask}, faults=faults)
 
     def forbade(self, state: GrammarState, token_ids: Sequence[int]) -> bool:
-        """Return whether the last step's mask forbade one of these tokens, all that were drawn then."""
+        """Return whether the last step's mask forbade one of these tokens, which were drawn in it."""
         bitmask = self._buffers[0][1:][state.rows]
         pairs = zip(range(len(bitmask)), token_ids, strict=False)
         return any(not is_allowed(bitmask, row, token_id) for row, token_id in pairs)
 
     def _lay_out(self, block: Block, batch: StepBatch, rows: list[int]) -> None:
-        """Give `block` the next rows of the bitmask; `rows`, the batch's row that each of them is for, grows by its
-        own."""
+        """Assign the next rows of the bitmask to `block`, and append the batch's row of each to `rows`."""
         block.start = first = len(rows)
         guard = first - 1  # the strategy's row 0
         if batch.num_rows == batch.num_sequences:
@@ -118,14 +119,14 @@ class MaskRows:
         block.end = len(rows)
 
     def _allocate(self, num_rows: int) -> Bitmask:
-        """Room for so many rows between two guards."""
+        """Return a buffer with `num_rows` rows between two guards."""
         buffer = np.full((num_rows + 2, self.words), FULL, dtype=np.int32)
         buffer[0] = GUARD
         return buffer
 
     def _buffer(self, num_rows: int) -> Bitmask:
-        """The other buffer, with a guard before and after so many rows. They are not cleared: every first row is
-        overwritten by its fill or its fault."""
+        """Return the other buffer, with a guard before and after the first `num_rows` rows. Rows are not cleared: each
+        first row is overwritten by its fill or its fault."""
         self._buffers.reverse()
         if len(self._buffers[0]) < num_rows + 2:
             self._buffers[0] = self._allocate(max(num_rows, 2 * len(self._buffers[0])))
@@ -133,7 +134,7 @@ class MaskRows:
         return self._buffers[0]
 
     def _fill_block(self, block: Block, buffer: Bitmask) -> dict[GrammarState, BaseException]:
-        """Fill the rows of a block; by state why that failed."""
+        """Fill the rows of a block and return the errors by state."""
         strategy, jobs = block.states[0].candidate.strategy, tuple([state.job for state in block.states])
         began = time.monotonic()
         try:
@@ -154,7 +155,7 @@ class MaskRows:
                 failed[state] = why
             if state.canonical and count > 0:
                 self._keep_canonical(state, count, buffer)
-        self._stopwatch.leave_out(began, waited=False)  # it is bounded in work
+        self._stopwatch.leave_out(began, waited=False)  # its work is bounded
         if min(counts) < 0:
             for state, count in zip(block.states, counts, strict=True):
                 if count < 0:
@@ -163,8 +164,8 @@ class MaskRows:
         return failed
 
     def _close(self, state: GrammarState, count: int, buffer: Bitmask) -> BaseException | None:
-        """Keep the rows of a state, whose first `count` drafts were accepted, to what can be completed; why that
-        failed."""
+        """Clear tokens that could not be completed in the rows of a state, whose first `count` drafts were accepted.
+        Returns the error if that failed."""
         if state.hosted:
             hosted = cast("HostedMatcher", state.job.matcher)
             state.first_closed = hosted.first_closed
@@ -186,17 +187,16 @@ class MaskRows:
         return None
 
     def _keep_canonical(self, state: GrammarState, count: int, buffer: Bitmask) -> None:
-        """Leave the rows of a state, whose first `count` drafts were accepted, no token but the draft, where that is
-        what it is to be kept to."""
+        """Allow only the draft in each row of a state's first `count` drafts that equals its canonical token."""
         rows = buffer[1:][state.rows]
         for row, (token_id, draft) in enumerate(zip(state.canonical, state.job.draft_token_ids[:count], strict=False)):
-            if token_id != draft or not is_allowed(rows, row, token_id):  # what is closed early goes another way
+            if token_id != draft or not is_allowed(rows, row, token_id):  # closing excluded it
                 return
             allow_only(rows, row, (token_id,))
 
     def _fill_one_by_one(self, block: Block, buffer: Bitmask) -> NDArray[np.int32]:
-        """The default fill after a batch fill broke, which may have left matchers and rows anywhere: matchers are made
-        anew, and each job's neighbors are the guards of its rows."""
+        """Fill with the default, job by job, after a batch fill raised. It may have left matchers and rows in any
+        state, so matchers are rebuilt, and each job's rows have guards of their own."""
         accepted = np.full(len(block.states), -1, dtype=np.int32)
         buffer[1 + block.start : 1 + block.end] = FULL
         for i, state in enumerate(block.states):
@@ -216,7 +216,7 @@ class MaskRows:
     def _faults(
         self, states: Sequence[GrammarState | None], failed: Mapping[GrammarState, BaseException], bitmask: Bitmask
     ) -> dict[int, Fault]:
-        """`Payload.faults`. The rows of what failed, or is late, are opened, so that the draw stays finite."""
+        """Return `Payload.faults` and open the rows of failed and late states, so that the draw stays finite."""
         faults = {}
         for i, state in enumerate(states):
             if state is None or state not in failed:

@@ -1,7 +1,7 @@
-"""The metrics for an operator: metrics of the Prometheus client library, in its default registry.
+"""Metrics for operators, in the default registry of the Prometheus client library.
 
-A server that shows this registry, as vLLM's does at ``/metrics``, shows them too. Several processes of one server come
-together where the operator sets ``PROMETHEUS_MULTIPROC_DIR``, as that library wants it.
+A server that exposes this registry, as vLLM does at ``/metrics``, exposes them too. To combine several processes of one
+server, set ``PROMETHEUS_MULTIPROC_DIR``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The modifiers a host runs and the states they keep for each sequence: every call guarded, and a failure while a
-sequence runs is that sequence's alone."""
+"""The modifiers of a host and their per-sequence states. Each call is guarded: a failure while a sequence runs ends
+only that sequence."""
 
 from __future__ import annotations
 
@@ -57,36 +57,36 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class ActiveSequence:
-    """The state of one running sequence for the runtime."""
+    """The runtime's state of one running sequence."""
 
     journal: Journal
     compiled: Mapping[str, Any]
-    """By modifier name what was compiled for its request."""
+    """By modifier name the value compiled for its request."""
     states: list[Any]
-    """Aligned with the modifiers; None where a modifier leaves the sequence alone."""
+    """Aligned with the modifiers; None where a modifier does not act."""
     acting: list[tuple[LogitModifier[Any], Any]]
-    """The modifiers that act on it, each with its state."""
+    """The modifiers that act on the sequence, each with its state."""
     stateful: list[tuple[LogitModifier[Any], Any]]
-    """Those of them that accept its tokens: all that are not `derived`."""
+    """The acting modifiers that accept tokens: all that are not `derived`."""
     unenforced: dict[str, None]
-    """The names of what was asked for and is not enforced; a dict for its order."""
+    """Names of requested parts that are not enforced; a dict for its order."""
     companions: Sequence[str] = ()
     """For each companion sequence, the modifier that asked for it."""
     ends_at: float = float("inf")
-    """Its deadline, by the monotonic clock."""
+    """Deadline on the monotonic clock, in seconds."""
     bans: MaskBans | None = None
-    """The bans that its masks have beside its constraint, where the host asked for that."""
+    """Bans applied to its masks, if the host asked for that."""
     fault: Fault | None = None
     broken: bool = False
-    """True if a call over its states raised or was interrupted: they may have been left anywhere."""
+    """True if a call on its states raised or was interrupted, so that they may be inconsistent."""
 
 
 MOST_TOGETHER = 3.0
-"""So many times as long as one sequence all of them may take in one `prepare`, before each is asked alone."""
+"""Most time one `prepare` may take for all sequences, in deadlines of one sequence, before each is called alone."""
 
 
 class ModifierSet:
-    """Modifiers in the order in which the pipeline applies them: by stage, within a stage as given."""
+    """Modifiers in the order in which the pipeline applies them: by stage, and in the given order within a stage."""
 
     def __init__(
         self,
@@ -104,31 +104,32 @@ class ModifierSet:
             )
         stages = list(Stage)
         self.all: tuple[LogitModifier[Any], ...] = tuple(
-            sorted(modifiers, key=lambda m: stages.index(m.stage))  # stable: as given within a stage
+            sorted(modifiers, key=lambda m: stages.index(m.stage))  # a stable sort keeps the given order within a stage
         )
         self.bitmasks = {m.name: m.transform.bitmask for m in self.all if m.transform.bitmask is not None}
         """By modifier name the payload array that is a bitmask."""
         self._hosted = [(i, m) for i, m in enumerate(self.all) if isinstance(m, HostedModifier) and not m.derived]
-        """Those that take the final tokens of all sequences at once, each with its index."""
+        """Modifiers in hosts that accept tokens, each with its index; they get the tokens of all sequences in one
+        command."""
         self._words = num_words(context.vocabulary.logits_width)
         self._offers = offers
         self._start = Deadline.of_processor(limits.start_seconds, limits)
-        """The time that `LogitModifier.start`, for which a step waits, may take."""
+        """Deadline of `LogitModifier.start`, which delays the whole batch."""
         self._waiting = waiting
-        """The names of those that wait for other processes, which have deadlines of their own."""
+        """Names of modifiers that wait for other processes, which have deadlines of their own."""
         self._step_seconds = limits.step_seconds
         self._stopwatch = stopwatch
-        """The watch over how long `prepare` and `accept` may take for one sequence."""
+        """Measures `prepare` and `accept` of one sequence against their deadline."""
 
     def state(self, sequence: ActiveSequence, modifier: LogitModifier[T]) -> T | None:
-        """Return what `modifier` keeps for a sequence; None if it leaves it alone."""
+        """Return the state of `modifier` for a sequence; None if it does not act."""
         state: T | None = sequence.states[self.all.index(modifier)]
         return state
 
-    # What a request needs
+    # Admission and compilation
 
     def check_needs(self, modifier: LogitModifier[Any]) -> None:
-        """Raise `UnsupportedCapability` if the host cannot give `modifier` what it declares to need."""
+        """Raise `UnsupportedCapability` if the host lacks a need that `modifier` declares."""
         if missing := sorted(need.value for need in modifier.needs - self._offers):
             raise UnsupportedCapability(
                 f"modifier {modifier.name!r} needs {', '.join(missing)}, which this host does not offer",
@@ -136,7 +137,7 @@ class ModifierSet:
             )
 
     def check_samplers(self, modifiers: Sequence[LogitModifier[Any]], params: SamplingParams) -> None:
-        """Refuse a request for which two of `modifiers` own the draw, or one does that greedy decoding would ignore."""
+        """Raise `InvalidRequest` if two of `modifiers` own the draw, or one does although the request is greedy."""
         owners = [modifier.name for modifier in modifiers if modifier.stage is Stage.SAMPLE]
         if len(owners) > 1:
             raise InvalidRequest(
@@ -151,7 +152,7 @@ class ModifierSet:
             )
 
     def companions(self, request: Request) -> list[tuple[str, Companion]]:
-        """Return what each modifier wants to run beside each sequence of the request, with the modifier's name."""
+        """Return the companion sequences that modifiers ask for, each with its modifier's name."""
         found: list[tuple[str, Companion]] = []
         for modifier in self.all:
             if Need.COMPANIONS in modifier.needs:
@@ -166,20 +167,20 @@ class ModifierSet:
         return found
 
     def compile_key(self, modifier: LogitModifier[Any], request: Request) -> Hashable | None:
-        """`LogitModifier.compile_key`."""
+        """Return `LogitModifier.compile_key`. Raises `InvalidRequest` or `PluginError`."""
         key: Hashable | None = self._call(modifier, None, "compile_key", request, read=read_key)
         return key
 
     def compile(self, modifier: LogitModifier[Any], request: Request, grammar: CompiledGrammar | None) -> Any:
-        """`LogitModifier.compile`. Raises `InvalidRequest` or `PluginError`."""
+        """Return `LogitModifier.compile`. Raises `InvalidRequest` or `PluginError`."""
         keeps_deadlines = isinstance(modifier, HostedModifier)
         return self._call(modifier, None, "compile", request, grammar, keeps_deadlines=keeps_deadlines)
 
-    # The life of a sequence
+    # Sequences
 
     def start(self, journal: Journal, compiled: Mapping[str, Any]) -> ActiveSequence:
-        """States for a sequence at its start; `replay` brings them up to date. Releases what it started if anything
-        fails. Raises `InvalidRequest` or `PluginError`."""
+        """Start the states of a sequence; call `replay` afterwards. If one fails, all are released. Raises
+        `InvalidRequest` or `PluginError`."""
         request, info = journal.request, journal.sequence
         states: list[Any] = []
         unenforced: dict[str, None] = {}
@@ -204,7 +205,8 @@ class ModifierSet:
     def _check_deadline(
         self, modifier: LogitModifier[Any], state: Any, request: Request, taken: float, processor: float
     ) -> None:
-        """Raise `LimitExceeded` if a start took too long, where nothing else ended it."""
+        """Raise `LimitExceeded` if `start` took too long, in seconds of wall or processor time. Hosts check this
+        themselves."""
         if isinstance(modifier, HostedModifier):
             return
         if taken <= self._start.wall_seconds and processor <= self._start.processor_seconds:
@@ -219,7 +221,7 @@ class ModifierSet:
         )
 
     def _missed(self, modifier: LogitModifier[Any], state: Any, phase: str, taken: float) -> LimitExceeded:
-        """Return the error of a sequence whose part of a step took too long."""
+        """Return the error for a sequence that exceeded the deadline of a step."""
         DEADLINES_MISSED.labels(self._plugin(modifier, state), phase).inc()
         return LimitExceeded(
             f"it took {taken:.2f} s for one sequence, and the batch waited; the limit for a step is "
@@ -227,7 +229,7 @@ class ModifierSet:
         )
 
     def may_act(self, modifier: LogitModifier[Any], request: Request, info: SequenceInfo) -> bool:
-        """Return whether `modifier` may act on a sequence of a request not yet all compiled. Raises as `start`."""
+        """Return whether `modifier` may act on a sequence whose request is still compiling. Raises as `start` does."""
         if modifier.name in request.params.modifiers and class_of(modifier).compile is not LogitModifier.compile:
             return True
         state = None
@@ -238,7 +240,7 @@ class ModifierSet:
             self._release([(modifier, state)])
 
     def replay(self, sequence: ActiveSequence) -> None:
-        """Bring the states of a sequence that was just started up to date by its journal."""
+        """Replay the journal of a sequence that was just started."""
         for token_ids, feedback in sequence.journal.steps():
             for modifier, state in sequence.stateful:
                 args = (state, tuple(token_ids), handed(feedback, modifier.name))
@@ -250,7 +252,7 @@ class ModifierSet:
                     )
 
     def fork(self, parent: ActiveSequence, info: SequenceInfo) -> ActiveSequence:
-        """A second sequence with `parent`'s past. Raises `UnsupportedCapability` if a modifier cannot fork."""
+        """Return a second sequence with `parent`'s past. Raises `UnsupportedCapability` if a modifier cannot fork."""
         states = list(parent.states)
         forked: list[tuple[LogitModifier[Any], Any]] = []
         try:
@@ -267,10 +269,10 @@ class ModifierSet:
         return child
 
     def release(self, states: list[Any]) -> None:
-        """Release the states of the first ``len(states)`` modifiers; one that raises keeps no other from it."""
+        """Release the states of the first ``len(states)`` modifiers, all of them even if one raises."""
         self._release(list(zip(self.all, states, strict=False)))
 
-    # Steps: a failure becomes the sequence's `fault` and is not raised
+    # Steps: failures are not raised; they set the sequence's `fault`
 
     def prepare(
         self,
@@ -280,8 +282,8 @@ class ModifierSet:
         sequences: list[ActiveSequence],
         sequence_of_row: NDArray[Any] | None,
     ) -> Payload | None:
-        """One modifier's payload for the sequences it does not fail for. `sequence_of_row` is None where each sequence
-        has one row."""
+        """Return one modifier's payload, and set the `fault` of sequences for which it fails. `sequence_of_row` is None
+        if each sequence has one row."""
 
         def attempt(some: Sequence[Any]) -> Payload | None:
             payload = check_payload(modifier.prepare(batch, some), batch, some, sequence_of_row)
@@ -309,7 +311,7 @@ class ModifierSet:
             for sequence in sequences:
                 sequence.broken = True
             contain(error)
-        for i in own:  # one by one, to find out whose failure it is
+        for i in own:  # call sequences one by one to find which of them fail
             try:
                 if not taken or len(own) > 1:
                     began = self._stopwatch.start()
@@ -333,7 +335,7 @@ class ModifierSet:
 
     @property
     def has_hosted(self) -> bool:
-        """True if `announce` is of use."""
+        """True if `announce` has any effect."""
         return bool(self._hosted)
 
     def announce(
@@ -342,7 +344,7 @@ class ModifierSet:
         token_ids: Sequence[Sequence[int]],
         feedback: Sequence[Mapping[str, Feedback] | None],
     ) -> None:
-        """Announce what `accept` is about to be called with, for each of some sequences: hosts are told with one
+        """Announce calls of `accept`, so that each modifier in a host gets the tokens of all sequences in one
         command."""
         for i, modifier in self._hosted:
             modifier.take(
@@ -354,10 +356,10 @@ class ModifierSet:
             )
 
     def accept(self, sequence: ActiveSequence, ids: Sequence[int], feedback: Mapping[str, Feedback] | None) -> Outcome:
-        """Give every modifier the final tokens of a step and record them; what is to become of the sequence."""
+        """Pass the final tokens of a step to the modifiers, record them, and return the outcome for the sequence."""
         if sequence.fault is not None:
             return fail(str(sequence.fault))
-        verdict, token_ids = CONTINUE, tuple(ids)  # no list of the host's, which a modifier might change
+        verdict, token_ids = CONTINUE, tuple(ids)  # a copy, which modifiers cannot change
         for modifier, state in sequence.stateful:
             try:
                 began = self._stopwatch.start()
@@ -382,12 +384,12 @@ class ModifierSet:
         return verdict
 
     def forced(self, sequence: ActiveSequence, limit: int) -> Sequence[int]:
-        """At most `limit` tokens that must come next as one modifier of the sequence says, and the others let pass."""
+        """Return at most `limit` tokens that one modifier forces next and the others accept."""
         for modifier, state in sequence.acting:
             ids = self._ask(sequence, modifier, state, "forced", limit, partial(read_ids, limit))
             if ids:
                 others = [other for other, _ in sequence.stateful if other is not modifier]
-                # one that cannot say how far drafts may go might end the output amid them
+                # a modifier that does not validate drafts might end the output among them
                 if all(class_of(other).validate is not LogitModifier.validate for other in others):
                     return ids[: self.validate(sequence, ids, says=modifier)]
         return ()
@@ -395,7 +397,7 @@ class ModifierSet:
     def validate(
         self, sequence: ActiveSequence, token_ids: Sequence[int], *, says: LogitModifier[Any] | None = None
     ) -> int:
-        """Return how many of these drafts every modifier of the sequence but the one that `says` them lets pass."""
+        """Return how many of these drafts all modifiers accept, except `says`, which proposed them."""
         count = len(token_ids)
         for modifier, state in sequence.acting:
             if modifier is says:
@@ -405,8 +407,7 @@ class ModifierSet:
         return count
 
     def reports(self, sequence: ActiveSequence) -> dict[str, Mapping[str, Any]]:
-        """Return what the modifiers of a sequence that has ended tell its user, by name. One that fails becomes its
-        fault."""
+        """Return by modifier the reports about a sequence that has ended. A failing modifier sets its fault."""
         found: dict[str, Mapping[str, Any]] = {}
         for modifier, state in sequence.acting:
             try:
@@ -420,7 +421,7 @@ class ModifierSet:
     # Parts
 
     def _plugin(self, modifier: LogitModifier[Any], state: Any) -> str:
-        """``kind.name`` of the plugin behind a modifier's state."""
+        """Return ``kind.name`` of the plugin behind a modifier's state."""
         try:
             return str(modifier.plugin_of(state))
         except BaseException as error:
@@ -435,7 +436,7 @@ class ModifierSet:
         return ActiveSequence(journal, compiled, states, acting, stateful, unenforced)
 
     def _release(self, states: list[tuple[LogitModifier[Any], Any]]) -> None:
-        with ExitStack() as last_first:  # a wish to stop waits for the last
+        with ExitStack() as last_first:  # an interrupt is raised after the last release
             for modifier, state in reversed(states):
                 last_first.callback(self._release_one, modifier, state)
 
@@ -448,8 +449,8 @@ class ModifierSet:
             log.warning("%s failed in release; its sequence had ended", plugin, exc_info=True)
 
     def _refusal(self, sequence: ActiveSequence, modifier: LogitModifier[Any], state: Any, outcome: Outcome) -> Fault:
-        """Whose failure it is that `modifier` refused tokens: one that it had forbidden was made possible by what acted
-        later."""
+        """Return the fault of a sequence whose tokens `modifier` refused. If the mask had forbidden them, a modifier of
+        a later stage is to blame."""
         late = [m for m, _ in sequence.acting if m.stage in (Stage.POST_WARP, Stage.SAMPLE)]
         if outcome.was_forbidden and late:
             phase = "sample" if late[-1].stage is Stage.SAMPLE else "apply"
@@ -465,7 +466,7 @@ class ModifierSet:
         read: Callable[[Any], Any] | None = None,
         keeps_deadlines: bool = False,
     ) -> Any:
-        """``modifier.phase(*args)``; all it may not raise becomes a `PluginError` that names plugin and phase."""
+        """Call ``modifier.phase(*args)``. Unexpected exceptions become a `PluginError` that names plugin and phase."""
         try:
             with blame(
                 self._plugin(modifier, state),
@@ -475,7 +476,7 @@ class ModifierSet:
             ):
                 answer = getattr(modifier, phase)(*args)
                 return answer if read is None else read(answer)
-        except InvalidConfiguration as error:  # how `parse_options` speaks of a request's options
+        except InvalidConfiguration as error:  # `parse_options` raises it for a request's options
             raise InvalidRequest(str(error), field=f"modifiers.{modifier.name}") from error
 
     def _ask(
@@ -487,7 +488,7 @@ class ModifierSet:
         argument: Any,
         read: Callable[[Any], T],
     ) -> T | None:
-        """``read(modifier.phase(state, argument))``; if that raises, the sequence has a fault and the answer is
+        """Return ``read(modifier.phase(state, argument))``. If that raises, set the sequence's fault and return
         None."""
         try:
             answer: T = read(getattr(modifier, phase)(state, argument))
@@ -500,8 +501,7 @@ class ModifierSet:
 
 
 def check_served(modifier: LogitModifier[Any]) -> None:
-    """Raise `UnsupportedCapability` if a configured modifier has what the contract names and no host does yet: it would
-    be ignored."""
+    """Raise `UnsupportedCapability` if a modifier implements a part of the contract that no host supports yet."""
     lacking = []
     if issubclass(modifier.transform, Sampler) and hasattr(modifier.transform, "verify"):
         lacking.append(f"has {modifier.transform.__name__}.verify, which no host supports yet")

@@ -1,4 +1,4 @@
-"""The requests that are not over: what of each is known from its admission to the end of its last sequence."""
+"""Requests between their admission and the end of their last sequence."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = ["OpenRequests"]
 
 @dataclass(slots=True)
 class OpenRequest:
-    """A request of which a sequence has not ended, or not started."""
+    """A request with sequences that have not ended or not started."""
 
     num_sequences: int
-    """The number of its sequences that have not ended, those that have not started included."""
+    """Sequences that have not ended, including those not started."""
     compilation: Future[Compiled] | None
     room: int
-    """The number of tokens that each of its sequences may have."""
+    """Most tokens of each sequence."""
     bans: Bans | None
-    """The bans that the masks of its sequences are to have beside its constraint."""
+    """Bans to apply to the masks of its sequences."""
 
 
 class OpenRequests:
-    """The open requests, iterated by id. May be used from any thread."""
+    """The open requests, iterated by id. Thread-safe."""
 
     def __init__(self, max_model_len: int) -> None:
         self._max_model_len = max_model_len
@@ -56,8 +56,8 @@ class OpenRequests:
         companions: Sequence[Sequence[int]],
         bans: Bans | None,
     ) -> None:
-        """Add a request, and the prompts of the companions of each of its sequences. Raises `InvalidRequest` if one
-        with its id was added meanwhile, and cancels the compilation then."""
+        """Add a request, with the prompts of the companions of each of its sequences. If its id was added concurrently,
+        cancel the compilation and raise `InvalidRequest`."""
         with self._lock:
             try:
                 self.check_new(request)
@@ -74,7 +74,7 @@ class OpenRequests:
             self._all[request.request_id].num_sequences += 1
 
     def sequence_ended(self, request: Request) -> None:
-        """Count one sequence fewer. With the last one the request is over, and what compiles for it is canceled."""
+        """Count one sequence fewer. The last one closes the request and cancels its compilation."""
         with self._lock:
             known = self._all.get(request.request_id)
             if known is None:
@@ -87,16 +87,16 @@ class OpenRequests:
             known.compilation.cancel()
 
     def room(self, request: Request) -> int:
-        """Return how many tokens a sequence of a request may have, open or not."""
+        """Return the most tokens that a sequence of a request may have, open or not."""
         known = self._all.get(request.request_id)
         return self.room_beside(request) if known is None else known.room
 
     def bans(self, request: Request) -> Bans | None:
-        """Return the bans that the masks of a request's sequences are to have."""
+        """Return the bans to apply to the masks of a request's sequences."""
         known = self._all.get(request.request_id)
         return None if known is None else known.bans
 
     def room_beside(self, request: Request, others: Sequence[Sequence[int]] = ()) -> int:
-        """Return how many tokens a sequence may have beside companions with prompts of their own."""
+        """Return the most tokens that a sequence may have if it shares the context length with companions."""
         left = self._max_model_len - max(map(len, [request.prompt_token_ids, *others]))
         return left if request.params.max_tokens is None else min(left, request.params.max_tokens)

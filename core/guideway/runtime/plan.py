@@ -1,5 +1,5 @@
-"""The plan that a runtime is built from: classes, options and configuration, so that another process can build the
-same."""
+"""The plan that a runtime is built from: classes, options and configuration, so that another process can build an equal
+one."""
 
 from __future__ import annotations
 
@@ -30,46 +30,46 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimePlan:
-    """A runtime before it is built. Pickles, where the classes are their modules' own."""
+    """Everything needed to build a `Runtime`. Picklable if its classes can be imported by name."""
 
     context: ModifierContext
     strategies: Sequence[type[GrammarStrategy]]
     """In order of preference."""
     modifiers: Sequence[type[LogitModifier[Any]]] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The operator's, by ``kind.name``."""
+    """Options from the operator's configuration, by ``kind.name``."""
     offers: frozenset[Need] = frozenset()
-    """The needs that the host's worker can provide to transforms."""
+    """Needs that the host's worker can provide to transforms."""
     model: str = ""
     cache_bytes: int = 512 << 20
-    """The bytes for compiled grammars."""
+    """Size of the cache of compiled grammars in bytes."""
     compile_threads: int = 2
     grammar_host: Literal["process", "inline"] = "process"
-    """The place where strategies compile and fill: in hosts, or in this process. One that no entry point names, or that
-    needs objects of this process, is inline."""
+    """Process in which strategies compile and fill: hosts, or this process. A strategy without an entry point, or that
+    needs objects of this process, runs in this process."""
     modifier_host: Literal["process", "inline"] = "inline"
-    """The place where modifiers keep their states: in hosts, or in this process. One that no entry point names, or that
-    compiles with grammars which are in this process, is inline."""
+    """Process in which modifiers keep their states: hosts, or this process. A modifier without an entry point, or that
+    compiles with grammars of this process, runs in this process."""
     isolate_tenants: bool = False
-    """True if requests of one tenant use nothing that was compiled for another."""
+    """True if tenants share no compiled constraints or values."""
     host_environment: Sequence[str] = ()
-    """Environment variables that hosts are given beside the usual ones, as patterns."""
+    """Patterns of extra environment variables to pass to hosts."""
     sits_out: bool = False
-    """True if the host can let a sequence sit a step out (`Runtime.is_late`)."""
+    """True if the host lets sequences skip a step (`Runtime.is_late`)."""
     limits: Limits = field(default_factory=Limits)
     whitespace: Whitespace = "bounded"
-    """The white space of constraints that do not say."""
+    """Default for constraints without `whitespace`."""
     short_budget: Literal["refuse", "cut"] = "refuse"
-    """The policy for a constraint no output of which fits into the tokens that a request may have."""
+    """Policy for a token budget that is too small for the constraint: refuse the request, or cut the output."""
     reasoning: ReasoningConfig = field(default_factory=ReasoningConfig)
-    """The marker after which constraints begin."""
+    """Markers of the reasoning; constraints begin after it."""
     on_unenforced: OnUnenforced = "report"
-    """The policy of requests that do not say."""
+    """Default for requests without `on_unenforced`."""
     canonical: bool = False
-    """True if what is forced is drawn as the tokenizer would write it (`Runtime.forced`)."""
+    """True to draw forced text in the tokens that the tokenizer would use (`Runtime.forced`)."""
 
     def build(self, hooks: Hooks | None = None) -> Runtime:
-        """The runtime, with the validators of `hooks`. Raises `InvalidConfiguration` and `PluginError`."""
+        """Build the runtime, with the validators of `hooks`. Raises `InvalidConfiguration` and `PluginError`."""
         strategies, hosts = self._build_strategies()
         with closing_if_it_fails("grammar", strategies.values()):
             modifiers, modifier_hosts = self._build_modifiers(strategies)
@@ -97,7 +97,7 @@ class RuntimePlan:
     def _build_modifiers(
         self, strategies: Mapping[str, GrammarStrategy]
     ) -> tuple[list[LogitModifier[Any]], ModifierHosts | None]:
-        """Those that live in hosts, and those that live here, in the order of the configuration; and the hosts."""
+        """Return the modifiers, hosted and local, in the order of the configuration, and their hosts."""
         wanted = self.modifiers if self.modifier_host == "process" else ()
         records = {cls: record for cls in wanted if (record := record_of(cls)) is not None}
         for cls in wanted:
@@ -123,7 +123,7 @@ class RuntimePlan:
                 [record for record in grammars if record is not None],
                 self.context,
                 self.options,
-                num_compilers=self.compile_threads + 1,  # as many threads ask them (`Threads.reserve`)
+                num_compilers=self.compile_threads + 1,  # one for each compile thread (`Threads.reserve`)
                 path=module_path(),
                 limits=self.limits,
                 variables=self.host_environment,
@@ -132,7 +132,7 @@ class RuntimePlan:
         return [by_name[cls.name] for cls in self.modifiers], hosts
 
     def _build_strategies(self) -> tuple[dict[str, GrammarStrategy], GrammarHosts | None]:
-        """Those that live in hosts, and those that live here, in the order of preference; and the hosts."""
+        """Return the strategies, hosted and local, in order of preference, and their hosts."""
         wanted = [cls for cls in self.strategies if self.grammar_host == "process" and not cls.inline]
         records = {cls: record_of(cls) for cls in wanted}
         hosted = [cls for cls, record in records.items() if record is not None]
@@ -147,7 +147,7 @@ class RuntimePlan:
                 [record for record in records.values() if record is not None],
                 self.context.vocabulary,
                 self.options,
-                num_compilers=self.compile_threads + 1,  # as many threads ask them (`Threads.reserve`)
+                num_compilers=self.compile_threads + 1,  # one for each compile thread (`Threads.reserve`)
                 path=module_path(),
                 limits=self.limits,
                 variables=self.host_environment,

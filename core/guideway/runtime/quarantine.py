@@ -1,4 +1,4 @@
-"""Validators that did not answer are not asked again for a while."""
+"""Quarantine for validators that do not answer in time."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ __all__ = ["Quarantine"]
 log = logging.getLogger(__name__)
 
 MAX_STRIKES = 3
-"""So often one may miss its deadline within `STRIKES_SECONDS`."""
+"""Missed deadlines within `STRIKES_SECONDS` that lead to quarantine."""
 
 STRIKES_SECONDS = 300.0
 
 QUARANTINE_SECONDS = 60.0
-"""The seconds for which it is not asked then. One more miss afterwards, and it is not asked again."""
+"""Duration of a quarantine. The next miss after it leads to another one."""
 
 
 class Quarantine:
-    """The record of which of some plugins missed deadlines: each miss costs a thread that may never come back.
-    Strategies and modifiers are none of them, because whoever sends what they cannot bear would keep them from
-    everybody. Safe to call from several threads."""
+    """Counts missed deadlines of plugins, each of which costs a thread that may never return. Only validators are
+    listed: a user whose requests are too slow for a strategy or modifier could otherwise block it for everybody.
+    Thread-safe."""
 
     def __init__(self, plugins: Iterable[str] = ()) -> None:
         self._lock = Lock()
         self._strikes = {plugin: deque[float](maxlen=MAX_STRIKES) for plugin in plugins}
         self._quarantined: Expiring[str, str] = Expiring()
-        """Those that are not asked now, and what is said of each."""
+        """Quarantined plugins, each with the message for its requests."""
 
     def strike(self, plugin: str) -> None:
-        """The plugin has missed a deadline; nothing happens to any other than the given ones."""
+        """Count a missed deadline of `plugin`; plugins that are not listed are ignored."""
         now = time.monotonic()
         with self._lock:
             if (strikes := self._strikes.get(plugin)) is None:
@@ -54,6 +54,6 @@ class Quarantine:
         log.error("%s", said)
 
     def check(self, plugin: str) -> None:
-        """Raise `PluginUnavailable` for one that is not to be asked now."""
+        """Raise `PluginUnavailable` if `plugin` is in quarantine."""
         if (said := self._quarantined.get(plugin)) is not None:
             raise PluginUnavailable(said, plugin=plugin)

@@ -1,4 +1,4 @@
-"""Rollback and fork for matchers that have none, by replaying what they accepted."""
+"""Rollback and fork for matchers that lack them, by replaying accepted tokens."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["ReplayingMatcher", "fill_jobs", "new_matcher", "recycle"]
 
 
 def new_matcher(strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_ids: frozenset[int]) -> Matcher:
-    """A matcher that can roll back and fork without limit: the strategy's own if it can, a replaying one if not. Raises
-    `ConformanceError` for one that cannot be called as the contract's."""
+    """Return a matcher that can roll back and fork without limit: the strategy's own, or a wrapper that replays. Raises
+    `ConformanceError` for an object that does not have the contract's methods."""
     matcher = grammar.matcher(stop_token_ids)
     check_returned(matcher, Matcher)
     if _needs_no_replay(strategy):
@@ -26,18 +26,18 @@ def new_matcher(strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_
 
 
 def _needs_no_replay(strategy: GrammarStrategy) -> bool:
-    """Return whether its matchers can roll back and fork without limit."""
+    """Return whether the strategy's matchers can roll back and fork without limit."""
     return strategy.max_rollback is None and "fork" in strategy.capabilities
 
 
 def recycle(grammar: CompiledGrammar, matcher: Matcher) -> None:
-    """Give a matcher back that `new_matcher` made for `grammar`, or a fork of one, which nobody uses any more."""
+    """Give back a matcher of `grammar` from `new_matcher`, or a fork of one, that is no longer used."""
     grammar.recycle(matcher.inner if isinstance(matcher, ReplayingMatcher) else matcher)
 
 
 def fill_jobs(strategy: GrammarStrategy, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
-    """`GrammarStrategy.fill` of jobs whose matchers `new_matcher` made. A `fill` of the strategy's own gets its own
-    matchers; a job with more drafts than those can roll back is filled by the default, which replays."""
+    """Call `GrammarStrategy.fill` for jobs with matchers from `new_matcher`. A strategy that overrides `fill` gets its
+    own matchers; jobs with more drafts than these can roll back use the default, which replays."""
     if type(strategy).fill is GrammarStrategy.fill or _needs_no_replay(strategy):
         return strategy.fill(jobs, bitmask)
     own, others, lent = list[int](), list[int](), list[tuple[FillJob, ReplayingMatcher]]()
@@ -69,7 +69,7 @@ def fill_jobs(strategy: GrammarStrategy, jobs: Sequence[FillJob], bitmask: Bitma
 
 
 class ReplayingMatcher(Matcher):
-    """Remembers accepted tokens; what the matcher inside cannot undo or copy is rebuilt from the start."""
+    """Adds rollback and fork to a matcher by rebuilding it from its accepted tokens."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class ReplayingMatcher(Matcher):
         self._grammar = grammar
         self._stop_token_ids = stop_token_ids
         self.inner = matcher
-        """The strategy's own."""
+        """The strategy's own matcher."""
         self._accepted = accepted
-        self._undoable = undoable  # what the matcher inside still has of its last tokens, at most `max_rollback`
+        self._undoable = undoable  # tokens that `inner` can still roll back, at most `max_rollback`
 
     def accept(self, token_ids: Sequence[int]) -> int:
         count = self.inner.accept(token_ids)
@@ -116,12 +116,12 @@ class ReplayingMatcher(Matcher):
         self._accepted = kept
 
     def can_undo(self, num_tokens: int) -> bool:
-        """Return whether the matcher inside can accept so many tokens and roll them back."""
+        """Return whether `inner` can accept `num_tokens` tokens and roll them back."""
         return self._kept(num_tokens) == num_tokens
 
     def lend(self, num_tokens: int) -> Matcher:
-        """Return the matcher inside, to somebody who may accept so many tokens and rolls them back: it has that much
-        less of those before."""
+        """Return `inner` to a caller that may accept `num_tokens` tokens and rolls them back, which uses up its
+        history."""
         if self._strategy.max_rollback is not None:
             self._undoable = min(self._undoable, self._strategy.max_rollback - num_tokens)
         return self.inner

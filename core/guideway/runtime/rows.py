@@ -1,4 +1,4 @@
-"""Arrays over rows that the runtime derives from its sequences, and the check of payloads."""
+"""Functions that compute arrays over rows, and that check payloads."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ __all__ = [
 
 
 def sequence_of_row(batch: StepBatch) -> NDArray[np.int64]:
-    """``int64[num_rows]``: index in the batch of each row's sequence."""
+    """Return ``int64[num_rows]``: the index in the batch of each row's sequence."""
     return np.repeat(np.arange(batch.num_sequences), np.diff(batch.row_start))
 
 
 def history_rows(
     batch: StepBatch, token_ids: Sequence[tuple[Sequence[int], Sequence[int]]], length: int
 ) -> NDArray[np.int32]:
-    """``int32[num_rows, length]``: the tokens before each row, nearest last, -1 where there are none.
+    """Return ``int32[num_rows, length]``: the tokens before each row, nearest last, padded with -1 in front.
 
     `token_ids` holds prompt and generated tokens of each sequence of the batch; the drafts come from the batch.
     """
@@ -53,7 +53,7 @@ def history_rows(
 
 
 def companion_rows(batch: StepBatch, owners: Sequence[Sequence[str]]) -> dict[str, NDArray[np.int32]]:
-    """By modifier name ``int32[num_rows, c]``: the logits row of each companion of each row's sequence.
+    """Return by modifier name ``int32[num_rows, c]``: the logits row of each companion of each row's sequence.
 
     `owners` names, for each sequence of the batch, the modifier that asked for each of its companions. After the
     `num_rows` sampled rows the logits hold, sequence by sequence and companion by companion, as many rows as the
@@ -79,12 +79,12 @@ def companion_rows(batch: StepBatch, owners: Sequence[Sequence[str]]) -> dict[st
 def check_payload(
     payload: object, batch: StepBatch, states: Sequence[object], sequence_of_row: NDArray[Any] | None
 ) -> Payload | None:
-    """`payload`, or None if there is nothing in it, or `ConformanceError` if it is no payload for this batch: a
-    modifier may speak only of sequences it has a state for. `sequence_of_row` is None where each has one row. What
-    passes can be pickled: a step that cannot would cost all its sequences."""
+    """Return `payload`, or None if it is empty. Raises `ConformanceError` if it does not fit `batch`, has rows of
+    sequences without a state, or cannot be pickled (which would fail the step for all sequences). `sequence_of_row` is
+    None if each sequence has one row."""
     if payload is None:
         return None
-    if type(payload) is not Payload:  # one of a class of its own is not known to pickle
+    if type(payload) is not Payload:  # a subclass might not be picklable
         raise ConformanceError(f"prepare must return a Payload or None, not {type(payload).__name__}")
     rows = payload.rows
     if not isinstance(rows, np.ndarray) or rows.dtype != np.int32 or rows.ndim != 1:
@@ -97,7 +97,7 @@ def check_payload(
         return payload if payload.faults else None
     listed = rows.tolist()
     with_state = [i for i, state in enumerate(states) if state is not None]
-    if sequence_of_row is not None or listed != with_state:  # not what most payloads speak of
+    if sequence_of_row is not None or listed != with_state:  # the usual payload needs no further check
         if min(listed) < 0 or max(listed) >= batch.num_rows:
             raise ConformanceError(f"a payload has rows outside 0..{batch.num_rows - 1}")
         owners = listed if sequence_of_row is None else sequence_of_row[rows].tolist()
@@ -122,14 +122,14 @@ def check_payload(
 
 
 def _in_a_dict(arrays: object) -> dict[str, Array]:
-    """Other mappings, such as `types.MappingProxyType`, need not pickle."""
+    """Return `arrays` as a dict, since other mappings, such as `types.MappingProxyType`, may not be picklable."""
     if not isinstance(arrays, Mapping):
         raise ConformanceError(f"a payload's arrays must be a mapping, not {type(arrays).__name__}")
     return dict(arrays)
 
 
 def _check_plain(name: str, array: NDArray[Any]) -> None:
-    """Any other class, and what a dtype brings along, need not pickle."""
+    """Raise `ConformanceError` for an array that may not be picklable: of a subclass or with dtype metadata."""
     dtype = array.dtype
     if type(array) is not np.ndarray or dtype.hasobject or dtype.names or dtype.metadata is not None:
         raise ConformanceError(
@@ -139,7 +139,7 @@ def _check_plain(name: str, array: NDArray[Any]) -> None:
 
 
 def check_bitmask(payload: Payload, name: str, words: int) -> None:
-    """Raise `ConformanceError` if the array `name` of a checked payload is no bitmask of so many words a row."""
+    """Raise `ConformanceError` if the array `name` of a checked payload is not a bitmask of `words` words per row."""
     bitmask = payload.arrays.get(name)
     if bitmask is None or bitmask.dtype != np.int32 or bitmask.shape != (len(payload), words):
         found = "is missing" if bitmask is None else f"is {bitmask.dtype}{list(bitmask.shape)}"
@@ -149,7 +149,7 @@ def check_bitmask(payload: Payload, name: str, words: int) -> None:
 
 
 def in_row_order(feedback: Mapping[str, Payload]) -> dict[str, Payload]:
-    """`feedback` with each payload's rows in ascending order."""
+    """Return `feedback` with each payload's rows in ascending order."""
     ordered = {}
     for name, payload in feedback.items():
         order = np.argsort(payload.rows)
@@ -158,8 +158,8 @@ def in_row_order(feedback: Mapping[str, Payload]) -> dict[str, Payload]:
 
 
 def feedback_of(feedback: Mapping[str, Payload], first_row: int, num_tokens: int) -> dict[str, Feedback] | None:
-    """Return what transforms emitted at the rows that gave the `num_tokens` final tokens of a sequence; a transform
-    that did not act on all of them is left out. `feedback` is in row order."""
+    """Return the transforms' feedback for the rows of a sequence's `num_tokens` final tokens. A transform that did not
+    act on all of these rows is left out. `feedback` must be in row order."""
     found: dict[str, Feedback] = {}
     for name, payload in feedback.items():
         start, end = np.searchsorted(payload.rows, (first_row, first_row + num_tokens))
@@ -169,7 +169,7 @@ def feedback_of(feedback: Mapping[str, Payload], first_row: int, num_tokens: int
 
 
 def handed(feedback: Mapping[str, Feedback] | None, name: str) -> Feedback | None:
-    """The feedback of the modifier `name` as `LogitModifier.accept` is given it: the journal's, to read only."""
+    """Return the feedback for `LogitModifier.accept` of modifier `name`: read-only views of the journal's arrays."""
     found = feedback.get(name) if feedback else None
     if found is None:
         return None
@@ -179,8 +179,8 @@ def handed(feedback: Mapping[str, Feedback] | None, name: str) -> Feedback | Non
 
 
 def token_logprobs(logprobs: Logprobs, start: int, token_ids: Sequence[int], k: int) -> list[TokenLogprobs]:
-    """Return what the entries of `logprobs` from index `start` on (an index into its arrays, not a row of the step) say
-    of `token_ids`, one entry per token, with the `k` most likely tokens of each."""
+    """Return one entry per token of `token_ids`, with the `k` most likely tokens, from the entries of `logprobs` that
+    begin at index `start` (an index into its arrays, not a row of the step)."""
     entries = slice(start, start + len(token_ids))
     top_ids, top = logprobs.top_ids[entries, :k].tolist(), logprobs.top[entries, :k].tolist()
     return [

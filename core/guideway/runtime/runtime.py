@@ -1,13 +1,13 @@
 """The host-neutral runtime: everything between a host's scheduler and its worker that is not the model.
 
-A host (guideway's engine, vLLM, a test of eighty lines) drives it so::
+A host (guideway's engine, vLLM, a test of eighty lines) drives it like this::
 
-    admission = runtime.admit(request)                 # InvalidRequest, or compiling begins
+    admission = runtime.admit(request)                 # raises InvalidRequest, or starts compiling
     runtime.start(admission, slot)                     # once admission.ready()
     loop:
         batch = StepBatch.build(slots, positions, drafts)
-        step = runtime.prepare(batch)                  # beside the forward pass; goes down to the worker
-        output = pipeline.run(logits, step)            # in the worker; comes back up
+        step = runtime.prepare(batch)                  # during the forward pass; sent to the worker
+        output = pipeline.run(logits, step)            # in the worker; sent back
         finals = accepted_tokens(batch, output.token_ids)
         outcomes = runtime.accept(batch, finals, output)
     runtime.release(slot)                              # once per start or fork, however the sequence ended
@@ -86,15 +86,16 @@ log = logging.getLogger(__name__)
 
 
 CONSTRAINT, CLOSING = "constraint", "closing"
-"""In `unenforced`: the output was cut where its budget ended."""
+"""Names in `unenforced`: the constraint never began; the output was cut at its budget before it was complete."""
 
 
 class Runtime:
-    """Admission, compilation, per-sequence states, payloads down, feedback up, journal and replay.
+    """The scheduler side of guideway: admission, compilation, per-sequence states, payloads, feedback, journal and
+    replay.
 
-    `strategies` come in order of preference, by the name the configuration gives them. `offers` is what the host's
-    worker can provide to transforms. One scheduler thread drives it; `admit` and `abandon` may be called from any
-    thread, and compiling has threads of its own.
+    `strategies` are in order of preference, by configured name. `offers` are the needs of transforms that the host's
+    worker can meet. One scheduler thread drives the runtime; `admit` and `abandon` may be called from any thread, and
+    compilation runs in its own threads.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Runtime:
         self._hosts = [hosts for hosts in (grammar_hosts, modifier_hosts) if hosts is not None]
         limits = limits or Limits()
         self.checker = Checker(limits)
-        """For a host that knows the text of an output, and not the slot."""
+        """Judges an output by its text, for a host that no longer knows the slot."""
         self._validators = validators or {}
         named = (name for each in self._validators.values() for name, _ in each)
         self._quarantine = Quarantine(named)
@@ -139,11 +140,11 @@ class Runtime:
             deadline=Deadline(limits.admission_seconds),
             quarantine=self._quarantine,
         )
-        """For a host that calls `check` and `admit`, and tokenises, beside the thread that decodes or an event loop."""
+        """Threads for hosts that call `check` and `admit`, and tokenise, outside the decoding thread or event loop."""
         compiling = Deadline.of_processor(limits.compile_seconds, limits)
         self._threads = Threads("guideway-compile", compile_threads, reserve=True, deadline=compiling)
         self._modifier_threads = Threads("guideway-modifiers", compile_threads, reserve=True, deadline=compiling)
-        """Threads of their own, so that no request waits for another one's constraint."""
+        """Separate threads, so that no request waits for the compilation of another request's constraint."""
         stopwatch = Stopwatch(Deadline.of_processor(limits.step_seconds, limits))
         compiler = Compiler(self._threads, self._at_work, cache_bytes, isolates_tenants=isolate_tenants)
         shortest = Shortest(self._threads, self._at_work, context, isolates_tenants=isolate_tenants)
@@ -173,16 +174,16 @@ class Runtime:
         warping = Warping(context.max_num_sequences, len(vocabulary), vocabulary.stop_token_ids)
         self._slots = Slots(context.max_num_sequences, warping)
         self._late: frozenset[int] = frozenset()
-        """The slots of sequences that sit the last step out."""
+        """Slots of the sequences that skip the last prepared step."""
         self._open = OpenRequests(context.max_model_len)
 
     def modifier_classes(self) -> list[tuple[type[LogitModifier[Any]], Mapping[str, Any]]]:
-        """Return what a worker's `Pipeline` is built from: each modifier's class and options. Picklable."""
+        """Return each modifier's class and options, from which a worker builds its `Pipeline`. Picklable."""
         return [(class_of(m), m.options) for m in self._modifiers.all]
 
     def check_health(self) -> None:
-        """Raise `Unhealthy` if requests are refused that nothing is wrong with: no thread is left to admit or compile
-        in, or no host of plugins can be started. May be called from any thread."""
+        """Raise `Unhealthy` if valid requests would be refused, because a pool has no thread left to admit or compile
+        in, or plugin hosts cannot be started. May be called from any thread."""
         pools = (self.admission_threads, self._threads, self._modifier_threads)
         wrong = [why for pool in pools if (why := pool.why_none()) is not None]
         wrong += [failure for hosts in self._hosts if (failure := hosts.failure) is not None]
@@ -192,17 +193,17 @@ class Runtime:
     # Requests
 
     def check(self, submission: Submission) -> None:
-        """Let the hooks see what came, before its prompt is tokenised. Raises `InvalidRequest`. May be called from any
-        thread, by several at once."""
+        """Run the hooks that validate a submission, before its prompt is tokenised. Raises `InvalidRequest`. May be
+        called from any thread, concurrently."""
         run_validators(self._validators, submission, self._validation, self._quarantine)
 
     def admit(self, request: Request, bans: Bans | None = None) -> Admission:
-        """Let a request in, or raise `InvalidRequest`, or `PluginError` if a plugin failed over it; nothing else is
-        disturbed either way. May be called from any thread, by several at once.
+        """Admit a request. Raises `InvalidRequest`, or `PluginError` if a plugin failed; other requests are not
+        affected. May be called from any thread, concurrently.
 
-        Where the host draws by itself, under the masks alone, `bans` are what the request bans beside its constraint:
-        its masks have them, no row is empty for it, and what did not hold for that is in `unenforced`. The pipeline
-        sees to the bans of `request.params` without it.
+        Pass `bans` if the host draws from the masks alone: the masks then exclude the request's banned tokens too. No
+        row becomes empty, and `unenforced` names the bans that did not hold. Other hosts leave `bans` out, and the
+        pipeline applies the bans of `request.params`.
         """
         try:
             with self._at_work.using("admission"):
@@ -211,7 +212,7 @@ class Runtime:
                 return self._admit(request, bans)
         except GuidewayError:
             raise
-        except BaseException as error:  # whatever else a value of any type can raise when it is looked at
+        except BaseException as error:  # reading values of arbitrary types can raise anything
             contain(error)
             raise InvalidRequest(f"the request cannot be read: {text_of(error)}") from error
 
@@ -241,23 +242,23 @@ class Runtime:
         )
 
     def abandon(self, admission: Admission) -> None:
-        """One of the sequences of a request will never be started. Each of its `SamplingParams.num_sequences`, and
-        each fork, ends with `release` or, if it was not started, with this."""
+        """Declare that one sequence of a request will never be started. Each of its `SamplingParams.num_sequences`, and
+        each fork, ends with `release` or, if it was not started, with this call."""
         self._open.sequence_ended(admission.request)
 
     def expect_another(self, admission: Admission) -> None:
-        """One more sequence of a request that is not over will be started, or abandoned."""
+        """Declare that one more sequence of an open request will be started, or abandoned."""
         self._open.expect_another(admission.request)
 
     def start_hosts(self) -> None:
-        """Start the grammar hosts beside what else is done. The first constraint waits for them otherwise, for as long
-        as its library takes to be imported; for a server, once nothing more is forked from its process."""
+        """Start the grammar hosts in the background. Otherwise the first constraint waits for them, for as long as
+        importing its library takes. A server calls this once its process forks no more children."""
         if self._grammar_hosts is not None:
             self._grammar_hosts.start_soon()
 
     def close(self) -> None:
-        """Release every sequence that still runs, stop compiling, and close strategies and modifiers; what a thread is
-        using, at the end of that. Closing twice is fine."""
+        """Release all running sequences, stop compiling, and close strategies and modifiers. A plugin that a thread is
+        using is closed when that use ends. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -285,12 +286,12 @@ class Runtime:
         attempt: int = 0,
         journal: Journal | None = None,
     ) -> None:
-        """Begin the `index`-th sequence of a request in a free slot, the first time or in another `attempt`; or, with
-        the journal of one of its sequences, go on with that one.
+        """Start the `index`-th sequence of a request in a free slot. `attempt` counts redraws. With the `journal` of
+        one of the request's sequences, continue that sequence.
 
-        Waits for the compilation. Raises `InvalidRequest` if the request turns out not to be servable and
-        `PluginError` if a plugin failed; the slot is then free still. Raises ValueError for a slot that is not free
-        and a journal of another request.
+        Waits for the compilation. Raises `InvalidRequest` if the request turns out not to be servable and `PluginError`
+        if a plugin failed; the slot is still free then. Raises ValueError if the slot is not free or the journal is
+        another request's.
         """
         self._slots.check_free(slot)
         request = admission.request
@@ -311,7 +312,7 @@ class Runtime:
 
     def fork(self, slot: int, new_slot: int, *, index: int) -> None:
         """Continue the sequence of `slot` in `new_slot` as well, as its request's `index`-th. Raises
-        `UnsupportedCapability` if a modifier cannot fork, ValueError if `new_slot` is not free; nothing has changed
+        `UnsupportedCapability` if a modifier cannot fork and ValueError if `new_slot` is not free; nothing has changed
         then."""
         self._slots.check_free(new_slot)
         parent = self._slots[slot]
@@ -323,8 +324,8 @@ class Runtime:
         self._slots.occupy(new_slot, child)
 
     def rebuild(self, slot: int) -> None:
-        """Make the states of a sequence anew from its journal, and let go of the old ones. If that fails, the sequence
-        has a fault from then on."""
+        """Replace the states of a sequence by new ones rebuilt from its journal. On failure the sequence has a
+        fault."""
         old = self._slots[slot]
         try:
             sequence = self._begin(old.journal, old.compiled)
@@ -337,8 +338,7 @@ class Runtime:
         self._modifiers.release(old.states)
 
     def release(self, slot: int, *, ended: bool = True) -> None:
-        """The sequence in `slot` has ended; the slot is free. Not `ended`: it is as if it had never started, and may be
-        started anew."""
+        """Free `slot`, whose sequence has ended. With ``ended=False`` the sequence may be started again."""
         sequence = self._slots[slot]
         try:
             self._slots.vacate(slot)
@@ -350,26 +350,27 @@ class Runtime:
                 self._open.sequence_ended(sequence.journal.request)
 
     def journal(self, slot: int) -> Journal:
-        """Return what happened to the sequence in `slot`; `start` rebuilds it from this, here or in another process."""
+        """Return the journal of the sequence in `slot`; `start` rebuilds the sequence from it, here or in another
+        process."""
         return self._slots[slot].journal
 
     def strategy(self, slot: int) -> str | None:
-        """The grammar strategy that serves the sequence in `slot`."""
+        """Return the name of the grammar strategy that serves the sequence in `slot`."""
         return self._mask.strategy(self._modifiers.state(self._slots[slot], self._mask))
 
     def acting(self, slot: int) -> tuple[str, ...]:
-        """The configured modifiers that act on the sequence in `slot`, in the order they act in."""
+        """Return the configured modifiers that act on the sequence in `slot`, in the order in which they act."""
         return tuple(m.name for m, _ in self._slots[slot].acting if m.name in self._by_name)
 
     def may_act(self, admission: Admission) -> tuple[str, ...]:
-        """The configured modifiers that may act on a request of which not all is compiled yet: those that compile for
-        it, and of the others those that say so. For a host that has to know before. Raises as `start` does."""
+        """Return the configured modifiers that may act on a request before its compilation has ended: selected
+        modifiers that compile, and others whose `start` says so. Raises as `start` does."""
         request = admission.request
         info = SequenceInfo(index=0, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
         return tuple(m.name for m in self._by_name.values() if self._modifiers.may_act(m, request, info))
 
     def unenforced(self, slot: int) -> tuple[str, ...]:
-        """Return what was asked for the sequence in `slot` and is not enforced, by name, if it ends now."""
+        """Return the names of the parts of the request that are not enforced if the sequence in `slot` ends now."""
         sequence = self._slots[slot]
         state = self._modifiers.state(sequence, self._mask)
         journal = sequence.journal
@@ -380,7 +381,7 @@ class Runtime:
         return (*sequence.unenforced, *found)
 
     def closed_early(self, slot: int) -> bool:
-        """Return whether the output in `slot` was kept from going on as the model would, so that it is complete."""
+        """Return whether closing changed the output in `slot` so that it could be completed."""
         if CLOSING in self.unenforced(slot):
             return False
         sequence = self._slots[slot]
@@ -388,21 +389,20 @@ class Runtime:
         return sequence.journal.closed_early or (gate is not None and gate.at.is_over and gate.at.was_cut)
 
     def answer_start(self, slot: int) -> int | None:
-        """Return after how many tokens of the output in `slot` its answer begins; None: that is not decided yet."""
+        """Return the number of tokens before the answer in `slot`; None while that is undecided."""
         sequence = self._slots[slot]
         gate = self._gate_of(sequence)
         return None if gate is not None and gate.is_undecided else sequence.journal.constraint_start
 
     def completes(self, slot: int, text: str) -> bool:
-        """Return whether `text`, which the output in `slot` begins with, is all that its constraint asks for; True
-        without one. For a host that may end an output where no stop token stands, as stop strings do."""
+        """Return whether `text`, a prefix of the output in `slot`, satisfies its constraint; True without one. For a
+        host that may end an output without a stop token, as stop strings do."""
         sequence = self._slots[slot]
         return self._mask.completes(self._modifiers.state(sequence, self._mask), sequence.journal, text)
 
     def satisfies(self, request: Request, text: str) -> bool:
-        """Return whether `text` is all that the constraint of a request asks for, as `completes` does where no sequence
-        has a slot; False also where that constraint is compiled no more. May be called from any thread. Raises
-        `InvalidRequest`."""
+        """Return whether `text` satisfies the constraint of a request whose sequences have no slot. False also if the
+        constraint is no longer compiled. May be called from any thread. Raises `InvalidRequest`."""
         with self._at_work.using("admission"):
             request = self._validated(request)
             constraint = request.params.constraint
@@ -417,9 +417,10 @@ class Runtime:
                 return self._mask.satisfies(compiled, request.params, text)
 
     def judge(self, slot: int, text: str) -> Future[bool | None] | None:
-        """Return whether `text`, the whole output in `slot`, is what its constraint asks for; the future holds None
-        where that cannot be found out. None: nobody asked for it. JSON is judged as text, by its schema; of other
-        constraints the matcher says it, where its strategy enforces all of them."""
+        """Return a future that says whether `text`, the whole output in `slot`, satisfies its constraint. Its result is
+        None if that cannot be decided. Returns None unless the request sets ``on_unenforced="check"``. JSON text is
+        validated against its schema; other constraints are checked with the matcher, if the strategy enforces all of
+        them."""
         sequence = self._slots[slot]
         journal, state = sequence.journal, self._modifiers.state(sequence, self._mask)
         params = journal.request.params
@@ -436,25 +437,25 @@ class Runtime:
         return known(None if self._mask.unenforced(state) else True)
 
     def reports(self, slot: int) -> Mapping[str, Mapping[str, Any]]:
-        """Return what modifiers tell the user of the sequence in `slot`, by name. For a host to ask once, when it has
-        ended and neither failed nor was given up; it may have a `fault` afterwards."""
+        """Return by modifier the reports about the sequence in `slot` for the user. Call it once, after a sequence that
+        neither failed nor was canceled has ended; the call may set its `fault`."""
         return self._modifiers.reports(self._slots[slot])
 
     def fault(self, slot: int) -> Fault | None:
-        """Why the sequence in `slot` must end, with its `Fault.error`."""
+        """Return the fault for which the sequence in `slot` must end, with its `Fault.error`."""
         return self._slots[slot].fault
 
     def fail(self, slot: int, fault: Fault) -> None:
-        """The sequence in `slot` must end, for a reason its own states do not know."""
+        """Set the fault of the sequence in `slot`, for a cause outside its own states. An earlier fault stays."""
         sequence = self._slots[slot]
         sequence.fault = sequence.fault or fault
 
     # Steps
 
     def example_steps(self) -> list[StepInput]:
-        """A step of one sequence for each of the modifiers' examples: what a worker whose device compiles for each
-        shape runs before the first request, over logits of each shape. To be called while no slot is taken. A modifier
-        that fails over an example is logged; an example that it refuses, or leaves alone, has no step."""
+        """Return a step of one sequence for each example of the modifiers. A worker whose device compiles per shape
+        runs them before the first request, over logits of each shape. No slot may be taken. An error of a modifier is
+        logged; examples that it refuses, or does not act on, have no step."""
         steps = []
         for modifier in self._by_name.values():
             for example in modifier.examples:
@@ -469,7 +470,7 @@ class Runtime:
         return steps
 
     def _example_step(self, modifier: LogitModifier[Any], example: Example) -> list[StepInput]:
-        """The step of one example, if there is one."""
+        """Return the step of one example as a list; empty if the modifier does not act."""
         given = example.prompt_token_ids or ()
         prompt = tuple(i for i in given if i < len(self.context.vocabulary))[: self.context.max_model_len - 1] or (0,)
         params = SamplingParams(temperature=1.0, seed=0, modifiers={modifier.name: example.options})
@@ -487,7 +488,7 @@ class Runtime:
             raise PluginError(str(fault), plugin=fault.plugin)
         if modifier.name not in step.payloads:
             return []
-        # a modifier may use its arrays again for the next example
+        # modifiers may reuse their arrays for the next example
         return [replace(step, payloads={name: copy.deepcopy(payload) for name, payload in step.payloads.items()})]
 
     def uses(self, need: Need) -> bool:
@@ -496,15 +497,13 @@ class Runtime:
         return any(acting and need in modifier.needs for modifier, acting in pairs)
 
     def foresee(self, drafts: Mapping[int, Sequence[int]]) -> None:
-        """Say what the next `prepare` is for: by slot the drafts, if there are any. What lives in hosts begins then,
-        beside what the caller does meanwhile, as a forward pass. No tokens may be accepted in between; what `prepare`
-        is not asked for after all has no effect."""
+        """Announce the next `prepare`: its slots with their drafts. Hosts start filling while the caller runs the
+        forward pass. No tokens may be accepted in between; slots that `prepare` leaves out are unaffected."""
         states = [self._modifiers.state(self._slots[slot], self._mask) for slot in drafts]
         self._mask.foresee(states, list(drafts.values()))
 
     def prepare(self, batch: StepBatch) -> StepInput:
-        """Everything the worker needs for `batch`. A modifier that fails costs the sequences it fails for: `accept`
-        ends them."""
+        """Return the worker's input for `batch`. If a modifier fails for a sequence, `accept` ends that sequence."""
         sequences = self._slots.running(batch)
         if self._request_seconds is not None:
             self._end_overdue(sequences, self._request_seconds)
@@ -541,23 +540,22 @@ class Runtime:
         )
 
     def is_late(self, slot: int) -> bool:
-        """Return whether the sequence in `slot` sits out the step that was prepared last: nothing drawn for it is
-        final, and the next step asks for the same again. False where the host's plan does not say that it can."""
+        """Return whether the sequence in `slot` skips the step prepared last: its drawn tokens are not final, and the
+        next step repeats the request. Always False unless the host's plan sets `sits_out`."""
         return slot in self._late
 
     def is_ready(self, slot: int) -> bool:
-        """Return whether the rows may come now for which the sequence in `slot` sat steps out: for a host that leaves
-        it out of its steps until then."""
+        """Return whether rows that were late for the sequence in `slot` may be ready now, for a host that leaves late
+        sequences out of its steps."""
         return self._mask.is_ready(self._modifiers.state(self._slots[slot], self._mask))
 
     def accept(
         self, batch: StepBatch, token_ids: Sequence[Sequence[int]], output: StepOutput | None = None
     ) -> list[Outcome]:
-        """Give every modifier the final tokens of each sequence of `batch`; what is to become of each.
+        """Pass the final tokens of each sequence of `batch` to its modifiers and return the outcomes.
 
-        `token_ids` ends at the first stop token and at the host's limits; those of a sequence that sits the step out
-        are not looked at. A sequence whose outcome is ``fail`` has its `fault`, and its tokens of this step are not
-        final.
+        `token_ids` ends at the first stop token and at the host's limits; entries of sequences that skip the step are
+        ignored. A sequence with the outcome ``fail`` has a `fault`, and its tokens of this step are not final.
         """
         outcomes = self._accept_step(batch, token_ids, output)
         record_progress()
@@ -581,8 +579,7 @@ class Runtime:
     def accept_one(
         self, slot: int, first_row: int, token_ids: Sequence[int], output: StepOutput | None = None
     ) -> Outcome:
-        """Do what `accept` does, for one sequence and its first row of the step's batch: for a host that settles its
-        sequences one by one."""
+        """Call `accept` for one sequence, given its first row in the step's batch."""
         sequence = self._slots[slot]
         if output is not None or self._gate is not None or sequence.bans is not None or self.has_hosted_modifiers:
             return self._accept([sequence], [first_row], [token_ids], output)[0]
@@ -592,8 +589,8 @@ class Runtime:
         return outcome
 
     def announce(self, steps: Sequence[tuple[int, int, Sequence[int], StepOutput | None]]) -> None:
-        """Announce what `accept_one` is about to be called with, for each of some sequences: modifiers in hosts take it
-        in one command for all. What it is not called with after all, or not with these tokens, has no effect."""
+        """Announce calls of `accept_one`, as (slot, first row, token ids, output), so that modifiers in hosts get one
+        command for all sequences. Announcements without a matching call have no effect."""
         sequences = [self._slots[slot] for slot, *_ in steps]
         feedback = []
         for _, first_row, ids, output in steps:
@@ -603,16 +600,16 @@ class Runtime:
 
     @property
     def has_hosted_modifiers(self) -> bool:
-        """True if `announce` is of use."""
+        """True if `announce` has any effect."""
         return self._modifiers.has_hosted
 
     def forced(self, limits: Mapping[int, int]) -> dict[int, Sequence[int]]:
-        """By slot at most so many tokens that must come next, as all its modifiers agree: drafts that the draw
-        confirms, or replaces where it cuts the same text into other tokens. Where the runtime is `canonical`, and no
-        modifier or ban beside the constraint could want others, the next step draws them as they are."""
+        """Return by slot at most ``limits[slot]`` tokens that must come next, as all modifiers agree. The host uses
+        them as drafts; the draw may replace them by other tokens for the same text. If the runtime is `canonical`, and
+        no modifier or ban except the constraint could want other tokens, the next step draws exactly these."""
         found: dict[int, Sequence[int]] = dict.fromkeys(limits, ())
         sequences = {slot: self._slots[slot] for slot in limits}
-        # what may still open the reasoning has another way
+        # reasoning may still be opened here
         sequences = {slot: s for slot, s in sequences.items() if not ((gate := self._gate_of(s)) and gate.is_undecided)}
         states = [self._modifiers.state(sequence, self._mask) for sequence in sequences.values()]
         self._mask.ask_forced(states, max(limits.values(), default=0))
@@ -623,25 +620,25 @@ class Runtime:
         return found
 
     def may_end_unseen(self, slot: int) -> bool:
-        """Return whether a stop token that alone may come next needs no row of logits: there is no modifier beside the
-        constraint, and no parameter that bans stop tokens."""
+        """Return whether a forced stop token needs no row of logits: no other modifier acts, and no parameter bans stop
+        tokens."""
         return self._is_plain(self._slots[slot])
 
     def validate(self, slot: int, token_ids: Sequence[int]) -> int:
-        """Return how many of these drafts every modifier of `slot` would let pass. Where the runtime looks for the end
-        of the reasoning, a host has to ask: drafts must not go past it."""
+        """Return how many of these drafts all modifiers of `slot` would accept. Hosts must call it if reasoning is
+        configured, because drafts must not go past the end of the reasoning."""
         return self._modifiers.validate(self._slots[slot], token_ids)
 
     def bitmask(self, step: StepInput) -> Payload | None:
-        """Return what the grammar mask, and whatever else of a step is a bitmask, allows, as the array ``bitmask``; for
-        a host that applies it by itself."""
+        """Return the grammar mask of a step, combined with its other bitmasks, as the array ``bitmask``; for a host
+        that applies it itself."""
         return combined_bitmask(step.payloads, self._modifiers.bitmasks)
 
     # Parts
 
     def _wanted(self, request: Request, others: Sequence[Sequence[int]], bans: Bans | None) -> Wanted | None:
-        """Return what the shortest output of a request is looked for with, where that may be asked for; `others` are
-        the prompts of its companions."""
+        """Return the parameters of the search for the request's shortest output, or None if none is needed. `others`
+        are the prompts of its companions."""
         params = request.params
         reasons = self._gate is not None and params.reasoning is not False
         if not params.close or not (self._refuses_short or reasons):
@@ -659,7 +656,7 @@ class Runtime:
         )
 
     def _is_plain(self, sequence: ActiveSequence) -> bool:
-        """Return whether no modifier acts on its next token but the constraint, and no ban."""
+        """Return whether nothing but the constraint decides the next token: no other modifier and no ban."""
         journal = sequence.journal
         alone = all(modifier in self._own for modifier, _ in sequence.acting)
         return alone and sequence.bans is None and not banned_by(journal.request.params, len(journal.token_ids))
@@ -668,7 +665,7 @@ class Runtime:
         sequence = self._modifiers.start(journal, compiled)
         try:
             for modifier, _ in sequence.acting:
-                if modifier.name in self._by_name:  # one may act where it was not asked for
+                if modifier.name in self._by_name:  # a modifier may act without being selected
                     check_served(modifier)
             room, state = self._open.room(journal.request), self._modifiers.state(sequence, self._mask)
             self._ban(sequence)
@@ -677,7 +674,7 @@ class Runtime:
             if start is None:
                 journal.constraint_start = None
             if self._refuses_short and not journal.token_ids:
-                # where it is not enough for both, the marker is forced at once
+                # if both do not fit, the marker is forced at once
                 marker = 0 if start == 0 or self._gate is None else len(self._gate.marker.endings[0])
                 self._mask.check_room(state, max(0, room - marker))
             self._mask.begin_after(state, start, room, journal.end)
@@ -692,17 +689,17 @@ class Runtime:
         return sequence
 
     def _ban(self, sequence: ActiveSequence) -> None:
-        """Give a sequence the bans of its request."""
+        """Apply the request's bans to the masks and completions of a sequence."""
         if (bans := self._open.bans(sequence.journal.request)) is not None:
             sequence.bans = self._mask.ban(self._modifiers.state(sequence, self._mask), bans)
 
     def _gate_of(self, sequence: ActiveSequence) -> GateState | None:
-        """The reasoning of a sequence of which the runtime looks for the end."""
+        """Return the sequence's state in the reasoning gate; None without a gate."""
         return None if self._gate is None else self._modifiers.state(sequence, self._gate)
 
     def _pass_gate(self, sequence: ActiveSequence, token_ids: Sequence[int], num_before: int) -> None:
-        """Let the constraint begin where the reasoning ends among tokens that are about to be accepted, after
-        `num_before` others, and not before, where they open it."""
+        """Start the constraint where the reasoning ends among `token_ids`, which are about to be accepted after
+        `num_before` others, or take it back if they open the reasoning."""
         gate = self._gate_of(sequence)
         if self._gate is None or gate is None:
             return
@@ -770,7 +767,7 @@ class Runtime:
         return frozenset(late)
 
     def _note(self, sequence: ActiveSequence, output: StepOutput, first_row: int, num_tokens: int) -> None:
-        """Faults and what was overruled in the rows whose tokens are final; a refused draft's rows never were."""
+        """Record faults and overruled names of the rows whose tokens are final; rows of refused drafts are skipped."""
         params, num_before = sequence.journal.request.params, len(sequence.journal.token_ids)
         for j in range(max(1, num_tokens)):
             sequence.fault = sequence.fault or output.faults.get(first_row + j)
@@ -779,7 +776,7 @@ class Runtime:
             self._overrule(sequence, [name for name in found if name.startswith("modifier.") or name in banning])
 
     def _overrule(self, sequence: ActiveSequence, names: Sequence[str]) -> None:
-        """These did not hold for a sequence."""
+        """Record names that did not hold for a sequence."""
         sequence.unenforced |= dict.fromkeys(names)
         sequence.journal.overruled |= dict.fromkeys(names)
 
@@ -795,7 +792,7 @@ class Runtime:
 
 
 def _seed_of(seed: int, attempt: int) -> int:
-    """The seed of a sequence which is drawn again; the first attempt has the request's."""
+    """Return the seed of an attempt; the first one has the request's."""
     if attempt == 0:
         return seed
     return int.from_bytes(sha256(f"{seed}/{attempt}".encode()).digest()[:8]) >> 1

@@ -18,11 +18,11 @@ __all__ = ["is_text", "python_number", "validated"]
 MAX_BIAS = 1e30
 """With it and every penalty, at any temperature, logits in float32 stay finite."""
 MAX_LOGPROBS = 1000
-"""The most log-probabilities of each row; more is a distribution and not a list."""
+"""Most log-probabilities per row."""
 MAX_SEQUENCES = 1024
 """The most sequences of one request."""
 MAX_STOP_STRINGS, MAX_STOP_LENGTH = 64, 1000
-"""All are looked for after each token, in the one thread that serves all requests. The length is in characters."""
+"""Limits of stop strings (number, characters of each): one thread searches for all of them after each token."""
 
 NOT_ALONE = ("stop_token_ids", "constraint", "modifiers")
 """The parameters that admission checks against the vocabulary or the configuration."""
@@ -30,9 +30,9 @@ DEFAULTS = {field.name: field.default for field in fields(SamplingParams)}
 
 
 def validated(params: SamplingParams, vocabulary_size: int) -> SamplingParams:
-    """`params` with everything checked but constraint, modifiers and stop token ids, and frozen against later changes
-    by its caller; its numbers are Python's own. Raises `InvalidRequest`."""
-    # a default is valid, and most are: to look at all takes longer than a token
+    """Return `params` validated (except constraint, modifiers and stop token ids), with Python's number types, and
+    frozen against later changes by the caller. Raises `InvalidRequest`."""
+    # check only values that differ from their defaults: checking all takes longer than a token
     given = {name: value for name, default in DEFAULTS.items() if (value := getattr(params, name)) is not default}
     numbers = {name: number for name, value in given.items() if (number := python_number(value)) is not value}
     if is_int(top_k := numbers.get("top_k", params.top_k)) and top_k == -1:  # as in vLLM
@@ -50,7 +50,7 @@ def validated(params: SamplingParams, vocabulary_size: int) -> SamplingParams:
 
 @cache
 def _types(vocabulary_size: int) -> dict[str, Any]:
-    """The types of all parameters that are checked by themselves."""
+    """Return the types of all parameters that can be checked one by one."""
     most = min(MAX_LOGPROBS, vocabulary_size)
     count = Annotated[
         Annotated[int, Range(0, most)] | None, f"a whole number from 0 to {most}, or None for none at all"
@@ -76,14 +76,14 @@ def is_text(value: object) -> bool:
 
 
 def python_number(value: Any) -> Any:
-    """A number of any library, such as NumPy's, as Python's own; any other value as it is."""
+    """Return a number of any library, such as NumPy's, as Python's int or float, and any other value unchanged."""
     if isinstance(value, bool) or type(value) in (int, float) or not isinstance(value, Real):
         return value
     try:
         return int(value) if isinstance(value, Integral) else float(value)
-    except BaseException as error:  # a fraction too large for a float, or a stranger's method
+    except BaseException as error:  # a fraction too large for a float, or foreign code
         contain(error)
-        return value  # whoever checks it refuses it
+        return value  # the type check refuses it
 
 
 def _check_sequences(params: SamplingParams) -> None:
@@ -157,7 +157,7 @@ def _valid_stop(params: SamplingParams) -> tuple[str, ...]:
     strings = params.stop
     if strings is None:
         return ()
-    if isinstance(strings, str):  # as in OpenAI's API; a list would be made of its characters
+    if isinstance(strings, str):  # as in OpenAI's API; otherwise its characters would be taken for a list
         strings = (strings,)
     if len(strings) > MAX_STOP_STRINGS:
         raise LimitExceeded(

@@ -1,4 +1,4 @@
-"""Work in threads that is done once for equal keys, and what plugins it uses meanwhile."""
+"""Work in threads, shared by equal keys, and a count of the plugins in use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class AtWork:
-    """A record of what is in use by threads, by name, so that nothing is closed while it is."""
+    """Counts uses of plugins by threads, so that none is closed while in use."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -35,7 +35,7 @@ class AtWork:
 
     @contextmanager
     def using(self, name: str) -> Iterator[None]:
-        """Around a use; the last one calls what `end` has asked for meanwhile, in its own thread."""
+        """Count a use of `name`. The end of the last use runs a callback that `end` left, in its thread."""
         with self._lock:
             self._in_use[name] += 1
         try:
@@ -48,7 +48,7 @@ class AtWork:
                 ending()
 
     def end(self, name: str, ending: Callable[[], None]) -> None:
-        """Call `ending` once nothing uses `name`: now, or when the last use ends. Waits for nothing."""
+        """Call `ending` once nothing uses `name`: now, or when the last use ends. Does not wait."""
         with self._lock:
             if self._in_use[name]:
                 self._endings[name] = ending
@@ -58,26 +58,26 @@ class AtWork:
 
 @dataclass(slots=True)
 class _UnderWay(Generic[T]):
-    """Work that was taken and has not ended."""
+    """Work that was submitted and has not ended."""
 
     future: Future[T]
     interrupt: Callable[[], None] | None
     owners: set[str]
-    """In whose turn it may begin."""
+    """Owners whose queue position it may use."""
     num_waiting: int = 1
     has_begun: bool = False
 
 
 class SharedWork(Generic[T]):
-    """Work for threads: what has equal keys and is under way is one, and values are kept for later, as many as weigh
-    `capacity` together; the one that was used longest ago goes first. With `isolates` owners share nothing."""
+    """Runs work in threads, once for equal keys, and caches the values. `capacity` bounds the sum of their weights; the
+    least recently used value is dropped first. With `isolates`, owners share nothing."""
 
     def __init__(
         self, threads: Threads, at_work: AtWork, capacity: int, gauge: Gauge | None = None, *, isolates: bool = False
     ) -> None:
         self._isolates = isolates
         self._gauge = gauge
-        """The gauge of the weights of all values kept by all."""
+        """Gauge of the weights of all cached values."""
         self._threads = threads
         self._at_work = at_work
         self._capacity = capacity
@@ -85,10 +85,10 @@ class SharedWork(Generic[T]):
         self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
         self._under_way: dict[Hashable, _UnderWay[T]] = {}
         self._late: Expiring[Hashable, LimitExceeded] = Expiring()
-        """The errors of work that missed its deadline, and is not begun again for a while."""
+        """Errors of work that missed its deadline and is not retried for a while."""
         self._closed = False
         self.weight = 0
-        """The weight of all values that are kept."""
+        """Sum of the weights of the cached values."""
 
     def submit(
         self,
@@ -99,9 +99,9 @@ class SharedWork(Generic[T]):
         *,
         owner: str = "",
     ) -> Future[T]:
-        """The value for `key`: kept, under way, or begun; `work`, which uses these plugins, returns it with what it
-        weighs. None is no key, and nothing is shared. After `close` the future is cancelled. Raises what comparing keys
-        raises. `interrupt` ends work that has begun, where that can be done."""
+        """Return the future of the value for `key`: cached, running, or submitted now. `work` returns the value and its
+        weight, and uses the plugins `uses`. With the key None nothing is shared. After `close` the future is canceled.
+        `interrupt` stops running work, if possible. Raises errors of comparing keys."""
         future: Future[T] = Future()
         key = self._own(key, owner)
         with self._lock:
@@ -124,15 +124,15 @@ class SharedWork(Generic[T]):
                     self._kept.move_to_end(key)
                     future.set_result(self._kept[key][0])
                     return future
-            # submitted before it is known: what cannot be, or is interrupted here, leaves nothing to wait for
+            # submit first: if that fails, no entry is left to wait for
             submitted = self._threads.submit(partial(self._run, uses, key, work, future), owner=owner)
             self._under_way[future if key is None else key] = _UnderWay(future, interrupt, {owner})
         submitted.add_done_callback(partial(self._give_up, key, future))
         return future
 
     def leave(self, key: Hashable, future: Future[T], owner: str = "") -> None:
-        """One of those who were given `future` for `key` waits no more. With the last one work that has not begun is
-        dropped, and work that has is interrupted, where that can be done."""
+        """Stop waiting for the `future` of `key`. When all callers have left, pending work is dropped and running work
+        is interrupted, if possible."""
         key = self._own(key, owner)
         with self._lock:
             known = self._under_way.get(key)
@@ -141,12 +141,12 @@ class SharedWork(Generic[T]):
             known.num_waiting -= 1
             if known.num_waiting or (known.interrupt is None and future.running()):
                 return
-            del self._under_way[key]  # who comes now begins anew
+            del self._under_way[key]  # the next caller submits it again
         if not future.cancel() and known.interrupt is not None:
             known.interrupt()
 
     def close(self) -> None:
-        """Begin nothing more, and cancel what has not begun."""
+        """Start no more work, and cancel work that has not begun."""
         with self._lock:
             self._closed = True
             self._weigh(-self.weight)
@@ -156,11 +156,11 @@ class SharedWork(Generic[T]):
             work.future.cancel()
 
     def _own(self, key: Hashable | None, owner: str) -> Hashable | None:
-        """Return the key under which an owner finds what has this key."""
+        """Return the key as `owner` sees it."""
         return (owner, key) if self._isolates and key is not None else key
 
     def _give_up(self, key: Hashable | None, future: Future[T], submitted: Future[None]) -> None:
-        """Let nobody wait for work that missed its deadline, or will have no thread."""
+        """Fail the future of work that missed its deadline, or that no thread will run."""
         error = submitted.exception()
         if not isinstance(error, GuidewayError):
             return
@@ -170,20 +170,20 @@ class SharedWork(Generic[T]):
                 known = self._under_way.get(place)
                 if known is not None and known.future is future:
                     if known.has_begun and not isinstance(error, LimitExceeded):
-                        return  # in another owner's turn, and that goes on
+                        return  # it runs in another owner's turn
                     del self._under_way[place]
                 if key is not None and isinstance(error, LimitExceeded) and self._threads.deadline is not None:
                     again = f"{error}; it is tried again after {self._threads.deadline.remembered_seconds:g} s"
                     self._late.put(
                         key, LimitExceeded(again, field=error.field), self._threads.deadline.remembered_seconds
                     )
-        except BaseException as failed:  # comparing keys calls a stranger's code
+        except BaseException as failed:  # comparing keys calls foreign code
             log.warning("%s: what missed its deadline cannot be remembered", type(failed).__name__, exc_info=True)
         with suppress(InvalidStateError):
             future.set_exception(error)
 
     def _refusal(self, key: Hashable) -> LimitExceeded | None:
-        """Why work for `key` is not begun."""
+        """Return the error for a key whose work recently missed its deadline, or None."""
         error = self._late.get(key)
         return None if error is None else LimitExceeded(str(error), field=error.field)
 
@@ -214,8 +214,8 @@ class SharedWork(Generic[T]):
             if key is not None:
                 with self._lock:
                     self._keep(key, value, weight)
-        except BaseException as error:  # whatever it is, also of comparing keys: whoever waits must hear of it
-            with suppress(InvalidStateError):  # too late
+        except BaseException as error:  # waiting callers must get every error, of comparing keys too
+            with suppress(InvalidStateError):  # it was given up
                 future.set_exception(error)
             return
         with suppress(InvalidStateError):

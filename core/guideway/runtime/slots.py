@@ -1,4 +1,4 @@
-"""The slots of a runtime: which sequence runs in each, and what a step's rows need of it."""
+"""The slots of a runtime: the sequence in each, and per-slot arrays from which a step's rows are built."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["Slots"]
 
 
 class Slots:
-    """The sequences that run, by slot. Raises ValueError where a slot has none, or has one that should have none."""
+    """The running sequences, by slot. Raises ValueError if a slot is empty or taken when it should not be."""
 
     def __init__(self, num_slots: int, warping: Warping) -> None:
         self._sequences: list[ActiveSequence | None] = [None] * num_slots
         self._acting: list[bool] | None = None
-        """True if any of them has a state of each modifier; None where that has to be found out anew."""
+        """By modifier whether any sequence has a state of it; None until it is computed again."""
         self.warping = warping
         self.temperatures = np.zeros(num_slots, dtype=np.float32)
         self.seeds = np.zeros(num_slots, dtype=np.int64)
         self.indices = np.zeros(num_slots, dtype=np.int32)
 
     def check_free(self, slot: int) -> None:
-        """Raise ValueError if a slot is taken, or there is no such slot."""
+        """Raise ValueError if a slot is taken or does not exist."""
         if not 0 <= slot < len(self._sequences):
             raise ValueError(f"there is no slot {slot}; slots run from 0 to {len(self._sequences) - 1}")
         if self._sequences[slot] is not None:
@@ -39,18 +39,18 @@ class Slots:
         return sequence
 
     def taken(self) -> list[int]:
-        """The slots that are not free."""
+        """Return the slots that are not free."""
         return [slot for slot, sequence in enumerate(self._sequences) if sequence is not None]
 
     def running(self, batch: StepBatch) -> list[ActiveSequence]:
-        """The sequences of a step."""
+        """Return the sequences of a step."""
         slots = batch.slots.tolist()
         found = [self._sequences[slot] for slot in slots]
         return [self[slot] for slot in slots] if None in found else cast("list[ActiveSequence]", found)
 
     def occupy(self, slot: int, sequence: ActiveSequence) -> None:
-        """Let a sequence run in a slot, also in the place of another."""
-        self._acting = None  # before the change: an interrupt between the two must not leave it wrong
+        """Put a sequence in a slot, replacing any other."""
+        self._acting = None  # first, so that an interrupt between the two lines does no harm
         self._sequences[slot] = sequence
         self.temperatures[slot] = sequence.journal.request.params.temperature
         self.seeds[slot] = sequence.journal.sequence.seed
@@ -64,7 +64,7 @@ class Slots:
         self.warping.end(slot)
 
     def acting(self, num_modifiers: int) -> list[bool]:
-        """Return for each of the modifiers whether any sequence has a state of it."""
+        """Return for each modifier whether any sequence has a state of it."""
         if self._acting is None:
             running = [sequence.states for sequence in self._sequences if sequence is not None]
             self._acting = [any(states[i] is not None for states in running) for i in range(num_modifiers)]

@@ -1,4 +1,4 @@
-"""A watch for which of many short calls took too long."""
+"""A stopwatch that finds slow calls among many short ones."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from guideway.runtime.threads import Deadline
 __all__ = ["Stopwatch"]
 
 FRESH_SECONDS = 0.05
-"""For so long a reading of the thread's clock serves: it takes ten times as long to read as the other, and longer than
-most calls."""
+"""Seconds for which a reading of the thread's processor clock is reused. Reading it takes ten times as long as reading
+the monotonic clock, and longer than most calls."""
 
 
 class _Collector(threading.local):
-    """The time that the collector of garbage has taken of each thread: it looks through all objects of the process, in
-    whichever thread happens to make one, and that may take longer than a deadline allows."""
+    """Measures garbage collection per thread. A collection visits all objects of the process, in whichever thread
+    happens to allocate, and may take longer than a deadline."""
 
     seconds = 0.0
-    """Seconds of a processor."""
+    """Processor seconds spent in collections."""
     _began = 0.0
 
     def watch(self) -> None:
-        """Know of all collections from now on."""
+        """Start measuring collections."""
         if self.heard not in gc.callbacks:
             gc.callbacks.append(self.heard)
 
     def heard(self, phase: str, info: Mapping[str, Any]) -> None:
-        if not info["generation"]:  # of the youngest: many, and short
+        if not info["generation"]:  # collections of the youngest generation are frequent and short
             return
         if phase == "start":
             self._began = time.thread_time()
@@ -43,11 +43,10 @@ _COLLECTOR = _Collector()
 
 
 class Stopwatch:
-    """Finds the call that missed a deadline, among calls of one thread after another.
+    """Finds calls that missed a deadline among consecutive calls of one thread.
 
-    Of a call it knows what it took by the clock, and of a processor at least that: what the thread has taken since a
-    moment before the call, less the time that passed from that moment to the call, and less what the collector of
-    garbage took of it meanwhile.
+    A call's wall time is measured exactly. Its processor time is a lower bound: the thread's processor time since the
+    last reading of its clock, less the wall time between that reading and the call, less garbage collection.
     """
 
     def __init__(self, deadline: Deadline) -> None:
@@ -56,14 +55,14 @@ class Stopwatch:
         self._thread = 0
         self._read_at = 0.0
         self._processor = 0.0
-        """Seconds the thread had taken then."""
+        """The thread's processor seconds at `_read_at`."""
         self._left_out = self._worked = 0.0
-        """Seconds of the call that do not count, by the clock and, at most, of a processor."""
+        """Wall seconds, and at most that many processor seconds, of the call that do not count."""
         self._collected = 0.0
-        """Seconds that the collector had taken of the thread when the call began."""
+        """Seconds that collections had taken in the thread when the call began."""
 
     def start(self) -> float:
-        """The time at which a call begins."""
+        """Start a call and return its time on the monotonic clock."""
         self._left_out = self._worked = 0.0
         self._collected = _COLLECTOR.seconds
         now = time.monotonic()
@@ -72,20 +71,19 @@ class Stopwatch:
         return now
 
     def leave_out(self, began: float, *, waited: bool) -> None:
-        """Leave out of the call's time what passed since then; `waited`: for another process, which takes no time of a
-        processor here."""
+        """Exclude the time since `began` from the call. `waited`: it was spent waiting for another process, without
+        processor time of this thread."""
         seconds = time.monotonic() - began
         self._left_out += seconds
         self._worked += 0.0 if waited else seconds
 
     def overrun(self, began: float, share: float = 1.0) -> float:
-        """Return how many seconds by the clock the call took that `began` then, if that missed the deadline, or `share`
-        times the deadline; else 0."""
+        """Return the wall seconds of the call that `began` then, if it missed the deadline times `share`; else 0."""
         taken = time.monotonic() - began - self._left_out
         if taken <= self._deadline.processor_seconds * share:
             return 0.0
         processor = time.thread_time() - self._processor - (began - self._read_at) - self._worked
         processor -= _COLLECTOR.seconds - self._collected
-        self._thread = 0  # what the call took is not the next one's
+        self._thread = 0  # read the clock again for the next call
         missed = processor > self._deadline.processor_seconds * share or taken > self._deadline.wall_seconds * share
         return taken if missed else 0.0

@@ -1,4 +1,4 @@
-"""Threads that never keep the interpreter from ending, and let nobody wait for work that misses its deadline."""
+"""Daemon thread pools with deadlines. They never keep the interpreter from exiting."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ __all__ = ["ADMISSION_THREADS", "Deadline", "Threads"]
 log = logging.getLogger(__name__)
 
 STACK_BYTES = 64 << 20
-"""Stack of a thread. Native compilers recurse over `$ref` and rule chains; at the usual 8 MiB they overflow from about
-2,500 links on, which kills the process. Virtual memory only."""
+"""Stack size of a thread, virtual memory only. Native compilers recurse over chains of `$ref` and rules; with the usual
+size of 8 MiB, chains of about 2,500 links overflow the stack and crash the process."""
 
 ADMISSION_THREADS = 4
-"""In which a host admits requests beside the thread that decodes, or its event loop."""
+"""Threads in which a host admits requests, outside the decoding thread or event loop."""
 
 MAX_LOST = 8
-"""So many threads may be at work that nobody waits for; beyond, none takes the place of one that is lost."""
+"""Abandoned threads that are replaced; further ones shrink the pool."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The time that work may take."""
+    """Time limits of a piece of work."""
 
     wall_seconds: float
     processor_seconds: float = float("inf")
-    """The seconds of its thread, where the system tells (Linux)."""
+    """Processor seconds of its thread, where the system measures them (Linux)."""
     remembered_seconds: float = 300.0
-    """The seconds for which work that missed it is not begun again."""
+    """Seconds before work that missed its deadline is tried again."""
 
     @classmethod
     def of_processor(cls, seconds: float, limits: Limits) -> Deadline:
-        """So many seconds of a processor, and by the clock as many times as that as the limits say."""
+        """Return a deadline of `seconds` processor time; the limits say how much more wall time is allowed."""
         return cls(seconds * limits.wall_factor, seconds, limits.remembered_seconds)
 
 
 @dataclass(eq=False, slots=True)
 class _Job:
-    """Work that waits for a thread, or is in one."""
+    """Work that waits for a thread or runs in one."""
 
     future: Future[Any]
     run: Callable[[], None]
@@ -61,19 +61,20 @@ class _Job:
     thread: threading.Thread | None = None
     began: float = 0.0
     processor: float = 0.0
-    """Seconds its thread had taken before."""
+    """Processor seconds of its thread when the work began."""
     excused: bool = False
-    """True if it was in a call that keeps its own deadlines."""
+    """True if it was in a call that has deadlines of its own."""
 
 
 class Threads:
-    """Daemons that take work in order of arrival: work that never ends keeps its request waiting, but not the
-    interpreter. They are started with the first work, so that a host without any has none.
+    """A pool of daemon threads that run work in order of arrival. Work that never ends blocks its request, but not the
+    exit of the interpreter. Threads start with the first work.
 
-    With a `reserve` there is one more, for owners of whose work there is none in any: no owner has them all.
+    With `reserve` there is one more thread, for owners that have no work running, so that no owner occupies all
+    threads.
 
-    With a `deadline` work that misses it fails with `LimitExceeded`: whoever waits for it goes on, another thread takes
-    the place of the one it is in, and `quarantine` is told which plugin it was calling.
+    With `deadline`, work that misses it fails with `LimitExceeded`: its thread is abandoned and replaced, and
+    `quarantine` counts a strike of the plugin that it was calling.
     """
 
     def __init__(
@@ -87,30 +88,30 @@ class Threads:
     ) -> None:
         self._name = name
         self._num_free = num_threads
-        """The number of threads that work for any owner."""
+        """Threads that work for any owner."""
         self._num_threads = num_threads + reserve
         self.deadline = deadline
         self._quarantine = quarantine
         self._threads: set[threading.Thread] = set()
         self._lost = 0
-        """The number of threads that are at work that nobody waits for."""
+        """Abandoned threads that are still running."""
         self._waiting: deque[_Job] = deque()
         self._owners: Counter[str] = Counter()
-        """The amount of work of each that is in a thread."""
+        """Running jobs of each owner."""
         self._running: dict[Future[Any], _Job] = {}
-        """The jobs that have a deadline."""
+        """Running jobs with a deadline."""
         self._watcher: threading.Thread | None = None
         self._watches_nothing = False
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
-        """Threads wait for it."""
+        """Notified when work arrives; idle threads wait for it."""
         self._changed = threading.Condition(self._lock)
-        """The watcher of deadlines waits for it."""
+        """Notified when jobs change; the deadline watcher waits for it."""
         self._closed = False
 
     def submit(self, work: Callable[[], T], late: Callable[[T], object] | None = None, *, owner: str = "") -> Future[T]:
-        """Run `work` of this owner, and hand on what it returns or raises; what it returns after its deadline goes to
-        `late`. Raises `GuidewayError` once closed, and if the system has no thread for it, or none is left."""
+        """Run `work` and return the future of its result. A result after the deadline is passed to `late`. Raises
+        `GuidewayError` if the pool is closed or no thread is left or can be started."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -121,12 +122,12 @@ class Threads:
         return future
 
     def why_none(self) -> str | None:
-        """Why work is refused for lack of a thread; None: it is not."""
+        """Return the reason why work is refused for lack of a thread, or None."""
         with self._lock:
             return None if self._threads or self._num_wanted() else f"no thread {self._name!r} is left"
 
     def close(self) -> None:
-        """Take nothing more; what was taken ends in its own time."""
+        """Accept no more work; submitted work still runs."""
         with self._lock:
             self._closed = True
             self._arrived.notify_all()
@@ -138,7 +139,7 @@ class Threads:
             return
         try:
             value = work()
-        except BaseException as error:  # whatever it is, whoever waits must hear of it
+        except BaseException as error:  # waiting callers must get every error
             if self._ended(future):
                 future.set_exception(error)
             return
@@ -148,7 +149,7 @@ class Threads:
             late(value)
 
     def _ended(self, future: Future[Any]) -> bool:
-        """Return whether it ended in time."""
+        """Return whether the work ended before its deadline."""
         if self.deadline is None:
             return True
         with self._lock:
@@ -172,7 +173,7 @@ class Threads:
                 thread = threading.Thread(target=self._work, name=self._name, daemon=True)
                 thread.start()
                 self._threads.add(thread)
-        except RuntimeError as error:  # the system has no more threads; one is enough
+        except RuntimeError as error:  # one thread is enough if the system has no more
             if not self._threads:
                 raise GuidewayError(f"no thread {self._name!r} can be started: {error}") from error
         finally:
@@ -186,10 +187,10 @@ class Threads:
             job.run()
             if self._is_lost(job):
                 return
-            del job  # it holds what it worked on, and the next one may be long in coming
+            del job  # frees its objects, since the next job may arrive much later
 
     def _next(self) -> _Job | None:
-        """Return what to do next; None: nothing more."""
+        """Return the next job; None if the pool is closed and empty."""
         with self._lock:
             while (job := next((job for job in self._waiting if self._may_begin(job.owner)), None)) is None:
                 if self._closed and not self._waiting:
@@ -197,7 +198,7 @@ class Threads:
                 self._arrived.wait()
             self._waiting.remove(job)
             if self._closed:
-                self._arrived.notify_all()  # perhaps it was the last
+                self._arrived.notify_all()  # the last job ends all waiting threads
             self._owners[job.owner] += 1
             if self.deadline is not None:
                 self._expect(job)
@@ -208,7 +209,7 @@ class Threads:
         return num_at_work < self._num_free or (num_at_work < self._num_threads and not self._owners[owner])
 
     def _is_lost(self, job: _Job) -> bool:
-        """Return whether another thread has taken the place of this one, which then ends."""
+        """Return whether this thread was abandoned; it then ends."""
         with self._lock:
             if threading.current_thread() in self._threads:
                 self._release(job)
@@ -229,7 +230,7 @@ class Threads:
     # Deadlines
 
     def _expect(self, job: _Job) -> None:
-        """Watch over work that begins in this thread. The lock is held."""
+        """Start the deadline of a job in this thread. The lock must be held."""
         job.thread, job.began, job.processor = threading.current_thread(), time.monotonic(), time.thread_time()
         self._running[job.future] = job
         if self._watches_nothing:
@@ -256,7 +257,7 @@ class Threads:
                     nap = min(max(job.began + least - now, least / 10) for job in self._running.values())
                     self._changed.wait(nap)
                     overslept = time.monotonic() - now - nap
-                    # the process was stopped, or all its threads waited for one
+                    # the process was stopped, or the watcher got no processor
                     if overslept > least / 10:
                         for job in self._running.values():
                             job.began += overslept
@@ -268,13 +269,13 @@ class Threads:
                     future.set_exception(error)
 
     def _overdue(self, job: _Job, now: float) -> str:
-        """By what the work has missed its deadline; empty: by nothing."""
+        """Return the limit that a job has exceeded, for the message; empty if none."""
         assert self.deadline is not None
         assert job.thread is not None
         assert job.thread.ident is not None
         call = CALLS.get(job.thread.ident)
         excused = call is not None and call.keeps_deadlines
-        if excused or job.excused:  # what such a call took, also of the time since the last look, is not counted
+        if excused or job.excused:  # such a call, and the time since the last check, does not count
             job.excused, job.began, job.processor = excused, now, self._processor_seconds(job)
             return ""
         if now - job.began > self.deadline.wall_seconds:
@@ -286,15 +287,15 @@ class Threads:
 
     @staticmethod
     def _processor_seconds(job: _Job) -> float:
-        """Return the processor seconds of the job's thread, where the system tells. The thread has not ended, and
-        cannot while the lock is held."""
+        """Return the processor seconds of the job's thread, 0 if the system cannot measure them. The lock must be held,
+        which keeps the thread alive."""
         assert job.thread is not None
         if job.thread.ident is None or not hasattr(time, "pthread_getcpuclockid"):
             return 0.0
         return time.clock_gettime(time.pthread_getcpuclockid(job.thread.ident))
 
     def _lose(self, job: _Job, why: str) -> LimitExceeded:
-        """Let the thread of `job` go; the error that says why. The lock is held."""
+        """Abandon the thread of `job` and return the error for its future. The lock must be held."""
         assert job.thread is not None
         call = CALLS.get(job.thread.ident or 0)
         del self._running[job.future]
@@ -307,7 +308,7 @@ class Threads:
         DEADLINES_MISSED.labels(*(("", "") if call is None else (call.plugin, call.phase))).inc()
         LOST_THREADS.labels(self._name).inc()
         assert self.deadline is not None
-        # not for what another took, who was called before it
+        # blame only a plugin that used most of the time itself
         took_most = call is not None and time.monotonic() - call.began > self.deadline.wall_seconds / 2
         if call is not None and took_most and self._quarantine is not None:
             self._quarantine.strike(call.plugin)
@@ -326,7 +327,7 @@ class Threads:
         return LimitExceeded(f"{said} took more than the allowed {why}", field=field)
 
     def _drained(self) -> list[tuple[Future[Any], GuidewayError]]:
-        """All that waits for a thread, with why none will come."""
+        """Return all waiting jobs with their error, since no thread will run them."""
         drained = [(job.future, GuidewayError(f"no thread {self._name!r} is left")) for job in self._waiting]
         self._waiting.clear()
         return drained

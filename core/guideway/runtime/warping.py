@@ -1,7 +1,7 @@
-"""The meaning of bias, penalties, bans of stop tokens and filters for the rows of one step.
+"""Per-step arrays for bias, penalties, bans of stop tokens and sampling filters.
 
-All of it is a function of a request and the tokens so far, read from the journal, so that a fork, a rebuilt state and
-an interrupted step cannot differ from a run without.
+They depend only on the request and the tokens in its journal, so forks, rebuilt states and interrupted steps give the
+same values.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ __all__ = ["Warping", "banned_by"]
 Ids: TypeAlias = NDArray[np.int32]
 Values: TypeAlias = NDArray[np.float32]
 Entry: TypeAlias = tuple[int, Ids, Values]
-"""A row, and columns and values in it."""
+"""Row, and columns and values in it."""
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def banned_by(params: SamplingParams, num_tokens: int) -> set[str]:
-    """Name the parameters that ban tokens from the row that follows `num_tokens` generated ones."""
+    """Return the parameters that ban tokens in the row after `num_tokens` generated tokens."""
     names = {"min_tokens"} if num_tokens < params.min_tokens else set()
     return names | {"logit_bias"} if -np.inf in params.logit_bias.values() else names
 
 
 class Warping:
-    """The sampling parameters of every running sequence, by slot, and what each step needs of them."""
+    """The sampling parameters of all running sequences, by slot, and the `Warp` of each step."""
 
     def __init__(self, num_slots: int, vocabulary_size: int, stop_token_ids: frozenset[int]) -> None:
         self._vocabulary_size = vocabulary_size
@@ -46,14 +46,14 @@ class Warping:
         self._note_uses()
 
     def start(self, slot: int, journal: Journal) -> None:
-        """A sequence begins or goes on in `slot`."""
+        """Set the parameters of a sequence that starts or continues in `slot`."""
         params = journal.request.params
-        if params.temperature > 0:  # a greedy draw is the same with filters as without
+        if params.temperature > 0:  # filters do not change a greedy draw
             for name, values in self._filters.items():
                 values[slot] = getattr(params, name)
             if params.top_k >= self._vocabulary_size:
                 self._filters["top_k"][slot] = 0
-        unasked = -1 if params.best_of is None else 0  # the best are those of the highest log-probabilities
+        unasked = -1 if params.best_of is None else 0  # the best sequences are chosen by log-probability
         self._num_logprobs[slot] = unasked if params.logprobs is None else params.logprobs
         stops = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._stop_token_ids)
         tables = _Tables(journal, stops)
@@ -63,7 +63,7 @@ class Warping:
         self._note_uses()
 
     def end(self, slot: int) -> None:
-        """The sequence in `slot` is gone."""
+        """Clear `slot`."""
         for name, values in self._filters.items():
             values[slot] = FILTERS[name]
         self._num_logprobs[slot] = -1
@@ -71,7 +71,7 @@ class Warping:
         self._note_uses()
 
     def warp(self, batch: StepBatch, per_row: NDArray[np.int32]) -> Warp | None:
-        """Return what the worker needs of it for `batch`, whose rows belong to the slots `per_row`."""
+        """Return the `Warp` of `batch`, whose rows belong to the slots `per_row`; None if nothing changes."""
         if not self._uses_any:
             return None
         repeated, added = self._pairs(batch) if self._tables else (None, None)
@@ -80,7 +80,7 @@ class Warping:
         return Warp(repeated, added, **{name: self._filters[name][per_row] for name in self._used})
 
     def num_logprobs(self, per_row: NDArray[np.int32]) -> NDArray[np.int32] | None:
-        """`StepInput.num_logprobs`."""
+        """Return `StepInput.num_logprobs`."""
         return self._num_logprobs[per_row] if self._uses_logprobs else None
 
     def _note_uses(self) -> None:
@@ -107,7 +107,7 @@ class Warping:
 
 
 def _joined(entries: list[Entry]) -> tuple[Ids, Ids, Values] | None:
-    """Rows, columns and values of single logits, from those of each row."""
+    """Concatenate the entries of all rows to row indices, columns and values of single logits."""
     lengths = [len(columns) for _, columns, _ in entries]
     if not any(lengths):
         return None
@@ -116,7 +116,7 @@ def _joined(entries: list[Entry]) -> tuple[Ids, Ids, Values] | None:
 
 
 class _Tables:
-    """The tokens of one sequence that are treated in some way."""
+    """The tokens of one sequence that have penalties, biases or bans."""
 
     def __init__(self, journal: Journal, stops: frozenset[int]) -> None:
         params = journal.request.params
@@ -128,11 +128,11 @@ class _Tables:
         self._build()
 
     def catch_up(self) -> None:
-        """Take in what the journal has of new tokens."""
+        """Add the tokens that the journal has gained since the last call."""
         token_ids = self._journal.token_ids
         if len(token_ids) == self._num_tokens:
             return
-        if len(token_ids) < self._num_tokens:  # it was rewound, or the last call interrupted
+        if len(token_ids) < self._num_tokens:  # the journal was rewound, or the last call interrupted
             self._build()
             return
         new = token_ids[self._num_tokens :]
@@ -146,7 +146,7 @@ class _Tables:
             self.added = None
 
     def num_banned_rows(self) -> int:
-        """In how many of the next rows of the sequence stop tokens are banned."""
+        """Return the number of the sequence's next rows in which stop tokens are banned."""
         return self._params.min_tokens - self._num_tokens
 
     def _build(self) -> None:
@@ -160,7 +160,7 @@ class _Tables:
 
 
 class _Seen:
-    """A record of which tokens occur in prompt and output, each once."""
+    """The distinct tokens of prompt and output, for the repetition penalty."""
 
     def __init__(self, token_ids: Sequence[int], penalty: float) -> None:
         self._set: set[int] = set()
@@ -179,7 +179,7 @@ class _Seen:
         self._ids[start : len(self._set)] = new
 
     def append_rows(self, entries: list[Entry], row: int, drafts: Sequence[int]) -> None:
-        """The row that follows the tokens so far, and one more after each draft."""
+        """Append the entries of the row after the current tokens, and of one more row after each draft."""
         length = len(self._set)
         if not drafts:
             entries.append((row, self._ids[:length], self._penalties[:length]))
@@ -197,20 +197,20 @@ class _Seen:
 
 
 class _Added:
-    """The amounts added to single logits: bias, less the penalties for occurring in the output; -inf for stop tokens as
-    long as they are banned. One entry per token that has any of these."""
+    """Amounts to add to single logits: bias minus frequency and presence penalties, and -inf for banned stop tokens.
+    One entry per token."""
 
     def __init__(self, params: SamplingParams, stops: frozenset[int]) -> None:
         self._bias, self._stops = params.logit_bias, sorted(stops)
         self._frequency, self._presence = params.frequency_penalty, params.presence_penalty
-        ids = list(dict.fromkeys([*self._stops, *self._bias]))  # the stop tokens come first
+        ids = list(dict.fromkeys([*self._stops, *self._bias]))  # stop tokens first
         self._entries = {token_id: i for i, token_id in enumerate(ids)}
         self._counts: dict[int, int] = {}
         self._ids = np.array(ids, dtype=np.int32)
         self._values = np.array([self._value(token_id, 0) for token_id in ids], dtype=np.float32)
 
     def count(self, token_ids: Sequence[int]) -> None:
-        """These were generated."""
+        """Count generated tokens."""
         if self._frequency == 0 and self._presence == 0:
             return
         changed = set(token_ids)
@@ -225,8 +225,8 @@ class _Added:
             self._ids[entry], self._values[entry] = token_id, self._value(token_id, self._counts[token_id])
 
     def append_rows(self, entries: list[Entry], row: int, drafts: Sequence[int], num_banned: int) -> None:
-        """The row that follows the tokens so far, and one more after each draft; stop tokens are banned from the
-        first `num_banned` rows."""
+        """Append the entries of the row after the current tokens, and of one more row after each draft. Stop tokens are
+        banned in the first `num_banned` rows."""
         length = len(self._entries)
         if not drafts and num_banned <= 0:
             entries.append((row, self._ids[:length], self._values[:length]))
@@ -253,7 +253,7 @@ class _Added:
 
 
 def _grown(array: NDArray[Scalar], length: int) -> NDArray[Scalar]:
-    """A longer copy, of twice the length needed, so that growing by one token costs little."""
+    """Return a copy with twice the needed length, so that appending is cheap on average."""
     grown = np.zeros(2 * length, dtype=array.dtype)
     grown[: len(array)] = array
     return grown
