@@ -1,6 +1,6 @@
-"""vLLM's own structured-output backends as grammar strategies: per request, several in one batch, none latched.
+"""vLLM's own structured-output backends as grammar strategies: chosen per request, several in one batch.
 
-What vLLM itself would refuse for a backend is refused here, by vLLM's own functions and with their reason; the next
-strategy is then tried for that request, and only for that one. What vLLM would let pass and the backend drop is named,
-from a table of what it does. Where a backend falls short of the contract, its module says so.
+A constraint that vLLM would refuse for a backend is refused here by vLLM's own functions, with their reason, and the
+next strategy is tried for that request. Keywords that a backend ignores are reported, from a table of probed behaviour.
+Each module lists where its backend does not meet the contract.
 """

@@ -1,4 +1,4 @@
-"""Probes the installed versions of the libraries that vLLM's backends stand on, and writes what they enforce."""
+"""Probes the installed versions of the libraries behind vLLM's backends, and writes the keywords they enforce."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One of vLLM's grammars under guideway's contract, by the methods all of its backends have."""
+"""A vLLM grammar under guideway's contract, using only methods that all backends have."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ __all__ = ["Rows", "StockCompiled", "StockMatcher"]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The layout of a backend's masks, and what is taken of them."""
+    """The layout of a backend's masks, and filters to apply to them."""
 
     possible: NDArray[np.int32]
-    """``int32[words]``, as wide as the backend's own: the tokens that can be legal at all."""
+    """``int32[words]``, as wide as the backend's masks: the tokens that can ever be legal."""
     eos_token_id: int
-    """The token by which the backend says that the output is complete."""
+    """The token with which the backend marks a complete output."""
     rule: WritingRule | None = None
-    """The rule of how JSON is written, where the output is JSON."""
+    """Rule for white space in JSON; None for other outputs."""
     ahead: NamesAhead | None = None
-    """Looks ahead where names of properties may run out, of a backend that can fork."""
+    """Looks ahead where property names may run out, for backends that can fork."""
 
 
 class Backend(Protocol):
-    """The calls that a matcher makes to its strategy; see `StockStrategy`."""
+    """The methods of a strategy that its matchers call; see `StockStrategy`."""
 
     name: ClassVar[str]
     capabilities: ClassVar[frozenset[str]]
@@ -48,7 +48,7 @@ class Backend(Protocol):
 
 
 class StockCompiled(CompiledGrammar):
-    """A compiled grammar that never moves; matchers are copies of it."""
+    """A compiled grammar that stays in its initial state; matchers are copies."""
 
     def __init__(self, strategy: Backend, native: Any, rows: Rows, nbytes: int) -> None:
         self.strategy = strategy
@@ -58,8 +58,8 @@ class StockCompiled(CompiledGrammar):
         self._lock = threading.Lock()
 
     def native(self) -> Any:
-        """vLLM's grammar at its start."""
-        with self._lock:  # llguidance raises where two threads use one of its matchers
+        """Return vLLM's grammar in its initial state."""
+        with self._lock:  # llguidance raises if two threads use one matcher
             return self.strategy.copied(self._native)
 
     def matcher(self, stop_token_ids: frozenset[int]) -> StockMatcher:
@@ -71,10 +71,10 @@ class StockCompiled(CompiledGrammar):
 
 
 class StockMatcher(Matcher):
-    """Keeps the mask of its state: a token is legal if its bit there is set. So `accept` and `fill_bitmask` agree, and
-    the backend is never offered a token it would refuse, which each one takes differently.
+    """A matcher that keeps the mask of its state. A token is legal if its bit is set, so `accept` and `fill_bitmask`
+    agree, and the backend never gets a token that it would refuse, which each backend handles differently.
 
-    Stop tokens never reach the backend: they are legal where its mask has its own end.
+    Stop tokens never reach the backend: they are legal where its mask allows its own end token.
     """
 
     def __init__(self, compiled: StockCompiled, native: Any, stop_token_ids: frozenset[int]) -> None:
@@ -86,10 +86,10 @@ class StockMatcher(Matcher):
         self._accepting = False
         rule = compiled.rows.rule
         self._places = [] if rule is None else [rule.start]
-        """The places in JSON where the output stood after each token, if there is a rule."""
+        """Positions in the JSON text after each token, if there is a rule."""
         self._mask = np.zeros((1, compiled.rows.possible.size), dtype=np.int32)
         self._tensor = torch.from_numpy(self._mask)
-        # a bit at a time is got from this several times as fast as from the array
+        # reading single bits from this is several times as fast as from the array
         self._words = self._mask[0].data.cast("B").cast("I")
         self._is_current = False
 
@@ -137,7 +137,7 @@ class StockMatcher(Matcher):
             return
         del self._places[len(self._token_ids) + 1 :]
         if self._compiled.strategy.failure(self._native):
-            self._native = self._compiled.native()  # what has failed cannot be rolled back
+            self._native = self._compiled.native()  # a failed grammar cannot be rolled back
             for token_id in self._token_ids:
                 self._feed(token_id)
         else:
@@ -177,7 +177,7 @@ class StockMatcher(Matcher):
         for token_id in token_ids:
             if not native.accept_tokens("", [token_id]):
                 return None
-            native.fill_bitmask(mask, 0)  # guidance wants it of each token
+            native.fill_bitmask(mask, 0)  # guidance requires it after each token
         row: Bitmask = mask[0].numpy()
         return row
 

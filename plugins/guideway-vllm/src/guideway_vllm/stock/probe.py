@@ -1,7 +1,7 @@
-"""The keywords that vLLM's backends enforce, a table for each version of their libraries: ``python -m
+"""The keywords that vLLM's backends enforce, one table per version of their libraries: ``python -m
 guideway_vllm.stock``.
 
-They are judged as vLLM uses them, on a tokenizer of single bytes.
+They are probed as vLLM uses them, with a tokenizer of single bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ __all__ = ["stand_in", "support_table"]
 
 
 def stand_in(vocabulary: Any) -> Server:
-    """As much of a vLLM as its backends look at, with a tokenizer of just these tokens, no two of which are equal."""
+    """Return a stub of the vLLM objects that its backends use, with a tokenizer of exactly these tokens, which must
+    differ."""
     from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
     from tokenizers.models import BPE
     from transformers import PreTrainedTokenizerFast
@@ -42,8 +43,8 @@ def stand_in(vocabulary: Any) -> Server:
 
 @cache
 def support_table(strategy: Any) -> SupportTable:
-    """Return what the library of a `StockStrategy` enforces, as the file beside the strategy says or as it shows here.
-    The other libraries would take minutes for some of the schemas this is found out with."""
+    """Return the table of enforced keywords of a `StockStrategy` with a library, read from the file next to the
+    strategy or probed. Other libraries would take minutes for some of the probe's schemas."""
 
     def measure() -> Table:
         vocabulary = byte_vocabulary()

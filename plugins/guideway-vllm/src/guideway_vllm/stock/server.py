@@ -1,8 +1,8 @@
-"""The vLLM a stock backend is built for.
+"""The vLLM objects that stock backends are built with.
 
-A strategy is given a vocabulary and options, and nothing of the host it runs in. vLLM's backends want more: its
-configuration and its tokenizer. A context variable hands them over while the guest builds its strategies, so that two
-engines in one process, or two threads that each build one, never see each other's.
+A strategy gets a vocabulary and options, but vLLM's backends also need its configuration and tokenizer. A context
+variable provides them while the guest builds its strategies, so that two engines in one process, or two threads, do not
+mix them up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Server", "missing_server", "server_for", "serving"]
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The objects that vLLM gives its backends."""
+    """The objects that vLLM passes to its backends."""
 
     vllm_config: Any
     tokenizer: Any
@@ -31,7 +31,7 @@ _SERVER: ContextVar[Server | None] = ContextVar("guideway_vllm_server", default=
 
 @contextmanager
 def serving(server: Server) -> Iterator[None]:
-    """Strategies built inside are for `server`."""
+    """Provide `server` to strategies that are built inside this context."""
     token = _SERVER.set(server)
     try:
         yield
@@ -46,12 +46,12 @@ OUTSIDE = (
 
 
 def missing_server() -> str | None:
-    """Why no stock backend can be built now; None while strategies are being built for a server."""
+    """Return the reason why no stock backend can be built now; None inside `serving`."""
     return OUTSIDE if _SERVER.get() is None else None
 
 
 def server_for(plugin: str) -> Server:
-    """The server strategies are being built for. Raises `PluginUnavailable`, naming `plugin`, outside vLLM."""
+    """Return the server of the surrounding `serving`. Raises `PluginUnavailable`, naming `plugin`, outside vLLM."""
     server = _SERVER.get()
     if server is None:
         raise PluginUnavailable(f"{plugin} cannot run here: {OUTSIDE}", plugin=plugin)

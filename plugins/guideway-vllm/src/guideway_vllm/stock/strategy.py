@@ -1,4 +1,4 @@
-"""The common part of vLLM's backends as grammar strategies."""
+"""Base class of vLLM's backends as grammar strategies."""
 
 from __future__ import annotations
 
@@ -59,22 +59,22 @@ KINDS = frozenset({"json_schema", "json_object", "regex", "choice"})
 GRAMMARS = frozenset({"grammar:ebnf", "grammar:lark", "structural_tag"})
 
 WITH_SPECIALS = ("grammar:", "structural_tag")
-"""Kinds of constraints that may mean special tokens."""
+"""Kinds of constraints that may contain special tokens."""
 
 _CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")
-"""Characters that no JSON needs. xgrammar takes them in strings with a length, where they may not stand as they are."""
+"""Control characters, which JSON does not need. xgrammar allows them unescaped in strings with a length."""
 
 MAX_MESSAGE = 300
 BASE_NBYTES = 1 << 16
-"""The bytes that a grammar takes at least, roughly, for backends that do not say."""
+"""Rough minimum of bytes per grammar, for backends that do not report it."""
 
-# Messages about text that is well formed.
+# Matches errors about text that is well formed.
 _UNSUPPORTED = re.compile(r"support|implemented|exceed|limit|\btoo\b|timed out|universal start state", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Options:
-    """None: what vLLM has to set about its backends is in ``--structured-outputs-config``."""
+    """Options of stock strategies: none. vLLM's settings for its backends are in ``--structured-outputs-config``."""
 
 
 class StockStrategy(GrammarStrategy):
@@ -83,13 +83,13 @@ class StockStrategy(GrammarStrategy):
     contract: ClassVar[str] = "1.0"
     inline: ClassVar[bool] = True
     backend: ClassVar[str]
-    """As ``--structured-outputs-config`` names it."""
+    """Name of the backend in ``--structured-outputs-config``."""
     library: ClassVar[str | None] = None
-    """The name by which pip knows its library, if ``support.json`` beside the strategy says what that enforces."""
+    """Name of the library on PyPI, if ``support.json`` next to the strategy lists its enforced keywords."""
     enforced: ClassVar[frozenset[str]] = frozenset()
-    """Keywords of JSON schemas known to be enforced by a backend that has no table of what it does."""
+    """Keywords of JSON schemas that a backend without a table enforces."""
     whitespace: ClassVar[Sequence[Whitespace]] = ("bounded", "compact", "spaced", "any")
-    """The kinds of white space its JSON can be kept to. In structural tags it is any."""
+    """Values of `Whitespace` that it can enforce in JSON. Structural tags always have ``any``."""
 
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
         super().__init__(vocabulary, options)
@@ -108,30 +108,31 @@ class StockStrategy(GrammarStrategy):
     def available(cls) -> str | None:
         return missing_server()
 
-    # What each backend says
+    # Hooks of each backend
 
     @abstractmethod
     def make(self, vllm_config: Any, tokenizer: Any, vocab_size: int) -> Any:
-        """vLLM's backend."""
+        """Return vLLM's backend."""
 
     @abstractmethod
     def validate(self, params: Any, tokenizer: Any) -> None:
-        """vLLM's judgment of a request with these ``SamplingParams``, which it may rewrite. Raises what vLLM does."""
+        """Validate ``SamplingParams`` with vLLM's function for the backend, which may rewrite them. Raises vLLM's
+        errors."""
 
     @abstractmethod
     def copied(self, native: Any) -> Any:
-        """An independent grammar in the same state; of a backend that cannot fork, `native` is at its start."""
+        """Return an independent copy of a grammar. For a backend that cannot fork, `native` is in its initial state."""
 
     def lacking(self, schema: Any) -> str | None:
-        """Why a JSON schema is not for this backend, as far as vLLM can tell without compiling it."""
+        """Return the reason why vLLM would refuse a JSON schema for this backend before compiling it, or None."""
         return None
 
     def lacking_tokenizer(self, tokenizer: Any) -> str | None:
-        """Why this backend cannot work with the model's tokenizer."""
+        """Return the reason why this backend cannot work with the model's tokenizer, or None."""
         return None
 
     def failure(self, native: Any) -> str | None:
-        """Return what went wrong inside a grammar that goes on as if nothing had."""
+        """Return the error inside a grammar whose methods do not raise it, or None."""
         return None
 
     def is_dead_end(self, failure: str) -> bool:
@@ -139,7 +140,7 @@ class StockStrategy(GrammarStrategy):
         return False
 
     def nbytes(self, native: Any, spec: str) -> int:
-        """Memory of a grammar, as near as can be told."""
+        """Return the approximate size of a grammar in bytes."""
         return BASE_NBYTES + 64 * len(spec)
 
     # The contract
@@ -194,7 +195,8 @@ class StockStrategy(GrammarStrategy):
     # Parts
 
     def _refusal(self, constraint: Constraint) -> str | None:
-        """Why vLLM would not take the constraint to this backend, as far as that shows without compiling it."""
+        """Return the reason why vLLM would not pass the constraint to this backend, as far as known without compiling,
+        or None."""
         reason = self.lacking_tokenizer(self._server.tokenizer)
         if reason is not None or not isinstance(constraint, JsonSchema):
             return reason
@@ -205,7 +207,7 @@ class StockStrategy(GrammarStrategy):
         return self.lacking(constraint.parsed)
 
     def _params(self, constraint: Constraint) -> Any:
-        """``SamplingParams`` with the constraint in vLLM's terms."""
+        """Return ``SamplingParams`` with the constraint."""
         from vllm import SamplingParams
         from vllm.sampling_params import StructuredOutputsParams
 
@@ -216,7 +218,7 @@ class StockStrategy(GrammarStrategy):
             if constraint.parsed is False:
                 raise InvalidGrammar("the schema `false` allows nothing")
         match kind:
-            case "json_schema":  # vLLM knows no schema that is a bool
+            case "json_schema":  # vLLM does not accept boolean schemas
                 given = {"json": "{}" if source == "true" else source}
             case "json_object":
                 given = {"json_object": True}
@@ -234,7 +236,7 @@ class StockStrategy(GrammarStrategy):
         return SamplingParams(structured_outputs=StructuredOutputsParams(**given))
 
     def _check_dialect(self, source: str, kind: str) -> None:
-        """vLLM is not told of a dialect, and guesses."""
+        """Raise `UnsupportedGrammar` if vLLM, which guesses the dialect, would guess wrong."""
         from vllm.v1.structured_output.utils import grammar_is_likely_lark
 
         if not source.strip():
@@ -256,7 +258,8 @@ class StockStrategy(GrammarStrategy):
         return native, spec
 
     def _refuse(self, kind: str, said: str, error: Exception | None = None) -> NoReturn:
-        """Schemas were checked already: what is left to refuse in one is what a backend lacks."""
+        """Raise the error of a refused constraint. Schemas were validated before, so the backend does not support
+        them."""
         said = " ".join(said.split())[:MAX_MESSAGE] or type(error).__name__
         message = f"vLLM's backend {self.backend}: {said}"
         if kind in ("json_schema", "json_object", "structural_tag") or _UNSUPPORTED.search(said):
@@ -267,7 +270,7 @@ class StockStrategy(GrammarStrategy):
         with self._lock:
             if self._built is None:
                 server = self._server
-                # a tokenizer may have tokens past the logits, and some backends fill masks as wide as all of them
+                # a tokenizer may have more tokens than the logits, and some backends fill masks that wide
                 width = max(self.vocabulary.logits_width, len(server.tokenizer))
                 self._built = self.make(_flexible(server.vllm_config), server.tokenizer, width)
             return self._built
@@ -294,7 +297,7 @@ class StockStrategy(GrammarStrategy):
 
 
 def _flexible(vllm_config: Any) -> Any:
-    """As it is given, but that backends allow any white space: rules keep to the word for it, one for each request."""
+    """Return a configuration in which backends allow any white space: `WritingRule` restricts it per request."""
     if not vllm_config.structured_outputs_config.disable_any_whitespace:
         return vllm_config
     changed = copy.copy(vllm_config)

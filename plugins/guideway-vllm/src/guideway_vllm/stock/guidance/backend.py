@@ -1,7 +1,7 @@
 """vLLM's backend ``guidance``.
 
-Where only one text can follow, it allows only the first token of its usual tokenization; and where no token of the
-vocabulary has a byte of that text, its request fails rather than meets a dead end.
+If only one text can follow, it allows only the first token of the usual tokenization of that text. If no token contains
+the first byte of that text, it raises an error instead of reporting a dead end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Guidance(StockStrategy):
     def validate(self, params: Any, tokenizer: Any) -> None:
         from vllm.v1.structured_output.backend_guidance import validate_guidance_grammar
 
-        # of llguidance's tokenizers, vLLM has only Mistral's at hand here
+        # vLLM provides only Mistral's llguidance tokenizer here
         validate_guidance_grammar(params, tokenizer=getattr(tokenizer, "llg_tokenizer", None))
 
     def lacking(self, schema: Any) -> str | None:

@@ -16,13 +16,13 @@ __all__ = ["LmFormatEnforcer"]
 
 
 class LmFormatEnforcer(StockStrategy):
-    """vLLM's backend ``lm-format-enforcer``, where it works: not in vLLM 0.32, whose tokenizer module the library looks
-    for in vain."""
+    """vLLM's backend ``lm-format-enforcer``. It does not work in vLLM 0.32, which lacks the tokenizer module that the
+    library imports."""
 
     name: ClassVar[str] = "vllm_lm_format_enforcer"
     backend: ClassVar[str] = "lm-format-enforcer"
     kinds: ClassVar[frozenset[str]] = KINDS
-    # it allows some before and after the value
+    # it allows white space before and after the value
     whitespace: ClassVar[Sequence[Whitespace]] = ()
     limits = MappingProxyType({"alternatives": 200, "properties": 300, "nested_stars": 1})
 

@@ -1,7 +1,7 @@
 """vLLM's backend ``outlines``.
 
-It cannot fork, and rolls back 32 tokens: for more the host replays. Of alternatives it takes the first that fits
-(``a|ab`` is ``a``), and some tokens that hold part of a character it takes for another text.
+It cannot fork, and rolls back at most 32 tokens; the host replays beyond that. Of alternatives it uses the first that
+matches (``a|ab`` is ``a``), and it confuses some tokens that hold part of a character with other text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Outlines(StockStrategy):
     kinds: ClassVar[frozenset[str]] = frozenset({"json_schema", "regex", "choice"})
     enforced: ClassVar[frozenset[str]] = frozenset({"type", "enum", "const", "properties", "required", "maxLength"})
     max_rollback: ClassVar[int | None] = 32
-    # its index has no bound of its own
+    # its index is not bounded
     limits = MappingProxyType({"alternatives": 300, "enum": 300, "literals": 4000, "expanded": 1000, "stars": 50})
 
     def make(self, vllm_config: Any, tokenizer: Any, vocab_size: int) -> Any:
@@ -46,13 +46,13 @@ class Outlines(StockStrategy):
 
     def _compile(self, kind: str, params: Any) -> tuple[Any, str]:
         native, spec = super()._compile(kind, params)
-        native.index = self._backend().cache.index  # a guide does not give away what it was made of
+        native.index = self._backend().cache.index  # a guide does not expose its index
         return native, spec
 
 
 class _Last(threading.local):
-    """In place of the backend's cache, which is not made for several threads and which the host has one of: what this
-    thread compiled last."""
+    """Replaces the backend's cache, which is not thread-safe and which guideway's cache makes redundant. It keeps the
+    index that this thread compiled last."""
 
     def __init__(self) -> None:
         self.index: Any = None

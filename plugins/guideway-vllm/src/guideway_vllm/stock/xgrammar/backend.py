@@ -1,7 +1,7 @@
 """vLLM's backend ``xgrammar``.
 
-It takes special tokens for the text of their names. In JSON, regular expressions and choices they are closed here; in
-grammars and structural tags, where they may be meant, they are not.
+It accepts special tokens for the text of their names. In JSON, regular expressions and choices they are masked here; in
+grammars and structural tags, where they may be intended, they are not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Xgrammar(StockStrategy):
     kinds: ClassVar[frozenset[str]] = KINDS | GRAMMARS
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork"})
     max_rollback: ClassVar[int | None] = None
-    # values of enum are compact whatever is around them: no space could be demanded there
+    # enum values are always compact, so spaces cannot be required there
     whitespace: ClassVar[Sequence[Whitespace]] = ("bounded", "compact", "any")
     limits = MappingProxyType({"strings": 640, "properties": 600, "stars": 150})
     examples: ClassVar[Sequence[GrammarExample]] = EXAMPLES
