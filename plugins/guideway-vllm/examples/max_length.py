@@ -1,12 +1,13 @@
-"""The same two requests to vLLM alone and to vLLM with guideway: which of them keeps ``maxLength`` beside ``pattern``?
+"""Sends the same two requests to vLLM alone and to vLLM with guideway, and shows which keeps ``maxLength`` with
+``pattern``.
 
-Of its structured-output backends vLLM takes the one its first request needs, and keeps it as long as it runs
-(https://github.com/vllm-project/vllm/issues/43920). The second request here is judged by the rules of a backend that
-knows ``maxLength`` beside ``pattern``, and is then served by the first one's, which drops it. guideway lets vLLM's very
-same backends serve each request by itself.
+vLLM uses the structured-output backend that its first request needs for all later requests
+(https://github.com/vllm-project/vllm/issues/43920). The second request here is validated by the rules of a backend that
+supports ``maxLength`` with ``pattern``, and then served by the first one's, which ignores it. guideway lets the same
+backends serve each request separately.
 
-``make demo-vllm`` runs it: two engines in turn, each in a process of its own, on the CPU. It exits with 1 if guideway
-does not keep ``maxLength``.
+``make demo-vllm`` runs it: two engines in turn, each in its own process, on the CPU. It exits with 1 if guideway does
+not keep ``maxLength``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SETTINGS = {
 
 
 def serve(guideway: bool) -> dict[str, Any]:
-    """Return what an engine in this process makes of the two requests, one after the other."""
+    """Return the outputs of an engine in this process for the two requests, one after the other."""
     import vllm
     from guideway_demo_model import DemoModel
     from vllm import LLM, SamplingParams
@@ -63,7 +64,7 @@ def serve(guideway: bool) -> dict[str, Any]:
 
 
 def served(guideway: bool) -> dict[str, Any]:
-    """The same, from a process of its own; without guideway no plugin of vLLM's is loaded in it."""
+    """Return the result of `serve` in a new process; without guideway no vLLM plugin is loaded there."""
     environment = os.environ | SETTINGS
     environment["VLLM_PLUGINS"] = "guideway" if guideway else "none"
     command = [sys.executable, __file__, "guideway" if guideway else "alone"]
@@ -75,7 +76,7 @@ def served(guideway: bool) -> dict[str, Any]:
 
 
 def verdict(text: str) -> tuple[bool, str]:
-    """Tell whether a text keeps the second schema's ``maxLength``, and how to say so."""
+    """Return whether a text keeps the second schema's ``maxLength``, and a description."""
     try:
         length = len(json.loads(text)["name"])
     except ValueError:
@@ -85,7 +86,7 @@ def verdict(text: str) -> tuple[bool, str]:
 
 
 def main() -> int:
-    """The comparison, as a table; 0 if guideway kept ``maxLength``."""
+    """Print the comparison as a table. Returns 0 if guideway kept ``maxLength``, else 1."""
     _say(f"second of two requests, name: {json.dumps(NAME)}\n")
     kept = False
     for guideway in (False, True):

@@ -1,4 +1,4 @@
-"""``guideway vllm options``, as an operator without vLLM at hand runs it."""
+"""Tests of ``guideway vllm options``, which needs no vLLM."""
 
 from __future__ import annotations
 

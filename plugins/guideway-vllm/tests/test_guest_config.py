@@ -1,4 +1,4 @@
-"""The settings under ``additional_config["guideway"]``, and those that are refused."""
+"""Tests of the settings under ``additional_config["guideway"]``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXTENSION = "guideway_vllm.worker.WorkerExtension"
 def vllm_config(
     additional: Any, *, device: str = "cpu", extension: str = "", drafts: object = None, v2: bool = False
 ) -> Any:
-    """As much of a ``VllmConfig`` as is asked for."""
+    """Return a stub of a ``VllmConfig``."""
     return SimpleNamespace(
         additional_config=additional,
         device_config=SimpleNamespace(device_type=device),

@@ -1,4 +1,4 @@
-"""The trial of a request, as vLLM's server makes it: in the main thread, under an event loop, which hears Ctrl-C."""
+"""Tests of request trials as vLLM's server runs them: in the main thread, under an event loop that handles Ctrl-C."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VOCABULARY = Vocabulary([b"a", b"b", b""], stop_token_ids={2})
 
 
 def at(phase: str, request: str) -> None:
-    """Raise what `request` asks for in this phase: ``PHASE ERROR``."""
+    """Raise the exception that `request` names for this phase: ``PHASE ERROR``."""
     here, _, error = request.partition(" ")
     if here == phase:
         raise {"KeyboardInterrupt": KeyboardInterrupt, "GeneratorExit": GeneratorExit}[error]
@@ -70,7 +70,7 @@ def validate(request: Request, context: ValidationContext) -> None:
 
 @pytest.fixture
 def front_end() -> FrontEnd:
-    """As much of one as needs no vLLM."""
+    """Return a front end with only the parts that need no vLLM."""
     context = ModifierContext(vocabulary=VOCABULARY, max_num_sequences=1, max_model_len=64)
     front_end = FrontEnd.__new__(FrontEnd)
     front_end._config = GuestConfig()
@@ -85,7 +85,7 @@ def front_end() -> FrontEnd:
 
 
 def tried(front_end: FrontEnd, request: Request) -> list[str]:
-    """The modifiers that act on it."""
+    """Return the modifiers that act on the request."""
     trial = front_end._tried(request)
     while True:
         try:

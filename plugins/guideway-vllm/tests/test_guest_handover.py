@@ -1,4 +1,4 @@
-"""A vocabulary that is handed over is the same on the other side, and what anybody else writes becomes nothing else."""
+"""Tests that a shared vocabulary is read back unchanged, and that other data never becomes anything else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tiktoken_encoding() -> Any:
 @pytest.mark.parametrize("num_past", [0, 3])
 @pytest.mark.parametrize("tokenizer", [demo, byte_level_with_added_tokens, llama2, tiktoken_encoding])
 def test_it_is_the_same_on_the_other_side(tokenizer: Callable[[], Any], num_past: int) -> None:
-    """Also where tokens past the logits are left out."""
+    """The same holds if tokens past the logits are left out."""
     from guideway_vllm.handover import _packed, _unpacked
 
     whole = build_vocabulary(tokenizer())
@@ -56,7 +56,7 @@ def test_an_encoder_of_another_family_is_not_handed_over() -> None:
 
 
 class Executed:
-    """Leaves a file where it is read as a pickle."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -66,7 +66,7 @@ class Executed:
 
 
 def test_what_a_stranger_writes_becomes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither by his bytes in the memory nor by his own words in the environment."""
+    """Neither other bytes in the memory nor other values in the environment are trusted."""
     from guideway_vllm import handover
 
     witness = tmp_path / "executed"

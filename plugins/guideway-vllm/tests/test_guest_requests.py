@@ -1,4 +1,4 @@
-"""From vLLM's parameters to a guideway request."""
+"""Tests of the conversion from vLLM's parameters to a guideway request."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 
 
 def outputs(backend: str | None = None, **given: Any) -> Any:
-    """As much of ``StructuredOutputsParams`` as is read."""
+    """Return a stub of ``StructuredOutputsParams``."""
     return SimpleNamespace(**{**dict.fromkeys(KINDS), **given}, _backend=backend)
 
 
 def params(structured_outputs: Any = None, extra: dict[Any, Any] | None = None, **given: Any) -> Any:
-    """As much of ``SamplingParams`` as is read, with vLLM's defaults."""
+    """Return a stub of ``SamplingParams`` with vLLM's defaults."""
     defaults: dict[str, Any] = {
         "max_tokens": 16,
         "min_tokens": 0,

@@ -1,4 +1,4 @@
-"""The part of a step that is about some of its sequences, against what its rows say one by one."""
+"""Tests that a part of a step has the same values in its rows as the whole step."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def steps(draw: st.DrawFn) -> tuple[StepInput, list[int]]:
 
 
 def told(step: StepInput, row: int) -> dict[str, Any]:
-    """All that a step says of one row, without the row's number."""
+    """Return all values of a step for one row, without the row's number."""
     found: dict[str, Any] = {
         "position": int(step.batch.positions[row]),
         "temperature": float(step.temperatures[row]),

@@ -1,4 +1,4 @@
-"""guideway as a guest in vLLM: its strategies, modifiers, validators and worker mixins, per request, unforked.
+"""guideway as a guest in vLLM: its strategies, modifiers, validators and worker mixins, per request, without a fork.
 
 vLLM calls `register` once in each of its processes. Nothing acts unless the server is started with
 ``--additional-config '{"guideway": {...}}'``.
@@ -10,8 +10,8 @@ __all__ = ["register"]
 
 
 def register() -> None:
-    """The entry point of the group ``vllm.general_plugins``. Raises `PluginUnavailable`, naming vLLM's version and
-    what is missing, if this vLLM has not got the seams this guest hangs on."""
+    """Install guideway in vLLM; the entry point of the group ``vllm.general_plugins``. Raises `PluginUnavailable`,
+    naming vLLM's version and the missing parts, if this vLLM lacks a method that the guest wraps."""
     from guideway.runtime import share_nursery
 
     from guideway_vllm.seams import install

@@ -1,7 +1,7 @@
-"""The facts that go with finished outputs in the front end: what guideway tells of each, and what their texts say.
+"""The report that finished outputs carry in the front end, and the checks of their texts.
 
-vLLM has a field for one request, and a request may have several outputs. So each ``CompletionOutput`` that has ended
-has what is told of it as an attribute, and the field is made of them.
+vLLM has one field per request, but a request may have several outputs. So each finished ``CompletionOutput`` carries
+its own report as an attribute, and the field is combined from these.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from guideway_vllm.steps import ATTRIBUTE
 __all__ = ["Judge", "Noted", "add_up", "ended", "note", "told_of"]
 
 WHOLE = ("stop", "length", "repetition")
-"""The finish reasons of outputs that neither failed nor were given up."""
+"""Finish reasons of outputs that neither failed nor were aborted."""
 
 Check: TypeAlias = Callable[[str, bool], Future[bool | None]]
-"""Judges a text; the second argument says whether formats are enforced."""
+"""Checks a text; the second argument says whether formats are enforced."""
 
 TOLD = "guideway_told"
-"""The attribute of a ``CompletionOutput`` that has ended."""
+"""Attribute of a finished ``CompletionOutput`` that holds its report."""
 
 
 class Judge:
-    """Adds to what guideway tells of a request what only the texts of its outputs say, when they have ended:
-    ``constraint`` where a stop string ended one before it was complete, which vLLM finds in the front end alone, and
-    ``valid`` where it is to be checked."""
+    """Adds to the report of finished outputs the facts that only their texts show: ``constraint`` in `unenforced` if a
+    stop string, which vLLM finds only in the front end, cut the output before it was complete, and ``valid`` if the
+    request asks for a check."""
 
     def __init__(self, params: Any, *, check: Check | None, completes: Callable[[str], Future[bool]] | None) -> None:
-        """Either of `check` and `completes` is None where nobody asks that."""
+        """Store the checks; `check` or `completes` is None if the request does not need it."""
         from vllm.sampling_params import RequestOutputKind
 
         self._check = check
@@ -45,10 +45,10 @@ class Judge:
         self._texts: dict[int, str] = {}
         self._cut: dict[int, bool] = {}
         self._verdicts: dict[int, Future[bool | None]] = {}
-        """By the index of an output that has ended."""
+        """By the index of a finished output."""
 
     async def judged(self, outputs: Any) -> AsyncIterator[Any]:
-        """`outputs` as they come, the last ones with what is added."""
+        """Yield `outputs`, with the additions in the last ones."""
         async with aclosing(outputs):
             async for output in outputs:
                 trial = self._judge(output)
@@ -57,12 +57,12 @@ class Judge:
                 yield output
 
     def judge_now(self, output: Any) -> None:
-        """Add to an output that came what is to be added, if it has ended; waits for it."""
+        """Add to the report of an output, if it has ended. Blocks until its checks are done."""
         for waited_for in self._judge(output):
             wait([waited_for])
 
     def _judge(self, output: Any) -> Iterator[Future[Any]]:
-        """Judge what has ended; what comes is to be waited for."""
+        """Check finished outputs; the caller waits for each yielded future."""
         ended = []
         for one in output.outputs:
             before = self._texts.get(one.index, "") if self._comes_in_pieces else ""
@@ -70,7 +70,7 @@ class Judge:
             if one.finish_reason is not None:
                 ended.append(one)
         if not ended:
-            _tell(output, None)  # the core tells of a request with stop strings as if it had ended
+            _tell(output, None)  # the core reports on a request with stop strings before it has ended
             return
         yield from self._find_cuts(ended)
         for one in ended:
@@ -91,7 +91,7 @@ class Judge:
         answers = [self._completes(self._texts[one.index]) for one in new]
         yield from answers
         for one, answer in zip(new, answers, strict=True):
-            # a text that nobody could judge in time is not known to be complete
+            # a text that could not be checked in time may be incomplete
             self._cut[one.index] = answer.exception() is not None or not answer.result()
 
     def _find_verdicts(self, ended: list[Any]) -> Iterator[Future[bool | None]]:
@@ -107,8 +107,7 @@ class Judge:
 
 
 class Noted:
-    """The results of a request that is streamed over HTTP, and what guideway tells of each of its choices: the chunks
-    that vLLM makes of them have no field for it."""
+    """Records the reports of a request that is streamed over HTTP, for which vLLM's chunks have no field."""
 
     def __init__(self, results: Any, num_choices: int) -> None:
         self._results = results
@@ -124,7 +123,7 @@ class Noted:
             yield result
 
     async def added_to(self, events: Any) -> AsyncIterator[str]:
-        """`events`, those that end a choice with what guideway tells of it in ``kv_transfer_params``."""
+        """Yield `events`; those that end a choice carry its report in ``kv_transfer_params``."""
         async with aclosing(events):
             async for event in events:
                 yield self._with_report(event) if self._told and '"finish_reason":"' in event else event
@@ -139,19 +138,19 @@ class Noted:
 
 
 def note(one: Any, told: dict[str, Any]) -> None:
-    """Keep what is told of one output."""
+    """Set the report of one output."""
     setattr(one, TOLD, told)
 
 
 def told_of(one: Any) -> dict[str, Any]:
-    """Return what is told of one output, if it has ended."""
+    """Return the report of one output; empty if it has not ended."""
     told: dict[str, Any] = getattr(one, TOLD, {})
     return told
 
 
 def add_up(result: Any, *others: Any) -> None:
-    """Have the field of a result say what is told of its outputs, and of those of others that are one answer with it:
-    of several all that holds for any of them, and as ``outputs`` each."""
+    """Set the field of `result` from the reports of its outputs, and of `others` that belong to the same answer. For
+    several outputs it combines their reports, and has each one under ``outputs``."""
     found = [told_of(one) for each in (result, *others) for one in each.outputs]
     if len(found) == 1:
         _tell(result, found[0] or None)
@@ -175,13 +174,13 @@ def _of_any(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _tell(output: Any, told: dict[str, Any] | None) -> None:
-    """Have guideway tell this of a result, or nothing."""
+    """Set guideway's part of the field of a result, or remove it."""
     others = {name: value for name, value in (output.kv_transfer_params or {}).items() if name != ATTRIBUTE}
     output.kv_transfer_params = (others if told is None else {**others, ATTRIBUTE: told}) or None
 
 
 def ended() -> Exception:
-    """Make the error of a request that was under way when the server was told to stop: status 503, and a message."""
+    """Return the error of a request that was running when the server's shutdown began: status 503 and a message."""
     from vllm.exceptions import GracefulHTTPError
 
     said = "the server is shutting down; ask again, or another one"

@@ -1,5 +1,5 @@
-"""The tokens that a constrained request bans by vLLM's parameters: guideway's masks have it, so that no row is empty
-for it."""
+"""Tokens that a constrained request bans through vLLM's parameters. guideway's masks exclude them, so that no row
+becomes empty."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from guideway.runtime.bans import Bans
 __all__ = ["bans_of", "without_bans"]
 
 BAN = -100.0
-"""A bias that bans its token, as OpenAI's API says: vLLM's server lets none below it through."""
+"""Bias at or below which a token is banned, as in OpenAI's API. vLLM's server accepts none below it."""
 
 
 def bans_of(params: Any) -> Bans:
-    """Return what vLLM's sampling parameters ban. Raises `InvalidRequest` for a bias that no row can be drawn with."""
+    """Return the bans of vLLM's sampling parameters. Raises `InvalidRequest` for a bias of NaN or +inf."""
     bias = params.logit_bias or {}
     for token_id, value in bias.items():
         if math.isnan(value) or value == math.inf:
@@ -36,11 +36,11 @@ def bans_of(params: Any) -> Bans:
 
 
 def without_bans(params: Any) -> Any:
-    """A copy of vLLM's sampling parameters for its own draw, which comes after the masks."""
+    """Return a copy of vLLM's sampling parameters without bans, for its draw after the masks."""
     bare = copy.copy(params)
     bare.allowed_token_ids = None
     bare.bad_words, bare._bad_words_token_ids = [], None
     bare.logit_bias = {i: value for i, value in (params.logit_bias or {}).items() if value > BAN} or None
-    if getattr(params, "repetition_detection", None) is None:  # it begins after so many tokens
+    if getattr(params, "repetition_detection", None) is None:  # repetition detection starts after `min_tokens`
         bare.min_tokens = 0
     return bare

@@ -1,8 +1,5 @@
-"""List what may be configured of guideway in vLLM.
-
-``guideway vllm options``; vLLM is not imported.
-"""
-# ruff: noqa: T201 - printing is what a command is for
+"""The command ``guideway vllm options``, which lists guideway's settings in vLLM. vLLM is not imported."""
+# ruff: noqa: T201 - commands print
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from guideway_vllm.config import KEY, TABLES, GuestConfig
 __all__ = ["add_vllm"]
 
 INDENT = 22
-"""The column of descriptions; a name that reaches it has a line of its own."""
+"""Column of descriptions; longer names get a line of their own."""
 WIDEST = 100
 
 ABOUT = "guideway as a guest in vLLM."
@@ -30,7 +27,7 @@ OPTIONS = f"List the keys of vLLM's --additional-config '{{\"{KEY}\": {{...}}}}'
 
 
 def add_vllm(subparsers: _SubParsersAction[ArgumentParser]) -> None:
-    """Add ``vllm``."""
+    """Add the command ``vllm``."""
     parser = subparsers.add_parser("vllm", description=ABOUT)
     parser.set_defaults(run=_options)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

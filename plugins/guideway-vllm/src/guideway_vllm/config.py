@@ -1,5 +1,4 @@
-"""The choices of the operator: ``additional_config["guideway"]`` of vLLM, with the keys of guideway's own
-configuration."""
+"""The operator's settings: ``additional_config["guideway"]`` of vLLM, with the keys of guideway's own configuration."""
 
 from __future__ import annotations
 
@@ -21,67 +20,67 @@ KEY = "guideway"
 STOCK = tuple(f"guideway-vllm/vllm_{name}" for name in ("xgrammar", "guidance", "outlines"))
 WHERE = f'additional_config["{KEY}"]'
 KIND_OF = {"grammar": "grammar", "modifiers": "modifier", "worker_mixins": "worker", "device_backend": "device"}
-"""The fields that choose components which take options, and the kind of each."""
+"""Fields that choose components with options, and the kind of each."""
 
 TABLES: dict[str, Any] = {"limits": Limits, "plugins": PluginSettings}
-"""The fields that are settings themselves."""
+"""Fields that are nested settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuestConfig:
-    """Raises `InvalidConfiguration`, naming the field."""
+    """guideway's settings in vLLM. Raises `InvalidConfiguration`, naming the field."""
 
     grammar: Names = STOCK
-    """Grammar strategies, in order of preference; empty: no constraints. By default vLLM's own backends, in the
-    order in which vLLM tries them."""
+    """Grammar strategies, in order of preference; empty: no constraints. By default vLLM's own backends, in the order
+    in which vLLM tries them."""
     modifiers: Names = ()
-    """Logit modifiers that requests may use, in the order in which those of one stage act, after the grammar mask."""
+    """Logit modifiers that requests may use. Within a stage they act in this order, after the grammar mask."""
     worker_mixins: Names = ()
-    """Worker mixins, in the order their methods are called."""
+    """Worker mixins, in the order in which their methods are called."""
     device_backend: str | None = None
     """The device component that applies masks and modifiers; None: ``guideway-cpu/cpu`` on a CPU, else
-    ``guideway/torch``, whoever else offers devices of these names."""
+    ``guideway/torch``, even if other packages offer devices of these names."""
     grammar_host: Literal["inline", "process"] = "process"
-    """The place where grammar strategies compile and fill: in grammar hosts, or in vLLM's own processes, where those of
-    vLLM itself always are."""
+    """Process in which grammar strategies compile and fill: grammar hosts, or vLLM's own processes. vLLM's own backends
+    always run in vLLM's processes."""
     modifier_host: Literal["inline", "process"] = "inline"
-    """The place where modifiers keep their states: in modifier hosts, or in vLLM's own processes."""
+    """Process in which modifiers keep their states: modifier hosts, or vLLM's own processes."""
     isolate_tenants: bool = False
-    """True if requests of one tenant use neither prefixes nor grammars that were computed for another: the tenant is
-    part of the request's ``cache_salt``."""
+    """True if tenants share neither prefixes nor compiled grammars. The tenant becomes part of the request's
+    ``cache_salt``."""
     host_environment: Names = ()
-    """Environment variables that hosts are given beside the usual ones, as patterns: ``LMFE_*``."""
+    """Patterns of extra environment variables to pass to hosts, such as ``LMFE_*``."""
     compile_threads: Annotated[int, Range(1)] = 2
-    """The number of constraints that compile at once, in the front end and in the engine core each."""
+    """Constraints that compile at once, in the front end and in the engine core each."""
     grammar_cache_bytes: Annotated[int, Range(0)] = 512 << 20
-    """The bytes of memory that finished grammars may keep for reuse, in either."""
+    """Bytes of compiled grammars to cache, in the front end and in the engine core each."""
     whitespace: Whitespace | None = None
-    """White space between JSON tokens where a request does not say; None: ``compact`` in a server with
+    """White space between JSON tokens, for requests that do not set it; None: ``compact`` in a server with
     ``disable_any_whitespace``, else ``bounded``."""
     short_budget: Literal["refuse", "cut"] = "cut"
-    """The policy where no output of a constraint fits into a request's tokens: ``refuse`` it, or have it ``cut``, which
-    names `closing` as not enforced: completions that do not say have 16 in vLLM."""
+    """Policy for a token budget that is too small for the constraint: ``refuse`` the request, or ``cut`` the output and
+    report `closing` as not enforced. Completions without ``max_tokens`` have 16 in vLLM."""
     on_unenforced: OnUnenforced = "report"
-    """The policy for a constraint that cannot be enforced in full, where a request does not say."""
+    """Policy for constraints that cannot be enforced in full, for requests that do not set it."""
     strict_refuses: bool = False
-    """True if ``strict: true`` of a request's ``response_format`` is ``on_unenforced="refuse"``, where the request does
-    not say that itself."""
+    """True if ``strict: true`` in a request's ``response_format`` means ``on_unenforced="refuse"``, unless the request
+    sets that itself."""
     refuse_within: Annotated[float, Range(0), math.isfinite, "a number of seconds of at least 0"] = 2.0
-    """For how many seconds at most the front end waits for a constraint to compile, so that a wrong one is refused
-    with status 400; one that takes longer goes on to the engine, where only its own request can fail."""
+    """Most seconds that the front end waits for a constraint to compile, in order to refuse a wrong one with status
+    400. A constraint that takes longer is passed to the engine, where an error ends only its own request."""
     limits: Limits = field(default_factory=Limits)
-    """Limits of what the work of plugins may cost."""
+    """Limits on the work of plugins."""
     options: Options = field(default_factory=dict, hash=False)
     """Options of components by ``kind.name``."""
     plugins: PluginSettings = field(default_factory=PluginSettings)
-    """The plugins that may run, and the hooks that do."""
+    """Plugins that may run, and hooks that are enabled."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     @classmethod
     def of(cls, vllm_config: Any) -> GuestConfig | None:
-        """That of a ``VllmConfig``; None if it has no such key, and guideway leaves everything to vLLM."""
+        """Return the settings of a ``VllmConfig``; None if it has no such key, so that guideway is off."""
         additional = vllm_config.additional_config
         if not isinstance(additional, Mapping):
             return None
@@ -112,7 +111,7 @@ class GuestConfig:
         return config
 
     def plan(self, plugins: Plugins) -> PluginPlan:
-        """Make the plan that every process of the server has to agree on."""
+        """Return the plan that every process of the server must share."""
         selection = [("device", str(self.device_backend))]
         selection += [("grammar", address) for address in self.grammar]
         selection += [("modifier", address) for address in self.modifiers]
@@ -121,7 +120,7 @@ class GuestConfig:
         return plugins.plan(selection, {"options": options})
 
     def _check_extension(self, vllm_config: Any) -> None:
-        """Worker mixins are called through vLLM's own mixin of the worker class."""
+        """Check that vLLM loads the worker extension through which mixins are called."""
         extension = "guideway_vllm.worker.WorkerExtension"
         given = vllm_config.parallel_config.worker_extension_cls
         if self.worker_mixins and given != extension:
@@ -134,7 +133,7 @@ class GuestConfig:
 
 
 def _check_drafts(vllm_config: Any) -> None:
-    """Refuse what takes other drafts than those guideway has judged."""
+    """Refuse settings under which vLLM verifies other drafts than guideway has checked."""
     speculative, why = vllm_config.speculative_config, ""
     if speculative is None:
         return

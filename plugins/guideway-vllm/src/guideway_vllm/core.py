@@ -1,8 +1,8 @@
-"""The engine core: the runtime beside vLLM's scheduler, from admission to release.
+"""The guest in the engine core, called by vLLM's scheduler from admission to release.
 
-vLLM's scheduler keeps the queues; the runtime keeps what guideway knows of each sequence. A sequence takes a slot when
-it is first sampled. Where more sequences have begun than may run, because some were preempted, one that does not run
-gives its slot up and keeps its journal, from which it goes on later.
+vLLM's scheduler keeps the queues; the runtime keeps guideway's state of each sequence. A sequence takes a slot when it
+is first sampled. If preemption has led to more started sequences than slots, one that is not running gives its slot up
+and keeps its journal, from which it continues later.
 """
 
 from __future__ import annotations
@@ -39,45 +39,45 @@ log = logging.getLogger("vllm.guideway")
 
 @dataclass(slots=True)
 class RequestState:
-    """The state of one of vLLM's requests for the guest, each of which is one sequence."""
+    """The guest's state of one vLLM request, which is one sequence."""
 
     admission: Admission
     slot: int | None = None
     journal: Journal | None = None
-    """The journal of a request that has begun and has no slot."""
+    """Journal of a started request without a slot."""
     fault: Fault | None = None
-    """Why it must end, where the runtime does not know it."""
+    """Fault for which it must end, if the runtime does not know it."""
     refusal: str | None = None
-    """Why it is not served, where vLLM ends it by itself."""
+    """Error with which vLLM itself ends it."""
     draws: bool = False
     """True if guideway draws its tokens."""
     shaped: bool = False
     """True if modifiers act on it."""
     in_flight: int = 0
-    """The number of its steps that are computed and whose output has not come yet."""
+    """Steps of it that are computed and whose output has not arrived."""
     sits_out: bool = False
     """True if it takes part in no step, because its masks were late."""
 
 
 @dataclass(slots=True)
 class Pending:
-    """A step whose tokens are still to come."""
+    """A step whose tokens have not arrived."""
 
     request_ids: list[str] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
-    """First row of each, in the whole step."""
+    """First row of each request, in the whole step."""
     parts: list[tuple[Part, list[int]]] = field(default_factory=list)
-    """Each with the places of its sequences in `request_ids`."""
+    """Parts, each with the positions of its sequences in `request_ids`."""
     late: list[str] = field(default_factory=list)
-    """The requests whose masks were not ready, and that did not sit out already: nothing drawn for them is final."""
+    """Requests whose masks were not ready in this step; tokens drawn for them are not final."""
 
 
 class Core:
     """The guest of one engine core.
 
-    `admit` may be called from another thread than the rest, and waits for no plugin there: requests are admitted in
-    threads of the guest's own, so that one over which a plugin thinks long holds up neither the thread in which vLLM
-    reads requests nor a step. vLLM keeps their order of arrival.
+    `admit` may be called from another thread than the rest, and does not block: plugins run in the guest's own
+    admission threads, so that a slow one delays neither the thread in which vLLM reads requests nor a step. vLLM keeps
+    the order of arrival.
     """
 
     def __init__(self, config: GuestConfig, vllm_config: Any, reasoning_parser: type[Any] | None) -> None:
@@ -86,57 +86,57 @@ class Core:
         reasoning, self._unmarked = markers_for(reasoning_parser, vllm_config)
         self.runtime: Runtime = build_runtime(config, plugins, vllm_config, front_end=False, reasoning=reasoning)
         self._entering: dict[str, Future[RequestState]] = {}
-        """The values that `admit` has returned, of requests whose admission has not ended and that were not released.
-        """
+        """Futures that `admit` returned, of requests that were not released and are still being admitted."""
         self._lock = Lock()
         """Held while a request leaves `_entering`."""
         self._stepping = get_ident()
-        """The thread that takes the steps."""
+        """The thread that runs the steps."""
         self._states: dict[str, RequestState] = {}
         self._free = list(range(self.runtime.context.max_num_sequences))[::-1]
         self._late = {
             cls.name for cls, _ in self.runtime.modifier_classes() if cls.stage in (Stage.POST_WARP, Stage.SAMPLE)
         }
         self._shapes = bool(config.modifiers)
-        """True if modifiers, which may read how tokens are drawn, can act."""
+        """True if modifiers, which may read sampling parameters, can act."""
         vocabulary = self.runtime.context.vocabulary
         self._words = num_words(vocabulary.logits_width)
         self._stop_token_id = min(vocabulary.stop_token_ids)
         self._closed: dict[frozenset[int], NDArray[np.int32]] = {}
         self._refused: dict[str, str] = {}
-        """Why requests that were not admitted were refused."""
+        """Errors of requests that were not admitted."""
         self._outputs: dict[str, tuple[int, Any]] = {}
-        """By request: its first row in a part of the step just taken, and that part's output."""
+        """By request, its first row in a part of the last step, and that part's output."""
         self.sitting_out: set[str] = set()
-        """The requests that do; each keeps its place among those that run."""
+        """Requests that skip steps; each keeps its place among the running ones."""
         self.finished: dict[str, None] = {}
-        """Requests a modifier finished, and vLLM does not know yet."""
+        """Requests that a modifier finished and vLLM has not ended yet."""
 
     # Requests
 
     def admit(self, request: Any, may_reason: Callable[[], bool]) -> Future[RequestState]:
-        """Begin with one of vLLM's requests: what its grammar is to be, or the error that ends it. What a constrained
-        one bans is guideway's from then on. `may_reason` says whether its prompt leaves room for reasoning."""
+        """Start admitting a vLLM request. The future gives its state, or the error that ends it. Bans of a constrained
+        request are moved from vLLM's parameters to guideway. `may_reason` returns whether the output may begin with
+        reasoning."""
         params, ready = request.sampling_params, Future[RequestState]()
         if not carries_only(params):
             request.sampling_params = without_bans(params)
         self._entering[request.request_id] = ready
         if get_ident() == self._stepping:
-            # all of vLLM is one process, as for batches that are the same each time: no step waits, and to hand it to
-            # another thread and wait takes a twentieth of the time of short outputs. The front end there does the same
+            # vLLM runs in one process, as for reproducible batches: no step waits, and handing the request to another
+            # thread would take a twentieth of the time of short outputs. The front end does the same
             self._admit(request, params, may_reason, ready)
             return ready
         try:
             admitted = self.runtime.admission_threads.submit(partial(self._admit, request, params, may_reason, ready))
-        except GuidewayError as error:  # closed, or the system has no thread for it
+        except GuidewayError as error:  # closed, or no thread could be started
             self._refuse(request.request_id, ready, error)
             return ready
         admitted.add_done_callback(partial(self._too_late, request.request_id, ready))
         return ready
 
     def release(self, request_id: str, *, orderly: bool) -> dict[str, Any] | None:
-        """The request has ended; `orderly`: it neither failed nor was given up. Its `report`, with what modifiers say
-        of it."""
+        """End a request and return its `report`, with the modifiers' reports if `orderly`: it neither failed nor was
+        aborted."""
         reports = self._reports(request_id) if orderly else {}
         report = self.report(request_id)
         if reports:
@@ -159,8 +159,8 @@ class Core:
         return report
 
     def report(self, request_id: str) -> dict[str, Any] | None:
-        """By what strategy a request is served, what of it is not enforced, and what failed; None if that is
-        nothing."""
+        """Return the strategy that serves a request, its unenforced parts and its error; None if there is nothing to
+        report."""
         state = self._states.get(request_id)
         if state is None:
             return {"error": self._refused[request_id]} if request_id in self._refused else None
@@ -177,7 +177,7 @@ class Core:
         return report or None
 
     def report_so_far(self, request_id: str) -> dict[str, Any] | None:
-        """`report` of a request that may end without the core: its front end looks for its stop strings."""
+        """Return `report` for a request that the front end may end by itself, at a stop string; None for others."""
         state = self._states.get(request_id)
         return self.report(request_id) if state is not None and state.admission.request.params.stop else None
 
@@ -188,13 +188,13 @@ class Core:
         return self.runtime.reports(state.slot)
 
     def close(self) -> None:
-        """Stop admitting and compiling, and close strategies and modifiers. Closing twice is fine."""
+        """Stop admitting and compiling, and close strategies and modifiers. Idempotent."""
         self.runtime.close()
 
     # Steps
 
     def foresee(self, request_ids: Iterable[str], drafts: Mapping[str, list[int]]) -> None:
-        """The step that `prepare` is asked for next is of these requests, and perhaps of others: their masks begin."""
+        """Start filling the masks of these requests for the next `prepare`, which may include others."""
         states = ((request_id, self._states.get(request_id)) for request_id in request_ids)
         self.runtime.foresee(
             {
@@ -207,7 +207,7 @@ class Core:
     def prepare(
         self, requests: Mapping[str, Any], request_ids: list[str], drafts: Mapping[str, list[int]]
     ) -> tuple[GuestStep, Pending]:
-        """Prepare what the workers need for a step."""
+        """Return the workers' message for a step, and what to keep until its tokens arrive."""
         states = [self._states[request_id] for request_id in request_ids]
         for state in states:
             state.in_flight += 1
@@ -231,7 +231,7 @@ class Core:
             rows, bitmask = place[payload.rows], payload.arrays["bitmask"]
         faulty = {i for i, state in enumerate(states) if self._fault(state) is not None}
         faulty.update(void)
-        for i in faulty:  # tokens of this step are not final: nothing but an end
+        for i in faulty:  # tokens of this step are not final: allow only stop tokens
             rows, bitmask = _replaced(rows, bitmask, _rows_of([i], starts), self._closing_mask(states[i]))
         pending = Pending(request_ids, starts[:-1].tolist(), late=[request_ids[i] for i in late])
         healthy = [(j, i) for j, i in enumerate(running) if states[i].shaped and i not in faulty]
@@ -254,7 +254,7 @@ class Core:
         return guest, pending
 
     def take_output(self, pending: Pending, output: GuestOutput | None) -> None:
-        """Take what the workers made of a step, before its tokens are accepted."""
+        """Take the workers' output of a step, before its tokens are accepted."""
         self._outputs = {}
         for request_id in pending.request_ids:
             if (state := self._states.get(request_id)) is not None:
@@ -275,14 +275,14 @@ class Core:
                 state.fault = state.fault or fault
 
     def sit_out(self, request_id: str) -> None:
-        """The request was taken out of vLLM's batch, because its masks were late."""
+        """Mark a request that was taken out of vLLM's batch because its masks were late."""
         if (state := self._states.get(request_id)) is not None:
             state.sits_out = True
             self.sitting_out.add(request_id)
 
     def may_run(self, request_id: str) -> bool | None:
-        """Return whether a request that sits out may be scheduled again: its masks may be ready, and no step is under
-        way that it was in. None: it does not sit out."""
+        """Return whether a request that skips steps may be scheduled again: its masks may be ready, and none of its
+        steps is running. None if it does not skip steps."""
         state = self._states.get(request_id)
         if state is None or not state.sits_out:
             return None
@@ -293,13 +293,13 @@ class Core:
         return not state.sits_out
 
     def only_waits(self) -> bool:
-        """Return whether there are requests that sit out, and no step with one of them is under way."""
+        """Return whether there are requests that skip steps, and none of their steps is running."""
         states = [self._states.get(request_id) for request_id in self.sitting_out]
         return bool(states) and not any(state is not None and state.in_flight for state in states)
 
     def announce(self, token_ids: Mapping[str, Sequence[int]]) -> None:
-        """Announce what `accept` is about to be called with, as far as vLLM does not cut it: modifiers in hosts take it
-        in one command for all requests."""
+        """Announce calls of `accept`, unless vLLM cuts the tokens, so that modifiers in hosts get one command for all
+        requests."""
         if not self.runtime.has_hosted_modifiers:
             return
         steps = []
@@ -313,12 +313,12 @@ class Core:
         self.runtime.announce(steps)
 
     def accept(self, request_id: str, token_ids: Sequence[int]) -> bool:
-        """Take the final tokens of a request. False: it has to end with an error."""
+        """Accept the final tokens of a request. Returns False if it must end with an error."""
         state = self._states.get(request_id)
         if state is None:
             return False
         if state.slot is None and state.fault is None:
-            # it was preempted and gave its slot up while a step of its own was under way
+            # it was preempted and gave its slot up while one of its steps was running
             state.fault = Fault("host.vllm", "accept", "tokens came for a sequence that had given its slot up")
         if state.slot is None or state.fault is not None or state.refusal is not None:
             return False
@@ -329,14 +329,14 @@ class Core:
         return outcome.action != "fail"
 
     def validate(self, request_id: str, token_ids: Sequence[int]) -> int:
-        """Return how many of these drafts every modifier of a request would let pass."""
+        """Return how many of these drafts all modifiers of a request would accept."""
         state = self._states.get(request_id)
         if state is None or state.slot is None or state.sits_out:
             return 0
         return self.runtime.validate(state.slot, token_ids)
 
     def forced(self, request_ids: Sequence[str], limit: int) -> dict[str, Sequence[int]]:
-        """At most `limit` tokens of each request that its constraint leaves no choice about."""
+        """Return at most `limit` forced tokens of each request."""
         states = {request_id: self._states.get(request_id) for request_id in request_ids}
         slots = {
             state.slot: request_id
@@ -346,14 +346,14 @@ class Core:
         return {slots[slot]: run for slot, run in self.runtime.forced(dict.fromkeys(slots, limit)).items()}
 
     def fail(self, request_id: str, fault: Fault) -> None:
-        """The request has to end, for a reason outside of guideway's plugins."""
+        """Set the fault of a request, for a cause outside guideway's plugins."""
         if (state := self._states.get(request_id)) is not None:
             state.fault = state.fault or fault
 
     # Parts
 
     def _admit(self, request: Any, params: Any, may_reason: Callable[[], bool], ready: Future[RequestState]) -> None:
-        """Nothing comes of it once the request is released."""
+        """Admit a request, unless it was released."""
         request_id = request.request_id
         if self._entering.get(request_id) is not ready:
             return
@@ -365,9 +365,9 @@ class Core:
                 raise UnsupportedCapability(self._unmarked, field="structured_outputs")
             ours = request_of(request_id, prompt, params, samples=self._shapes, may_reason=reasons)
             admission = self.runtime.admit(ours, None if carries_only(params) else bans_of(params))
-        except BaseException as error:  # whatever it is, vLLM must hear of it, and expects no other than an Exception
+        except BaseException as error:  # vLLM must get every error, and expects an Exception
             self._refuse(request_id, ready, error if isinstance(error, Exception) else GuidewayError(text_of(error)))
-            contain(error)  # in the thread that takes the steps it may be a Ctrl-C
+            contain(error)  # in the thread that runs the steps it may be a Ctrl-C
             return
         state, compilation = RequestState(admission), admission.compilation
         with self._lock:
@@ -382,7 +382,7 @@ class Core:
             compilation.add_done_callback(lambda done: _settle(done, ready, state, request_id))
 
     def _too_late(self, request_id: str, ready: Future[RequestState], admitted: Future[None]) -> None:
-        """Refuse a request whose admission did not end."""
+        """Refuse a request whose admission missed its deadline."""
         with self._lock:
             wanted = self._entering.get(request_id) is ready
         if wanted and (error := admitted.exception()) is not None:
@@ -394,7 +394,7 @@ class Core:
             if self._entering.get(request_id) is ready:
                 del self._entering[request_id]
                 self._refused[request_id] = _message(error)
-        with suppress(InvalidStateError):  # it was refused, because its admission took too long
+        with suppress(InvalidStateError):  # it was already refused for missing its deadline
             ready.set_exception(error)
 
     def _check_mark(self, mark: Any) -> None:
@@ -411,7 +411,7 @@ class Core:
         return slot
 
     def _begin(self, state: RequestState, scheduled: list[str]) -> None:
-        """A slot for a request that runs and has none."""
+        """Start a request that is scheduled and has no slot."""
         slot = self._free.pop() if self._free else self._preempted_slot(scheduled)
         if slot is None:
             state.fault = Fault("host.vllm", "start", "every slot is held by a sequence whose step is under way")
@@ -420,7 +420,7 @@ class Core:
             self.runtime.start(state.admission, slot, journal=state.journal)
         except GuidewayError as error:
             self._free.append(slot)
-            # a plugin's error says itself whose it is; its cause is what there is to add
+            # a plugin's error already names the plugin; only its cause is missing
             plugin, cause = (error.plugin, error.__cause__) if isinstance(error, PluginError) else ("host.vllm", None)
             state.fault = Fault.of(plugin, "start", cause or error)
             return
@@ -430,12 +430,12 @@ class Core:
         state.draws = not self._late.isdisjoint(acting)
 
     def _preempted_slot(self, scheduled: list[str]) -> int | None:
-        """The slot of a sequence that does not run now, if there is one."""
+        """Free and return the slot of a sequence that is not running, if there is one."""
         stays = set(scheduled)
         idle = (
             (r, s) for r, s in list(self._states.items()) if s.slot is not None and not s.in_flight and r not in stays
         )
-        # one that sits out has work under way that would be lost
+        # prefer others to one whose masks are being filled, which would be lost
         request_id, state = min(idle, key=lambda pair: pair[1].sits_out, default=(None, None))
         if request_id is None or state is None:
             return None
@@ -461,12 +461,12 @@ class Core:
 
 
 def _real(drafts: Sequence[int]) -> list[int]:
-    """A step's drafts as tokens: the worker drops what comes after a placeholder, which is none."""
+    """Return drafts as token ids; the worker drops those after a placeholder, which is negative."""
     return [max(0, token_id) for token_id in drafts]
 
 
 def _message(error: BaseException) -> str:
-    """The message of an error; guideway's own need no type before it."""
+    """Return the message of an error, with its type unless it is guideway's own."""
     return passable(str(error)) if isinstance(error, GuidewayError) else text_of(error)
 
 
@@ -481,7 +481,7 @@ def _settle(done: Future[Any], ready: Future[RequestState], state: RequestState,
 
 
 def _rows_of(sequences: Sequence[int], starts: NDArray[np.int32]) -> NDArray[np.int32]:
-    """All rows of some of a step's sequences."""
+    """Return all rows of some sequences of a step."""
     if len(sequences) == len(starts) - 1:
         return np.arange(int(starts[-1]), dtype=np.int32)
     parts = [np.arange(starts[i], starts[i + 1], dtype=np.int32) for i in sequences]
@@ -491,7 +491,7 @@ def _rows_of(sequences: Sequence[int], starts: NDArray[np.int32]) -> NDArray[np.
 def _replaced(
     rows: NDArray[np.int32], bitmask: NDArray[np.int32], own: NDArray[np.int32], mask: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The masks, with `mask` in all of the rows `own`."""
+    """Return the masks with `mask` in all rows of `own`."""
     kept = ~np.isin(rows, own)
     closed = np.broadcast_to(mask, (len(own), bitmask.shape[1]))
     return np.concatenate([rows[kept], own]), np.concatenate([bitmask[kept], closed])
@@ -500,6 +500,6 @@ def _replaced(
 def _outside(
     rows: NDArray[np.int32], bitmask: NDArray[np.int32], parts: Sequence[Part]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The masks of rows no part speaks of."""
+    """Return the masks of the rows in no part."""
     kept = ~np.isin(rows, np.concatenate([part.rows for part in parts]))
     return rows[kept], bitmask[kept]

@@ -1,4 +1,4 @@
-"""The front end: each request is tried before it is let in, so that whatever is wrong with it comes back as status 400.
+"""The front end, which tries each request before vLLM accepts it, so that errors become status 400.
 
 A trial goes as far as the first token: admission, compilation, matcher and the states of all modifiers.
 """
@@ -59,16 +59,16 @@ __all__ = ["FrontEnd"]
 log = logging.getLogger("vllm.guideway")
 
 NOT_BESIDE_DRAWS = ("logprobs", "logprob_token_ids", "bad_words", "allowed_token_ids", "thinking_token_budget")
-"""Parameters only vLLM's own draw obeys, or reports of."""
+"""Parameters that only vLLM's own draw applies or reports."""
 
 
 T = TypeVar("T")
 Trial: TypeAlias = Generator[Admission, None, T]
-"""A trial stops where it waits for what it yields to be compiled, and may be resumed by any thread."""
+"""A trial yields an admission when it waits for its compilation; any thread may resume it."""
 
 
 class FrontEnd:
-    """Admission for one ``InputProcessor``. Safe to call from several threads."""
+    """Admission for one ``InputProcessor``. Thread-safe."""
 
     def __init__(self, config: GuestConfig, vllm_config: Any) -> None:
         import vllm
@@ -97,25 +97,26 @@ class FrontEnd:
         self.strict_refuses = config.strict_refuses
         self._numbers = itertools.count()
         self._slot = threading.Lock()
-        """Held while a request is in the one slot."""
+        """Held while a request is in the only slot."""
         self.core_health = CoreHealth()
         self.ending = False
-        """True once the server was told to stop."""
+        """True once the server's shutdown has begun."""
         log.info("%s", plan.summary(f"vLLM {vllm.__version__}", f"ledger in kv_transfer_params.{ATTRIBUTE}"))
 
     @classmethod
     def of(cls, vllm_config: Any) -> FrontEnd | None:
-        """That of a server; None if it is not configured. Raises `InvalidConfiguration` and `PluginError`."""
+        """Return the front end of a server; None if guideway is off. Raises `InvalidConfiguration` and
+        `PluginError`."""
         config = GuestConfig.of(vllm_config)
         return None if config is None else cls(config, vllm_config)
 
     def start_hosts(self) -> None:
-        """Start the grammar hosts of this process beside what else is done, once nothing more is forked from it."""
+        """Start the grammar hosts of this process in the background, once it forks no more children."""
         self._runtime.start_hosts()
 
     @staticmethod
     def hidden(params: Any) -> Any:
-        """`params` without what vLLM would judge by the rules of its own backends."""
+        """Return `params` without the constraint, which vLLM would check by the rules of its own backends."""
         if getattr(params, "structured_outputs", None) is None:
             return params
         bare = copy.copy(params)
@@ -123,13 +124,13 @@ class FrontEnd:
         return bare
 
     def judges(self, params: Any) -> bool:
-        """Return whether a request with these parameters is tried at all."""
+        """Return whether requests with these parameters are tried."""
         return hasattr(params, "structured_outputs") and (self._judges_all or is_ours(params))
 
     def admit(self, request: Any, text: str | None = None) -> None:
-        """Try an ``EngineCoreRequest``, whose prompt was this `text` if that is known, and prepare its parameters,
-        which are its own, for the engine core. Raises ``VLLMValidationError`` for a request that cannot be served, and
-        `PluginError` if a plugin failed over it."""
+        """Try an ``EngineCoreRequest`` and prepare its parameters, in place, for the engine core. `text` is its prompt,
+        if known. Raises ``VLLMValidationError`` for a request that cannot be served, and `PluginError` if a plugin
+        failed."""
         if not self.judges(request.sampling_params):
             return
         with _told_as_vllm_does():
@@ -138,8 +139,8 @@ class FrontEnd:
                 admission.wait(self._config.refuse_within)
 
     async def admit_beside(self, request: Callable[[], Any], text: str | None, noted: list[Any]) -> Any:
-        """`admit` what `request` makes, without waiting for any of it in the event loop; the request. To `noted` is
-        added what `started` is to be called with."""
+        """Build a request with `request`, `admit` it without blocking the event loop, and return it. Arguments for
+        `started` are added to `noted`."""
         with _told_as_vllm_does():
             made = await self._beside(request)
         with _told_as_vllm_does(over_network=made.request_id):
@@ -149,13 +150,13 @@ class FrontEnd:
         return made
 
     async def _compiled(self, admission: Admission) -> None:
-        """Wait for its compilation, whatever becomes of that, at most `refuse_within`."""
+        """Wait for a compilation, at most `refuse_within` seconds, and ignore its result."""
         if admission.compilation is None:
             return
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def tell(_: object) -> None:
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            with suppress(RuntimeError):  # the loop is closed, and nothing waits
                 loop.call_soon_threadsafe(done.set)
 
         admission.compilation.add_done_callback(tell)
@@ -170,8 +171,8 @@ class FrontEnd:
 
         params = request.sampling_params
         self._check_host(request, params)
-        prompt = tuple(request.prompt_token_ids or (0,))  # embeddings have no ids
-        # ids given from outside need not be unique yet
+        prompt = tuple(request.prompt_token_ids or (0,))  # prompts of embeddings have no token ids
+        # ids from outside may not be unique yet
         request_id = f"{request.request_id}/{next(self._numbers)}"
         ours = request_of(request_id, prompt, params, request.priority)
         self._runtime.check(
@@ -200,22 +201,22 @@ class FrontEnd:
             params.structured_outputs._backend = f"{PREFIX}{self._fingerprint}"
         handed_on = (params.extra_args or {}).get("kv_transfer_params")
         if isinstance(handed_on, dict) and ATTRIBUTE in handed_on:
-            # what was told of another request, by a proxy that hands all of the field on: it is for no connector
+            # a proxy passed on the report of another request, which no connector understands
             rest = {name: value for name, value in handed_on.items() if name != ATTRIBUTE}
             params.extra_args = {**params.extra_args, "kv_transfer_params": rest}
-        if self.observers is not None and not request.resumable:  # a part of one, under an id that nobody asks for
+        # parts of a resumable request have ids that no client asks for
+        if self.observers is not None and not request.resumable:
             in_pieces = params.output_kind == RequestOutputKind.DELTA
             self.observers.admitted(request.request_id, ours, in_pieces=in_pieces, noted=noted)
 
     def started(self, request_id: str, noted: Sequence[Any] = ()) -> None:
-        """A request of this id, which was admitted if it was tried, has entered the engine; `noted` is what its trial
-        noted, if it was tried beside the event loop."""
+        """Tell observers that a request has entered the engine. `noted` comes from its trial, if that ran outside the
+        event loop."""
         if self.observers is not None:
             self.observers.started(request_id, noted)
 
     def judge(self, params: Any) -> Judge | None:
-        """Return what judges the outputs of a request with these parameters by their texts; None: there is nothing to
-        judge."""
+        """Return the checks of the outputs' texts for a request with these parameters; None if there are none."""
         if not hasattr(params, "structured_outputs"):
             return None
         constraint = judged(params, self._config.on_unenforced)
@@ -227,7 +228,7 @@ class FrontEnd:
         return self._runtime.checker.judge(constraint, text, enforces_formats=enforces_formats)
 
     def _ask(self, params: Any, text: str) -> Future[bool]:
-        """`_completes`, beside the event loop."""
+        """Run `_completes` in an admission thread."""
         try:
             return self._runtime.admission_threads.submit(partial(self._completes, params, text))
         except GuidewayError:  # no thread is left
@@ -236,9 +237,9 @@ class FrontEnd:
             return unknown
 
     def _completes(self, params: Any, text: str) -> bool:
-        """Return whether `text`, which a stop string ended, is all that the constraint asks for. False also where that
-        is not known: with a reasoning parser, which alone knows where the constraint begins, and of a constraint that
-        is compiled no more."""
+        """Return whether `text`, which ends before a stop string, satisfies the constraint. False also if that is
+        unknown: with a reasoning parser, which alone knows where the constraint begins, or if the constraint is no
+        longer compiled."""
         if self._unchecked:
             return False
         try:
@@ -248,7 +249,7 @@ class FrontEnd:
             return False
 
     def _check_host(self, request: Any, params: Any) -> None:
-        """Refuse what goes with neither constraints nor modifiers here."""
+        """Refuse features of vLLM that work with neither constraints nor modifiers."""
         if not is_ours(params):
             return
         if self._unchecked and (params.extra_args or {}).get(ON_UNENFORCED_KEY) == "check":
@@ -265,7 +266,7 @@ class FrontEnd:
             )
 
     def _tried(self, request: Request, bans: Bans | None = None) -> Trial[list[str]]:
-        """The modifiers that act on the request, which may still compile afterwards."""
+        """Yield the request's admission, and return the modifiers that act on it. It may still be compiling then."""
         admission = self._runtime.admit(request, bans)
         try:
             yield admission
@@ -289,7 +290,8 @@ class FrontEnd:
             self._runtime.abandon(admission)
 
     def _check_draw(self, modifier: str, params: Any) -> None:
-        """`modifier` acts so late that guideway draws the tokens of the request, and not vLLM."""
+        """Refuse what works only with vLLM's draw, since guideway draws if `modifier` acts on the final
+        distribution."""
         for in_vain, loaded in (("logits processors", self._processors), ("watermark", self._watermark)):
             if loaded:
                 raise UnsupportedCapability(
@@ -308,11 +310,11 @@ class FrontEnd:
             )
 
     def check_health(self) -> None:
-        """Raise `Unhealthy` if requests are refused that nothing is wrong with."""
+        """Raise `Unhealthy` if valid requests would be refused."""
         self._runtime.check_health()
 
     def close(self) -> None:
-        """Stop admitting and compiling, and close strategies and modifiers. Closing twice is fine."""
+        """Stop admitting and compiling, and close strategies and modifiers. Idempotent."""
         self._runtime.close()
         if self._handover is not None:
             self._handover.close()
@@ -321,7 +323,7 @@ class FrontEnd:
 
 
 def _why_unchecked(vllm_config: Any) -> str:
-    """Why no output can be checked here; empty: it can."""
+    """Return the reason why outputs cannot be checked in this server; empty if they can."""
     if getattr(vllm_config.structured_outputs_config, "reasoning_parser", ""):
         return "a text is not checked with a reasoning parser, which alone knows where the reasoning ends in it"
     return ""
@@ -329,8 +331,8 @@ def _why_unchecked(vllm_config: Any) -> str:
 
 @contextmanager
 def _told_as_vllm_does(*, over_network: str = "") -> Iterator[None]:
-    """Raise what is wrong with a request as an error that vLLM's server has an answer for. `over_network`, to who sent
-    the request of this id: what a plugin's exception says is for the operator's log alone."""
+    """Raise errors of a request as errors that vLLM's server can answer with. If `over_network` is the request's id,
+    the client does not get the text of a plugin's exception, which is only logged."""
     from vllm.exceptions import VLLMValidationError
 
     try:
@@ -339,7 +341,7 @@ def _told_as_vllm_does(*, over_network: str = "") -> Iterator[None]:
         said, failure = str(error), error.__cause__
         if over_network and isinstance(failure, PluginError):
             said = f"validator {_in_public(failure, over_network)}, so the request is refused"
-        # vLLM logs what is raised, with all that it came from
+        # vLLM logs an error with its causes
         raise VLLMValidationError(printable(said), parameter=error.field) from (None if over_network else error)
     except PluginError as error:
         said = f"{_in_public(error, over_network)}; the server's log says why" if over_network else str(error)
@@ -347,8 +349,8 @@ def _told_as_vllm_does(*, over_network: str = "") -> Iterator[None]:
 
 
 def _in_public(error: PluginError, request_id: str) -> str:
-    """That a plugin failed, and when; the rest is logged."""
-    trace = printable("".join(traceback.format_exception(error)).rstrip())  # not raw, as a logger would print it
+    """Return that a plugin failed, and when, and log the rest."""
+    trace = printable("".join(traceback.format_exception(error)).rstrip())  # escaped, unlike a logger's own traceback
     log.error("guideway: request %s: %s\n%s", passable(request_id), passable(str(error)), trace)
     when = f" {error.phase}" if error.phase else ""
     return passable(f"{error.plugin} failed{when} over request {request_id}")
@@ -356,7 +358,7 @@ def _in_public(error: PluginError, request_id: str) -> str:
 
 @cache
 def _failed() -> Callable[[str, str], PluginError]:
-    """A `PluginError` that vLLM's server answers with status 500 and its message; of others it would say nothing."""
+    """Return the class of a `PluginError` that vLLM's server answers with status 500 and its message."""
     from vllm.exceptions import GracefulHTTPError
 
     class Failed(PluginError, GracefulHTTPError):  # type: ignore[misc]

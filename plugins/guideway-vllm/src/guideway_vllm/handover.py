@@ -1,5 +1,5 @@
-"""The vocabulary that a front end has read, for the engine cores and workers that it starts, which would take as long
-to load the tokenizer and read it once more. It crosses as data: what is read can only become a vocabulary."""
+"""A vocabulary that the front end shares with the engine cores and workers it starts, so that they need not load the
+tokenizer again. It is shared as data, which can only become a vocabulary."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = ["Handover", "size_taken_over", "taken_over"]
 log = logging.getLogger("vllm.guideway")
 
 VARIABLE = "GUIDEWAY_VLLM_VOCABULARY"
-"""In the environment of processes that a front end starts: `Told`, with colons between."""
+"""Environment variable of processes that a front end starts: the fields of `Told`, separated by colons."""
 
 
 class Told(NamedTuple):
-    """The words of a front end for the processes that it starts."""
+    """Location of the shared vocabulary, as the environment variable holds it."""
 
     instance: str
     """The id of its ``VllmConfig``."""
     num_tokens: int
     num_bytes: int
     sha256: str
-    """The digest of the bytes in `path`."""
+    """Digest of the file at `path`."""
     path: str
     """A file in the memory of the front end."""
 
@@ -42,8 +42,8 @@ PATTERN = re.compile(r"([^:]+):([0-9]{1,9}):([0-9]{1,12}):([0-9a-f]{64}):(/proc/
 
 
 class Handover:
-    """Holds a vocabulary in memory where processes that this one starts find it. Nothing is held where the operating
-    system has no such memory, or for an encoder of another family: then each process reads its own."""
+    """Holds a vocabulary in shared memory for the processes that this one starts. Does nothing if the operating system
+    has no such memory, or for an encoder of another family; then each process loads its tokenizer."""
 
     def __init__(self, vocabulary: Vocabulary, vllm_config: Any) -> None:
         self._file: int | None = None
@@ -59,7 +59,7 @@ class Handover:
         os.environ[VARIABLE] = self._told
 
     def close(self) -> None:
-        """Give the memory back. Closing twice is fine."""
+        """Free the memory. Idempotent."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -68,21 +68,19 @@ class Handover:
 
 
 def taken_over(vllm_config: Any) -> Vocabulary | None:
-    """Return the vocabulary that the front end of this configuration, in another process, has read; None: there is
-    none."""
+    """Return the vocabulary that a front end with this configuration shares from another process, or None."""
     told = _told(vllm_config)
     return None if told is None or told.path.startswith(f"/proc/{os.getpid()}/") else _read(told)
 
 
 def size_taken_over(vllm_config: Any) -> int | None:
-    """Return how many tokens the vocabulary has that the front end of this configuration has read; None: there is
-    none."""
+    """Return the number of tokens of the vocabulary that a front end with this configuration shares, or None."""
     told = _told(vllm_config)
     return None if told is None else told.num_tokens or None
 
 
 def _told(vllm_config: Any) -> Told | None:
-    """Return the words in the environment, if they are for this configuration."""
+    """Return the location in the environment, if it is for this configuration."""
     found = PATTERN.fullmatch(os.environ.get(VARIABLE, ""))
     if found is None or found[1] != vllm_config.instance_id:
         return None
@@ -94,7 +92,7 @@ def _read(told: Told) -> Vocabulary | None:
     try:
         with Path(told.path).open("rb") as file:
             data = file.read(told.num_bytes)
-    except OSError:  # it has ended, or is in another container
+    except OSError:  # the front end has ended, or is in another container
         return None
     if hashlib.sha256(data).hexdigest() == told.sha256:
         try:
@@ -107,9 +105,9 @@ def _read(told: Told) -> Vocabulary | None:
 
 
 def _packed(vocabulary: Vocabulary) -> bytes | None:
-    """The vocabulary as JSON, bytes as text in latin-1; None for an encoder of another family."""
+    """Return the vocabulary as JSON, with bytes as text in latin-1; None for an encoder of another family."""
     encoder = vocabulary.encoder
-    # of one that knows tokens past the logits
+    # the inner encoder if this one only drops tokens past the logits
     inner = getattr(encoder, "encoder", None)
     described: dict[str, Any] | None
     match inner or encoder:
@@ -136,7 +134,8 @@ def _packed(vocabulary: Vocabulary) -> bytes | None:
 
 
 def _unpacked(data: bytes) -> Vocabulary:
-    """Raises ValueError, TypeError, LookupError or `InvalidConfiguration` for what `_packed` did not write."""
+    """Return the vocabulary in `data`. Raises ValueError, TypeError, LookupError or `InvalidConfiguration` if `_packed`
+    did not write it."""
     handed = json.loads(data)
     encoder: Encoder | None = None
     match handed["encoder"]:
@@ -147,7 +146,7 @@ def _unpacked(data: bytes) -> Vocabulary:
             encoder = BytePairEncoder.__new__(BytePairEncoder)
             encoder.__setstate__({"pattern": pattern, "ranks": table, "first_id": first_id})
     tokens = _bytes(handed["tokens"])
-    if handed["is_narrow"]:  # one more than there are logits is left out again, and the encoder is kept from such
+    if handed["is_narrow"]:  # one token more than there are logits, so that the encoder is wrapped again
         tokens.append(b"")
     return Vocabulary(
         tokens,

@@ -1,4 +1,4 @@
-"""The reports of engine cores on themselves, for a probe of the server's."""
+"""Health of engine cores, for the server's health probe."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["METHOD", "CoreHealth", "unhealthy"]
 log = logging.getLogger("vllm.guideway")
 
 METHOD = "guideway_unhealthy"
-"""The name of a method of vLLM's engine core, which answers between two steps."""
+"""Name of a method added to vLLM's engine core, which runs between two steps."""
 
 WITHIN = 0.02
-"""Seconds a probe waits for an answer. After that it has what was said the last time, so that no long step keeps it."""
+"""Seconds that a probe waits for an answer. After that it uses the last one, so that long steps do not delay it."""
 
 
 def unhealthy(core: Any) -> str:
-    """Why an engine core refuses requests that nothing is wrong with; empty: it does not."""
+    """Return the reason why an engine core would refuse valid requests; empty if it is healthy."""
     guest = getattr(core.scheduler, "guest", None)
     try:
         if guest is not None:
@@ -31,14 +31,14 @@ def unhealthy(core: Any) -> str:
 
 
 class CoreHealth:
-    """Asks anew with each probe, but no more than once at a time. To be used in one event loop."""
+    """Asks the engine cores with each probe, but once at a time. For use in one event loop."""
 
     def __init__(self) -> None:
         self._asking: asyncio.Task[None] | None = None
         self._said: list[str] = []
 
     async def check(self, client: Any) -> None:
-        """Raise `Unhealthy` if a core of this client is."""
+        """Raise `Unhealthy` if a core of this client is unhealthy."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(client))
         await asyncio.wait([self._asking], timeout=WITHIN)
@@ -49,9 +49,9 @@ class CoreHealth:
         try:
             if hasattr(client, "call_utility_all_async"):
                 answers = await client.call_utility_all_async(METHOD)
-            else:  # vLLM before 0.32 tells what the first of several says
+            else:  # vLLM before 0.32 returns only the first core's answer
                 answers = [await client.call_utility_async(METHOD)]
-        except Exception as error:  # it is ending, which vLLM itself tells
+        except Exception as error:  # the core is shutting down, which vLLM reports itself
             log.debug("the engine core was not asked for its health: %s", error)
             return
         self._said = [why for why in answers if why]

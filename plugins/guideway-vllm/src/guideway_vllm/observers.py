@@ -1,4 +1,4 @@
-"""The observers of an operator: told of each request that was admitted, and of its end."""
+"""The operator's observers, called for each admitted request and at its end."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ REASONS = {
     "length": FinishReason.LENGTH,
     "error": FinishReason.INTERNAL_ERROR,
 }
-"""The finish reasons of vLLM; all others are requests that were given up."""
+"""Finish reasons of vLLM; all others are aborts."""
 
 
 _CALL: ContextVar[list[_Result] | None] = ContextVar("_CALL", default=None)
-"""The call whose request enters the engine."""
+"""The call whose request is entering the engine."""
 
 
 class Observers:
-    """Calls observers in a thread of their own, in the order in which things happen, so that a slow one holds up no
-    request. To be used by one thread."""
+    """Calls observers in one thread, in order of events, so that a slow one delays no request. For use by one
+    thread."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="guideway-observers")
         self._admitted: dict[str, deque[_Result]] = {}
-        """Requests that have not entered the engine yet, by the id that they came with, where nobody else keeps them:
-        clients may give several the same."""
+        """Requests that have not entered the engine, by client-given id, which need not be unique. Requests whose trial
+        was `noted` are not here."""
         self._under_way: dict[str, _Result] = {}
-        """Those whose outputs `take` is told of."""
+        """Requests whose outputs `take` gets."""
 
     @classmethod
     def of(cls, hooks: Hooks) -> Observers | None:
-        """Those among an operator's hooks; None: there are none."""
+        """Return the observers among an operator's hooks; None if there are none."""
         return cls(hooks) if hooks.request_started or hooks.request_finished or hooks.request_failed else None
 
     def admitted(self, request_id: str, request: Request, *, in_pieces: bool, noted: list[Any] | None = None) -> None:
-        """A request with this id of vLLM's has been tried, whose outputs come `in_pieces` or whole each time; may be
-        called from any thread. `noted`: where what `started` is to be called with is added."""
+        """Record a request that has been tried; its outputs will arrive `in_pieces` or cumulatively. If `noted` is
+        given, the record is added there and passed to `started`. May be called from any thread."""
         result = _Result(replace(request, request_id=request_id), in_pieces)
         if noted is None:
             self._admitted.setdefault(request_id, deque()).append(result)
@@ -63,7 +63,7 @@ class Observers:
             noted.append(result)
 
     def started(self, request_id: str, noted: Sequence[Any] = ()) -> None:
-        """A request that was admitted has entered the engine."""
+        """Call the observers of started requests: an admitted request has entered the engine."""
         result: _Result | None = noted[0] if noted else self._next_admitted(request_id)
         if result is None:
             return
@@ -74,12 +74,12 @@ class Observers:
         self._call(self._hooks.request_started, request=result.request)
 
     async def watched(self, request_id: str, outputs: Any) -> AsyncIterator[Any]:
-        """`outputs` of a request as they come; its end is told, whatever ends it."""
+        """Yield the `outputs` of a request, and report its end, however it ends."""
         error: BaseException | None = None
         call: list[_Result] = []
         try:
             async with aclosing(outputs):
-                with _during(call):  # it enters the engine as its first output is asked for
+                with _during(call):  # it enters the engine when its first output is requested
                     output = await anext(outputs, None)
                 while output is not None:
                     for result in call:
@@ -96,19 +96,19 @@ class Observers:
                 self._tell_end(result, error)
 
     def take(self, output: Any) -> None:
-        """Note what came of a request, and tell its end if that is all."""
+        """Record an output of a request, and report its end if it is the last."""
         if (result := self._under_way.get(output.request_id)) is not None:
             result.take(output)
             if output.finished:
                 self._end(output.request_id)
 
     def end_all(self) -> None:
-        """Tell the end of all requests: the rest of them was aborted."""
+        """Report the end of all remaining requests, which were aborted."""
         for request_id in list(self._under_way):
             self._end(request_id)
 
     def close(self) -> None:
-        """Return when observers have heard all; they hear no more."""
+        """Stop, after observers have received everything."""
         self._thread.shutdown()
 
     def _next_admitted(self, request_id: str) -> _Result | None:
@@ -144,7 +144,7 @@ def _during(call: list[_Result]) -> Iterator[None]:
 
 
 def _observe(hooks: Sequence[Hook], arguments: dict[str, object]) -> None:
-    """Call observers; one that raises stops neither the request nor the others."""
+    """Call observers; one that raises affects neither the request nor the others."""
     for hook in hooks:
         try:
             hook(**arguments)
@@ -154,7 +154,7 @@ def _observe(hooks: Sequence[Hook], arguments: dict[str, object]) -> None:
 
 
 class _Result:
-    """All that has come of one request."""
+    """Accumulates the outputs of one request."""
 
     def __init__(self, request: Request, in_pieces: bool) -> None:
         self.request = request

@@ -1,13 +1,13 @@
-"""The changes in vLLM's server over HTTP, where it has the place; what is lost without one of these is logged.
+"""Changes to vLLM's HTTP server. Not every version has all of these places; missing features are logged.
 
 =====================================  ================================================================================
 several prompts                        ``request_output_to_completion_response``,
                                        ``chat_completion_full_generator_batch``
-what asks xgrammar                     ``validate_structural_tag_payload``, ``_xgrammar_supports``
+calls of xgrammar                      ``validate_structural_tag_payload``, ``_xgrammar_supports``
 requests                               ``to_sampling_params``, ``to_beam_search_params``
 streams                                ``chat_completion_stream_generator``, ``completion_stream_generator``
 streams that end with an error         ``responses_stream_generator``, ``message_stream_converter``
-a server that is told to stop          ``_SwappableExecutor.submit``, by which texts are tokenized
+shutdown                               ``_SwappableExecutor.submit``, which runs the tokenizer
 =====================================  ================================================================================
 """
 
@@ -35,12 +35,12 @@ __all__ = ["IN_SERVER", "SERVING", "change_server"]
 log = logging.getLogger("vllm.guideway")
 
 SERVING: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The front ends of this process."""
+"""Front ends of this process."""
 
 
 def change_server(strict_refuses: bool) -> None:
-    """Change what only a server over HTTP has, and not in every version: what is lost without it is logged. Raises
-    `InvalidConfiguration` where that was asked for."""
+    """Change parts that only an HTTP server has, and not in every version, and log which features are missing without
+    them. Raises `InvalidConfiguration` if an option needs a missing one."""
     for path, (around, parameters, lost) in IN_SERVER.items():
         if (why := lacks(path, parameters)) is None:
             wrap(path, around)
@@ -94,7 +94,8 @@ def _around_stream(stream: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _around_responses_stream(stream: Callable[..., Any]) -> Callable[..., Any]:
-    """vLLM breaks the connection off where a request is refused, fails or is given up once its stream has begun."""
+    """End a stream with an error event: vLLM drops the connection if a request fails or is aborted during its
+    stream."""
 
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         events = stream(self, *args, **kwargs)
@@ -104,7 +105,7 @@ def _around_responses_stream(stream: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def _ended_by_error(serving: Any, events: Any) -> AsyncIterator[Any]:
-    """`events` of a response, and where they fail one that says so, as OpenAI's server ends such a stream."""
+    """Yield the `events` of a response and, if they raise, an error event, as OpenAI's server does."""
     number = 0
     try:
         async with aclosing(events):
@@ -116,7 +117,7 @@ async def _ended_by_error(serving: Any, events: Any) -> AsyncIterator[Any]:
         from pydantic import ValidationError
         from vllm.exceptions import GenerationError
 
-        # of one that failed vLLM makes an event that it then finds to be none of a response
+        # vLLM's event for a failed response does not pass its own validation
         failed = isinstance(error, ValidationError)
         said = serving.create_error_response(GenerationError() if failed else error).error
         if said.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -127,8 +128,7 @@ async def _ended_by_error(serving: Any, events: Any) -> AsyncIterator[Any]:
 
 
 def _around_messages_stream(convert: Callable[..., Any]) -> Callable[..., Any]:
-    """vLLM makes the stream of a message of one of a chat, and takes the error that ends this for a chunk that is
-    malformed."""
+    """Pass errors on: vLLM converts a chat stream to a message stream, and takes its error for a malformed chunk."""
 
     def wrapped(self: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
         if not SERVING:
@@ -140,7 +140,7 @@ def _around_messages_stream(convert: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def _until_error(events: Any, said: list[str]) -> AsyncIterator[str]:
-    """The `events` of a chat before one that says what failed, which becomes that of a message, in `said`."""
+    """Yield the `events` of a chat up to an error, and append that error as an event of a message to `said`."""
     async with aclosing(events):
         async for event in events:
             if event.startswith('data: {"error"'):
@@ -152,7 +152,7 @@ async def _until_error(events: Any, said: list[str]) -> AsyncIterator[str]:
 
 
 async def _with_error(events: Any, said: list[str]) -> AsyncIterator[str]:
-    """`events`, and `said` after them."""
+    """Yield `events`, then the events in `said`."""
     async with aclosing(events):
         async for event in events:
             yield event
@@ -161,7 +161,7 @@ async def _with_error(events: Any, said: list[str]) -> AsyncIterator[str]:
 
 
 def _around_completion_response(respond: Callable[..., Any]) -> Callable[..., Any]:
-    """vLLM answers several prompts with the field of the first."""
+    """Combine the reports of several prompts: vLLM returns the first one's."""
 
     def wrapped(self: Any, final_res_batch: Any, *args: Any, **kwargs: Any) -> Any:
         if SERVING and len(final_res_batch) > 1:
@@ -172,7 +172,7 @@ def _around_completion_response(respond: Callable[..., Any]) -> Callable[..., An
 
 
 def _around_batch(respond: Callable[..., Any]) -> Callable[..., Any]:
-    """And a batch of chats with none."""
+    """Add the reports to a batch of chats: vLLM returns none."""
 
     async def wrapped(self: Any, request: Any, generators: Any, *args: Any, **kwargs: Any) -> Any:
         last: dict[int, Any] = {}
@@ -198,7 +198,7 @@ def _around_batch(respond: Callable[..., Any]) -> Callable[..., Any]:
 
 def _around_validate_tag(validate: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(payload: Any, *, parameter: str) -> None:
-        if not (SERVING and isinstance(payload, str)):  # what is no text is refused unread
+        if not (SERVING and isinstance(payload, str)):  # payloads that are not text are refused unread
             validate(payload, parameter=parameter)
 
     return wrapped
@@ -209,7 +209,7 @@ def _around_xgrammar_supports(supports: Callable[..., Any]) -> Callable[..., Any
         from guideway_vllm.requests import is_bearable
         from guideway_vllm.stock.xgrammar.backend import Xgrammar
 
-        # where it is not, the constraint stands alone and meets its limits like any other
+        # if not, the constraint is checked against the limits like any other
         bearable = not SERVING or is_bearable(structured_outputs, Xgrammar.limits)
         return bearable and bool(supports(structured_outputs))
 
@@ -217,7 +217,8 @@ def _around_xgrammar_supports(supports: Callable[..., Any]) -> Callable[..., Any
 
 
 def _around_submit(submit: Callable[..., Any]) -> Callable[..., Any]:
-    """vLLM closes the pool that tokenizes before all else, and answers with what Python says of one that is closed."""
+    """Answer during shutdown: vLLM closes the tokenizer's pool first, and would return Python's error about a closed
+    pool."""
 
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -239,8 +240,8 @@ UNSAID = "requests that are not tokenized yet when the server is told to stop do
 UNREFUSED = "a beam search drops constraints and what is asked of guideway without a word"
 
 IN_SERVER: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
-    # it asks xgrammar in its own process while it reads a request, on the event loop, before anything has counted what
-    # it asks about, where a crash ends the server
+    # vLLM calls xgrammar in its own process while it parses a request, on the event loop and before any limit is
+    # checked, so that a crash there ends the server
     "vllm.entrypoints.generate.base.protocol:validate_structural_tag_payload": (
         _around_validate_tag,
         ("payload", "parameter"),
@@ -300,5 +301,5 @@ IN_SERVER: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
     ),
     "vllm.renderers.base:_SwappableExecutor.submit": (_around_submit, (), UNSAID),
 }
-"""The places that are changed of the server over HTTP, where vLLM has it: the parameters that are relied on, and what
-is lost without it. It drops ``strict``, and streams have no field for what guideway tells."""
+"""Places to change in vLLM's HTTP server, each with the parameters relied on and the feature that is missing without
+it. vLLM drops ``strict``, and its streams have no field for guideway's report."""

@@ -1,4 +1,4 @@
-"""The parts that front end and engine core are built from: plugins, vocabulary and the runtime over them."""
+"""Parts shared by front end and engine core: plugins, vocabulary and the runtime."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from guideway_vllm.stock.strategy import StockStrategy
 __all__ = ["OFFERS", "build_runtime", "check_server", "markers_for", "num_tokens_of", "whitespace_of"]
 
 OFFERS = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.UNIFORM, Need.FEEDBACK})
-"""The needs of a modifier that can be met here. vLLM runs no sequence beside another one's, and the draw ends in its
-worker."""
+"""Needs of modifiers that this guest can meet. vLLM cannot run companion sequences, and its worker finishes the
+draw."""
 
 _VOCABULARIES: weakref.WeakKeyDictionary[Any, Vocabulary] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
 def num_tokens_of(vllm_config: Any) -> int:
-    """The size of the vocabulary of the model's tokenizer, which is not loaded if a front end has told it."""
+    """Return the size of the model's vocabulary, without loading the tokenizer if a front end shares it."""
     return size_taken_over(vllm_config) or len(_vocabulary_of(vllm_config))
 
 
 def _vocabulary_of(vllm_config: Any) -> Vocabulary:
-    """The vocabulary of the model's tokenizer, built once for each tokenizer in a process, and in an engine core not at
-    all if its front end has handed it over."""
+    """Return the vocabulary of the model's tokenizer, built once per tokenizer and process, or taken from the front
+    end."""
     with _LOCK:
         if (found := taken_over(vllm_config)) is not None:
             return found
@@ -52,8 +52,8 @@ def _vocabulary_of(vllm_config: Any) -> Vocabulary:
 
 
 def markers_for(parser_class: type[Any] | None, vllm_config: Any) -> tuple[ReasoningConfig, str]:
-    """Return the markers of a reasoning parser, and why constraints cannot be served where reasoning may come before
-    them; empty: they can."""
+    """Return the markers of a reasoning parser, and the reason why constraints cannot be served after reasoning; empty
+    if they can."""
     if parser_class is None:
         return ReasoningConfig(), ""
     try:
@@ -76,9 +76,8 @@ def build_runtime(
     front_end: bool,
     reasoning: ReasoningConfig | None = None,
 ) -> Runtime:
-    """The runtime over the configured plugins. That of the `front_end` has the validators, which see each request
-    once, and a place for one sequence, to try a request in; that of the engine core has one for each sequence that may
-    run in each of the steps vLLM computes at once."""
+    """Build the runtime with the configured plugins. In the `front_end` it has the validators, and one slot for trials;
+    in the engine core it has a slot for each sequence of all steps that vLLM computes concurrently."""
     strategies = [plugins.load("grammar", address) for address in config.grammar]
     check_server(strategies, vllm_config.structured_outputs_config)
     modifiers = [plugins.load("modifier", address) for address in config.modifiers]
@@ -88,7 +87,7 @@ def build_runtime(
     context = ModifierContext(
         vocabulary=vocabulary,
         max_num_sequences=slots,
-        max_model_len=vllm_config.model_config.max_model_len + 1,  # vLLM itself refuses longer prompts
+        max_model_len=vllm_config.model_config.max_model_len + 1,  # vLLM refuses longer prompts itself
     )
     plan = RuntimePlan(
         context=context,
@@ -115,9 +114,8 @@ def build_runtime(
 
 
 def can_sit_out(vllm_config: Any) -> bool:
-    """Return whether the scheduler can leave a sequence out until its masks are ready: it preempts it and drops what is
-    drawn meanwhile, which vLLM can since 0.32, and without its prefix cache would compute the whole of it anew each
-    time."""
+    """Return whether the scheduler can leave a sequence out until its masks are ready. It preempts the sequence and
+    drops its tokens, which needs vLLM 0.32, and the prefix cache, without which everything would be recomputed."""
     from vllm.v1.core.sched.scheduler import Scheduler
 
     preempt = getattr(Scheduler, "_preempt_request", None)
@@ -127,7 +125,7 @@ def can_sit_out(vllm_config: Any) -> bool:
 
 
 def check_server(strategies: list[type[GrammarStrategy]], structured_outputs: Any) -> None:
-    """Refuse what the server is told about vLLM's own backends and other strategies do not know."""
+    """Refuse server settings for vLLM's own backends that other strategies ignore."""
     others = [cls.name for cls in strategies if not issubclass(cls, StockStrategy)]
     flag = "disable_additional_properties"
     if others and getattr(structured_outputs, flag, False):
@@ -139,7 +137,7 @@ def check_server(strategies: list[type[GrammarStrategy]], structured_outputs: An
 
 
 def whitespace_of(config: GuestConfig, structured_outputs: Any) -> Whitespace:
-    """The white space of constraints that do not say: what the operator told guideway, or else vLLM."""
+    """Return the white space of constraints that do not set it: guideway's setting, or vLLM's."""
     if config.whitespace is not None:
         return config.whitespace
     return "compact" if getattr(structured_outputs, "disable_any_whitespace", False) else "bounded"
@@ -157,7 +155,7 @@ def _tokenizer(vllm_config: Any) -> Any:
 
 
 def _stop_token_ids(model: Any) -> list[int]:
-    """Those of the model's generation configuration, beside the tokenizer's own end-of-text token."""
+    """Return the stop tokens of the model's generation configuration; the tokenizer has its own."""
     ids = model.try_get_generation_config().get("eos_token_id")
     if ids is None:
         return []
@@ -165,7 +163,7 @@ def _stop_token_ids(model: Any) -> list[int]:
 
 
 def _unwrapped(tokenizer: Any) -> Any:
-    """The tokenizer inside vLLM's wrapper around mistral_common, or what was given."""
+    """Return the tokenizer inside vLLM's wrapper around mistral_common, or the given one."""
     if type(tokenizer).__module__.startswith("vllm.tokenizers.mistral"):
         return tokenizer.tokenizer
     return tokenizer

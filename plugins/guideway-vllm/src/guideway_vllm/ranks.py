@@ -1,7 +1,6 @@
-"""The workers of an engine core, asked once, when all have started, whether they run the plugins that it runs.
+"""A check, once all workers of an engine core have started, that they run the same plugins as the core.
 
-A worker whose plugins are others would otherwise be found out late or never: what ranks but one make of a step, vLLM
-drops.
+Otherwise a difference would be found late or never, because vLLM drops the output of all ranks but one.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ __all__ = ["check_ranks", "plan_of"]
 
 
 def plan_of(worker: Any) -> PluginPlan | None:
-    """The plan of one of vLLM's workers; None if guideway is no part of it."""
+    """Return the plan of a vLLM worker; None if it does not load guideway."""
     guest = getattr(worker, "guideway_guest", None)
     return None if guest is None else guest.plan
 
 
 def check_ranks(executor: Any, vllm_config: Any) -> None:
-    """Compare the plan of the engine core in this process with those of its workers, on whichever machines. Raises
-    `PluginError`, naming each rank that differs, and in what."""
+    """Compare the plan of this engine core with its workers' plans, on all machines. Raises `PluginError`, naming each
+    rank that differs, and its differences."""
     config = GuestConfig.of(vllm_config)
     if config is None:
         return

@@ -1,4 +1,4 @@
-"""The reasoning of a model, as vLLM's reasoning parsers know it: whether a prompt has ended it, and its markers."""
+"""Reasoning as vLLM's parsers know it: whether a prompt has ended it, and its markers."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from guideway.errors import blame
 __all__ = ["markers_of", "may_reason"]
 
 THINKING = {"thinking": True, "enable_thinking": True, "reasoning_effort": "high"}
-"""The arguments by which chat templates have a model think, for parsers that know no markers without them."""
+"""Arguments that make chat templates enable thinking, for parsers that have no markers without them."""
 
 
 def markers_of(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary) -> ReasoningConfig:
-    """Return the markers that a reasoning parser names; none of the end where it names none. Raises what the parser
-    raises for a tokenizer that lacks them."""
+    """Return the markers of a reasoning parser; without an end marker if it has none. Raises the parser's errors for a
+    tokenizer that lacks them."""
     for template in ({}, THINKING):
         parser = parser_class(tokenizer, chat_template_kwargs=template)
         start, end = getattr(parser, "reasoning_start_str", None), getattr(parser, "reasoning_end_str", None)
         if end:
             found = _marker("start", start, tokenizer, vocabulary) | _marker("end", end, tokenizer, vocabulary)
-            # it takes the reasoning for ended there without the marker
+            # the parser also takes these tokens for the end of the reasoning
             others = frozenset(getattr(parser, "reasoning_end_token_ids", ()))
             return ReasoningConfig(**found, excluded_token_ids=tuple(sorted(others - {*_ids(end, tokenizer)})))
     return ReasoningConfig()
 
 
 def may_reason(manager: Any, request: Any) -> bool:
-    """Return whether the output of a request may begin with reasoning, as vLLM's structured-output manager and the
-    parser of that request see its prompt. Raises `PluginError` if the parser fails."""
+    """Return whether the output of a request may begin with reasoning, given its prompt, as vLLM's structured-output
+    manager and reasoning parser decide. Raises `PluginError` if the parser fails."""
     bounds = getattr(manager, "_get_constraint_bounds", None)
     with blame("vllm.reasoning_parser", "is_reasoning_end"):
         if bounds is None:  # before 0.32
@@ -39,7 +39,7 @@ def may_reason(manager: Any, request: Any) -> bool:
 
 
 def _marker(which: str, text: str | None, tokenizer: Any, vocabulary: Vocabulary) -> dict[str, Any]:
-    """The settings of one marker: token ids, as the parser looks for, or a text where it is one of several tokens."""
+    """Return the settings of one marker: its token id, or its text if it has several tokens and no special one."""
     if not text:
         return {}
     token_ids = _ids(text, tokenizer)

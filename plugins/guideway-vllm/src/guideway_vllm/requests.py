@@ -1,17 +1,17 @@
-"""From vLLM's sampling parameters to a guideway `Request`.
+"""Conversion of vLLM's sampling parameters to a guideway `Request`.
 
-What vLLM has no field for comes in ``extra_args``, over HTTP ``vllm_xargs``, under flat keys:
+Parameters that vLLM has no field for are in ``extra_args``, over HTTP ``vllm_xargs``, under flat keys:
 
-* ``guideway.strategy``: the grammar strategy that is to serve the constraint;
+* ``guideway.strategy``: the grammar strategy for the constraint;
 * ``guideway.modifiers``: logit modifiers by name, each with its options;
 * ``guideway.dialect``: of ``structured_outputs.grammar``, such as ``lark``; without it vLLM's own rule decides;
-* ``guideway.whitespace``: between JSON tokens, in the words of `guideway.api.Whitespace`;
-* ``guideway.on_unenforced``: what becomes of a constraint that cannot be enforced in full, in the words of
+* ``guideway.whitespace``: between JSON tokens, a value of `guideway.api.Whitespace`;
+* ``guideway.on_unenforced``: policy for constraints that cannot be enforced in full, a value of
   `guideway.api.OnUnenforced`;
-* ``guideway.close``: whether the last tokens are kept to complete the constraint, true or false;
-* ``guideway.tenant``: on whose behalf.
+* ``guideway.close``: whether to complete the constraint within the token budget, true or false;
+* ``guideway.tenant``: the tenant that the request belongs to.
 
-Values that are no strings may be given as JSON, which is all that HTTP carries.
+Values that are not strings may be given as JSON, since HTTP carries only strings.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ ON_UNENFORCED_KEY = f"{PREFIX}on_unenforced"
 SEPARATOR = re.compile(r"[._:/-]")
 
 LONGEST = 40
-"""Characters of a key that may be a slip; comparing takes time, and what it found is remembered."""
+"""Most characters of a key that may be misspelt; comparing takes time, and results are cached."""
 
 ALIKE = 0.8
-"""The share of a key's first word that, by `difflib`, is as in ``guideway``, for it to be a slip."""
+"""Similarity (by `difflib`) to ``guideway`` from which the first word of a key counts as misspelt."""
 
 CARRIER = "guideway.carrier."
-"""The text that `_backend` begins with in a request that has modifiers and no constraint. vLLM waits for the tokens of
-structured requests, and only these have a carrier for a payload, so it travels as one that allows all."""
+"""Prefix of `_backend` in a request with modifiers and no constraint. vLLM attaches payloads only to structured
+requests, and waits for the tokens of these, so such a request gets a constraint that allows everything."""
 
 SAME = ("min_tokens", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
 """Sampling parameters that vLLM has with the same name and meaning."""
 
 GREEDY_BELOW = 1e-5
-"""Temperatures vLLM takes for 0."""
+"""Temperatures below this are 0 in vLLM."""
 
 
 def carries_only(params: Any) -> bool:
@@ -82,7 +82,7 @@ def carries_only(params: Any) -> bool:
 
 
 def is_bearable(outputs: Any, limits: Mapping[str, int]) -> bool:
-    """Return whether ``structured_outputs`` are a constraint that a library with these limits may be asked about."""
+    """Return whether ``structured_outputs`` are a constraint within a library's limits."""
     try:
         constraint = _constraint(outputs, {})
         check_bytes(constraint, [limits])
@@ -92,7 +92,7 @@ def is_bearable(outputs: Any, limits: Mapping[str, int]) -> bool:
 
 
 def is_ours(params: Any) -> bool:
-    """Return whether the request asks for anything guideway serves."""
+    """Return whether the request uses any feature of guideway."""
     return params.structured_outputs is not None or any(map(_is_meant, params.extra_args or ()))
 
 
@@ -105,10 +105,10 @@ def request_of(
     samples: bool = True,
     may_reason: bool = False,
 ) -> Request:
-    """The request as guideway sees it. Raises `InvalidRequest`, naming the field.
+    """Return the guideway request. Raises `InvalidRequest`, naming the field.
 
-    Its output begins with its constraint, unless it `may_reason` before. Without `samples` vLLM draws its tokens, and
-    what says how is left out. Stop tokens are those beside the model's.
+    The output begins with the constraint, unless it `may_reason` first. Without `samples` vLLM draws the tokens, and
+    sampling parameters are left out. Stop tokens do not include the model's.
     """
     extra = _extra(params.extra_args or {})
     constraint = None if carries_only(params) else _constraint(params.structured_outputs, extra)
@@ -136,8 +136,8 @@ def request_of(
 
 
 def judged(params: Any, default: OnUnenforced) -> JsonSchema | JsonObject | None:
-    """Return what the outputs of a request are to be checked against, where it says so, or the operator's `default`
-    does. None: nothing; also of a request that will be refused."""
+    """Return the constraint to check the outputs against, if the request or the operator's `default` asks for it. None
+    also for a request that will be refused."""
     wanted = (params.extra_args or {}).get(ON_UNENFORCED_KEY, default)
     if wanted != "check" or carries_only(params):
         return None
@@ -149,7 +149,7 @@ def judged(params: Any, default: OnUnenforced) -> JsonSchema | JsonObject | None
 
 
 def is_strict(request: Any) -> bool:
-    """Return whether an OpenAI request says ``strict: true`` of its ``response_format``, or of ``text.format``."""
+    """Return whether an OpenAI request sets ``strict: true`` in its ``response_format``, or in ``text.format``."""
     if (response_format := getattr(request, "response_format", None)) is not None:
         said = getattr(response_format, "json_schema", None)
     else:
@@ -158,7 +158,7 @@ def is_strict(request: Any) -> bool:
 
 
 def asks_of_beams(request: Any) -> str | None:
-    """Name what an OpenAI request asks for beside a beam search that none would get; None: nothing."""
+    """Return the field of an OpenAI request that a beam search would ignore, or None."""
     if any(map(_is_meant, request.vllm_xargs or ())):
         return "vllm_xargs"
     if request.extract_structured_outputs() is None:
@@ -189,7 +189,7 @@ def _sampling(params: Any, priority: int) -> dict[str, Any]:
 
 
 def _count(value: int | None) -> int | None:
-    """-1 stands for all there are, and how many are returned is vLLM's business."""
+    """Return `value` with -1, which means all, as 0: vLLM decides how many it returns."""
     return value if value is None else max(0, value)
 
 
@@ -213,7 +213,7 @@ def _extra(extra_args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_meant(key: object) -> bool:
-    """Return whether a key is one of ours, or is nearly."""
+    """Return whether a key is one of guideway's, or resembles one."""
     return isinstance(key, str) and (key.startswith(PREFIX) or (len(key) <= LONGEST and _is_misspelt(key)))
 
 
@@ -263,7 +263,7 @@ def _constraint(outputs: Any, extra: Mapping[str, Any]) -> Constraint:
 
 
 def _whitespace(outputs: Any, extra: Mapping[str, Any]) -> Any:
-    """The word for white space; None: the request does not say. What it is, `Runtime.admit` judges."""
+    """Return the requested white space, or None. `Runtime.admit` validates it."""
     whitespace = extra.get("whitespace")
     if whitespace is not None and not any(
         getattr(outputs, kind) is not None for kind in ("json", "json_object", "structural_tag")
@@ -283,7 +283,7 @@ def _whitespace(outputs: Any, extra: Mapping[str, Any]) -> Any:
 
 
 def _dialect(grammar: Any) -> str:
-    """Tell what vLLM takes it for: its field says nothing of a dialect, and holds either."""
+    """Return the dialect that vLLM takes the grammar for: its field holds either."""
     from vllm.v1.structured_output.utils import grammar_is_likely_lark
 
     return "lark" if grammar_is_likely_lark(grammar) else "ebnf"

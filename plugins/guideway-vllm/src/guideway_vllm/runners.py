@@ -1,4 +1,4 @@
-"""The places of vLLM's two model runners where logits lie between the forward pass and the draw."""
+"""The places in vLLM's two model runners where the logits are available between forward pass and draw."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from guideway_vllm.wrapping import lacks, wrap
 __all__ = ["Act", "Seams", "V1Seams", "V2Seams"]
 
 Act: TypeAlias = Callable[[GuestStep, Any, Callable[[Any], Any], Mapping[str, int]], tuple[Any, GuestOutput | None]]
-"""`guideway_vllm.worker.GuestWorker.act`."""
+"""Type of `guideway_vllm.worker.GuestWorker.act`."""
 
 
 class Seams(ABC):
-    """Those of one model runner: around its draw, `act` is called with the logits."""
+    """The changed places of one model runner, which call `act` with the logits around its draw."""
 
     needed: ClassVar[Mapping[str, Sequence[str]]]
-    """The parts that the runner must have; of a method, the parameters that are relied on."""
+    """Attributes that the runner must have; for methods, the parameters relied on."""
     fields: ClassVar[Mapping[str, Sequence[str]]]
-    """The fields that are read of vLLM's own classes."""
+    """Fields that are read from vLLM's own classes."""
     replaced: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """The methods of vLLM's in whose place guideway is called, with all their parameters, in order."""
+    """Methods of vLLM that guideway replaces, with all their parameters, in order."""
     inner: ClassVar[str]
-    """The attribute by which an output that is still to come calls the message it will be."""
+    """Attribute of a pending output that holds its final message."""
 
     def __init__(self, runner: Any, act: Act) -> None:
         self._runner = runner
@@ -39,7 +39,7 @@ class Seams(ABC):
 
     @classmethod
     def missing(cls, runner: Any) -> list[str]:
-        """List the parts it has not got, by name, and those that vLLM's own classes around it have not got."""
+        """Return the names of missing parts of the runner and of vLLM's classes around it."""
         lacking = [_named(name, given) for name, given in cls.needed.items() if not _has(runner, name, given)]
         for path, names in cls.fields.items():
             has = getattr(_found(path), "__annotations__", {})
@@ -48,12 +48,12 @@ class Seams(ABC):
 
     @abstractmethod
     def sample(self, sample_tokens: Callable[[Any], Any], grammar_output: Any) -> tuple[Any, GuestOutput | None]:
-        """Return what vLLM makes of the step, and what guideway does."""
+        """Run vLLM's draw of a step, and return its result and guideway's output."""
 
 
 class V1Seams(Seams):
-    """It computes logits in ``execute_model`` and draws in ``sample_tokens``; between the two they lie in its
-    ``execute_model_state``, hidden states beside them."""
+    """Places of the V1 runner. It computes logits in ``execute_model`` and draws in ``sample_tokens``; in between,
+    logits and hidden states are in its ``execute_model_state``."""
 
     needed: ClassVar = {
         "execute_model": ("scheduler_output",),
@@ -93,15 +93,16 @@ class V1Seams(Seams):
             runner.execute_model_state = state._replace(logits=logits)
         rewound = _generators(runner, step.late)
         result = sample_tokens(None)
-        for generator, before in rewound:  # what was drawn counts for nothing, and is drawn again
+        for generator, before in rewound:  # the draw is discarded and repeated later
             generator.set_state(before)
         return result, output
 
 
 class V2Seams(Seams):
-    """It computes logits in ``sample`` and has its ``structured_outputs_worker`` mask them in place, before its sampler
-    draws or its rejection sampler verifies drafts. For a step with guideway in it, guideway stands in that place, and
-    of several ranks each draws all rows. Draws need no rewinding: they are functions of seed and position."""
+    """Places of the V2 runner. It computes logits in ``sample`` and lets its ``structured_outputs_worker`` mask them in
+    place, before its sampler draws or its rejection sampler verifies drafts. guideway replaces that worker for its
+    steps, and each of several ranks draws all rows. Draws need no rewinding: they are functions of seed and
+    position."""
 
     needed: ClassVar = {
         "batch_sharder": (),
@@ -146,7 +147,7 @@ class V2Seams(Seams):
             runner.structured_outputs_worker, runner.batch_sharder = replaced
 
     def mask(self, step: GuestStep, hidden_states: Any, logits: Any, input_batch: Any) -> None:
-        """Change `logits`, in place."""
+        """Change `logits` in place."""
         first = dict(zip(input_batch.req_ids, input_batch.cu_num_logits_np.tolist(), strict=False))
         shaped, self._output = self._act(
             step, logits, lambda rows: hidden_states[input_batch.logits_indices[rows]], first
@@ -156,7 +157,7 @@ class V2Seams(Seams):
 
 
 class _Masking:
-    """Stands in for vLLM's ``StructuredOutputsWorker`` in one step."""
+    """Replaces vLLM's ``StructuredOutputsWorker`` in one step."""
 
     def __init__(self, seams: V2Seams, step: GuestStep, hidden_states: Any) -> None:
         self._seams, self._step, self._hidden_states = seams, step, hidden_states
@@ -166,12 +167,12 @@ class _Masking:
 
 
 EXPAND = "vllm.v1.sample.rejection_sampler:expand_batch_to_tokens"
-"""The function that gives each draft the temperature, top-k and top-p of its request."""
+"""Function that gives each draft the temperature, top-k and top-p of its request."""
 
 
 def _around_expand(expand: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the function that takes its place on a CPU, where vLLM 0.32 has a kernel that writes into a copy: what is
-    returned is memory as it was, and drafts above temperature 0 are verified with any temperature."""
+    """Return a replacement on CPUs, where vLLM 0.32 has a kernel that writes into a copy: it returns uninitialised
+    memory, and drafts above temperature 0 are verified with arbitrary temperatures."""
 
     def expanded(x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0) -> Any:
         if x.device.type != "cpu":
@@ -184,12 +185,12 @@ def _around_expand(expand: Callable[..., Any]) -> Callable[..., Any]:
 
 
 CONSTRAIN = "vllm.v1.sample.rejection_sampler:apply_sampling_constraints"
-"""The function that applies temperature, top-k and top-p to the logits of drafts."""
+"""Function that applies temperature, top-k and top-p to the logits of drafts."""
 
 
 def _around_constrain(constrain: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the function that takes its place. vLLM 0.32 calls it in a step without a draft too, and with a top-k and no
-    top-p the worker would end on a CPU: it takes the maximum of no numbers."""
+    """Return a replacement that skips steps without drafts. In these vLLM 0.32, with a top-k and no top-p on a CPU,
+    would take the maximum of an empty tensor, which ends the worker."""
 
     def constrained(logits: Any, cu_num_draft_tokens: Any, sampling_metadata: Any) -> Any:
         return constrain(logits, cu_num_draft_tokens, sampling_metadata) if len(logits) else logits
@@ -198,21 +199,21 @@ def _around_constrain(constrain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Unused(torch.Generator):
-    """Draws what counts for nothing, in the place of a generator that vLLM would set back afterwards by its offset."""
+    """A generator for discarded draws, in the place of one that vLLM would rewind by its offset."""
 
     def get_offset(self) -> int:
         return 0
 
     def set_offset(self, offset: int) -> torch.Generator:
-        """Keep no offset, as any generator of a CPU."""
+        """Ignore the offset, which CPU generators do not have."""
         return self
 
 
 @contextmanager
 def _rewindable(runner: Any) -> Iterator[None]:
-    """Around vLLM's draw of a step. For a request with a seed of whose prompt only a part was computed, as after a
-    preemption, it draws too, and then sets the generator back by its offset. A generator of a CPU has none, and the
-    worker would end."""
+    """Replace generators during vLLM's draw of a step. For a seeded request whose prompt is only partly computed, as
+    after preemption, vLLM draws too and then rewinds the generator by its offset. A CPU generator has none, which would
+    end the worker."""
     generators, mask = runner.input_batch.generators, getattr(runner, "discard_request_mask", None)
     if not generators or mask is None or runner.device.type != "cpu":
         yield
@@ -233,7 +234,7 @@ def _has(runner: Any, name: str, parameters: Sequence[str]) -> bool:
 
 
 def _found(path: str) -> Any:
-    """Look up ``module:name``; None: there is nothing."""
+    """Return the object at ``module:name``, or None."""
     module, _, qualified = path.partition(":")
     try:
         return reduce(getattr, qualified.split("."), import_module(module))
@@ -242,7 +243,7 @@ def _found(path: str) -> Any:
 
 
 def _parameters(path: str) -> tuple[str, ...] | None:
-    """Those of a method, without the first."""
+    """Return the parameters of a method, without the first."""
     method = _found(path)
     return None if method is None else tuple(inspect.signature(method).parameters)[1:]
 
@@ -252,6 +253,6 @@ def _named(name: str, parameters: Sequence[str]) -> str:
 
 
 def _generators(runner: Any, request_ids: Sequence[str]) -> list[tuple[Any, Any]]:
-    """The generators of requests that have a seed, each with its state now."""
+    """Return the generators of seeded requests, each with its current state."""
     found = [request.generator for name in request_ids if (request := runner.requests.get(name)) is not None]
     return [(generator, generator.get_state()) for generator in found if generator is not None]

@@ -1,4 +1,4 @@
-"""vLLM's scheduler and structured-output manager, with the guest beside them."""
+"""Subclasses of vLLM's scheduler and structured-output manager that call the guest."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from guideway_vllm.steps import ATTRIBUTE
 __all__ = ["with_guest"]
 
 RESTS = 0.002
-"""Seconds between two looks at whether the masks of requests are ready, where all sit out."""
+"""Seconds between two checks whether masks are ready, when all requests wait for theirs."""
 
 NO_MASKS = np.empty((0, 0), dtype=np.int32)
-"""The message that vLLM sends down with a step, which guideway's worker takes in its place."""
+"""Placeholder for vLLM's masks in the message of a step; guideway's worker uses its own."""
 
 
 @cache
 def with_guest(scheduler: type[Any]) -> type[Any]:
-    """`scheduler`, whichever class it is, with the guest in it."""
+    """Return a subclass of any `scheduler` class, with the guest in it."""
     return type(scheduler.__name__, (GuestScheduler, scheduler), {"__module__": __name__})
 
 
 class GuestScheduler:
-    """Stands before the scheduler's own class. Without guideway in its configuration it is what it was."""
+    """Mixin in front of the scheduler's class. Without guideway in its configuration it changes nothing."""
 
     guest: Core | None
     requests: dict[str, Any]
@@ -40,10 +40,10 @@ class GuestScheduler:
     num_spec_tokens: int
     _preempt_request: Callable[..., None]
     _final_reports: dict[str, dict[str, Any]]
-    """The reports of the requests that ended in this step, which go with their last outputs."""
+    """Reports of the requests that ended in this step, to attach to their last outputs."""
     _prompt_logprobs: dict[str, Any]
-    """Log-probabilities of the prompts of requests whose first token was drawn without a mask: they come once, and go
-    with the first that counts."""
+    """Log-probabilities of the prompts of requests whose first token was drawn without a mask. vLLM returns them once;
+    they are attached to the first final token."""
 
     def __init__(self, vllm_config: Any, *args: Any, structured_output_manager: Any, **kwargs: Any) -> None:
         config = GuestConfig.of(vllm_config)
@@ -53,7 +53,8 @@ class GuestScheduler:
         self._final_reports = {}
         self._prompt_logprobs = {}
         self._drafts_forced = can_draft_forced(vllm_config)
-        self._may_rest = vllm_config.parallel_config.data_parallel_size == 1  # else others may wait for its steps
+        # with data parallelism other ranks may wait for its steps
+        self._may_rest = vllm_config.parallel_config.data_parallel_size == 1
         if self.guest is not None:
             manager = type(structured_output_manager)
             structured_output_manager.__class__ = type(manager.__name__, (GuestManager, manager), {})
@@ -67,11 +68,11 @@ class GuestScheduler:
                 self.guest.close()
             raise
         if self.guest is not None:
-            self.guest.runtime.start_hosts()  # the workers are there: nothing more is forked from this process
+            self.guest.runtime.start_hosts()  # all workers have started, so this process forks no more children
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        """vLLM's, and masks begin beside the forward pass. Where nothing runs, since all sit out, it rests: outside its
-        core process vLLM would ask again at once, beside hosts that need the processor."""
+        """Call vLLM's method, then start filling masks during the forward pass. If all requests wait for masks, sleep a
+        moment: in a single process vLLM would call again at once and take processor time from the hosts."""
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
         if self.guest is not None and not output.pending_structured_output_tokens:
             self.guest.foresee(output.num_scheduled_tokens, output.scheduled_spec_decode_tokens)
@@ -81,7 +82,7 @@ class GuestScheduler:
         return output
 
     def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
-        """vLLM's masks, with guideway's payload beside them."""
+        """Return vLLM's masks with guideway's payload as an attribute."""
         output = super().get_grammar_bitmask(scheduler_output)  # type: ignore[misc]
         if self.guest is not None and output is not None:
             step, pending = self.structured_output_manager.take_step()  # type: ignore[attr-defined]
@@ -90,7 +91,8 @@ class GuestScheduler:
         return output
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        """vLLM's, which accepts the tokens; then what modifiers finished, and what failed as a whole, is ended."""
+        """Call vLLM's method, which accepts the tokens, then end the requests that modifiers finished or that
+        failed."""
         guest = self.guest
         if guest is None:
             return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
@@ -105,7 +107,7 @@ class GuestScheduler:
             sampled, places = model_runner_output.sampled_token_ids, model_runner_output.req_id_to_index
             if sampled:
                 guest.announce({r: sampled[places[r]] for r in pending.request_ids if r in places})
-        self._final_reports.clear()  # of requests that were aborted since, whose outputs nobody reads
+        self._final_reports.clear()  # of aborted requests, whose outputs no client reads
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         if guest.finished:
             self._end(list(guest.finished), "FINISHED_STOPPED", outputs)
@@ -118,7 +120,7 @@ class GuestScheduler:
         return outputs
 
     def update_draft_token_ids(self, draft_token_ids: Any) -> None:
-        """vLLM's, and where a constraint leaves one way for longer than they reach, that way in their place."""
+        """Call vLLM's method, then replace drafts by forced tokens if these reach further."""
         super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
         if self.guest is None or not self._drafts_forced:
             return
@@ -131,22 +133,22 @@ class GuestScheduler:
                 request.spec_token_ids = manager.validate_tokens(request, list(run))
 
     def _handle_blocked_waiting_request(self, request: Any) -> bool:
-        """Return whether a request that waits may be scheduled."""
+        """Return whether a waiting request may be scheduled."""
         may_run = bool(super()._handle_blocked_waiting_request(request))  # type: ignore[misc]
         if not may_run or self.guest is None:
             return may_run
         if (may_run_again := self.guest.may_run(request.request_id)) is not None:
             return may_run_again
-        # the places of those that sit out are not for others
+        # the places of requests that skip steps stay reserved
         num_sitting_out = len(self.guest.sitting_out)
         return not num_sitting_out or len(self.running) + num_sitting_out < self.max_num_active_reqs
 
     def _sit_out(self, guest: Core, pending: Pending, output: Any) -> None:
-        """Preempt the requests whose masks were not ready, and have what was drawn for them dropped. What vLLM had
-        computed it finds in its prefix cache, but for the last block."""
+        """Preempt the requests whose masks were not ready, and drop their drawn tokens. vLLM finds their computed
+        blocks, except the last one, in its prefix cache."""
         from vllm.v1.request import RequestStatus
 
-        for request_id in reversed(pending.late):  # each goes before all that wait
+        for request_id in reversed(pending.late):  # each is put before all that wait
             request = self.requests.get(request_id)
             if request is None or request.is_finished():
                 continue
@@ -156,13 +158,13 @@ class GuestScheduler:
             if request.status == RequestStatus.RUNNING:
                 self.running.remove(request)
                 self._preempt_request(request, time.monotonic(), drop_stale_output=True)
-            else:  # vLLM preempted it while the step was under way
+            else:  # vLLM preempted it while the step was running
                 request.drop_stale_output = True
         for request_id in self._prompt_logprobs.keys() & (set(pending.request_ids) - guest.sitting_out):
             output.prompt_logprobs_dict[request_id] = self._prompt_logprobs.pop(request_id)
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Every end of a request comes through here."""
+        """Release the request in the guest too; every ending request passes through here."""
         freed = super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
         if self.guest is not None:
             self._prompt_logprobs.pop(request.request_id, None)
@@ -172,7 +174,7 @@ class GuestScheduler:
         return freed
 
     def _attach_reports(self, guest: Core, outputs: dict[int, Any]) -> None:
-        """Add the report of a request to its last output, and to each that may be."""
+        """Attach the report of a request to its last output, and to outputs that may be the last."""
         for of_client in outputs.values():
             for output in of_client.outputs:
                 ended = output.finish_reason is not None
@@ -181,7 +183,7 @@ class GuestScheduler:
                     output.kv_transfer_params = {**(output.kv_transfer_params or {}), ATTRIBUTE: report}
 
     def _fail(self, errors: Mapping[str, str], outputs: dict[int, Any]) -> None:
-        """End these requests with an error, those too that have just ended by themselves: their outputs have not left
+        """End these requests with an error, including those that have just ended, since their outputs were not sent
         yet."""
         from vllm.v1.engine import FinishReason
 
@@ -195,7 +197,7 @@ class GuestScheduler:
                     report.pop("reports", None)
 
     def _end(self, request_ids: list[str], status: str, outputs: dict[int, Any]) -> list[str]:
-        """End requests, and add that to the outputs of this step. Returns those that had not ended."""
+        """End requests, add that to the outputs of this step, and return those that had not ended."""
         from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
         from vllm.v1.request import RequestStatus
 
@@ -212,8 +214,8 @@ class GuestScheduler:
 
 
 def can_draft_forced(vllm_config: Any) -> bool:
-    """Return whether tokens of the scheduler's may be drafts: V1 verifies those that the scheduler names, where no
-    model has drafted them with probabilities of its own. In V2 drafts never leave the device."""
+    """Return whether the scheduler can provide drafts. V1 verifies drafts named by the scheduler unless a model drafted
+    them with its own probabilities. In V2 drafts never leave the device."""
     speculative = vllm_config.speculative_config
     return (
         speculative is not None
@@ -224,18 +226,18 @@ def can_draft_forced(vllm_config: Any) -> bool:
 
 
 class GuestManager:
-    """Stands before the class of the structured-output manager: all constraints are guideway's."""
+    """Mixin in front of the structured-output manager's class: guideway serves all constraints."""
 
     guest: Core
     _use_async_grammar_compilation: bool
     _step: tuple[Any, Any]
 
     def grammar_init(self, request: Any) -> None:
-        """Compile, in guideway's threads; vLLM waits for what this leaves in the request."""
+        """Start compiling in guideway's threads; vLLM waits for the future that this sets in the request."""
         if request.structured_output_request is None:
             return
         ready = self.guest.admit(request, partial(may_reason, self, request))
-        if not self._use_async_grammar_compilation:  # several schedulers have to find it ready at the same step
+        if not self._use_async_grammar_compilation:  # several schedulers must find it ready in the same step
             wait([ready])
         request.structured_output_request.grammar = ready
 
@@ -245,32 +247,32 @@ class GuestManager:
         structured_output_request_ids: list[str],
         scheduled_spec_decode_tokens: Mapping[str, list[int]],
     ) -> Any:
-        """None of vLLM's own: what the workers need waits for `take_step`."""
+        """Return a placeholder; `take_step` returns the message for the workers."""
         if not structured_output_request_ids:
             return None
         self._step = self.guest.prepare(requests, structured_output_request_ids, scheduled_spec_decode_tokens)
         return NO_MASKS
 
     def take_step(self) -> tuple[Any, Any]:
-        """Take what goes down to the workers, and what is kept until its tokens come."""
+        """Return the message for the workers, and the state to keep until its tokens arrive."""
         step = self._step
         del self._step
         return step
 
     def accept_tokens(self, request: Any, new_token_ids: list[int]) -> bool:
-        """False: the request has to end with an error."""
+        """Accept final tokens. Returns False if the request must end with an error."""
         if not request.use_structured_output or not new_token_ids:
             return True
         return self.guest.accept(request.request_id, new_token_ids)
 
     def validate_tokens(self, request: Any, spec_tokens: list[int]) -> list[int]:
-        """The drafts every modifier would let pass."""
+        """Return the drafts that every modifier accepts."""
         if not request.use_structured_output:
             return spec_tokens
         ids = [token_id for token_id in spec_tokens if token_id >= 0]
         return ids[: self.guest.validate(request.request_id, ids)]
 
     def clear_backend(self) -> None:
-        """vLLM's, and guideway's compile threads, strategies and modifiers."""
+        """Close guideway's part, then call vLLM's method."""
         self.guest.close()
         super().clear_backend()  # type: ignore[misc]

@@ -1,19 +1,19 @@
-"""All that is changed in vLLM but for its server (`over_http`). Each seam is checked before anything is changed.
+"""All changes to vLLM except its HTTP server (`over_http`). Every place is checked before anything is changed.
 
 =====================================  ================================================================================
 ``InputProcessor``                     ``__init__``, ``_validate_params``, ``process_inputs``
-``AsyncLLM``                           ``add_request``, so that a server tries requests beside its event loop;
-                                       ``check_health``, which asks ``EngineCore`` by a method more; ``shutdown``, which
-                                       ends the requests under way; ``dead_error``, of those that come after it
+``AsyncLLM``                           ``add_request``: a server tries requests outside its event loop;
+                                       ``check_health``: asks a method added to ``EngineCore``; ``shutdown``: ends the
+                                       running requests; ``dead_error``: for requests that arrive after it
 ``EngineCore._initialize_kv_caches``   its workers have started: their plans are compared with its own
-``AsyncLLM``, ``LLMEngine``            ``generate``; ``add_request``, ``step``: finished texts that are to be checked,
-                                       and observers; ``__init__``: once the cores have started, grammar hosts do
-``RequestState``, ``RequestOutput``    ``make_request_output``; ``add``: what is told of each of several outputs
+``AsyncLLM``, ``LLMEngine``            ``generate``; ``add_request``, ``step``: checks of finished texts, and
+                                       observers; ``__init__``: once the cores have started, grammar hosts start
+``RequestState``, ``RequestOutput``    ``make_request_output``; ``add``: the report of each of several outputs
 ``SchedulerConfig.get_scheduler_cls``  the scheduler's class, and through it the structured-output manager's
-``WorkerWrapperBase.init_device``      the model runner of each worker, once it is there
+``WorkerWrapperBase.init_device``      the model runner of each worker, once it exists
 =====================================  ================================================================================
 
-What they lead to does nothing unless ``additional_config`` has the key ``guideway``.
+None of these has an effect unless ``additional_config`` has the key ``guideway``.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "vllm.v1.worker.worker_base:WorkerWrapperBase.init_device": (),
     "vllm.v1.worker.worker_base:WorkerBase.shutdown": (),
 }
-"""The places where the guest hangs, and the parameters it relies on."""
+"""Methods that the guest wraps or calls, and the parameters it relies on."""
 
 
 def install() -> None:
-    """Change vLLM in this process, once. Raises `PluginUnavailable`, naming vLLM's version and every seam that is
-    missing; nothing is changed then."""
+    """Change vLLM in this process, once. Raises `PluginUnavailable`, naming vLLM's version and all missing methods,
+    without having changed anything."""
     if missing := missing_seams():
         import vllm
 
@@ -118,7 +118,7 @@ def install() -> None:
 
 
 def missing_seams() -> list[str]:
-    """List what this vLLM has not got, one line each."""
+    """Return one line for each method or parameter that this vLLM lacks."""
     return [why for path, parameters in NEEDED.items() if (why := lacks(path, parameters)) is not None]
 
 
@@ -130,7 +130,7 @@ def _around_init(init: Callable[..., Any]) -> Callable[..., Any]:
 
         self.guideway = FrontEnd.of(self.vllm_config)
         if self.guideway is not None:
-            weakref.finalize(self, self.guideway.close)  # vLLM never says that it is done with one
+            weakref.finalize(self, self.guideway.close)  # vLLM does not close input processors
             try:
                 change_server(self.guideway.strict_refuses)
             except BaseException:
@@ -152,7 +152,7 @@ def _around_engine_init(init: Callable[..., Any]) -> Callable[..., Any]:
 
 def _around_validate_params(validate_params: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-        if (guideway := getattr(self, "guideway", None)) is not None:  # vLLM's own tests call it on what is none
+        if (guideway := getattr(self, "guideway", None)) is not None:  # vLLM's own tests call it on other objects
             params = guideway.hidden(params)
         return validate_params(self, params, *args, **kwargs)
 
@@ -160,7 +160,7 @@ def _around_validate_params(validate_params: Callable[..., Any]) -> Callable[...
 
 
 _ADMIT: ContextVar[Callable[[Any], None] | None] = ContextVar("_ADMIT", default=None)
-"""The function that `process_inputs` calls with a request, where that is not to try it."""
+"""Replaces `FrontEnd.admit` in `process_inputs`, while set."""
 
 
 def _around_process_inputs(process_inputs: Callable[..., Any]) -> Callable[..., Any]:
@@ -184,7 +184,7 @@ def _around_add_request(add_request: Callable[..., Any]) -> Callable[..., Any]:
                 return await add_request(self, request_id, prompt, params, *args, **kwargs)
             admit: Callable[[Any], None] | None = None
             noted: list[Any] = []
-            if isinstance(prompt, dict) and "type" in prompt:  # what is not rendered vLLM itself processes in a thread
+            if isinstance(prompt, dict) and "type" in prompt:  # unrendered prompts are processed in a thread by vLLM
                 given = signature.bind(self, request_id, prompt, params, *args, **kwargs).arguments
                 admit = await _tried(self, given, noted)
             with _admitting(admit):
@@ -196,7 +196,8 @@ def _around_add_request(add_request: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def _tried(self: Any, given: dict[str, Any], noted: list[Any]) -> Callable[[Any], None]:
-    """Try a request beside the event loop; return what vLLM's own then takes over from it. `noted` is for observers."""
+    """Try a request outside the event loop. Returns a function that copies the prepared parameters to vLLM's own
+    request. `noted` is for observers."""
     processor = self.input_processor
     known = inspect.signature(processor.process_inputs).parameters
     passed = {name: value for name, value in given.items() if name in known}
@@ -217,7 +218,7 @@ async def _tried(self: Any, given: dict[str, Any], noted: list[Any]) -> Callable
 
 @contextmanager
 def _told_of_the_end(guideway: Any) -> Iterator[None]:
-    """Say of a server that is told to stop that it is, and not that its engine is dead."""
+    """During shutdown, raise an error that says so instead of one about a dead engine."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     try:
@@ -260,14 +261,14 @@ def _around_shutdown(shutdown: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             shutdown(self, *args, **kwargs)
         if guideway is not None:
-            _tell_of_the_end(self)  # those too that came in the meantime
+            _tell_of_the_end(self)  # requests that arrived in the meantime
 
     return wrapped
 
 
 def _tell_of_the_end(engine: Any) -> None:
-    """Read no more of what the core says, which gives requests up when it is stopped, and tell all who wait for an
-    engine's answers that the server was told to stop: of a stream without tokens vLLM drops the end."""
+    """Stop reading the core's outputs, in which it aborts requests, and raise the shutdown error in all waiting
+    callers: vLLM would drop the end of a stream without tokens."""
     if (handler := getattr(engine, "output_handler", None)) is None:
         return
 
@@ -275,12 +276,12 @@ def _tell_of_the_end(engine: Any) -> None:
         handler.cancel()
         engine.output_processor.propagate_error(ended())
 
-    with suppress(RuntimeError):  # the loop is closed, and nobody waits
+    with suppress(RuntimeError):  # the loop is closed, and nothing waits
         handler.get_loop().call_soon_threadsafe(tell)
 
 
 _JUDGES: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
-"""By engine what checks the outputs of its requests, offline, where there is one loop for all."""
+"""By engine, the checks of the outputs of its requests, offline, where one loop serves all."""
 
 
 def _around_offline_add_request(add_request: Callable[..., Any]) -> Callable[..., Any]:
@@ -308,7 +309,7 @@ def _around_offline_step(step: Callable[..., Any]) -> Callable[..., Any]:
                 judges.pop(output.request_id, None)
             if guideway.observers is not None:
                 guideway.observers.take(output)
-        if not self.has_unfinished_requests():  # some were aborted
+        if not self.has_unfinished_requests():  # some may have been aborted
             judges.clear()
             if guideway.observers is not None:
                 guideway.observers.end_all()
@@ -332,13 +333,14 @@ def _around_make_request_output(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _keep_told(state: Any, result: Any, told: dict[str, Any] | None) -> None:
-    """Keep what is told of the output of `state`, if it has ended; `result` is handed out now, unless it is None."""
+    """Store the report of the output of `state`, if it has ended. `result` is returned to the caller now, unless it is
+    None."""
     parent = state.parent_req
     if result is not None:
         outputs = result.outputs
-    elif parent is not None:  # where all are handed out together, those that have ended wait there for the others
+    elif parent is not None:  # with one answer for all outputs, finished ones wait there for the others
         outputs = parent.output_aggregator
-    else:  # it has not ended, and is handed out when it has
+    else:  # it has not ended
         return
     ended = [one for one in outputs if one is not None and one.finish_reason is not None]
     if told is not None and (own := next((one for one in ended if one.index == state.request_index), None)):
@@ -349,7 +351,7 @@ def _keep_told(state: Any, result: Any, told: dict[str, Any] | None) -> None:
 
 @contextmanager
 def _lost_at_most() -> Iterator[None]:
-    """Lose what is told of an output, and not the server, by a mistake in the loop that all outputs come through."""
+    """Log errors of report handling: a bug there must not break the loop that all outputs pass through."""
     try:
         yield
     except Exception:
@@ -357,7 +359,7 @@ def _lost_at_most() -> Iterator[None]:
 
 
 def _around_add_output(add: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep what is told where results that nobody has read yet become one: vLLM keeps the field of the last."""
+    """Keep the reports when unread results are merged: vLLM keeps the last one's field."""
 
     def wrapped(self: Any, next_output: Any, *args: Any, **kwargs: Any) -> None:
         told = {one.index: known for one in (*self.outputs, *next_output.outputs) if (known := told_of(one))}
@@ -376,7 +378,7 @@ def _around_check_health(check_health: Callable[..., Any]) -> Callable[..., Any]
     async def wrapped(self: Any) -> None:
         await check_health(self)
         if self.input_processor.guideway is not None:
-            from vllm.v1.engine.exceptions import EngineDeadError  # what a server tells a probe with status 503
+            from vllm.v1.engine.exceptions import EngineDeadError  # a server answers a probe with status 503 for it
 
             try:
                 self.input_processor.guideway.check_health()
@@ -398,7 +400,7 @@ def _admitting(admit: Callable[[Any], None] | None) -> Iterator[None]:
 
 
 def _text_of(prompt: Any) -> str | None:
-    """The text of a prompt, where vLLM knows it."""
+    """Return the text of a prompt, if vLLM knows it."""
     text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
     return text if isinstance(text, str) else None
 
@@ -413,8 +415,8 @@ def _around_get_scheduler_cls(get_scheduler_cls: Callable[..., Any]) -> Callable
 
 
 def _around_initialize_kv_caches(initialize: Callable[..., Any]) -> Callable[..., Any]:
-    """The first of a core's methods that runs when its workers are there: a core in a process of its own loads plugins
-    in its ``__init__``, which then is under way."""
+    """Check the workers in the first method of a core that runs after they have started. A core in a process of its own
+    loads plugins during ``__init__``."""
 
     def wrapped(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
         initialized = initialize(self, vllm_config, *args, **kwargs)
@@ -437,7 +439,7 @@ def _around_init_device(init_device: Callable[..., Any]) -> Callable[..., Any]:
 
         from guideway_vllm.worker import attach
 
-        with set_current_vllm_config(self.vllm_config):  # for what asks for it while it is made
+        with set_current_vllm_config(self.vllm_config):  # some constructors ask for it
             attach(self.worker, self.vllm_config)
 
     return wrapped

@@ -1,5 +1,4 @@
-"""The messages that travel between vLLM's engine core and its workers once per step, as an attribute of vLLM's own
-messages."""
+"""Messages between vLLM's engine core and its workers, once per step, sent as an attribute of vLLM's own messages."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from numpy.typing import NDArray
 __all__ = ["ATTRIBUTE", "GuestOutput", "GuestStep", "Part", "select"]
 
 ATTRIBUTE = "guideway"
-"""The attribute of ``GrammarOutput`` going down and of ``ModelRunnerOutput`` coming up: dataclasses, pickled with what
-they hold."""
+"""Attribute of ``GrammarOutput`` to the workers and of ``ModelRunnerOutput`` from them. Both hold picklable
+dataclasses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,47 +24,47 @@ class Part:
 
     step: StepInput
     rows: NDArray[np.int32]
-    """``int32[step.batch.num_rows]``: the row of the whole step each of its rows is."""
+    """``int32[step.batch.num_rows]``: for each row its row in the whole step."""
     draws: bool
-    """True if guideway draws the tokens, because a modifier acts on the final distribution; else vLLM does."""
+    """True if guideway draws the tokens, because a modifier acts on the final distribution; False if vLLM draws."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestStep:
-    """All that guideway sends down with a step."""
+    """guideway's message to the workers in a step."""
 
     fingerprint: str
     stop_token_id: int
-    """The token that a row is left with whose token will not be final."""
+    """Only token allowed in rows whose token will not be final."""
     request_ids: Sequence[str]
-    """The step's sequences, in order."""
+    """Sequences of the step, in order."""
     num_rows: Sequence[int]
-    """The number of rows of each: one, and one for each of its drafts."""
+    """Rows of each sequence: one, plus one for each draft."""
     masked: NDArray[np.int32]
-    """``int32[m]``: the rows `bitmask` speaks of."""
+    """``int32[m]``: the rows of `bitmask`."""
     bitmask: NDArray[np.int32]
     """``int32[m, words]``: the masks of the rows in no part."""
     parts: Sequence[Part] = ()
     late: Sequence[str] = ()
-    """The requests whose masks are not ready: what is drawn for them counts for nothing."""
+    """Requests whose masks are not ready; tokens drawn for them are discarded."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestOutput:
-    """All that comes back up."""
+    """guideway's message from the workers."""
 
     parts: Sequence[StepOutput] = ()
     """Aligned with `GuestStep.parts`."""
     faults: dict[int, Fault] = field(default_factory=dict)
-    """By row of the step: what failed outside the parts."""
+    """By row of the step, faults outside the parts."""
     failure: str | None = None
-    """Why every request of the step must end."""
+    """Error that ends every request of the step."""
     blamed: dict[str, Fault] = field(default_factory=dict)
-    """By request, why a worker mixin says that it cannot go on."""
+    """By request, the fault that a worker mixin reports."""
 
 
 def select(step: StepInput, sequences: Sequence[int]) -> tuple[StepInput, NDArray[np.int32]]:
-    """The part of a step that is about some of its sequences, and the row of the whole step each of its rows is."""
+    """Return the part of a step with some of its sequences, and for each of its rows the row in the whole step."""
     batch = step.batch
     starts, ends = batch.row_start[:-1], batch.row_start[1:]
     if len(sequences) == batch.num_sequences:

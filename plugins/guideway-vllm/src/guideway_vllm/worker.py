@@ -1,8 +1,7 @@
-"""The worker: masks and modifiers applied to the logits of vLLM's model runner, before and instead of its draw.
+"""guideway's part of a worker: applies masks and modifiers to the logits of vLLM's model runner before its draw.
 
-Where the logits lie, `guideway_vllm.runners` knows. Rows guideway draws itself, because a modifier acts on their final
-distribution, are left with one token: whatever vLLM does with a row after that, and whichever way it verifies drafts,
-that is the token it takes.
+`guideway_vllm.runners` knows where the logits are. If a modifier acts on the final distribution of a row, guideway
+draws the token and leaves it as the only one in the row, so that vLLM takes it, however it samples or verifies drafts.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ log = logging.getLogger("vllm.guideway")
 
 
 def attach(worker: Any, vllm_config: Any) -> None:
-    """Make guideway part of a vLLM worker whose device is ready and whose model is not loaded yet. Does nothing if the
-    server does not use guideway. Raises `PluginError` and `InvalidConfiguration`."""
+    """Add guideway to a vLLM worker whose device is ready and whose model is not loaded. Does nothing if the server
+    does not use guideway. Raises `PluginError` and `InvalidConfiguration`."""
     config = GuestConfig.of(vllm_config)
     if config is None:
         return
@@ -60,7 +59,7 @@ def attach(worker: Any, vllm_config: Any) -> None:
 
 
 class WorkerExtension:
-    """For ``--worker-extension-cls``: methods of worker mixins, reachable through vLLM's ``collective_rpc``."""
+    """Extension for ``--worker-extension-cls``, which exposes methods of worker mixins to vLLM's ``collective_rpc``."""
 
     guideway_guest: GuestWorker
 
@@ -71,7 +70,7 @@ class WorkerExtension:
 
 
 class _Model:
-    """The facts that mixins may know of a worker: a `guideway.api.Worker`."""
+    """A `guideway.api.Worker`: what mixins see of a worker."""
 
     def __init__(self, worker: Any) -> None:
         self.model = worker.model_runner.get_model()
@@ -81,7 +80,7 @@ class _Model:
 
 
 class _Step:
-    """The facts that mixins may know of a step: a `guideway.api.WorkerStep`."""
+    """A `guideway.api.WorkerStep`: what mixins see of a step."""
 
     def __init__(self, scheduled: Any) -> None:
         self.sequence_ids = tuple(scheduled.num_scheduled_tokens)
@@ -100,7 +99,7 @@ class GuestWorker:
         self._seams = seams(worker.model_runner, self.act)
         self.plan = config.plan(plugins)
         self._parts: list[tuple[str, Callable[[], object]]] = []
-        """The parts that have to be closed, the last one first."""
+        """Parts to close, in reverse order."""
         try:
             self._make_parts(config, plugins, vllm_config)
         except BaseException:
@@ -115,7 +114,7 @@ class GuestWorker:
         self._parts.append((f"device.{self._device.name}", self._device.close))
         modifiers = [plugins.load("modifier", address) for address in config.modifiers]
         width = vllm_config.model_config.get_vocab_size()
-        size = num_tokens_of(vllm_config) if modifiers else width  # which may take loading a tokenizer
+        size = num_tokens_of(vllm_config) if modifiers else width  # counting tokens may need the tokenizer
         self._pipeline = Pipeline(
             [
                 (GrammarMask, {}),
@@ -134,7 +133,7 @@ class GuestWorker:
         self._parts.append(("mixins", self.mixins.close))
 
     def close(self) -> None:
-        """Let go of everything: mixins, transforms, device. Closing twice is fine."""
+        """Close mixins, transforms and device. Idempotent."""
         parts, self._parts = self._parts, []
         close_each(reversed(parts))
 
@@ -163,7 +162,7 @@ class GuestWorker:
     def around_shutdown(self, shutdown: Any) -> Any:
         @wraps(shutdown)
         def wrapped() -> None:
-            self.close()  # while the model is there still
+            self.close()  # while the model still exists
             shutdown()
 
         return wrapped
@@ -180,7 +179,7 @@ class GuestWorker:
                 output, self._blamed = replace(output or GuestOutput(), blamed=self._blamed), {}
             if output is not None:
                 inner = getattr(result, self._seams.inner, None)
-                if inner is None:  # vLLM keeps one empty output for all that have nothing to say
+                if inner is None:  # vLLM shares one empty output among steps
                     inner = result = copy.copy(result)
                 setattr(inner, ATTRIBUTE, output)
             return result
@@ -188,7 +187,7 @@ class GuestWorker:
         return wrapped
 
     def _note(self, call: Any) -> None:
-        """A mixin that fails ends the requests of its step, or those it names: what it raised goes up with the step's
+        """Call a mixin. If it fails, the requests of its step end, or those it names: the error is sent with the step's
         output."""
         try:
             self._blamed = {**call(self._step), **self._blamed}
@@ -202,8 +201,8 @@ class GuestWorker:
     def act(
         self, step: GuestStep, logits: Any, hidden: Callable[[Any], Any], first_row: Mapping[str, int]
     ) -> tuple[Any, GuestOutput | None]:
-        """The logits the runner is to draw from, in place where the device changes arrays, and what came of it.
-        `hidden` gives the hidden states of rows, and `first_row` says where the rows of a request begin."""
+        """Return the logits for the runner to draw from, changed in place if the device does so, and the output.
+        `hidden` returns the hidden states of rows, and `first_row` the first row of each request."""
         if step.fingerprint != self.plan.fingerprint:
             return logits, GuestOutput(
                 failure="engine core and worker do not run the same guideway plugins: their files, versions or options "
@@ -223,7 +222,7 @@ class GuestWorker:
         return logits, GuestOutput(tuple(outputs), faults) if outputs or faults else None
 
     def _close(self, logits: Any, rows: NDArray[np.int32], stop_token_id: int) -> None:
-        """Leave rows whose draw will not be final nothing but an end."""
+        """Allow only a stop token in rows whose draw will not be final."""
         for row in rows.tolist():
             logits[row] = -torch.inf
             logits[row, stop_token_id] = 0.0
@@ -236,7 +235,8 @@ class GuestWorker:
         target: NDArray[np.int32],
         faults: dict[int, Fault],
     ) -> Any:
-        """`logits` under the masks; a row whose mask cannot be applied is closed, and its request will end."""
+        """Return `logits` under the masks. If a mask cannot be applied, its row has a fault, and its request will
+        end."""
         try:
             masked = self._device.apply_bitmask(logits, bitmask, target[rows])
             if not isinstance(masked, torch.Tensor) or masked.shape != logits.shape or masked.dtype != logits.dtype:
@@ -252,13 +252,13 @@ class GuestWorker:
         return logits
 
     def _shaped(self, logits: Any, rows: Any, part: Part, hidden: Any) -> StepOutput:
-        """Up to the mask; vLLM does the rest."""
+        """Apply modifiers up to the mask; vLLM does the rest."""
         shaped, output = self._pipeline.mask(logits[rows], part.step, hidden)
         logits[rows] = shaped
         return output
 
     def _drawn(self, logits: Any, rows: Any, part: Part, hidden: Any) -> StepOutput:
-        """All the way to the tokens."""
+        """Run the whole pipeline, including the draw."""
         output = self._pipeline.run(logits[rows], part.step, hidden)
         logits[rows] = -torch.inf
         logits[rows, torch.from_numpy(output.token_ids.astype(np.int64)).to(logits.device)] = 0.0
@@ -266,7 +266,7 @@ class GuestWorker:
 
 
 def _rows(step: GuestStep, first_row: Mapping[str, int]) -> NDArray[np.int32]:
-    """The row of vLLM's logits each of the step's rows is."""
+    """Return for each row of the step its row in vLLM's logits."""
     first = np.array([first_row[r] for r in step.request_ids], dtype=np.int32)
     num_rows = np.array(step.num_rows, dtype=np.int32)
     ends = np.cumsum(num_rows, dtype=np.int32)

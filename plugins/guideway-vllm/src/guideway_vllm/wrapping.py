@@ -1,4 +1,4 @@
-"""Finding a method of vLLM by its path, ``module:Class.method``, and standing around it."""
+"""Functions that find a vLLM method by its path, ``module:Class.method``, and wrap it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["found", "lacks", "wrap"]
 BEFORE = {
     "vllm.v1.structured_output:StructuredOutputManager._get_constraint_bounds": "_get_constraint_start",
 }
-"""The names of seams in vLLM before 0.32; it takes the same parameters."""
+"""Names of methods in vLLM before 0.32, with the same parameters."""
 
 
 def lacks(path: str, parameters: tuple[str, ...]) -> str | None:
-    """Return what this vLLM has not got of a seam; None: nothing."""
+    """Return what this vLLM lacks of a method and parameters, or None."""
     function = _known(path)
     if function is None:
         return f"it has no {path}"
@@ -27,7 +27,7 @@ def lacks(path: str, parameters: tuple[str, ...]) -> str | None:
 
 
 def _known(path: str) -> Callable[..., Any] | None:
-    """The method, under this name or the one it had before."""
+    """Return the method, under this name or its older one, or None."""
     names = [path]
     if path in BEFORE:
         names.append(f"{path.rpartition('.')[0]}.{BEFORE[path]}")
@@ -40,7 +40,8 @@ def _known(path: str) -> Callable[..., Any] | None:
 
 
 def found(path: str) -> tuple[Any, str, Callable[..., Any]]:
-    """Return the class, the name of its method or property, and that; of a function, its module."""
+    """Return the class, the name of its method or property, and the member itself; for a function, its module
+    instead."""
     module, _, qualified = path.partition(":")
     class_name, _, name = qualified.rpartition(".")
     holder: Any = import_module(module)
@@ -50,7 +51,7 @@ def found(path: str) -> tuple[Any, str, Callable[..., Any]]:
 
 
 def wrap(path: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put what `around` makes of a method, or of what a property calls, in its place, once."""
+    """Replace a method, or the getter of a property, by the result of `around`, once."""
     holder, name, there = found(path)
     function = _called(there)
     if not getattr(function, "guideway", False):
@@ -60,6 +61,6 @@ def wrap(path: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) 
 
 
 def _called(there: Any) -> Callable[..., Any]:
-    """The function that is called, of a property, too."""
+    """Return the function that is called, for a property its getter."""
     function: Any = there.fget if isinstance(there, property) else there
     return function  # type: ignore[no-any-return]
