@@ -1,4 +1,4 @@
-"""What a request bans beside its constraint: in the masks of a host that draws by itself, and in completions."""
+"""Bans of a request: in the masks for a host that draws by itself, and in completions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEXICON = Lexicon(VOCABULARY)
 
 
 def ids(text: str) -> tuple[int, ...]:
-    """The tokens of a text."""
+    """Return the tokens of a text."""
     return tuple(text.encode())
 
 
@@ -36,7 +36,7 @@ def matcher_of(constraint: Regex) -> Any:
 
 
 def masks(*rows: Iterable[int]) -> Any:
-    """Rows that allow these tokens."""
+    """Return rows that allow these tokens."""
     bitmask = np.zeros((len(rows), LEXICON.words), dtype=np.int32)
     for row, token_ids in enumerate(rows):
         allow_only(bitmask, row, token_ids)
@@ -95,7 +95,7 @@ def test_each_row_of_drafts_has_the_bans_of_its_own_past() -> None:
     by_row = {row: allowed(mask) for row, mask in zip(found.rows.tolist(), found.arrays["bitmask"], strict=True)}
     assert by_row == {
         0: LETTERS,
-        1: set(ids("abcd")),  # a minimum of two
+        1: set(ids("abcd")),  # `min_tokens` is 2
         2: set(ids("acd")),
         3: {*ids("abd"), STOP},
         4: set(ids("c")),
@@ -131,7 +131,7 @@ def test_a_completion_does_without_what_is_banned(bans: Bans, ends: tuple[bytes,
 
 
 def test_what_is_drawn_near_the_end_leaves_room_for_a_completion_without_bans() -> None:
-    """A longer one than there would be with them."""
+    """The completion without bans is longer than the shortest one."""
     constraint, bans = Regex("[ab]{1,9}(x|y{4})"), Bans(logit_bias=frozenset(ids("x")))
     matcher = matcher_of(constraint)
     closer = Closer(LEXICON, STOPS, Budget(8, Reserve.of(constraint, VOCABULARY), bans))
@@ -140,7 +140,7 @@ def test_what_is_drawn_near_the_end_leaves_room_for_a_completion_without_bans() 
         bitmask = masks(())
         matcher.fill_bitmask(bitmask, 0)
         closer.restrict(matcher, (), bitmask)
-        token_id = min(allowed(bitmask[0]) - set(ids("x")))  # a, as long as it may
+        token_id = min(allowed(bitmask[0]) - set(ids("x")))  # a, as long as possible
         assert matcher.accept((token_id,)) == 1
         closer.accept((token_id,))
         text += VOCABULARY.tokens[token_id]

@@ -1,4 +1,4 @@
-"""Judging finished texts in hosts: what they may cost, and what becomes of a verdict that cannot be had."""
+"""Validation of finished texts in hosts: its limits, and verdicts that cannot be reached."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from guideway.plugins.limits import Limits
 from guideway.runtime.checking import Checker
 
 NEVER = JsonSchema({"pattern": "^(a+)+$"})
-"""Python tries all ways of cutting the text into pieces."""
+"""Python's `re` backtracks exponentially on it."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""An output under a constraint is complete within its budget, whatever the model says."""
+"""Closing: an output under a constraint is complete within its budget, for any logits."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ PERSON = {
 
 
 def walk(strategy: GrammarStrategy, constraint: Constraint, num_tokens: int, seed: int) -> bytes | None:
-    """What random draws make of a constraint; None if it is not complete."""
+    """Return a random output of a constraint; None if it is incomplete."""
     budget = Budget(num_tokens, Reserve.of(constraint, VOCABULARY))
     return drawn(strategy, strategy.compile(constraint), budget, seed)
 
@@ -119,7 +119,7 @@ def test_a_random_walk_completes_other_kinds(
 
 @pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
 def test_a_completion_is_taken_from_everywhere_and_its_rest_is_found_again(cls: type[GrammarStrategy]) -> None:
-    """So that who rebuilds a matcher draws the same tokens."""
+    """A rebuilt matcher therefore draws the same tokens."""
     strategy, rng = cls(VOCABULARY, {}), random.Random(4)
     matcher = new_matcher(strategy, strategy.compile(JsonSchema(PERSON)), STOPS)
     bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
@@ -235,7 +235,7 @@ def test_what_does_not_fit_is_refused_and_says_what_would() -> None:
 
 
 class Watched(ReferenceStrategy):
-    """Notes in which threads drafts are tried, as a search does."""
+    """Records the threads in which drafts are tried, as a search does."""
 
     threads: ClassVar[set[str]] = set()
 
@@ -273,7 +273,7 @@ def test_what_does_not_fit_is_cut_where_the_operator_says_so() -> None:
 
 
 def test_an_end_is_known_though_a_step_of_others_is_prepared_before_its_tokens_come() -> None:
-    """As where several steps are under way at once: pipeline parallelism."""
+    """Several steps may run at once, as in pipeline parallelism."""
     context = ModifierContext(vocabulary=VOCABULARY, max_num_sequences=2, max_model_len=64)
     runtime = Runtime(context, strategies={"xgrammar": XGrammarStrategy(VOCABULARY, {})})
     constraint = Regex("[ab]+x")
@@ -314,7 +314,7 @@ def test_a_neighbor_that_is_closed_changes_nobody_else() -> None:
     ],
 )
 def test_an_end_far_away_is_found(strategy: type[GrammarStrategy], string: dict[str, Any], begun: bytes) -> None:
-    """A string that was begun wants what no mask says alone."""
+    """The string that was begun requires characters that no single mask shows."""
     made = strategy(VOCABULARY, {})
     constraint = JsonSchema({"type": "object", "properties": {"z": {"type": "string"} | string}, "required": ["z"]})
     matcher = new_matcher(made, made.compile(constraint), STOPS)
@@ -354,7 +354,7 @@ WORDS = ("ab", "abc", '"a', 'a"', '":', '{"', "bc", '"}', "cab")
 
 
 def fewest_by_trying(text: str, tokens: Sequence[bytes]) -> int:
-    """Tokens that begin in a text, over all ways to spell it in the midst of another."""
+    """Return the fewest tokens that begin in a text, over all ways to spell it inside another one."""
     data, found = text.encode(), []
     befores = {
         b"",
@@ -423,7 +423,7 @@ LONG = {"const": "L" * 100}
             "$defs": {"a": LONG},
         },
         {"properties": {"x": {"$ref": "other.json#/$defs/a"}}, "$defs": {"a": LONG}},
-        {"properties": {"x": {"$ref": "#/$defs/a", **LONG}}, "$defs": {"a": {"type": "null"}}},  # nothing in draft 7
+        {"properties": {"x": {"$ref": "#/$defs/a", **LONG}}, "$defs": {"a": {"type": "null"}}},  # ignored in draft 7
     ],
     ids=["relative to an id", "elsewhere", "beside a constant"],
 )
@@ -433,7 +433,7 @@ def test_references_that_may_lead_elsewhere_prove_nothing(schema: dict[str, Any]
 
 
 def test_accepted_drafts_decide_as_single_tokens_do() -> None:
-    """What is known of the end follows from the tokens, however many of them came in a step."""
+    """Closing records depend only on the tokens, not on how many arrive per step."""
     strategy, constraint = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema(PERSON)
     rng = random.Random(3)
     for _ in range(6):
@@ -459,7 +459,7 @@ def test_accepted_drafts_decide_as_single_tokens_do() -> None:
                 assert [i for i in range(len(VOCABULARY)) if is_allowed(bitmask, row, i)] == wanted
             several.accept(tokens[done : done + count])
             known = together.records[min(count, len(together.records)) - 1]
-            together.accept(())  # as with a question that is asked before the draw
+            together.accept(())  # as in a query before the draw
             together.accept(tokens[done : done + count])
             assert together.record == known
             done += count
@@ -499,12 +499,12 @@ LOCK = b"zebraxylophone"
 
 
 class LockMatcher(Matcher):
-    """Letters, until they end in one word: no other text is complete. It knows the way there."""
+    """A matcher of letters that must end with one word. It knows the tokens to that end."""
 
     def __init__(self, says: Callable[[list[int]], list[int] | None]) -> None:
         self.says = says
         self.states = [(0, False)]
-        """How much of the word the text ends with, and whether it is over."""
+        """Matched characters of the word, and whether the text is complete, after each token."""
 
     def accept(self, token_ids: Sequence[int]) -> int:
         for count, token_id in enumerate(token_ids):
@@ -592,7 +592,7 @@ NODE = {"type": "object", "properties": {"v": {"type": "integer"}, "l": {}, "r":
 )
 @pytest.mark.parametrize("cls", everyday(STRATEGIES, LLGuidanceStrategy), ids=lambda cls: cls.name)
 def test_recursion_does_not_lead_astray(cls: type[GrammarStrategy], leaf: dict[str, Any]) -> None:
-    """What ends it takes several tokens, and comes after what goes on."""
+    """The token sequence that ends the recursion is longer than the one that continues it, and comes second."""
     either = {"anyOf": [{"$ref": "#/$defs/node"}, leaf]}
     node = NODE | {"properties": {"v": {"type": "integer"}, "l": either, "r": either}, "additionalProperties": False}
     strategy, constraint = cls(VOCABULARY, {}), JsonSchema({"$ref": "#/$defs/node", "$defs": {"node": node}})
@@ -628,7 +628,7 @@ def test_the_name_that_leads_into_recursion_gives_way_to_another(cls: type[Gramm
 
 @pytest.mark.parametrize("depth", [0, 3])
 def test_what_is_called_far_would_have_been_left_alone(depth: int) -> None:
-    """A step does not look at what is far, which makes no difference: also after drafts that were refused."""
+    """Steps skip the check far from the end, which changes nothing, even after refused drafts."""
     schema = PERSON if depth == 0 else {"type": "array", "items": {"type": "array", "items": {"type": "array"}}}
     strategy, constraint = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema(schema)
     grammar, rng, num_far = strategy.compile(constraint), random.Random(5), 0
@@ -655,7 +655,7 @@ def test_what_is_called_far_would_have_been_left_alone(depth: int) -> None:
             for closer in (always, seldom):
                 closer.accept((token_id,))
             assert seldom.record == always.record
-            if rng.random() < 0.1:  # it was no final token after all
+            if rng.random() < 0.1:  # the token was not final
                 for closer in (always, seldom):
                     closer.rollback(1)
                 continue

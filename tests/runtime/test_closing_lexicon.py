@@ -1,4 +1,4 @@
-"""The looks of a mask's tokens that a search takes are those of all of its tokens."""
+"""`Lexicon.by_length` finds the longest and shortest tokens of a mask."""
 
 from __future__ import annotations
 

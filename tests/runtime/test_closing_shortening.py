@@ -1,4 +1,4 @@
-"""A completion that was found is made shorter where the budget asks for it."""
+"""Shortening of a completion that exceeds the budget."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_members_that_may_be_left_out_are_and_fewest_tokens_spell_the_rest(cls: 
     [
         ("", '{"a":{"b":[1],"c":2}}', "{}"),
         ('{"a":{"b":[', '1],"c":2},"d":3}', "1]}}"),
-        ('{"a":1,', '"d":3}', '"d":3}'),  # nothing may follow the comma but a name
+        ('{"a":1,', '"d":3}', '"d":3}'),  # only a name may follow the comma
         ('{"a', '":1}', '":1}'),
     ],
 )

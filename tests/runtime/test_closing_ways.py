@@ -1,4 +1,4 @@
-"""Which completion closing finds: one in another branch than the plain way's, and one without what is banned."""
+"""Choice of completions: in another branch than the greedy one, and without banned texts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOTE = record(kind={"const": "note"}, text={"type": "string"})
 def test_the_branch_that_is_drawn_may_be_shorter_than_the_plain_one(
     cls: type[GrammarStrategy], num_tokens: int
 ) -> None:
-    """Nothing fits by the plain way, whose branch is long; the model then draws the other."""
+    """The greedy branch is too long to fit; the model then draws the other one."""
     schema = {"anyOf": [LONG, NOTE]}
     strategy, constraint = cls(VOCABULARY, {}), JsonSchema(schema)
     grammar, budget = strategy.compile(constraint), Budget(num_tokens, Reserve.of(constraint, VOCABULARY))
@@ -46,7 +46,7 @@ WORDS = [f"{a}{b}!x" for a in "abcd" for b in "abcdefghijklmnopqrstuvw"]
 
 
 def banned_in(constraint: JsonSchema | Regex, bans: Bans, num_tokens: int, num_seeds: int) -> int:
-    """How many of some outputs have what is banned."""
+    """Return how many of `num_seeds` outputs contain a banned text."""
     strategy = LLGuidanceStrategy(VOCABULARY, {})
     grammar, budget = strategy.compile(constraint), Budget(num_tokens, Reserve.of(constraint, VOCABULARY), bans)
     texts = [*bans.stop, *(VOCABULARY.tokens[i] for i in bans.logit_bias)]
@@ -64,7 +64,7 @@ def test_all_of_the_work_is_done_before_a_ban_is_lifted() -> None:
 
 
 def test_a_way_back_has_nothing_banned_though_the_output_does() -> None:
-    """One \"bad\" that the model began makes the completion have it; those of the items after it need not."""
+    """The completion contains the \"bad\" that the model began; its later items need not."""
     constraint = JsonSchema(
         {"type": "array", "items": record(n={"type": "integer"}, s={"enum": ["bad", "okay"]}), "minItems": 4}
     )
@@ -81,13 +81,13 @@ def test_a_way_back_has_nothing_banned_though_the_output_does() -> None:
 )
 @pytest.mark.parametrize("num_tokens", [12, 14])
 def test_a_bound_is_none_where_something_is_banned(pattern: str, bans: Bans, num_tokens: int) -> None:
-    """It says how soon the output can end, not how soon without that."""
+    """The bound is for the shortest end, not for one without banned texts."""
     assert banned_in(Regex(pattern), bans, num_tokens, 20) == 0
 
 
 @pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
 def test_a_stop_string_is_not_ended_by_the_completion_of_before(cls: type[GrammarStrategy]) -> None:
-    """The completion `"}` is found before the model writes what makes it one that a stop string cuts."""
+    """The completion `"}` is found before the model writes the character that turns it into a stop string."""
     strategy, constraint = cls(VOCABULARY, {}), JsonSchema(record(z={"type": "string"}))
     grammar = strategy.compile(constraint)
     for bans in (Bans(stop=(b'!"',)), Bans(bad_words=((ord("!"), ord('"')),))):
@@ -136,7 +136,7 @@ SECOND = record(version={"const": 2}, id={"type": "integer"})
 def test_no_branch_is_chosen_that_does_not_fit(
     cls: type[GrammarStrategy], schema: dict[str, Any], beginning: bytes, num_tokens: int
 ) -> None:
-    """What tells the kind of an object is a string or number, which opens nothing and asks for a lot."""
+    """The discriminator of an object is a string or number, and selects a branch with many required properties."""
     strategy, constraint = cls(VOCABULARY, {}), JsonSchema(schema)
     grammar, budget = strategy.compile(constraint), Budget(num_tokens, Reserve.of(constraint, VOCABULARY))
     output = drawn(strategy, grammar, budget, 1, beginning_with(beginning))
@@ -176,7 +176,7 @@ def test_a_ban_that_cannot_be_kept_is_not_tried_with_each_token(stop: bytes, mon
 
 @pytest.mark.parametrize("num_items", [100, 600])
 def test_a_long_list_is_completed(num_items: int) -> None:
-    """A search goes as far as its completion is long, and takes no memory that grows with the square of it."""
+    """The depth of the search grows with the completion, and its memory less than quadratically."""
     point = record(lat={"type": "number"}, lon={"type": "number"})
     for items, each in (({"type": "number"}, 2), (point, 18)):
         constraint = JsonSchema({"type": "array", "items": items, "minItems": num_items})

@@ -1,5 +1,5 @@
-"""How much closing does: nothing before it has to, and little, once for all outputs of a constraint, where nothing fits
-into the budget."""
+"""Work of closing: none before it is needed, and little, once for all outputs of a constraint, if nothing fits into the
+budget."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def first_step(
     monkeypatch: pytest.MonkeyPatch,
     beginnings: Beginnings | None = None,
 ) -> tuple[Closer, int]:
-    """The closer of an output that begins, and how many tokens its matcher was given meanwhile."""
+    """Return a closer at the start of an output, and the number of tokens that its matcher got."""
     constraint = JsonSchema(schema)
     matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
     budget = Budget(num_tokens, Reserve.of(constraint, VOCABULARY))
@@ -104,8 +104,8 @@ def test_what_does_not_fit_is_looked_for_thoroughly_once(
 def test_what_needs_far_more_than_is_left_is_not_looked_for_again(
     cls: type[GrammarStrategy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No bound proves that nothing fits, so that it is tried: thoroughly for the first output of a constraint, and once
-    for each on its way how long the end would be. Anything more takes longer than all the steps."""
+    """No bound proves that nothing fits, so a search is needed: a thorough one for the first output of a constraint,
+    and once per output for the length of its end. More searches would take longer than all the steps."""
     strategy, constraint, beginnings = cls(VOCABULARY, {}), JsonSchema(PEOPLE), Beginnings()
     grammar, reserve = strategy.compile(constraint), Reserve.of(constraint, VOCABULARY)
     assert reserve.fewest < 104
@@ -145,7 +145,7 @@ def test_outputs_that_begin_alike_share_what_is_found(monkeypatch: pytest.Monkey
 
 
 def test_outputs_go_back_to_what_is_found_for_their_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Far from the end before the first token, and near after it, whatever that is: one search for all of them."""
+    """Outputs far from their end before the first token and near it afterwards share one search."""
     strategy, constraint, beginnings = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema(LONG), Beginnings()
     grammar, reserve = strategy.compile(constraint), Reserve.of(constraint, VOCABULARY)
     budget, pasts, find = Budget(2 * reserve.level, reserve), list[int](), closer.find_completion
@@ -204,7 +204,7 @@ def test_requests_for_one_constraint_share_what_is_found(monkeypatch: pytest.Mon
     with Engine("demo", grammar=("llguidance",), grammar_host="inline", short_budget="cut") as engine:
         results = engine.generate(["a", "b", "c", "d"], params)
     assert all(len(result.token_ids) == 12 and "closing" in result.unenforced for result in results)
-    assert searches.count(0) == 2  # with a part of the work, then with all of it
+    assert searches.count(0) == 2  # one with part of the work, one with all of it
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_requests_for_one_constraint_share_what_is_found(monkeypatch: pytest.Mon
     ids=str,
 )
 def test_what_ends_by_itself_in_time_is_left_alone(constraint: Constraint, num_tokens: int) -> None:
-    """Closing begins where a bound says that the budget might not do, no sooner."""
+    """Closing begins only when a bound says that the budget may not be enough."""
     reserve = Reserve.of(constraint, VOCABULARY)
     assert reserve.level + 2 == num_tokens
     for length, is_left_alone in ((num_tokens, True), (num_tokens - 1, False)):
@@ -237,7 +237,7 @@ def test_what_ends_by_itself_in_time_is_left_alone(constraint: Constraint, num_t
 )
 @pytest.mark.parametrize("more", [0, 1, 3])
 def test_a_bound_is_one(pattern: str, more: int) -> None:
-    """Whatever is drawn as long as it is left alone, the output is complete in time."""
+    """While closing leaves the draws alone, any tokens lead to a complete output in time."""
     constraint, strategy = Regex(pattern), LLGuidanceStrategy(VOCABULARY, {})
     reserve, grammar = Reserve.of(constraint, VOCABULARY), strategy.compile(constraint)
     assert reserve.is_bound
@@ -266,8 +266,8 @@ RECORDS = {"type": "array", "items": RECORD, "minItems": 12}
 def test_an_output_that_leaves_its_completion_comes_back_to_it(
     cls: type[GrammarStrategy], more: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is near its end from its first token on. A search each time that it leaves the completion would take a hundred
-    times as long as the steps."""
+    """The output is near its end from its first token. Searching each time it leaves the completion would take a
+    hundred times as long as the steps."""
     strategy, constraint = cls(VOCABULARY, {}), JsonSchema(RECORDS)
     reserve, grammar = Reserve.of(constraint, VOCABULARY), strategy.compile(constraint)
     completion = find_completion(

@@ -1,4 +1,4 @@
-"""`LogitModifier.compile`: off the thread that decodes, once for equal keys, its value given to every start."""
+"""`LogitModifier.compile`: runs outside the decoding thread, once for equal keys, and its value goes to every start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Nothing(LogitTransform):
 
 
 class Slow(LogitModifier[Any]):
-    """Compiles what a request's options say; remembers who compiled, and what `start` was given."""
+    """Compiles as a request's options say; records the compiling threads and the values that `start` got."""
 
     name, stage, transform = "slow", Stage.PRE_WARP, Nothing
 
@@ -158,7 +158,7 @@ class Incomparable:
 def test_keys_that_cannot_be_compared_fail_their_requests_and_leave_nobody_waiting(constraint: Any) -> None:
     subject = host(Slow)
     modifier = subject.runtime._by_name["slow"]
-    modifier.go.clear()  # the first is under way when the second comes
+    modifier.go.clear()  # the first is still running when the second arrives
     wanted = [replace(params(key=Incomparable()), constraint=constraint) for _ in range(2)]
     first, second = (admitted(subject, str(i), one) for i, one in enumerate(wanted))
     modifier.go.set()

@@ -30,7 +30,7 @@ class Sized(CompiledGrammar):
 
 
 class Counting(ReferenceStrategy):
-    """Counts its compilations, and holds each one until told to go on."""
+    """Counts its compilations, and blocks each one until released."""
 
     def __init__(self) -> None:
         super().__init__(VOCABULARY, {})
@@ -64,7 +64,7 @@ def test_equal_constraints_in_flight_compile_once() -> None:
 
 @pytest.mark.parametrize("isolates", [False, True])
 def test_tenants_share_what_is_compiled_unless_they_are_isolated(isolates: bool) -> None:
-    """In flight as well as finished."""
+    """Both running and finished compilations are shared."""
     strategy = Counting()
     compiler = Compiler(Threads("compile", 4), AtWork(), cache_bytes=1000, isolates_tenants=isolates)
     known = CandidateCache({"counting": strategy}, isolates_tenants=isolates)

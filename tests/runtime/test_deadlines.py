@@ -1,4 +1,4 @@
-"""Work that does not end in time: whoever waits goes on without it, and so does everybody else."""
+"""Work that never ends: waiting callers get an error, and all other requests continue."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ GOOD = SamplingParams(constraint=Regex("[a-z]{3,12}(x|y)"), temperature=1.0, see
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """What hangs waits for it; it opens at the end."""
+    """Event that hanging work waits for; set at the end of the test."""
     event = threading.Event()
     yield event
     event.set()
@@ -226,7 +226,7 @@ def test_shared_work_that_was_too_late_is_not_begun_again(
 
 
 class Hanging(ReferenceStrategy):
-    """Does not end over a pattern that begins so."""
+    """A strategy that never finishes compiling patterns with a certain prefix."""
 
     gate: threading.Event
 
@@ -363,7 +363,7 @@ def test_who_joins_hears_when_the_work_is_too_late_in_either_turn(gate: threadin
 
 
 class Touchy:
-    """A key that cannot be compared with another."""
+    """A key that cannot be compared with others."""
 
     def __hash__(self) -> int:
         return 1
@@ -430,7 +430,7 @@ class Nothing(LogitTransform):
 
 
 class Slow(LogitModifier[str]):
-    """Takes its time to start where it is told to."""
+    """A modifier whose `start` is slow on request."""
 
     name, stage, transform = "slow", Stage.PRE_WARP, Nothing
     released: ClassVar[list[str]] = []

@@ -1,5 +1,5 @@
-"""Grammar hosts: what crashes, hangs or eats the memory there ends its request and nobody else's, and a host that is
-killed from outside ends nobody's."""
+"""Grammar hosts: a crash, a hang or too much memory ends only the request that caused it, and a host killed from
+outside ends no request."""
 
 from __future__ import annotations
 
@@ -70,17 +70,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Makes]:
 
 @pytest.fixture(scope="module")
 def hosts(made: Makes) -> GrammarHosts:
-    """Hosts that many tests share: what one kills is there again for the next."""
+    """Hosts shared by many tests: a killed one is restarted for the next."""
     return made()
 
 
 def asking(pattern: str, *, close: bool = False) -> SamplingParams:
-    """Not closed, which would call `accept` of what is not drawn."""
+    """Return parameters without closing by default, because closing would call `accept` with other tokens."""
     return replace(GOOD, constraint=Regex(pattern, strategy="hostile"), close=close)
 
 
 def zygote(hosts: GrammarHosts) -> int:
-    hosts.supports("reference", Regex("a"))  # which starts it, if nothing has
+    hosts.supports("reference", Regex("a"))  # starts it if necessary
     process = hosts._zygote._process
     assert process is not None
     return process.pid
@@ -164,7 +164,7 @@ def test_an_answer_of_another_version_says_what_to_do(made: Makes, monkeypatch: 
 def test_a_step_that_fails_ends_its_request_alone(
     hosts: GrammarHosts, pattern: str, error: type[Exception], said: str, num_drafts: int
 ) -> None:
-    """The others of its host are made anew, and go on with the same tokens."""
+    """The matchers of other requests in the host are rebuilt, and continue with the same tokens."""
     host = served(hosts, num_drafts=num_drafts)
     good = replace(GOOD, constraint=Regex("[a-z]{3,12}(x|y)", strategy="hostile"))
     (alone,) = host.generate([PROMPT], [good])
@@ -184,7 +184,7 @@ def test_what_hangs_in_the_search_for_an_end_is_killed_while_the_others_go_on(ho
     host = served(hosts, grammar_hosts=hosts)  # hosts have deadlines of their own
     good = replace(GOOD, constraint=Regex("[a-z]{3,12}(x|y)", strategy="hostile"))
     (alone,) = host.generate([PROMPT], [good])
-    # so long that its end is looked for before its first token
+    # so long that its end is searched for before the first token
     before, bad, after = host.generate([PROMPT] * 3, [good, asking("AS[a-z]{20}", close=True), good])
     assert before.token_ids == after.token_ids == alone.token_ids
     assert re.search("5.3 s processor time|did not answer", str(bad.outputs[0].error))
@@ -229,7 +229,7 @@ def test_hosts_killed_from_outside_cost_nobody_anything(
     host.step = killing  # type: ignore[method-assign]
     assert [r.token_ids for r in host.generate([PROMPT] * 4, wanted)] == [r.token_ids for r in expected]
     assert steps > 5
-    # nothing is remembered against what they were working on
+    # the hosts' deaths are not held against the requests that were running
     assert [r.token_ids for r in host.generate([PROMPT] * 4, wanted)] == [r.token_ids for r in expected]
 
 
@@ -239,7 +239,7 @@ def test_the_zygote_is_started_again_once(hosts: GrammarHosts, how: signal.Signa
     (alone,) = host.generate([PROMPT], [GOOD])
     first = zygote(hosts)
     os.kill(first, how)
-    for pid in children(first):  # what it would be asked about
+    for pid in children(first):  # hosts of requests in progress
         os.kill(pid, signal.SIGKILL)
     seen = set()
     for length in range(3, 7):
@@ -252,7 +252,7 @@ def test_the_zygote_is_started_again_once(hosts: GrammarHosts, how: signal.Signa
 
 
 def wait_for_spare(hosts: GrammarHosts) -> Spare:
-    """Nobody else waits until the zygote has forked it."""
+    """No other code waits until the zygote has forked the spare."""
     spare = hosts._zygote._spare
     assert spare is not None
     poll = select.poll()
@@ -269,7 +269,7 @@ def wait_for_spare(hosts: GrammarHosts) -> Spare:
     ),
 )
 def test_a_spare_takes_the_place_of_the_zygote(made: Makes, also_nursery: bool, how: signal.Signals) -> None:
-    """Also when the nursery is gone, again and again: nothing is imported or built anew."""
+    """The spare also replaces a zygote whose nursery is gone, repeatedly, without importing or building again."""
     hosts = made()
     host = served(hosts)
     (alone,) = host.generate([PROMPT], [GOOD])
@@ -285,7 +285,7 @@ def test_a_spare_takes_the_place_of_the_zygote(made: Makes, also_nursery: bool, 
         victims = [nursery.pid] if also_nursery and turn == 0 else []
         victims += [zygote(hosts), *children(zygote(hosts))]
         for pid in victims:
-            with suppress(ProcessLookupError):  # who forked it is dead
+            with suppress(ProcessLookupError):  # its parent is dead
                 os.kill(pid, how)
         (again,) = host.generate([PROMPT], [GOOD])
         assert again.outputs[0].error is None
@@ -295,7 +295,7 @@ def test_a_spare_takes_the_place_of_the_zygote(made: Makes, also_nursery: bool, 
 
 
 def test_a_hangup_is_for_the_serving_process(made: Makes) -> None:
-    """The kernel sends one to an orphaned process group when one of it ends while another is stopped."""
+    """The kernel sends SIGHUP to an orphaned process group when one member ends while another is stopped."""
     hosts = made()
     host = served(hosts)
     (alone,) = host.generate([PROMPT], [GOOD])
@@ -332,7 +332,7 @@ def test_idle_hosts_that_were_killed_cost_nobody_anything(hosts: GrammarHosts) -
 
 
 def test_an_interrupt_leaves_no_answer_for_the_next_call(hosts: GrammarHosts) -> None:
-    """As a Ctrl-C in a notebook does, amid a step."""
+    """The interrupt arrives during a step, like a Ctrl-C in a notebook."""
     host = served(hosts)
     (alone,) = host.generate([PROMPT], [OTHER])
     strategy = hosts.strategies["reference"]
@@ -433,7 +433,7 @@ def test_compilations_that_hang_keep_no_one_waiting_longer_than_their_limit(host
 
 
 def test_an_abort_ends_a_compilation_at_once(made: Makes) -> None:
-    """Two that would take minutes keep both compilers until nobody waits for them."""
+    """Two compilations of minutes occupy both compilers until their requests are aborted."""
     hosts = made(replace(LIMITS, compile_seconds=60))
     host = served(hosts)
     runtime = host.runtime
@@ -455,7 +455,7 @@ def test_an_abort_ends_a_compilation_at_once(made: Makes) -> None:
     assert not answer.is_alive()
     assert host.results[0].outputs[0].error is None
     assert not pids & children(zygote(hosts))
-    # nothing is held against it
+    # the constraint is not quarantined
     again = runtime.admit(request(9, "CL[a-z]{1}"))
     assert again.compilation is not None and not again.compilation.done()
     runtime.abandon(again)
@@ -465,7 +465,7 @@ def test_an_abort_ends_a_compilation_at_once(made: Makes) -> None:
 def test_the_search_for_the_shortest_output_ends_its_own_request_alone(
     made: Makes, word: str, error: type[GuidewayError]
 ) -> None:
-    """It is looked for where the budget is too small, beside the steps of all others."""
+    """The shortest output is searched for if the budget is too small, while other requests run."""
     hosts = made(replace(LIMITS, compile_seconds=2))
     host = served(hosts)
     small = replace(asking(f"{word}[a-z]{{9}}", close=True), max_tokens=3)
@@ -488,7 +488,7 @@ def test_an_abort_ends_the_search_for_the_shortest_output_at_once(made: Makes) -
     runtime.abandon(searched)
     while hosts._compilers._busy:
         time.sleep(0.01)
-    # nothing is held against it
+    # the constraint is not quarantined
     again = runtime.admit(replace(request(1, "a"), params=small))
     while not hosts._compilers._busy:
         time.sleep(0.01)
@@ -509,7 +509,7 @@ def test_nothing_is_left_when_they_are_closed(made: Makes) -> None:
     living = hosts_of(os.getpid()) - others
     assert zygote(hosts) in living and len(living) >= 4, "a spare among them"
     host.runtime.close()
-    host.results.clear()  # an error keeps what it passed through
+    host.results.clear()  # an error's traceback keeps objects alive
     gc.collect()
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in living):
@@ -558,7 +558,7 @@ def test_a_server_starts_them_before_the_first_constraint(made: Makes) -> None:
     hosts.start_soon()
     hosts.close("hostile")
     hosts.close("reference")
-    hosts.start_soon()  # once they are closed it does nothing
+    hosts.start_soon()  # no effect after close
     time.sleep(0.1)
     assert hosts._zygote._process is None
 

@@ -1,4 +1,4 @@
-"""The admission guard: each rule at its limit and one past it, in order of strategies, and for any text at all."""
+"""The admission guard: each rule at its limit and one past it, per strategy in order, and for arbitrary texts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.support.vocabularies import tiny
 
 
 class Fussy(ReferenceStrategy):
-    """Takes every kind, and tells what it was asked."""
+    """Accepts every kind, and records the constraints it gets."""
 
     kinds = ReferenceStrategy.kinds | {"structural_tag", "grammar:ebnf", "grammar:lark"}
 
@@ -379,7 +379,7 @@ def test_a_strategy_in_hosts_has_its_limits() -> None:
         replace(plan, options={"grammar.reference": {"limits": {"deepth": 5}}}).build()
 
 
-# Any text at all
+# Arbitrary texts
 
 
 def passes_or_refuses(constraint: Constraint) -> None:
@@ -421,4 +421,4 @@ def test_any_json_passes_or_is_refused(value: Any) -> None:
     for constraint in (JsonSchema(json.dumps(value)), StructuralTag(json.dumps(value))):
         passes_or_refuses(constraint)
     with suppress(InvalidGrammar):
-        measured(JsonSchema(json.dumps(value)), 1 << 60)  # not looked at by `check_schema` before
+        measured(JsonSchema(json.dumps(value)), 1 << 60)  # `check_schema` has not checked it

@@ -1,4 +1,4 @@
-"""Grammar strategies that break their contract: every failure is one request's, and says whose it is."""
+"""Grammar strategies that break their contract: each failure ends one request, and its error names the strategy."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class NoSupports(ReferenceStrategy):
 
 
 class InterruptingCompile(ReferenceStrategy):
-    """Raises what only the main thread is sent, where Ctrl-C cannot come."""
+    """Raises the exceptions that only the main thread gets, in a thread that Ctrl-C cannot reach."""
 
     name = "interrupting_compile"
 
@@ -189,7 +189,7 @@ def test_a_grammar_fault_leaves_unconstrained_neighbors_alone(strategy: type[Ref
 
 
 class Endless(Faulty):
-    """Its matchers fail when they are asked whether the output is complete."""
+    """Its matchers fail in `is_accepting`."""
 
     name = "endless"
 
@@ -219,7 +219,7 @@ def test_an_output_is_complete_only_where_its_strategy_can_tell() -> None:
 
 
 class HalfFill(ReferenceStrategy):
-    """A batch fill that advances one matcher, fills one row and breaks."""
+    """Its batch fill advances one matcher, fills one row and raises."""
 
     name = "half_fill"
 
@@ -243,7 +243,7 @@ def test_a_batch_fill_that_breaks_half_way_changes_no_token(caplog: pytest.LogCa
 
 
 class OnlyOnce(FaultyGrammar):
-    """Makes one matcher and no more."""
+    """Returns one matcher and no more."""
 
     made = 0
 
@@ -270,7 +270,7 @@ def test_a_matcher_that_cannot_be_made_anew_ends_its_request() -> None:
 
 
 class Greedy(ReferenceStrategy):
-    """Runs out of memory in the verb that a constraint names, as native libraries do."""
+    """Runs out of memory in the method that a constraint names, as native libraries do."""
 
     name, capabilities, max_rollback = "greedy", frozenset(), 0
     verbs = ("supports", "compile", "nbytes", "matcher", "accept", "fill_bitmask")
@@ -364,7 +364,7 @@ def test_misspelt_keywords_inside_structural_tags_are_named() -> None:
 
 
 def test_a_structural_tag_of_many_schemas_has_no_more_looked_at() -> None:
-    """A misspelling takes a thousand times as long to find as its key to write."""
+    """Suggesting a keyword takes a thousand times as long as writing a misspelt one."""
     from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 
     schemas = [{"type": "string", **{f"maxLength{i}": 1 for i in range(n, n + 50)}} for n in range(0, 1000, 50)]
@@ -376,7 +376,7 @@ def test_a_structural_tag_of_many_schemas_has_no_more_looked_at() -> None:
 
 
 def test_a_host_may_step_on_after_the_end_of_the_grammar() -> None:
-    """As one with asynchronous scheduling does: the mask is open then, and nothing fails."""
+    """Hosts with asynchronous scheduling do so: the mask is open then, and nothing fails."""
     subject = host()
     wanted = SamplingParams(max_tokens=20, constraint=Choice(["ab"]))
     subject.join(0, Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=wanted))
@@ -393,7 +393,7 @@ def test_a_host_may_step_on_after_the_end_of_the_grammar() -> None:
 
 
 class Cliff(Matcher):
-    """b is legal after a and leads nowhere."""
+    """b is legal after a, and no token is legal after b."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []

@@ -1,4 +1,4 @@
-"""Modifiers that break their contract on the scheduler's side, and the accounting of slots and states."""
+"""Modifiers that break their contract in the scheduler process, and the accounting of slots and states."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_names_of_modifiers_are_unique_and_the_masks_is_reserved(names: tuple[st
 
 
 class Strange(LogitModifier[dict[str, Any]]):
-    """Does in one of its methods what a request asks for."""
+    """Returns or raises in one of its methods as a request asks."""
 
     name, stage, transform = "strange", Stage.PRE_WARP, BanTransform
     released: ClassVar[list[Any]] = []
@@ -99,11 +99,11 @@ def strange() -> Iterator[type[Strange]]:
 
 
 class Subarray(np.ndarray[Any, Any]):
-    """What workers may not know."""
+    """A class that workers may not know."""
 
 
 class Subpayload(Payload):
-    """The same."""
+    """A class that workers may not know."""
 
 
 OBJECTS = np.array([lambda: 0])
@@ -159,8 +159,8 @@ def test_what_a_modifier_may_not_do_ends_its_request(
 
 
 def forcing_host(strange: type[Strange]) -> FakeHost:
-    """A host whose modifier forces tokens. That is its object's and not its class's doing: a class that does is
-    refused, as no real host does forced tokens yet."""
+    """Return a host whose modifier forces tokens. The object does so, not its class: a class that does is refused,
+    since no real host supports forced tokens yet."""
     subject = host(strange)
     modifier: Any = subject.runtime._by_name["strange"]
     modifier.forced = lambda *_: modifier.answer("forced", ())
@@ -314,7 +314,7 @@ def test_a_rebuild_that_fails_ends_its_request(strange: type[Strange]) -> None:
 
 def test_a_journal_goes_on_with_its_own_seed_and_only_for_its_own_request() -> None:
     first, second = host(), host()
-    # no seed: one is drawn
+    # without a seed in the request
     wanted = SamplingParams(max_tokens=12, temperature=1.0, constraint=Regex("[a-z]{20}"))
     request = Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=wanted)
     first.join(0, request)

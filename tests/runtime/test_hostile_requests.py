@@ -1,4 +1,4 @@
-"""Requests with values of any kind: one typed error each, which names the field."""
+"""Requests with values of any type: each gets one typed error that names the field."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Vicious(Mapping[str, Any]):
 
 
 class Leaving:
-    """A number that ends whatever looks at it."""
+    """A number that raises GeneratorExit when it is read."""
 
     def __index__(self) -> int:
         raise GeneratorExit
@@ -77,7 +77,7 @@ def nested(depth: int) -> Any:
         ({"stop_token_ids": (10**5000,)}, "stop_token_ids"),
         ({"stop_token_ids": 5}, "stop_token_ids"),
         ({"stop_token_ids": (i for i in (1, 2))}, "stop_token_ids"),
-        ({"stop_token_ids": (1,), "constraint": WORD}, "stop_token_ids"),  # a textual stop, and a constraint
+        ({"stop_token_ids": (1,), "constraint": WORD}, "stop_token_ids"),  # a stop token with text, and a constraint
         ({"modifiers": 3}, "modifiers"),
         ({"modifiers": ["green_list"]}, "modifiers"),
         ({"modifiers": {"green_list": 5}}, "modifiers.green_list"),

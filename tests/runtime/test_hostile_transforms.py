@@ -1,4 +1,4 @@
-"""Transforms and samplers that break their contract in the worker: NaN, empty rows, arrays of the wrong kind."""
+"""Transforms and samplers that break their contract in the worker: NaN, empty rows, arrays of wrong types."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.vocabularies import encode
 
 
 class FixedTransform(LogitTransform):
-    """Overwrites every value with the payload's."""
+    """Overwrites every logit with the payload's value."""
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         return step.ops.where_rows(logits, payload.rows, True, payload.arrays["value"][:, None])
@@ -113,7 +113,7 @@ def test_what_was_overruled_is_remembered_elsewhere() -> None:
 
 
 def test_who_revives_a_forbidden_token_is_named() -> None:
-    """Log-probability 0 for everything: the mask's -inf is gone."""
+    """Every log-probability is 0, so the mask's -inf is gone."""
     bad = SamplingParams(max_tokens=6, constraint=Choice(["zzz"]), modifiers={"fixed": {"value": 0.0}})
     result = assert_alone_ends(host(Late), bad, SamplingParams(max_tokens=6, constraint=WORD))
     assert isinstance(result.error, PluginError)
@@ -127,7 +127,7 @@ class WildSampler(Sampler):
 
 
 class Wild(Late):
-    """Draws what it is told, legal or not."""
+    """Draws the requested token, legal or not."""
 
     stage, transform = Stage.SAMPLE, WildSampler
 
@@ -149,7 +149,7 @@ def test_a_sampler_that_draws_what_it_may_not_is_named(token: int, said: str) ->
 
 
 class Malformed(LogitTransform):
-    """Returns the logits in a form the request names."""
+    """Returns the logits in a form that the request names."""
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         return FORMS[int(payload.shared["form"][0])](logits)
@@ -199,7 +199,7 @@ def test_a_malformed_array_ends_its_request_only(modifier: type[Late], form: int
 @pytest.mark.parametrize("modifier", [Early, Late])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_columns_past_the_vocabulary_stay_forbidden(modifier: type[Late], temperature: float) -> None:
-    """All values are equal, so otherwise a sixth of the draws would be of no token."""
+    """All logits are equal, so otherwise a sixth of the draws would have no token."""
     wanted = [
         SamplingParams(max_tokens=30, temperature=temperature, seed=i, modifiers={"fixed": {"value": 0.5}})
         for i in range(8)
@@ -237,7 +237,7 @@ def test_what_happens_on_refused_drafts_never_happened(value: float) -> None:
 
     plain = run(0)
     assert run(3) == plain
-    assert len({(reason, names) for reason, names, _ in plain}) > 1  # some meet a spoiled row, some do not
+    assert len({(reason, names) for reason, names, _ in plain}) > 1  # some outputs meet a spoiled row, some do not
 
 
 def test_an_owner_of_the_draw_and_greedy_decoding_exclude_each_other() -> None:

@@ -1,4 +1,4 @@
-"""One plugin's failure is one request's failure: neighbors in the same batch keep their tokens, bit for bit."""
+"""Isolation: a plugin's failure ends one request, and its neighbors in the batch keep their tokens, bit for bit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PATTERN = Regex("[a-z]{3,12}(x|y)")
 
 
 class Failing(Matcher):
-    """A working matcher until its third token; then it does what the test says."""
+    """A matcher that works until its third token, and then fails as the test asks."""
 
     act: ClassVar[dict[str, Callable[..., Any]]] = {}
 
@@ -100,7 +100,7 @@ class FailingStrategy(ReferenceStrategy):
 
 
 class BrokenBatchFill(FailingStrategy):
-    """Its own batch fill is broken as a whole; its matchers are fine."""
+    """Its batch fill raises, but its matchers work."""
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Any) -> Any:
         raise RuntimeError("no batches today")
@@ -177,7 +177,7 @@ class BoostSampler(Sampler):
 
 
 class Modifier(LogitModifier[dict[str, Any]]):
-    """Adds 1 to a token; a request may ask it to break in one of its methods at its third token."""
+    """Adds 1 to a token's logit; a request may ask it to fail in one of its methods at its third token."""
 
     name, stage, transform = "modifier", Stage.PRE_WARP, Boost
     released: ClassVar[list[Any]] = []

@@ -1,4 +1,4 @@
-"""The journal: steps in, steps out, and back."""
+"""The journal: recording, rewinding and replaying steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_steps_come_back_as_they_were_recorded() -> None:
 @pytest.mark.parametrize(("num_tokens", "steps", "with_feedback"), [(0, 0, 0), (1, 1, 0), (3, 2, 1), (4, 3, 2)])
 def test_rewind_forgets_the_steps_after(num_tokens: int, steps: int, with_feedback: int) -> None:
     subject = journal()
-    subject.token_ids.append(9)  # of a step that was interrupted while it was recorded
+    subject.token_ids.append(9)  # of a step that was interrupted while being recorded
     subject.rewind(num_tokens)
     assert subject.token_ids == [5, 6, 7, 8][:num_tokens]
     assert len(subject.steps()) == steps

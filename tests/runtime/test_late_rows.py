@@ -1,4 +1,4 @@
-"""A sequence whose masks are not ready sits steps out; the others go on, and nobody's tokens move."""
+"""Late rows: a sequence whose masks are not ready skips steps, while others continue, and all tokens stay the same."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def token_ids(results: list[GenerationResult]) -> list[tuple[int, ...]]:
 
 
 def ids_of(letters: bytes) -> list[int]:
-    """A token for each."""
+    """Return one token for each letter."""
     return [VOCABULARY.tokens.index(bytes([letter])) for letter in letters]
 
 
@@ -72,7 +72,7 @@ def test_who_is_late_is_late_alone_and_loses_nothing(hosts: GrammarHosts, num_dr
     expected = token_ids(inline("hostile", num_drafts=num_drafts).generate([PROMPT] * 3, wanted))
     host, before = served(hosts, num_drafts=num_drafts), num_late()
     left: list[int] = []
-    """Tokens the late one had to come, at each step after which the others were done."""
+    """Tokens left for the late one after each step in which the others had finished."""
     step = host.step
 
     def watched() -> None:
@@ -88,7 +88,7 @@ def test_who_is_late_is_late_alone_and_loses_nothing(hosts: GrammarHosts, num_dr
 
 
 def test_masks_beside_those_of_hosts_have_a_deadline_too(hosts: GrammarHosts) -> None:
-    """One is late in its host, and is counted once a step; its neighbor spins in this process."""
+    """One is late in its host, and counted once per step; its neighbor spins in this process."""
     strategies = {"here": HostileStrategy(VOCABULARY, {}), **hosts.strategies}
     limits = replace(LIMITS, step_seconds=0.1, wall_factor=1000)
     host = FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies=strategies, grammar_hosts=hosts, limits=limits)
@@ -202,8 +202,8 @@ def test_what_fails_where_the_slow_ones_are_leaves_nothing_there(hosts: GrammarH
 
 
 def test_who_was_slow_for_a_while_is_not_slow_for_ever(hosts: GrammarHosts) -> None:
-    """A cold cache, or a machine that stood still: afterwards its rows come with those of all others again. Who is slow
-    again has to come in time twice as often."""
+    """After a cold cache or a paused machine its rows are prepared with all others again. After a relapse it must be in
+    time twice as often."""
     strategy, living = hosts.strategies["hostile"], hosts.matcher_host("hostile")
     grammar = strategy.compile(Regex("[a-z]{9,99}", strategy="hostile"))
     assert isinstance(grammar, HostedGrammar)
@@ -227,8 +227,8 @@ def test_who_was_slow_for_a_while_is_not_slow_for_ever(hosts: GrammarHosts) -> N
 def test_who_moves_between_the_lanes_never_has_the_rows_of_another_state(
     hosts: GrammarHosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several, at different places, some of them waiting for an answer, while their grammar is slow, is not, and is
-    again."""
+    """Several matchers at different states, some waiting for an answer, while their grammar alternates between slow and
+    fast."""
     monkeypatch.setattr("guideway.runtime.grammar_hosts.matchers.HURRIED", NONE)
     monkeypatch.setattr("guideway.runtime.grammar_hosts.matchers.PROVES_FAST", 2)
     monkeypatch.setattr("guideway.runtime.grammar_hosts.matchers.PROVES_FAST_AT_MOST", 4)
@@ -239,7 +239,7 @@ def test_who_moves_between_the_lanes_never_has_the_rows_of_another_state(
     matchers = [grammar.matcher(STOPS) for _ in range(3)]
     counts, num_late, num_relapses = [0] * len(matchers), 0, 0
     for _ in range(5000):
-        time.sleep(rng.choice((0.0, 0.002, 0.005)))  # its host may answer meanwhile, or not yet
+        time.sleep(rng.choice((0.0, 0.002, 0.005)))  # its host may or may not answer meanwhile
         if num_relapses == 40 or min(counts) > 400:
             break
         if not living.is_slow(grammar.number) and rng.random() < 0.3:
@@ -266,7 +266,8 @@ def inline_matcher(pattern: str) -> Matcher:
 
 
 def test_whose_rows_are_kept_is_in_no_other_command(made: Makes) -> None:
-    """It may draw from them, and what it then accepts must not be taken for what that command said."""
+    """The matcher may draw from the kept rows, and its next `accept` must not be combined with the other command's
+    answer."""
     hosts = made()
     strategy, living = hosts.strategies["hostile"], hosts.matcher_host("hostile")
     assert isinstance(strategy, HostedStrategy)
@@ -274,14 +275,14 @@ def test_whose_rows_are_kept_is_in_no_other_command(made: Makes) -> None:
     matcher = compiled.matcher(STOPS)
     assert isinstance(matcher, HostedMatcher)
     bitmask = allocate(1, VOCABULARY.logits_width)
-    matcher.fill_bitmask(bitmask, 0)  # the host is there
+    matcher.fill_bitmask(bitmask, 0)  # starts the host
     assert matcher.accept(ids_of(b"a")) == 1
 
     def is_told() -> bool:
         strategy.ask_forced([matcher], 4)
         return bool(matcher.forced)
 
-    until(is_told)  # on a busy machine it may be late
+    until(is_told)  # may be late on a busy machine
     lane, forced = living._lanes[0], matcher.forced
     assert matcher.number in living._kept
     before = lane.num_commands
@@ -296,7 +297,7 @@ def test_whose_rows_are_kept_is_in_no_other_command(made: Makes) -> None:
 
 @pytest.mark.slow
 def test_who_ends_while_it_is_made_anew_leaves_nothing(hosts: GrammarHosts) -> None:
-    """Two are late together, for the first time in this host; one of them ends before their rows are there."""
+    """Two are late together, for the first time in this host, and one ends before its rows are ready."""
     strategy, living = hosts.strategies["hostile"], hosts.matcher_host("hostile")
     slow, other = (strategy.compile(Regex(f"FT[a-z]{{4,{most}}}", strategy="hostile")) for most in (30, 31))
     assert isinstance(slow, HostedGrammar) and isinstance(other, HostedGrammar)
@@ -319,7 +320,7 @@ def test_who_ends_while_it_is_made_anew_leaves_nothing(hosts: GrammarHosts) -> N
 
 @pytest.mark.filterwarnings(
     "ignore:os.fork:RuntimeWarning"
-)  # of jax, where an earlier test imported it: this child only ends
+)  # jax warns if an earlier test imported it; this child only exits
 def test_a_forked_child_ends_no_host(hosts: GrammarHosts) -> None:
     strategy = hosts.strategies["hostile"]
     matcher = strategy.compile(GOOD.constraint).matcher(STOPS)  # type: ignore[arg-type]
@@ -379,7 +380,7 @@ def test_two_who_are_slow_wait_for_each_other_at_no_step(hosts: GrammarHosts, mo
     host = served(hosts)
     for slot, params in enumerate([TARDY_ONE, other, GOOD]):
         host.join(slot, Request(request_id=str(slot), prompt_token_ids=tuple(PROMPT), params=params))
-        for _ in range(6):  # the second becomes slow while rows of the first are under way
+        for _ in range(6):  # the second becomes slow while rows of the first are being filled
             host.step()
     while host.tokens:
         host.step()
@@ -407,12 +408,12 @@ def test_what_came_while_one_was_in_no_step_is_kept(made: Makes) -> None:
             assert time.monotonic() < end
             time.sleep(0.01)
 
-    for matcher in (first, second):  # from here on they are known to be slow
+    for matcher in (first, second):  # from here on they are marked as slow
         assert matcher.accept(ids_of(b"FTab")) == 4
         while is_late(matcher):
             until_ready(matcher)
     lane = hosts.matcher_host("hostile")._lanes[1]
-    while not lane.is_pending:  # its host was being started
+    while not lane.is_pending:  # the host is starting
         assert is_late(first)
         until_ready(first)
     assert is_late(second), "it is asked while the other one's rows lie there"
@@ -429,7 +430,7 @@ def test_what_came_while_one_was_in_no_step_is_kept(made: Makes) -> None:
     ),
 )
 def test_rows_that_came_late_are_not_those_of_other_drafts(hosts: GrammarHosts, before: bytes, now: bytes) -> None:
-    """A draft that nobody has judged would be drawn from its row, and the one after from a row that is open."""
+    """Otherwise a draft that was not validated would be drawn from its row, and the next one from an open row."""
     strategy = hosts.strategies["hostile"]
     matcher = strategy.compile(TARDY_ONE.constraint).matcher(STOPS)  # type: ignore[arg-type]
     assert isinstance(matcher, HostedMatcher)

@@ -1,4 +1,4 @@
-"""When what the runtime holds is closed, and which matchers are given back."""
+"""Lifetimes: when the runtime closes its plugins, and which matchers it recycles."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROMPT = encode(VOCABULARY, b"the prompt")
 
 
 class Pooled(CompiledGrammar):
-    """Notes the matchers it made and was given back."""
+    """Records the matchers that it made and got back."""
 
     def __init__(self, inner: CompiledGrammar, breaks: str) -> None:
         self.inner, self.breaks = inner, breaks
@@ -59,7 +59,7 @@ class Pooled(CompiledGrammar):
 
 
 class Watched(ReferenceStrategy):
-    """Says what happens to it."""
+    """Records calls."""
 
     name = "watched"
     breaks = ""
@@ -92,7 +92,7 @@ class Watched(ReferenceStrategy):
 
 
 class WithoutFork(Watched):
-    """Its matchers are used through a wrapper that replays."""
+    """Needs a replaying wrapper around its matchers."""
 
     capabilities, max_rollback = frozenset(), 0
 
@@ -115,7 +115,7 @@ class Nothing(LogitTransform):
 
 
 class Listener(LogitModifier[str]):
-    """Notes releases and its own end; fails a sequence where it is asked to."""
+    """Records releases and `close`; fails a sequence on request."""
 
     name, stage, transform = "listener", Stage.PRE_WARP, Nothing
 

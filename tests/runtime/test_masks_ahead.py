@@ -1,5 +1,5 @@
-"""Hosts begin with a step's masks before they are asked for, beside the forward pass: tokens are the same, whatever was
-foreseen, and a step that was foreseen as it came costs no second command."""
+"""Masks that hosts start filling before `prepare`, during the forward pass: announcements never change tokens, and a
+correctly announced step needs no second command."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def hosts(made: Makes, request: pytest.FixtureRequest) -> GrammarHosts:
 
 
 class Foreseeing(FakeHost):
-    """Says before a step what it is of: as it is, or, where it is not `exact`, less, nothing, something else, or twice;
-    and once that it is killed meanwhile."""
+    """Announces each step: exactly, or, unless `exact`, with fewer, no, other or repeated sequences; once it kills the
+    host in between."""
 
     def __init__(self, hosts: GrammarHosts, *, seed: int, exact: bool = False, **options: Any) -> None:
         super().__init__(VOCABULARY, NumpyDevice("cpu"), strategies=hosts.strategies, **options)

@@ -1,4 +1,4 @@
-"""The memory of all hosts together."""
+"""Memory limit of all hosts together."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def held() -> int:
 
 
 def test_the_largest_is_ended_where_all_together_hold_too_much(made: Makes, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is lost where it is idle: each of these keeps 48 MiB in a compile host, and as much in a matcher host."""
+    """Ending idle hosts loses nothing: each constraint keeps 48 MiB in a compile host, and as much in a matcher
+    host."""
     strategy = made().strategies["hostile"]
     grammars = []
     for letter in "abcdef":
@@ -52,7 +53,7 @@ def test_the_largest_is_ended_where_all_together_hold_too_much(made: Makes, capl
 
 
 def test_what_takes_more_than_others_leave_is_refused(made: Makes) -> None:
-    """But not for long: it stays within the limit of one host."""
+    """The refusal is temporary, because the constraint is within the limit of one host."""
     hosts, others = made(), made()
     idle = others.strategies["hostile"].compile(Regex("CHb", strategy="hostile"))
     at_work = threading.Thread(target=camp, args=[others.strategies["hostile"]])

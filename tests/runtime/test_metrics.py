@@ -1,4 +1,4 @@
-"""What an operator can measure, as a server shows it."""
+"""Metrics as a server exposes them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def value(name: str, **labels: str) -> float:
 
 
 class Change:
-    """By how much a sample has changed since."""
+    """Difference of a sample from its value at the start."""
 
     def __init__(self, name: str, **labels: str) -> None:
         self.name, self.labels, self.before = name, labels, value(name, **labels)
@@ -123,7 +123,7 @@ def test_grammar_hosts() -> None:
 
 
 def test_several_processes_come_together(tmp_path: Path) -> None:
-    """As in a server whose operator sets the variable: the engine core's are shown with the front end's."""
+    """If the operator sets the variable, the engine core's metrics are exposed with the front end's."""
     program = "from guideway.runtime.metrics import FILL_SECONDS; FILL_SECONDS.labels('s').observe(1.0)"
     shown = (
         "from prometheus_client import CollectorRegistry, generate_latest, multiprocess\n"

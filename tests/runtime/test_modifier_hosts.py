@@ -1,5 +1,5 @@
-"""Modifier hosts: what crashes, hangs or eats the memory there ends its request and nobody else's, and whatever is the
-matter nobody else's tokens move."""
+"""Modifier hosts: a crash, a hang or too much memory ends only the request that caused it, and never changes other
+requests' tokens."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Served = Callable[..., FakeHost]
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Makes hosts of installed modifiers; closes them."""
+    """Builds hosts of installed modifiers, and closes them."""
     folder = tmp_path_factory.mktemp("installed")
     entries = {f"modifier.{name}": "tests.support.probes" for name in PROBES}
     hostile = {f"modifier.{name}": "tests.support.hostile_modifier" for name in ("hostile", "forcing")}
@@ -84,7 +84,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def hostile(served: Served) -> FakeHost:
-    """One that many tests share: what one kills is there again for the next."""
+    """A host shared by many tests: a killed process is restarted for the next."""
     return served(("hostile",))
 
 
@@ -93,7 +93,7 @@ def using(seed: int = 7, **options: Any) -> SamplingParams:
 
 
 def said(host: FakeHost, wanted: list[SamplingParams]) -> list[Any]:
-    """All that a user is told."""
+    """Return everything that users can see."""
     outputs = [result.outputs[0] for result in host.generate([PROMPT] * len(wanted), wanted)]
     return [(o.token_ids, o.logprobs, o.reports, o.unenforced, o.finish_reason, str(o.error)) for o in outputs]
 
@@ -211,7 +211,7 @@ def hosted(host: FakeHost, name: str = "hostile") -> HostedModifier:
 
 
 def test_what_was_announced_and_did_not_become_final_has_no_effect(served: Served) -> None:
-    """As where vLLM cuts the tokens of a step at a stop string, or drops them."""
+    """vLLM, for example, cuts the tokens of a step at a stop string, or drops them."""
     wanted = [using(), using(8)]
     for host in (served(("hostile",), "inline"), served(("hostile",))):
         runtime = host.runtime
@@ -261,7 +261,7 @@ def lose_host(host: FakeHost, name: str = "hostile") -> None:
 
 
 def test_a_preempted_sequence_goes_on(served: Served) -> None:
-    """It is released, and started anew from its journal, in another slot."""
+    """The sequence is released, and restarted from its journal in another slot."""
     found = []
     for where in ("inline", "process"):
         host = served(("hostile",), where)
@@ -286,7 +286,7 @@ def test_a_preempted_sequence_goes_on(served: Served) -> None:
 
 
 def test_each_sequence_is_released_once(served: Served) -> None:
-    """In the order of events, and before the next step."""
+    """Releases keep the order of events, and come before the next step."""
     host = served(("hostile",))
     host.generate(
         [PROMPT] * 5,
@@ -297,7 +297,7 @@ def test_each_sequence_is_released_once(served: Served) -> None:
 
 
 def living(host: FakeHost) -> int:
-    """How many sequences the modifier in the host has started and not released."""
+    """Return the number of sequences that the modifier in the host has started and not released."""
     (result,) = host.generate([PROMPT], [replace(using(), modifiers={"hostile": {"tell": True}}, max_tokens=2)])
     return int(result.outputs[0].reports["hostile"]["living"]) - 1
 
@@ -373,7 +373,7 @@ def test_health_tells_of_hosts_that_cannot_be_started(served: Served, monkeypatc
     monkeypatch.setenv("GWT_HOSTILE_MODIFIER_REFUSES", "1")
     assert zygote._process is not None
     assert zygote._spare is not None
-    zygote._spare.close()  # which would take its place
+    zygote._spare.close()  # otherwise it would replace the zygote
     os.kill(zygote._process.pid, signal.SIGKILL)
     time.sleep(0.3)
     (failed,) = host.generate([PROMPT], [using()])
@@ -408,7 +408,7 @@ ANSWERS: list[Any] = [
 def test_an_answer_that_is_none_ends_its_request_alone(
     hostile: FakeHost, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As native code may give that has taken the host over."""
+    """Native code that corrupted the host may send such answers."""
     wanted = [using(), SamplingParams(temperature=1.0, seed=3, max_tokens=24)]
     _, free = said(hostile, wanted)
     ask, send = Host.answer, Host.send
@@ -431,7 +431,7 @@ def test_an_answer_that_is_none_ends_its_request_alone(
 
 
 def test_every_verb_is_as_inline(served: Served) -> None:
-    """Those too that no host uses yet."""
+    """This includes methods that no host calls yet."""
     (there,) = served(("forcing",)).runtime._by_name.values()
     (here,) = served(("forcing",), "inline").runtime._by_name.values()
     params = SamplingParams(modifiers={"forcing": {"when": "forced", "what": "raise", "after": len(PROMPT) + 4}})

@@ -1,5 +1,5 @@
-"""What the grammar mask says to the runtime, any modifier may say: faults of a step, what is not enforced, which plugin
-works for it, and that a token was drawn that it had forbidden."""
+"""Methods that serve the grammar mask, implemented by another modifier: faults of a step, unenforced names, the plugin
+to blame, and the report that a forbidden token was drawn."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Forbids(LogitTransform):
 
 
 class Chatty(LogitModifier[str]):
-    """A bitmask that allows everything; the request says what is wrong with it."""
+    """A bitmask that allows everything; the request chooses what to report."""
 
     name, stage, transform = "chatty", Stage.MASK, Forbids
 

@@ -1,4 +1,4 @@
-"""What becomes of a constraint that cannot be enforced in full."""
+"""`on_unenforced`: policies for constraints that cannot be enforced in full."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.fake_host import FakeHost
 from tests.support.hostility import PROMPT, host
 
 DROPPED = {"type": "string", "pattern": "^[a-c]{2,9}$", "maxLength": 9}
-"""Of which xgrammar loses ``pattern+maxLength``."""
+"""xgrammar ignores ``pattern+maxLength``."""
 
 REMOTE = {"$ref": "https://example.com/person.json"}
 POLICIES: tuple[OnUnenforced, ...] = ("report", "refuse", "check")
@@ -47,10 +47,10 @@ def test_a_constraint_is_refused_by_the_names_of_what_nobody_enforces() -> None:
 
 
 def test_a_refusal_has_the_word_of_every_strategy() -> None:
-    """One does not take the constraint at all, and two take some of it."""
+    """One strategy does not take the constraint, and two enforce part of it."""
     strategies = subject("llguidance", "xgrammar", "lmfe")
     unique = JsonSchema({"type": "array", "items": {"type": "integer"}, "uniqueItems": True})
-    for _ in range(2):  # the second time it is remembered
+    for _ in range(2):  # the second time from the cache
         said = str(served(strategies, unique, on_unenforced="refuse").error)
         assert "xgrammar does not enforce `uniqueItems`" in said
         assert "llguidance: llguidance" in said
@@ -64,7 +64,7 @@ def test_a_misspelt_keyword_is_refused_whoever_serves() -> None:
 
 
 def test_white_space_that_is_not_kept_is_refused() -> None:
-    lists = JsonSchema({"enum": [[1, 2]]})  # which xgrammar writes compact, whatever it is told
+    lists = JsonSchema({"enum": [[1, 2]]})  # xgrammar always writes it compact
     result = served(subject("xgrammar"), replace(lists, whitespace="spaced"), on_unenforced="refuse")
     assert "xgrammar does not enforce `whitespace`" in str(result.error)
     assert served(subject("xgrammar"), lists, on_unenforced="refuse").error is None

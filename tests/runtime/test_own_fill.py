@@ -48,7 +48,7 @@ def test_in_grammar_hosts(tmp_path: Path, num_drafts: int) -> None:
 
 
 def _each(text: bytes) -> list[int]:
-    """A token for each byte."""
+    """Return one token for each byte."""
     return [VOCABULARY.tokens.index(bytes([byte])) for byte in text]
 
 

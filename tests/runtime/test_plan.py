@@ -1,4 +1,4 @@
-"""`RuntimePlan`: built here and in another process, a runtime says the same."""
+"""`RuntimePlan`: runtimes built here and in another process give the same masks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REQUEST = Request(
 
 
 def masks(plan: RuntimePlan) -> bytes:
-    """What its runtime forbids at the start of a request."""
+    """Return the masks of its runtime at the start of a request."""
     runtime = plan.build()
     runtime.start(runtime.admit(REQUEST), 0)
     step = runtime.prepare(StepBatch.build([0], [2]))

@@ -1,4 +1,4 @@
-"""The four probe modifiers, on every device that runs here, through the fake host."""
+"""The four probe modifiers on every device that runs here, through the fake host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OTHER = encode(VOCABULARY, b"another")
 
 
 INTERPRETED = "TRITON_INTERPRET"
-"""In the environment of a process: its kernels of Triton are interpreted, which has to be said before their import."""
+"""Environment variable that makes Triton interpret kernels; it must be set before their import."""
 DEVICES: dict[str, type[DeviceBackend]] = {
     "numpy": NumpyDevice,
     "torch": TorchDevice,
@@ -103,7 +103,7 @@ def test_drafts_change_nothing(device: DeviceBackend, modifier: str) -> None:
 
 
 def test_gumbel_draws_from_the_distribution_it_is_given() -> None:
-    """Over many seeds the first token follows the masked, tempered distribution."""
+    """Over many seeds, the first token follows the masked distribution at the request's temperature."""
     subject = host(NumpyDevice("cpu"), Gumbel)
     constraint = Choice(["a", "b", "c", "d"])
     counts: dict[str, int] = {}
@@ -158,7 +158,7 @@ def test_aligned_hears_the_mass_and_uses_it_the_next_time(device: DeviceBackend)
     child = first.token_ids[:1]
     state = aligned.start(subject_request(PROMPT, params), None, None)  # type: ignore[arg-type]
     assert aligned.corrections(state, []) == {child[0]: pytest.approx(np.log(known[child]))}
-    known[child] = 1e-9  # as if almost nothing grammatical followed: the second run must turn away
+    known[child] = 1e-9  # as if almost nothing grammatical followed, so that the second run must avoid it
     (second,) = subject.generate([PROMPT], [params])
     assert second.token_ids[0] != first.token_ids[0]
 
@@ -198,7 +198,7 @@ def subject_request(prompt: list[int], params: SamplingParams) -> Any:
 
 @pytest.mark.slow
 def test_all_of_these_in_the_interpreter() -> None:
-    """The tests above, in a process of their own."""
+    """Run the tests above with the interpreter, in a new process."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "triton"]
     ran = subprocess.run(command, env=os.environ | {INTERPRETED: "1"}, capture_output=True, text=True, timeout=900)
     assert ran.returncode == 0, ran.stdout[-3000:]

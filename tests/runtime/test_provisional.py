@@ -1,4 +1,4 @@
-"""What the contract names and no host does yet is refused by name, and never ignored."""
+"""Parts of the contract that no host supports yet are refused by name, never ignored."""
 
 from __future__ import annotations
 

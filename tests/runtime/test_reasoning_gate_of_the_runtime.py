@@ -1,4 +1,4 @@
-"""The runtime finds the end of the reasoning itself, keeps out what would blur it, and forces it in time."""
+"""The reasoning gate: it finds the end of the reasoning, masks tokens that would blur it, and forces it in time."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def started(subject: Runtime, slot: int = 0, request_id: str = "r", **params: An
 
 
 def allowed(subject: Runtime, drafts: Sequence[int] = (), slot: int = 0) -> list[set[int]]:
-    """What each row of the next step allows, of the tokens there are."""
+    """Return the tokens that each row of the next step allows."""
     position = 1 + len(subject.journal(slot).token_ids)
     step = subject.prepare(StepBatch.build([slot], [position], [list(drafts)]))
     found = np.ones((1 + len(drafts), len(TOKENS)), dtype=bool)
@@ -93,7 +93,7 @@ def test_until_the_marker_all_is_free_but_the_end_and_what_straddles_it() -> Non
 
 @pytest.mark.parametrize("width", range(1, 9))
 def test_the_constraint_begins_in_the_midst_of_a_step(width: int) -> None:
-    """Where a host has drawn on, what follows the marker is judged by the constraint."""
+    """If a host has drawn further, the constraint checks the tokens after the marker."""
     subject = runtime()
     started(subject)
     tokens = [7, *ENDING, 6, 7, 8, STOP]
@@ -138,7 +138,7 @@ def test_a_marker_that_has_begun_is_completed() -> None:
 
 
 def test_the_marker_is_forced_when_what_is_left_is_marker_and_completion() -> None:
-    """Three tokens: `x1`, the stop token, and the marker's two are five."""
+    """The marker takes two tokens, `x1` and the stop token one each."""
     subject = runtime()
     started(subject, max_tokens=9, constraint=Regex("x1"))
     for _ in range(5):
@@ -156,7 +156,7 @@ def test_the_marker_is_forced_when_what_is_left_is_marker_and_completion() -> No
 def test_what_is_cut_all_the_same_was_not_closed() -> None:
     subject = runtime()
     started(subject, max_tokens=9, constraint=Regex("x1"))
-    for token_id in (7, 7, 7, 7, 7, 4, 2, 6, 8):  # a host that does not keep to masks
+    for token_id in (7, 7, 7, 7, 7, 4, 2, 6, 8):  # from a host that ignores masks
         allowed(subject)
         accept(subject, [token_id])
     assert subject.unenforced(0) == ("closing",)
@@ -174,7 +174,7 @@ def test_without_closing_nothing_is_forced_by_the_limit() -> None:
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 3])
 def test_a_limit_too_small_for_marker_and_answer_is_refused(max_tokens: int) -> None:
-    """The marker has two tokens; `x1` and the stop token are two more."""
+    """The marker takes two tokens; `x1` and the stop token take two more."""
     with pytest.raises(InvalidRequest, match=f"into the {max(0, max_tokens - 2)} tokens that are left") as refused:
         started(runtime(), max_tokens=max_tokens, constraint=Regex("x1"))
     assert refused.value.field == "max_tokens"
@@ -227,7 +227,7 @@ def test_a_prompt_that_has_ended_it_asks_for_the_answer() -> None:
 
 
 class Validating(FakeHost):
-    """Lets drafts go no further than the runtime lets them pass."""
+    """Cuts drafts where the runtime does not accept them."""
 
     def drafts(self, tokens: list[int]) -> list[int]:
         slot = next(slot for slot, theirs in self.tokens.items() if theirs is tokens)
@@ -277,7 +277,7 @@ OUTPUT = [7, 6, 7, *ENDING, 6, 7, 8, STOP]
 
 def forked(subject: Runtime, admission: Any) -> tuple[Runtime, int]:
     subject.fork(0, 2, index=1)
-    if subject.journal(0).constraint_start is None:  # its parent goes on by itself
+    if subject.journal(0).constraint_start is None:  # its parent continues too
         accept(subject, subject.journal(0).token_ids[-1:] or [6], 0)
     return subject, 2
 
@@ -290,7 +290,7 @@ def elsewhere(subject: Runtime, admission: Any) -> tuple[Runtime, int]:
 
 
 def rewound(subject: Runtime, admission: Any) -> tuple[Runtime, int]:
-    """A step was interrupted after its tokens were accepted."""
+    """Interrupt a step after its tokens were accepted."""
     count = len(subject.journal(0).token_ids)
     if count < len(OUTPUT):
         accept(subject, OUTPUT[count : count + 1])
@@ -315,7 +315,7 @@ def test_whatever_becomes_of_a_sequence_its_reasoning_goes_with_it(
     subject, slot = runtime(), 0
     admission = started(subject, **params)
     for i, token_id in enumerate(OUTPUT):
-        if i == moment and not (change is forked and i in (3, 4)):  # its parent could not go on otherwise
+        if i == moment and not (change is forked and i in (3, 4)):  # its parent could not continue
             subject, slot = change(subject, admission)
         assert allowed(subject, slot=slot) == masks[i]
         assert accept(subject, [token_id], slot) == ("finish" if i == len(OUTPUT) - 1 else "continue")
@@ -374,7 +374,7 @@ def test_a_token_that_was_kept_out_is_a_fault() -> None:
 
 
 class Breaking(ReferenceStrategy):
-    """Its matchers fail where an example is tried."""
+    """Its matchers raise in `validate`, which the search for a shortest output calls."""
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
         grammar = super().compile(constraint)
@@ -394,8 +394,8 @@ class Breaking(ReferenceStrategy):
 
 
 def test_a_strategy_that_breaks_when_its_shortest_answer_is_searched_for_ends_no_request_that_has_room() -> None:
-    """Where there is surely room the marker is forced early enough without it; where it has to be known, that request
-    alone fails."""
+    """A request with enough room does without the search, and forces the marker early enough; only a request that needs
+    the length fails."""
     subject = Runtime(
         CONTEXT, strategies={"breaking": Breaking(VOCABULARY, {})}, reasoning=ReasoningConfig(end_str=MARKER)
     )

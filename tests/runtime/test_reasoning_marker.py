@@ -1,4 +1,4 @@
-"""The marker of the end of the reasoning, against every other way to find and to spell it."""
+"""The end marker of the reasoning, compared with brute-force search and spelling."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXTS = ["a", "ab", "aab", "abab", "abba", "aabaa", "babab"]
 
 
 def walk(marker: Marker, token_ids: Sequence[int]) -> tuple[int, int] | None:
-    """After how many tokens the marker ends, and how many parts of the last one come after it."""
+    """Return the number of tokens up to the end of the marker, and the parts of the last token after it."""
     matched = 0
     for count, token_id in enumerate(token_ids, 1):
         matched, beyond = marker.advance(matched, token_id)
@@ -63,7 +63,7 @@ def test_a_text_is_found_however_it_is_cut(text: str) -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_from_wherever_an_output_stands_the_marker_can_be_brought_to_its_end(text: str) -> None:
-    """Not past it, and not before: also where it may begin inside of itself."""
+    """The completion ends exactly at the marker's end, even for markers that overlap themselves."""
     marker = Marker(ReasoningConfig(end_str=text), VOCABULARY)
     for seed in range(400):
         output = outputs(seed)
@@ -109,7 +109,7 @@ def test_the_marker_is_spelled_as_the_model_knows_it_unless_fewer_tokens_are_lef
 @pytest.mark.parametrize("text", ["</think>", "<think>", "[/THINK]\n\n", "東 Answer:"])
 @pytest.mark.parametrize("tokenizer", [demo, byte_level_with_added_tokens, llama2], ids=lambda make: make.__name__)
 def test_real_tokenizers_spell_it_and_are_read(tokenizer: Callable[[], PreTrainedTokenizerBase], text: str) -> None:
-    """Behind any beginning of it, and where other text follows."""
+    """The marker may follow any prefix of itself, and other text may follow."""
     vocabulary = build_vocabulary(tokenizer())
     marker = Marker(ReasoningConfig(end_str=text), vocabulary)
     for length in range(len(text)):
@@ -173,7 +173,7 @@ def test_what_the_vocabulary_does_not_have_is_refused(config: dict[str, object],
 
 
 def test_a_marker_that_has_to_be_cut_inside_its_tokens_is_refused() -> None:
-    """After `ab`, `aba` would end it too early, and there is no `a`."""
+    """After `ab`, `aba` would complete it too early, and there is no token `a`."""
     tokens = [b"aba", b"ab", b""]
     vocabulary = Vocabulary(tokens, frozenset({2}), {2: "</s>"}, encoder=GreedyEncoder(tuple(tokens)))
     with pytest.raises(InvalidConfiguration, match=r"cannot be written .* after b'ab'"):

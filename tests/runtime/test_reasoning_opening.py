@@ -1,5 +1,5 @@
-"""Where neither request nor prompt says whether an output reasons, its first tokens do: beside what the constraint
-allows, they may be the opening marker, however it is cut into tokens."""
+"""The opening marker of the reasoning. If neither request nor prompt says whether an output reasons, its first tokens
+decide: they may follow the constraint, or spell the marker in any tokens."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SPECIAL = ReasoningConfig(start_str="<think>", end_str="</think>")
 IDS = ReasoningConfig(start_token_ids=(0, 8, 0), end_token_ids=(CLOSE,))
 MARKERS = {"text": TEXT, "special": SPECIAL, "ids": IDS}
 PATTERNS = ["x[xy]{0,9}1", "<[tx<]{0,9}>?[x1]?", "(<t>|<x<)x", "[xy]{0,3}"]
-"""Of which some begin as a marker does, or take all of it."""
+"""Some share a prefix with a marker, or contain it."""
 
 
 REFERENCE = ReferenceStrategy(VOCABULARY, {})
@@ -58,7 +58,7 @@ def started(subject: Runtime, prompt: Sequence[int] = (8,), slot: int = 0, **par
 
 
 def allowed(subject: Runtime, drafts: Sequence[int] = (), slot: int = 0) -> list[set[int]]:
-    """The tokens that each row of the next step allows."""
+    """Return the tokens that each row of the next step allows."""
     position = 1 + len(subject.journal(slot).token_ids)
     step = subject.prepare(StepBatch.build([slot], [position], [list(drafts)]))
     found = np.ones((1 + len(drafts), len(TOKENS)), dtype=bool)
@@ -72,8 +72,8 @@ def accept(subject: Runtime, token_ids: Sequence[int], slot: int = 0) -> str:
 
 
 def spelled(token_ids: Sequence[int], config: ReasoningConfig) -> tuple[Any, ...]:
-    """An output as the parts that a marker of the configuration is made of."""
-    if config is TEXT:  # a special token is no text
+    """Return an output as parts, in the units of the configuration's markers."""
+    if config is TEXT:  # a special token is not text
         return tuple(part for i in token_ids for part in TOKENS[i] or (f"special {i}",))
     return tuple(token_ids)
 
@@ -83,7 +83,7 @@ def opening_of(config: ReasoningConfig) -> tuple[Any, ...]:
 
 
 def legal(output: Sequence[int], pattern: str) -> set[int]:
-    """The tokens that a constraint allows after an output; none after one that is not of it."""
+    """Return the tokens that a constraint allows after an output; empty if it does not accept the output."""
     matcher = GRAMMARS[pattern].matcher(VOCABULARY.stop_token_ids)
     if matcher.accept(list(output)) != len(output):
         return set()
@@ -91,13 +91,13 @@ def legal(output: Sequence[int], pattern: str) -> set[int]:
 
 
 def ways(output: Sequence[int], config: ReasoningConfig) -> set[int]:
-    """The tokens that continue the opening marker, where an output is the beginning of it."""
+    """Return the tokens that continue the opening marker, if an output is a prefix of it."""
     opening, outputs = opening_of(config), [spelled([*output, i], config) for i in range(len(TOKENS))]
     return {i for i, then in enumerate(outputs) if len(then) > len(output) and opening[: len(then)] == then}
 
 
 def expected(output: Sequence[int], config: ReasoningConfig, pattern: str) -> set[int] | None:
-    """What may come next while the output decides, from the definition; None: it reasons."""
+    """Return the tokens allowed next while the output is undecided, by definition; None if it reasons."""
     for count in range(1, len(output) + 1):
         if output[count - 1] not in ways(output[: count - 1], config):
             break
@@ -122,7 +122,7 @@ def elsewhere(subject: Runtime, admission: Any) -> tuple[Runtime, int]:
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("config", MARKERS.values(), ids=MARKERS)
 def test_the_first_tokens_decide(config: ReasoningConfig, pattern: str) -> None:
-    """Against the definition, over drawn outputs, whatever becomes of the sequence meanwhile."""
+    """Compares with the definition over random outputs, each with one rebuild, move or fork."""
     opened = answered = 0
     for seed in range(40):
         rng = random.Random(seed)
@@ -157,7 +157,7 @@ def test_the_first_tokens_decide(config: ReasoningConfig, pattern: str) -> None:
 
 @pytest.mark.parametrize("config", MARKERS.values(), ids=MARKERS)
 def test_several_tokens_of_a_step_are_as_one_by_one(config: ReasoningConfig) -> None:
-    """A step may be forgotten and taken again another way."""
+    """A step may be discarded and repeated with other tokens."""
     opening = {TEXT: [3, 2], SPECIAL: [OPEN], IDS: [0, 8, 0]}[config]
     output = [*opening, 9, 8, *([CLOSE] if config is not TEXT else [6]), 8, 9, 10, STOP]
     for width in range(1, len(output) + 1):
@@ -220,7 +220,7 @@ def test_without_an_opening_marker_all_outputs_reason_whose_prompts_have_not_end
 
 
 def test_it_is_not_opened_where_marker_and_answer_would_not_fit() -> None:
-    """The opening marker, the end, `x1` and the stop token are four tokens."""
+    """Opening marker, end marker, `x1` and stop token take four tokens."""
     for max_tokens, may_open in ((2, False), (3, False), (4, True)):
         subject = runtime(SPECIAL)
         started(subject, constraint=Regex("x1"), max_tokens=max_tokens)
@@ -258,7 +258,7 @@ def test_an_output_without_a_constraint_is_read_the_same_way() -> None:
     subject = runtime()
     started(subject, constraint=None)
     assert allowed(subject) == [set(range(len(TOKENS)))]
-    accept(subject, [3, 7])  # past the end of the marker
+    accept(subject, [3, 7])  # 7 is past the end of the marker
     assert subject.journal(0).constraint_start is None
     accept(subject, [6, 8])
     assert subject.journal(0).constraint_start == 3
@@ -330,7 +330,7 @@ def test_every_answer_is_complete_after_its_reasoning_or_without(strategy: Any, 
 
 
 class Validating(FakeHost):
-    """Lets drafts go no further than the runtime lets them pass."""
+    """Cuts drafts where the runtime does not accept them."""
 
     def drafts(self, tokens: list[int]) -> list[int]:
         slot = next(slot for slot, theirs in self.tokens.items() if theirs is tokens)

@@ -1,4 +1,4 @@
-"""Matchers that can roll back a limited number of tokens."""
+"""Matchers that can roll back only a limited number of tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from guideway.runtime.replay import new_matcher
 
 
 class Last(Matcher):
-    """Any letters; remembers the last two of them."""
+    """Accepts any letters; remembers the last two of them."""
 
     def __init__(self) -> None:
         self.length, self.before = 0, deque[int](maxlen=2)
@@ -61,7 +61,7 @@ def test_what_was_rolled_back_before_cannot_be_once_more() -> None:
     strategy = Strategy(Vocabulary([b"a", b""], frozenset({1}), {1: "</s>"}), options)
     matcher: Any = new_matcher(strategy, strategy.compile(Regex("a*")), frozenset({1}))
     matcher.accept((0,) * 8)
-    matcher.rollback(2)  # all that the matcher has
+    matcher.rollback(2)  # all that the inner matcher has
     assert matcher.inner.length == 6
     matcher.rollback(2)  # by replay
     assert matcher.inner.length == 4

@@ -1,4 +1,4 @@
-"""What modifiers tell the user of a sequence that has ended."""
+"""Reports of modifiers to the user about a sequence that has ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.hostility import PROMPT, BanTransform, Panic, assert_alone_en
 
 
 class Teller(LogitModifier[dict[str, Any]]):
-    """Counts, and tells; what a request names in `how` is told instead."""
+    """Counts and reports; a request's option `how` replaces the report."""
 
     name, stage, transform = "teller", Stage.PRE_WARP, BanTransform
     calls: ClassVar[list[str]] = []

@@ -1,4 +1,4 @@
-"""The runtime through the fake host: strategies side by side, drafts, journal and replay, forks, overruling."""
+"""The runtime through the fake host: several strategies, drafts, journal and replay, forks, overruling."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def host(*modifiers: Any, **options: Any) -> FakeHost:
 
 
 def constraints() -> list[Constraint]:
-    """One of each strategy, some constraints twice."""
+    """Return one constraint for each strategy, and some twice."""
     return [
         *(JsonSchema(SCHEMA, strategy=name) for name in ("llguidance", "xgrammar")),
         *(Regex("[a-c]{4,9}(x|y|zz)", strategy=name) for name in STRATEGIES),
@@ -235,7 +235,7 @@ def test_a_fork_shares_the_past_and_nothing_else() -> None:
         subject.step()
     one, two = subject.results[0], subject.results[1]
     assert one.token_ids[: len(shared) - len(PROMPT)] == two.token_ids[: len(shared) - len(PROMPT)]
-    assert one.token_ids != two.token_ids  # another index, other random numbers
+    assert one.token_ids != two.token_ids  # another index, so other random numbers
     assert len(one.text) == len(two.text) == 10
 
 
@@ -310,7 +310,7 @@ class Partial(ReferenceStrategy):
 
 
 class Fussy(ReferenceStrategy):
-    """Says it can, and when it comes to it cannot."""
+    """Supports the constraint, but raises when compiling it."""
 
     name = "fussy"
 

@@ -1,4 +1,4 @@
-"""Penalties, bans, filters and log-probabilities through runtime and pipeline, against loops that recompute all of it
+"""Penalties, bans, filters and log-probabilities through runtime and pipeline, compared with loops that recompute them
 from the tokens at every step."""
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Rebuilding(FakeHost):
 
 
 class Watching(FakeHost):
-    """Keeps what goes down to the worker."""
+    """Keeps the inputs of the worker."""
 
     def step(self) -> None:
         prepare = self.runtime.prepare
@@ -84,7 +84,7 @@ class Watching(FakeHost):
 
 
 def drawn_params(seed: int, *, filters: bool = False) -> SamplingParams:
-    """Random penalties, biases and bans; with `filters` also those, and a temperature."""
+    """Return random penalties, biases and bans; with `filters` also filters and a temperature."""
     rng = random.Random(seed)
     tokens = range(len(VOCABULARY))
     bias = {t: rng.choice([-np.inf, -3.0, 2.5, 6.0]) for t in rng.sample(tokens, rng.choice([0, 3, 20]))}
@@ -110,7 +110,7 @@ def drawn_params(seed: int, *, filters: bool = False) -> SamplingParams:
 
 
 def greedy(prompt: Sequence[int], params: SamplingParams) -> tuple[int, ...]:
-    """What greedy decoding must say, by the formulas of OpenAI's reference and by `transformers`."""
+    """Return the greedy tokens, by the formulas of OpenAI's reference and of `transformers`."""
     stops = {*params.stop_token_ids, *(() if params.ignore_eos else VOCABULARY.stop_token_ids)}
     output: list[int] = []
     assert params.max_tokens is not None
@@ -142,7 +142,7 @@ def prompts(count: int) -> list[list[int]]:
 @pytest.mark.parametrize("cls", [FakeHost, Rebuilding])
 def test_greedy_tokens_are_those_of_the_formulas(device: DeviceBackend, num_drafts: int, cls: type[FakeHost]) -> None:
     subject = host(device, cls=cls, num_drafts=num_drafts)
-    for first in range(0, 48, 12):  # slots are used again, by others
+    for first in range(0, 48, 12):  # slots are reused
         wanted = [drawn_params(seed) for seed in range(first, first + 12)]
         results = subject.generate(prompts(12), wanted)
         for result, prompt, params in zip(results, prompts(12), wanted, strict=True):
@@ -208,7 +208,7 @@ def test_a_rewound_journal_takes_its_counts_back() -> None:
     assert subject.results[0].token_ids == greedy(PROMPT, wanted)
 
 
-# What goes down to the worker
+# Inputs of the worker
 
 
 def test_nothing_goes_down_where_nothing_is_asked_for() -> None:
@@ -274,7 +274,7 @@ def test_no_pair_goes_down_twice(num_drafts: int) -> None:
         assert [str(array.dtype) for array in (rows, columns, values)] == ["int32", "int32", "float32"]
 
 
-# Where nothing is left
+# Rows without tokens
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
@@ -377,7 +377,7 @@ def test_what_was_overruled_is_in_the_journal_of_forks_and_rebuilt_states() -> N
 
 
 def test_bans_of_a_row_are_blamed_on_what_bans_there() -> None:
-    """min_tokens is reached with the first of two final tokens."""
+    """`min_tokens` is reached with the first of two final tokens."""
     wanted = SamplingParams(max_tokens=9, min_tokens=1, logit_bias={5: -np.inf})
     for row, names in ((0, {"min_tokens", "logit_bias"}), (1, {"logit_bias"}), (2, set())):
         subject = host()
@@ -392,7 +392,7 @@ def test_bans_of_a_row_are_blamed_on_what_bans_there() -> None:
 
 
 def raw(tokens: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Of the model's own logits, over the vocabulary alone."""
+    """Return the log-probabilities of the model's own logits over the vocabulary."""
     logits = model(tokens, VOCABULARY)[: len(VOCABULARY)].astype(np.float64)
     return np.asarray(logits - np.log(np.exp(logits).sum()))
 
@@ -411,7 +411,7 @@ def check_logprobs(result: GenerationResult, prompt: Sequence[int], count: int) 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
 @pytest.mark.parametrize("num_drafts", [0, 3])
 def test_logprobs_are_those_of_the_models_own_logits(device: DeviceBackend, num_drafts: int) -> None:
-    """Greedy, drawn and owned rows, whatever changes the logits afterwards, beside rows that want none."""
+    """Greedy, drawn and owned rows, with changed logits, in a batch with rows that want none."""
     wanted = [
         SamplingParams(max_tokens=8, logprobs=3),
         SamplingParams(max_tokens=8),
@@ -454,7 +454,7 @@ class AstraySampler(Sampler):
 
 
 class Astray(Gumbel):
-    """Draws a token there is not."""
+    """Draws a token outside the vocabulary."""
 
     name, transform = "astray", AstraySampler  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""What admission says of each sampling parameter, and that what it let in stays as it was."""
+"""Validation of sampling parameters, and immutability of admitted ones."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ RIGHT: list[dict[str, Any]] = [
     {"min_tokens": 10**6},
     {"temperature": 1, "top_k": HUGE, "top_p": 1e-300, "min_p": 1, "typical_p": 1e-300},
     {"temperature": 1e-3, "typical_p": 0.5},
-    {"top_k": 5, "top_p": 0.5, "min_p": 0.5},  # greedy: they change nothing
+    {"top_k": 5, "top_p": 0.5, "min_p": 0.5},  # no effect when greedy
     {"repetition_penalty": 1000, "frequency_penalty": -1000, "presence_penalty": 1000},
     {"logit_bias": {0: -INF, SIZE - 1: 1e30, 5: 0, 6: -100}},
     {"seed": 2**63 - 1},

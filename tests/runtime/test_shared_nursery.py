@@ -1,4 +1,4 @@
-"""One import, and one building, for the hosts of several serving processes, which are processes here, too."""
+"""One import, and one build, for the hosts of several serving processes, which are processes here too."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Server:
         return self._process.stdout.readline().strip()
 
     def nursery(self, pattern: str = "[a-z]") -> int:
-        """The number of its nursery, or of its zygote if it has none, once it has said what it supports."""
+        """Return the PID of its nursery, or of its zygote if it has none, after it answered `supports`."""
         self.ask(pattern)
         return int(self.answer())
 
@@ -124,7 +124,7 @@ class Server:
 
 
 class Servers:
-    """Those of one test, and what was imported for them."""
+    """The servers of one test, and counters of their imports and builds."""
 
     def __init__(self, folder: Path) -> None:
         install(folder, "noted", {"grammar.noted": "noted_strategy"})
@@ -135,7 +135,7 @@ class Servers:
         self.started: list[Server] = []
 
     def start(self, **changes: str) -> Server:
-        """One whose zygote is no other's, unless `changes` say how wide its vocabulary is."""
+        """Start a server with a zygote of its own, unless `changes` sets the same vocabulary width as another's."""
         server = Server({**self._environment, "WIDER": str(len(self.started)), **changes})
         self.started.append(server)
         assert server.answer() == "starts"
@@ -164,14 +164,14 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
 
 @pytest.mark.slow
 def test_all_share_what_is_imported_once(servers: Servers) -> None:
-    """Also those that come while it is imported."""
+    """Servers that start during the import share it too."""
     started = [servers.start(TAKES="1") for _ in range(3)]
     for server in started:
         server.ask("[a-z]")
     nurseries = {int(server.answer()) for server in started}
     assert servers.num_imports == 1
     assert len(nurseries) == 3
-    for server in started:  # lists of processes show whose each is
+    for server in started:  # lists of processes show the owner of each
         assert {"nursery", "zygote"} <= {role_of(pid) for pid in hosts_of(server.pid)}
         assert len(hosts_of(server.pid) & nurseries) == 1
 
@@ -183,7 +183,7 @@ def test_none_ends_with_another(servers: Servers, how: signal.Signals | None) ->
     first.end(how)
     until(lambda: not is_alive(nurseries[0]) and not hosts_of(first.pid))
     assert second.nursery("[b-z]") == nurseries[1]
-    # the place is free again: the next one is the first there, and others join it
+    # the address is free again: the next one listens there, and others join it
     third = servers.start()
     third.nursery()
     servers.start().nursery()
@@ -219,7 +219,7 @@ def test_who_gets_no_answer_imports_itself(servers: Servers) -> None:
 
 
 def listening(*pids: int) -> list[bytes]:
-    """The addresses at which these processes listen."""
+    """Return the addresses at which these processes listen."""
     links = (str(link.readlink()) for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir())
     inodes = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
     lines = (line.split() for line in Path("/proc/net/unix").read_text("utf-8").splitlines()[1:])
@@ -235,7 +235,7 @@ def connected(address: bytes) -> socket.socket:
 
 
 def test_what_strangers_say_is_not_read(servers: Servers, tmp_path: Path) -> None:
-    """Nor does one who says nothing keep others waiting."""
+    """A silent stranger does not keep others waiting either."""
     first = servers.start()
     first.nursery()
     addresses = listening(*hosts_of(first.pid))
@@ -261,7 +261,7 @@ def test_what_strangers_say_is_not_read(servers: Servers, tmp_path: Path) -> Non
 
 
 class Executed:
-    """An object that leaves a file where it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -272,14 +272,14 @@ class Executed:
 
 def receive_all(end: socket.socket) -> bytes:
     received = b""
-    with suppress(ConnectionResetError):  # it left something unread
+    with suppress(ConnectionResetError):  # the peer left data unread
         while more := end.recv(1 << 16):
             received += more
     return received
 
 
 def test_a_stranger_in_their_place_is_told_nothing(servers: Servers) -> None:
-    """One who listens where the first of them did."""
+    """The stranger listens at the address of the first server's nursery."""
     first = servers.start()
     first.nursery()
     addresses = listening(*hosts_of(first.pid))
@@ -360,7 +360,7 @@ def test_nobody_shares_with_strangers(servers: Servers, changed: dict[str, str])
 
 
 def test_what_is_alike_is_built_once(servers: Servers) -> None:
-    """Also for those that come while it is built."""
+    """Servers that start during the build share it too."""
     started = [servers.start(WIDER="0", TAKES="0.5") for _ in range(3)]
     for server in started:
         server.ask("[a-z]")
@@ -415,7 +415,7 @@ def test_who_joins_what_cannot_be_built_builds_itself(servers: Servers) -> None:
 
 
 def test_what_has_something_to_close_is_built_for_each(servers: Servers) -> None:
-    """What one of them closes would be gone for the others."""
+    """If shared, closing it in one server would affect the others."""
     for _ in range(2):
         servers.start(WIDER="0", CLOSES="1").nursery()
     assert (servers.num_imports, servers.num_built) == (1, 2)
@@ -423,7 +423,7 @@ def test_what_has_something_to_close_is_built_for_each(servers: Servers) -> None
 
 @pytest.mark.slow
 def test_what_a_plugin_leaves_behind_keeps_nobody_waiting(servers: Servers) -> None:
-    """A program that it started, and that lives on."""
+    """The plugin started a program that keeps running."""
     first = servers.start(WIDER="0", LEAVES="1")
     first.nursery()
     first.end()
@@ -435,7 +435,7 @@ def test_what_a_plugin_leaves_behind_keeps_nobody_waiting(servers: Servers) -> N
 
 @pytest.mark.slow
 def test_a_fork_of_a_server_keeps_nobody_waiting(servers: Servers) -> None:
-    """Made while its zygote was built."""
+    """The fork is made while the server's zygote is being built."""
     first = servers.start(WIDER="0", TAKES="2", FORKS="1")
     first.nursery()
     first.end()

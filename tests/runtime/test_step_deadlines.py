@@ -1,4 +1,4 @@
-"""What takes long in a step is found, fails, and is gone from the next one."""
+"""Deadlines within a step: a slow call is found, ends its request, and is gone from the next step."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Nothing(LogitTransform):
 
 
 class Slow(LogitModifier[Mapping[str, Any]]):
-    """Takes its time where its options say so."""
+    """Is slow if its options say so."""
 
     name, stage, transform = "slow", Stage.PRE_WARP, Nothing
     prepared: int = 0
-    """How often it prepared one that is slow."""
+    """Calls of `prepare` with a slow request."""
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: None) -> Mapping[str, Any] | None:
         return request.params.modifiers.get("slow")
@@ -121,7 +121,7 @@ def test_what_came_before_a_call_is_not_held_against_it() -> None:
     watch = Stopwatch(Deadline(wall_seconds=30, processor_seconds=0.1))
     assert not watch.overrun(watch.start())
     spin(0.04)
-    began = watch.start()  # the reading from before serves still
+    began = watch.start()  # the earlier reading is still fresh
     time.sleep(0.12)
     assert not watch.overrun(began)
     began = watch.start()
@@ -135,7 +135,7 @@ def test_what_the_collector_of_garbage_takes_is_not_held_against_a_call() -> Non
     watch = Stopwatch(Deadline(wall_seconds=30, processor_seconds=0.05))
     heap: list[Any] = []
     taken = 0.0
-    while taken < 0.1:  # until looking through it takes longer than the deadline allows
+    while taken < 0.1:  # until a collection takes longer than the deadline
         heap += [[each] for each in range(200_000)]
         began, before = watch.start(), time.thread_time()
         gc.collect()

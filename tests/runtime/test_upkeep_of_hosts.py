@@ -1,4 +1,4 @@
-"""What processes of hosts do for themselves."""
+"""Housekeeping of host processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.hosts import Makes, makes_hosts
 from tests.support.processes import hosts_of, role_of
 
 SIZE = 2000
-"""Of what is allocated: no block of pages of its own."""
+"""Bytes per allocation, too small for a block of pages of its own."""
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Makes]:
 
 
 def test_memory_that_was_freed_is_given_back() -> None:
-    """In a process of its own: in the heap of one that ran other tests the blocks may lie anywhere."""
+    """A new process is needed: after other tests, blocks may lie anywhere in the heap."""
     done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
     before, after = map(int, done.stdout.split())
     assert before - after > 25_000 * SIZE
@@ -61,7 +61,7 @@ def test_lists_of_processes_show_what_each_is_for(made: Makes) -> None:
 
 
 def test_hosts_are_told_no_secrets_and_end_before_the_server(made: Makes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the server knows from its environment, and whatever its hosts are for."""
+    """Secrets in the server's environment are not passed to any kind of host."""
     for name in SECRETS:
         monkeypatch.setenv(name, "planted")
     monkeypatch.setenv("LC_TIME", "C.UTF-8")

@@ -1,7 +1,7 @@
-"""Filters, penalties and bans in the pipeline against the processors of `transformers`, in their own order.
+"""Filters, penalties and bans in the pipeline, compared with the processors of `transformers` in their own order.
 
-Examples are derandomized: where a sum of probabilities comes within rounding of a limit, two right implementations
-may differ by a token, and such an example should not turn up one day.
+Examples are derandomized: where a sum of probabilities is within rounding of a limit, two correct implementations may
+differ by a token, and such an example should not appear some day.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ DEVICES = {"numpy": NumpyDevice("cpu"), "torch": TorchDevice("cpu"), "jax": JaxD
 
 
 class Seen(Sampler):
-    """Owns the draw of every row, and keeps the distribution it was shown."""
+    """Owns the draw of every row, and keeps the distributions it got."""
 
     distributions: ClassVar[list[Any]] = []
 
@@ -75,7 +75,7 @@ class See(LogitModifier[bool]):
 
 @dataclass(frozen=True)
 class Row:
-    """What one row asks for."""
+    """Sampling parameters of one row."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -89,7 +89,7 @@ class Row:
 
 
 def step_of(rows: Sequence[Row]) -> StepInput:
-    """The step a scheduler would send for `rows`, each one sequence."""
+    """Return the step that a scheduler would send for `rows`, each one sequence."""
 
     def pairs(of: Sequence[Mapping[int, float]]) -> Any:
         flat = [(i, column, value) for i, some in enumerate(of) for column, value in some.items()]
@@ -120,7 +120,7 @@ def step_of(rows: Sequence[Row]) -> StepInput:
 
 
 def shown(device: str, logits: Any, rows: Sequence[Row], vocabulary_size: int | None = None) -> NDArray[Any]:
-    """The log-probabilities the draw sees."""
+    """Return the log-probabilities that the draw gets."""
     width = logits.shape[1]
     context = WorkerContext(device=DEVICES[device], vocabulary_size=vocabulary_size or width, logits_width=width)
     Seen.distributions.clear()
@@ -129,13 +129,14 @@ def shown(device: str, logits: Any, rows: Sequence[Row], vocabulary_size: int | 
 
 
 def closed(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """`after` with all that equals its least likely token: which of equals `transformers` keeps, its sort decides."""
+    """Return `after` with all tokens that are as likely as its least likely one: sorting in `transformers` decides
+    which of equals it keeps."""
     lowest = torch.where(after > -torch.inf, after, torch.inf).min()
     return torch.where(before >= lowest, before, -torch.inf)
 
 
 def wanted(logits: NDArray[np.float32], row: Row) -> NDArray[Any]:
-    """One row through `transformers`, and the API formulas that it has no processors for."""
+    """Return one row processed by `transformers`, and by the API's formulas if it has no processor."""
     ids: Any = torch.tensor([row.past or (0,)])
     scores: Any = torch.tensor(logits)[None]
     if row.repetition != 1 and row.past:
@@ -159,7 +160,7 @@ def wanted(logits: NDArray[np.float32], row: Row) -> NDArray[Any]:
 
 def expect(got: NDArray[Any], logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
     for line, own, row in zip(got, logits, rows, strict=True):
-        # sums of float32 round as the library likes that moment, so that a cut may fall on either side of a token
+        # rounding of float32 sums varies, so a cut may fall on either side of a token
         errors = (0, -1e-6, 1e-6, -3e-6, 3e-6, -1e-5, 1e-5) if row.top_p < 1 else (0,)
         near = (wanted(own, replace(row, top_p=min(1.0, row.top_p * (1 + error)))) for error in errors)
         right = next((one for one in near if (np.isneginf(line) == np.isneginf(one)).all()), None)
@@ -169,7 +170,7 @@ def expect(got: NDArray[Any], logits: NDArray[np.float32], rows: Sequence[Row]) 
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[int, list[Row], int]:
-    """A width, a ragged batch, a seed."""
+    """Draw a width, the rows of a batch, and a seed."""
     width = draw(st.sampled_from((32, 33, 100, 1000)))
     tokens = st.integers(0, width - 1)
 
@@ -209,7 +210,7 @@ def test_warping_equals_the_processors(device: str, case: tuple[int, list[Row], 
 @given(case=batches())
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_bfloat16_is_widened_first_and_equals_stay_together(case: tuple[int, list[Row], int]) -> None:
-    """Of 8 bits of mantissa many logits are equal."""
+    """With 8 bits of mantissa many logits are equal."""
     width, rows, seed = case
     logits = torch.tensor(noise(seed, len(rows), width)).round(decimals=0 if seed % 2 else 1).bfloat16()
     expect(shown("torch", logits.clone(), rows), logits.float().numpy(), rows)
@@ -220,7 +221,7 @@ EVERYTHING = Row(0.7, 9, 0.9, 0.02, 0.8, 1.3, (3, 4, 5), ((4, 2.0), (6, -1.5)), 
 
 @pytest.mark.parametrize("dtype", everyday([torch.float32, torch.bfloat16]))
 def test_arrays_that_cannot_change_give_the_same(dtype: torch.dtype) -> None:
-    """One batch, because jax compiles every operation for every shape."""
+    """One batch only, because jax compiles every operation for every shape."""
     rows = [EVERYTHING, Row(), replace(EVERYTHING, top_k=31, top_p=0.4, temperature=1.5)]
     logits = torch.tensor(noise(7, len(rows), 64)).to(dtype)
     exact = logits.float().numpy()
@@ -243,7 +244,7 @@ def test_padding_and_greedy_rows_are_left_alone(device: str) -> None:
 @pytest.mark.parametrize("device", ["numpy", "torch"])
 @pytest.mark.parametrize("row", [Row(top_k=2), Row(top_p=0.5), Row(min_p=0.5), Row(typical_p=0.5), EVERYTHING])
 def test_few_or_no_tokens_left_before_a_filter(device: str, row: Row) -> None:
-    """Rows of one token, of none and of NaN end as they would without filters, and nobody is warned."""
+    """Rows with one token, no token or NaN end as without filters, and without warnings."""
     logits = np.full((3, 40), -np.inf, dtype=np.float32)
     logits[0, 11], logits[2] = -5, np.nan
     got = shown(device, logits, [row] * 3)
@@ -263,7 +264,7 @@ def test_limits_too_small_for_float32_leave_one_token(device: str) -> None:
 
 @pytest.mark.parametrize("device", ["numpy", "torch"])
 def test_equals_at_the_border_stay_together(device: str) -> None:
-    """Eight tokens of equal probability below one that has half: whichever are candidates, all eight stay."""
+    """Eight tokens of equal probability below one that has half: all eight stay, even if only some are candidates."""
     probabilities = np.full((1, 32), 1e-9)
     probabilities[0, 5], probabilities[0, 10:18] = 0.5, 0.5 / 8
     logits = np.log(probabilities).astype(np.float32)

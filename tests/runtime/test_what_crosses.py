@@ -1,5 +1,5 @@
-"""What plugins are handed: tuples, arrays to read only, and a block of rows of one's own. A plugin that writes where it
-must not costs its own requests, and is named."""
+"""Arguments of plugins: tuples, read-only arrays, and a block of rows to fill. A plugin that writes elsewhere ends only
+its own requests, and is named."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def after_its_rows(jobs: Sequence[FillJob], bitmask: Any) -> None:
 
 
 def past_the_array(jobs: Sequence[FillJob], bitmask: Any) -> None:
-    """As native code does that was given an address."""
+    """Write out of bounds, as native code with an address can."""
     num_rows = max(job.first_row + len(job.draft_token_ids) for job in jobs) + 2
     np.lib.stride_tricks.as_strided(bitmask, (num_rows, bitmask.shape[1]))[-1, -1] = 7
 
@@ -63,7 +63,7 @@ WRITES = [before_its_rows, after_its_rows, past_the_array, everywhere]
 
 
 class Trespasser(ReferenceStrategy):
-    """Writes outside its rows, when it fills a batch or whenever it fills one row."""
+    """Writes outside its rows, in a batch fill or in each row."""
 
     name, capabilities, max_rollback = "trespasser", frozenset({"rollback"}), 8
     write: ClassVar[Callable[[Sequence[FillJob], Any], None]]
@@ -96,7 +96,7 @@ class Trespasser(ReferenceStrategy):
 
 
 def mixed(first: str, second: str) -> list[SamplingParams]:
-    """Four requests of two strategies in turn."""
+    """Return four requests of two strategies in turn."""
     wanted = [Regex("[a-z]{3,12}(x|y)", strategy=name) for name in (first, second, first, second)]
     return [SamplingParams(max_tokens=20, constraint=constraint) for constraint in wanted]
 
@@ -139,7 +139,7 @@ def test_a_matcher_that_writes_outside_its_row_costs_its_own_request(
     for i, result in enumerate(results):
         if (i + place) % 2 == 0:
             assert (result.error, result.token_ids) == (None, expected[i].token_ids)
-        elif num_drafts:  # some of what it wrote to were rows of its own, which it filled afterwards
+        elif num_drafts:  # some of the overwritten rows were its own, which it filled afterwards
             assert result.error is None or "grammar.trespasser failed in fill" in str(result.error)
         else:
             assert isinstance(result.error, PluginError)
@@ -148,7 +148,7 @@ def test_a_matcher_that_writes_outside_its_row_costs_its_own_request(
 
 
 class Mover(ReferenceStrategy):
-    """Changes what its jobs say of themselves."""
+    """Changes its jobs."""
 
     name = "mover"
 
@@ -166,7 +166,7 @@ def test_a_job_that_its_strategy_changes_moves_no_row_of_others() -> None:
 
 
 class Appending(ReferenceStrategy):
-    """Its matchers change the lists of token ids they are given."""
+    """Its matchers append to the lists of token ids that they get."""
 
     name, phase = "appending", "accept"
 
@@ -209,7 +209,7 @@ class MassTransform(LogitTransform):
 
 
 class Spoiler(LogitModifier[str]):
-    """Writes to what it is handed, as a request asks."""
+    """Writes to its arguments, as a request asks."""
 
     name, stage, transform = "spoiler", Stage.PRE_WARP, MassTransform
     needs = frozenset({Need.FEEDBACK})

@@ -1,4 +1,4 @@
-"""White space: the operator's word where a request does not say, part of what a constraint is known by."""
+"""White space: the operator's default, and its part in a constraint's cache key."""
 
 from __future__ import annotations
 
