@@ -1,8 +1,8 @@
-"""Print the tokens that the jobs of `test_v2_runner` have in another vLLM, as JSON: in other processes, or with drafts.
+"""Print the tokens of `test_v2_runner`'s jobs in another vLLM, as JSON: in other processes, or with drafts.
 
-python -m tests.vllm.another FOLDER [OPTIONS]    # the probes are installed in FOLDER; OPTIONS of vLLM's, as JSON
+python -m tests.vllm.another FOLDER [OPTIONS]    # the probes are installed in FOLDER; OPTIONS of vLLM, as JSON
 
-The environment says which model runner it is. `tokens` runs it.
+The environment chooses the model runner. `tokens` runs this module.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def tokens(folder: Path, *, v2: bool, one_process: bool = True, **options: Any) -> Any:
-    """The tokens of each job in a vLLM with these options."""
+    """Return the tokens of each job in a vLLM with these options."""
     foreign = ("TRITON_", "PYTHONPATH", "VLLM_USE_V2")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     done = subprocess.run(
@@ -45,8 +45,8 @@ def main() -> None:
     from tests.support.triton_interpreter import use
     from tests.vllm import conftest
 
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = several  # tests are in one process
-    if options.get("async_scheduling") and not conftest.USES_V2:  # what switches it off on a CPU is repaired there
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = several  # tests run in one process
+    if options.get("async_scheduling") and not conftest.USES_V2:  # repairs the reason for which it is off on a CPU
         use(Path(mkdtemp()))
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     from guideway_demo_model import DemoModel
@@ -69,7 +69,7 @@ def main() -> None:
     assert options.get("async_scheduling") in (None, config.scheduler_config.async_scheduling)
     try:
         print(json.dumps(generated(llm, JOBS)))
-    finally:  # by itself it only ends where nothing holds it, and dill, which the jobs import, keeps the frames it sees
+    finally:  # the engine is not collected by itself: dill, which the jobs import, keeps frames alive
         llm.llm_engine.engine_core.shutdown()
 
 

@@ -1,9 +1,9 @@
-"""The table of ``docs/hosts/vllm-compatibility.md``: a row for each environment, given by its Python interpreter.
+"""The table of ``docs/hosts/vllm-compatibility.md``, with one row per environment, given by its Python interpreter.
 
     python tests/vllm/compatibility.py VENV/bin/python...
 
-An environment has some vLLM, and guideway with what ``tests/vllm/requirements.txt`` lists beside vLLM. Its row says
-which seams that vLLM lacks; if it lacks none, the core of the tests runs there. ``--check`` leaves the tests out.
+An environment has some vLLM, guideway, and the packages of ``tests/vllm/requirements.txt`` except vLLM. Its row lists
+the methods that its vLLM lacks; if there are none, the core tests run there. ``--check`` skips the tests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CORE = ("constraints", "stock_backends", "modifiers_in_vllm", "failures", "reasoning", "exact_state")
-"""Test modules that start no server: they tell within minutes whether a version works."""
+"""Test modules that start no server, to judge a version within minutes."""
 
 PROBE = """
 import json
@@ -30,7 +30,7 @@ print(json.dumps([vllm.__version__, torch.__version__, missing_seams()]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table, rows in the order of the interpreters."""
+    """Print the table, with rows in the order of the interpreters."""
     parser = argparse.ArgumentParser(description="Which versions of vLLM fit: a row of the table for each environment.")
     parser.add_argument("pythons", nargs="+", metavar="PYTHON")
     parser.add_argument("--check", action="store_true", help="the start-up check alone")
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _probed(python: str) -> tuple[str, str, list[str]]:
-    """Version of vLLM and of torch, and the seams that are missing."""
+    """Return the versions of vLLM and torch, and the missing methods."""
     done = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{python} cannot import vLLM and guideway-vllm:\n{done.stderr}")
@@ -54,7 +54,7 @@ def _probed(python: str) -> tuple[str, str, list[str]]:
 
 
 def _tested(python: str) -> str:
-    """How many of the core tests passed, and which failed."""
+    """Return how many of the core tests passed, and which failed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         modules = [str(HERE / f"test_{name}.py") for name in CORE]

@@ -1,6 +1,6 @@
-"""vLLM in this process, with the demo model: one engine for each set of options, kept while tests ask for the same.
+"""vLLM in this process, with the demo model. Engines are kept while consecutive tests use the same options.
 
-`start` gives an `LLM`; a new set of options ends the engine before. Tests that need more processes start them.
+`start` returns an `LLM`; new options end the previous engine. Tests that need more processes start them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tests.support.triton_interpreter import use
 HERE = Path(__file__).parent
 
 USES_V2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
-"""Whether these tests run in vLLM's V2 model runner, its kernels in Triton's interpreter."""
+"""True if these tests use vLLM's V2 model runner, with its kernels in Triton's interpreter."""
 
-if find_spec("vllm") is None:  # the everyday environment: `make test-vllm` has one with vLLM, and checks that it has
+if find_spec("vllm") is None:  # the everyday environment; `make test-vllm` uses one with vLLM, and checks that
     collect_ignore_glob = ["test_*.py"]
 elif not USES_V2:
     collect_ignore = ["test_v2_processors.py", "test_v2_runner.py"]
@@ -45,7 +45,7 @@ if USES_V2:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here needs vLLM."""
+    """Mark all tests here as needing vLLM."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.vllm)
@@ -65,7 +65,7 @@ def demo_model() -> str:
 
 @pytest.fixture(scope="session")
 def start(demo_model: str) -> Iterator[Callable[..., Any]]:
-    """``start(guideway=..., **options)``: an `LLM` in this process; `guideway` None leaves it stock."""
+    """``start(guideway=..., **options)`` returns an `LLM` in this process, without guideway if `guideway` is None."""
     running: list[tuple[dict[str, Any], Any]] = []
 
     def started(guideway: dict[str, Any] | None = None, **options: Any) -> Any:
@@ -103,16 +103,16 @@ def start(demo_model: str) -> Iterator[Callable[..., Any]]:
 
 
 def _runner_class() -> type[Any]:
-    """Of vLLM's V2 model runners."""
+    """Return the class of vLLM's V2 model runner."""
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
     return GPUModelRunner
 
 
 def _let_vllm_look_around() -> None:
-    """Each engine that starts looks through the ``__dict__`` of all that modules hold, for kernels. llvmlite's library,
-    which the first engine loads, answers every name it is asked for with a function, and the second engine would trip
-    over that one."""
+    """Let engines start after llvmlite was loaded. Each new engine searches the ``__dict__`` of all module attributes
+    for kernels. llvmlite's library, which the first engine loads, returns a function for any name, which the second
+    engine would stumble over."""
     if (ffi := sys.modules.get("llvmlite.binding.ffi")) is not None:
         ffi.lib._fntab["__dict__"] = {}
 
@@ -124,8 +124,8 @@ def _end(llm: Any) -> None:
 
 
 def _keep_kernels() -> None:
-    """vLLM 0.32 replaces its kernels anew for each engine of a process, and its search for them in all modules breaks
-    off at llvmlite's, which drafting from n-grams imports: no engine could be started after one that did."""
+    """Keep vLLM 0.32 from replacing its kernels again for each engine of a process. Its search in all modules fails at
+    llvmlite's, which n-gram drafting imports, so that no engine could start after one with drafts."""
     from vllm.platforms import current_platform
 
     type(current_platform).register_triton_kernel_overrides = staticmethod(lambda: None)

@@ -1,8 +1,8 @@
-"""Print how often each text is drawn in a vLLM of its own, by request, as JSON; `draws` runs it.
+"""Print how often each text is drawn in a separate vLLM, by request, as JSON; `draws` runs this module.
 
 python -m tests.vllm.draws FOLDER V2 DRAFTS FIRST_SEED NATIVE    # probes in FOLDER; V2, NATIVE: 0, 1; DRAFTS: JSON
 
-Kernels run in Triton's interpreter; in V1, with NATIVE, vLLM's for CPUs do.
+Kernels run in Triton's interpreter; in V1 with NATIVE, vLLM's CPU kernels run.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 NUM_DRAWS = 400
-"""Of each request."""
+"""Draws per request."""
 PROMPT = "<|user|>jkjkjkjkjk<|assistant|>kjjkjk"
-"""With n-grams that what is drawn has too. After either letter the demo model finds both likely, so that drafts are
-often wrong, and to take a wrong one changes the distribution."""
+"""The prompt shares n-grams with the outputs. The demo model finds both letters likely after either, so drafts are
+often wrong, and accepting a wrong one would change the distribution."""
 PATTERN = "[jk]{5}z"
 REQUESTS: dict[str, dict[str, Any]] = {
     "constraint": {"regex": PATTERN, "temperature": 2.0},
-    # with top_k alone vLLM 0.32's V1 runner fails in a step without drafts: it takes the maximum of no numbers
+    # with top_k alone vLLM 0.32's V1 runner fails in a step without drafts: it takes the maximum of an empty tensor
     "filters": {"regex": PATTERN, "temperature": 2.0, "top_k": 5, "top_p": 0.999},
     "modifier": {"regex": PATTERN, "modifiers": {"hello": {"letter": "j", "strength": 1}}, "temperature": 1.5},
-    # it takes the likeliest letter away
+    # it removes the likeliest letter
     "late modifier": {"regex": "[jkuy]{4}z", "modifiers": {"second": {"label": "drafts"}}, "temperature": 2.0},
     "own draw": {"regex": PATTERN, "modifiers": {"gumbel": {}}, "temperature": 2.0},
 }
@@ -36,7 +36,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 def draws(
     folder: Path, *, v2: bool, drafts: dict[str, Any] | None, first_seed: int, native: bool = False
 ) -> tuple[dict[str, Any], int]:
-    """The counts of each request's texts, and how many drafts were taken."""
+    """Return the counts of each request's texts, and the number of accepted drafts."""
     foreign = ("TRITON_", "PYTHONPATH", "VLLM_USE_V2")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     given = [str(int(v2)), json.dumps(drafts), str(first_seed), str(int(native))]
@@ -61,7 +61,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as kernels:
         if sys.argv[5] == "0":
             use(Path(kernels))
-        else:  # a kernel that leaves memory as it was leaves NaN there, and not now and then a number that will do
+        # a kernel that leaves memory uninitialised then always leaves NaN there, not sometimes a plausible number
+        else:
             import torch
 
             torch.use_deterministic_algorithms(True, warn_only=True)
@@ -80,7 +81,7 @@ def main() -> None:
             max_num_seqs=64,
             disable_log_stats=False,
             speculative_config=drafts,
-            # grammar hosts that are late, as under load, accept no drafts
+            # late grammar hosts, as under load, would accept no drafts
             additional_config={"guideway": {**GUIDEWAY, "grammar_host": "inline"}},
         )
         ids = _tokenizer()(PROMPT, add_special_tokens=False).input_ids

@@ -1,8 +1,8 @@
-"""Plugins that fail on request: in each method, in each way, at a step of the request's choosing; otherwise they work.
+"""Plugins that fail on request: in a chosen method, in a chosen way, at a chosen step; otherwise they work.
 
-A request says how as ``{"phase": "accept", "how": "raise", "at": 2}``: in that method, once `at` tokens are final. Its
-neighbors use the same plugin without, so what fails is always something they share. `install` makes a distribution of
-them; `GUIDEWAY` is the configuration that uses all of it.
+A request asks for a failure by ``{"phase": "accept", "how": "raise", "at": 2}``: in that method, once `at` tokens are
+final. Its neighbors use the same plugin without a failure, so shared parts fail. `install` makes a distribution of the
+plugins; `GUIDEWAY` is a configuration that uses all of them.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ from tests.support.processes import owner_of_host
 
 STAGES = ("pre_warp", "mask", "post_warp", "sample")
 PENALIZED = 4.0
-"""What a modifier takes off the letters it dislikes, so that it changes what is drawn."""
+"""Amount that a modifier subtracts from certain letters' logits, enough to change the draw."""
 COMPILES_FOR = 0.6
-"""Seconds a slow compilation takes: longer than the front end waits for it."""
+"""Seconds that a slow compilation takes: longer than the front end waits for it."""
 
 UNBUILT = "GUIDEWAY_FAULTY_UNBUILT"
-"""In the environment: while there is such a file, the engine core's hosts cannot have the strategy."""
+"""Environment variable with the path of a file; while it exists, the engine core's hosts cannot build the strategy."""
 
 GUIDEWAY: dict[str, Any] = {
     "grammar": ["faulty", "replayed"],
@@ -73,7 +73,7 @@ GUIDEWAY: dict[str, Any] = {
 
 
 def install(folder: Path) -> None:
-    """The distribution; `folder` goes on the path."""
+    """Install the distribution in `folder`, which must be on the path."""
     entries = [
         *("grammar.faulty", "grammar.replayed", "hooks.faulty", "worker.faulty"),
         *(f"modifier.faulty_{stage}" for stage in (*STAGES, "compiles")),
@@ -82,19 +82,19 @@ def install(folder: Path) -> None:
 
 
 class Panic(BaseException):
-    """What a Rust panic looks like from Python: no `Exception`."""
+    """An exception that, like a Rust panic, is not an `Exception`."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to go wrong, and when."""
+    """The failure to produce, and when."""
 
     phase: str = ""
     how: str = ""
     at: int = 2
 
     def due(self, phase: str, num_tokens: int = 0) -> bool:
-        """Whether it is time; the failures that leave no exception are left to the caller."""
+        """Return whether to fail now, for failures that the caller implements; raise for the others."""
         if phase != self.phase or num_tokens < self.at:
             return False
         if self.how == "raise":
@@ -110,7 +110,7 @@ class Plan:
         return True
 
     def compile(self) -> str | None:
-        """What a compilation is to return instead of a grammar; None: nothing goes wrong."""
+        """Return the value to return instead of a grammar; None to work normally."""
         if not self.due("compile", self.at):
             return None
         if self.how == "hang":
@@ -121,8 +121,8 @@ class Plan:
 
 
 def is_in_core() -> bool:
-    """Whether the engine core asks, and not the front end, which may be in the same process; in a grammar host, whether
-    it is the core's."""
+    """Return whether the caller is the engine core rather than the front end, which may be in the same process. In a
+    grammar host, return whether the host is the core's."""
     frames = traceback.walk_stack(None)
     return any(frame.f_globals["__name__"] == "guideway_vllm.core" for frame, _ in frames) or _is_of_core()
 
@@ -133,7 +133,7 @@ def _is_of_core() -> bool:
 
 
 def hold_at(gate: str | None) -> None:
-    """Say that a call has come, by a file, and go on when another one is there."""
+    """Create a file that says that a call has arrived, and wait for another file."""
     if gate is not None:
         Path(f"{gate}.reached").touch()
         while not Path(f"{gate}.open").exists():
@@ -144,7 +144,7 @@ def hold_at(gate: str | None) -> None:
 
 
 class Letters(Matcher):
-    """Lower-case letters, so many bytes of them."""
+    """Matches a number of bytes of lower-case letters."""
 
     def __init__(self, grammar: Compiled, stop_token_ids: frozenset[int]) -> None:
         self.grammar = grammar
@@ -215,7 +215,7 @@ class Compiled(CompiledGrammar):
 
     def matcher(self, stop_token_ids: frozenset[int]) -> Any:
         self.num_matchers += 1
-        # the first one is the front end's, which tries a request before it lets it in
+        # the first one is for the front end's trial
         if self.plan.due("matcher", self.num_matchers):
             return "no matcher"
         return Letters(self, stop_token_ids)
@@ -226,7 +226,7 @@ class Compiled(CompiledGrammar):
 
 
 class Faulty(GrammarStrategy):
-    """``grammar:faulty``: ``{"bytes": 12}`` and a `Plan`."""
+    """``grammar:faulty``: a JSON object such as ``{"bytes": 12}`` with the fields of a `Plan`."""
 
     contract = "1.0"
     name = "faulty"
@@ -265,13 +265,13 @@ class Faulty(GrammarStrategy):
                 return "filled"
             if matcher.plan.how == "shape":
                 return filled[:-1]
-            filled[i] = -1  # and says nothing of the reason
+            filled[i] = -1  # without a reason
             return filled
         return super().fill(jobs, bitmask)
 
 
 class Replayed(Faulty):
-    """Cannot roll back or fork: the host makes its matchers anew instead."""
+    """Cannot roll back or fork, so the host replays."""
 
     name = "replayed"
     kinds = frozenset({"grammar:replayed"})
@@ -294,7 +294,7 @@ class State:
 
 
 class FaultyTransform(LogitTransform):
-    """Takes something off the letters the payload names, unless a row of it is to fail."""
+    """Subtracts from the logits of the payload's letters, unless one of its rows is to fail."""
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Any:
         how = failing(payload)
@@ -318,7 +318,7 @@ class FaultyTransform(LogitTransform):
 
 
 class FaultySampler(Sampler):
-    """The most likely token under noise."""
+    """Draws the most likely token after adding noise."""
 
     def sample(self, logprobs: Array, payload: Payload, step: Step) -> Any:
         ops, how = step.ops, failing(payload)
@@ -341,7 +341,7 @@ HOWS = ("", "nan", "raise", "panic", "interrupt", "type", "shape", "dtype", "val
 
 
 def failing(payload: Payload) -> str:
-    """How the first of its rows that is to fail does."""
+    """Return how the first failing row fails."""
     codes = np.asarray(payload.arrays["how"])
     return HOWS[int(codes.max(initial=0))]
 
@@ -352,7 +352,7 @@ class FaultyModifier(LogitModifier[State]):
     contract = "1.0"
     transform: ClassVar[type[LogitTransform]] = FaultyTransform
     states: ClassVar[list[State]] = []
-    """Of the engine core, in the order they were made."""
+    """States of the engine core, in order of creation."""
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
         wanted = request.params.modifiers.get(self.name)
@@ -376,7 +376,7 @@ class FaultyModifier(LogitModifier[State]):
                         return "payload"
                     case "rows":
                         return Payload(rows + batch.num_rows, self.arrays(states, sequences), self.shared())
-                    case "others":  # speaks of rows of its neighbors
+                    case "others":  # rows of its neighbors
                         every = np.arange(batch.num_rows, dtype=np.int32)
                         return Payload(every, self.arrays(states, 0 * every), self.shared())
         return Payload(rows, self.arrays(states, sequences), self.shared())
@@ -433,7 +433,7 @@ class Sample(FaultyModifier):
 
 
 class Compiles(FaultyModifier):
-    """Waits where it is asked to, before its sequences start."""
+    """Its `compile` can block, before its sequences start."""
 
     name, stage = "faulty_compiles", Stage.PRE_WARP
 
@@ -445,7 +445,7 @@ class Compiles(FaultyModifier):
 
 
 class FaultyMixin(WorkerMixin):
-    """Fails in the steps it was told to."""
+    """Fails in chosen steps."""
 
     contract = "1.0"
     name = "faulty"
@@ -454,7 +454,7 @@ class FaultyMixin(WorkerMixin):
         self.plan = Plan()
 
     def fail_in(self, phase: str, how: str, num_sequences: int) -> None:
-        """In the next step of so many sequences."""
+        """Fail in the next step of `num_sequences` sequences."""
         self.plan = Plan(phase, how, num_sequences)
 
     def before_step(self, step: WorkerStep) -> None:

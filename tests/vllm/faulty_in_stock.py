@@ -1,5 +1,5 @@
-"""The failures of `faulty` written for vLLM alone: a toy backend and a toy logits processor, which fail where a request
-says so. `register` is an entry point of ``vllm.general_plugins``."""
+"""The failures of `faulty` for vLLM without guideway: a toy backend and a toy logits processor that fail on request.
+`register` is an entry point of ``vllm.general_plugins``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.vllm.faulty import Plan, plan_of
 
 
 class ToyGrammar:
-    """One of xgrammar's, until it is time to fail."""
+    """Wraps a grammar of xgrammar until it is time to fail."""
 
     def __init__(self, grammar: Any, plan: Plan) -> None:
         self._grammar, self._plan, self._num_tokens = grammar, plan, 0
@@ -23,7 +23,7 @@ class ToyGrammar:
 
     def fill_bitmask(self, bitmask: Any, row: int) -> None:
         if self._plan.due("fill_bitmask", self._num_tokens):
-            bitmask[row] = 0  # "empty", and all there is to do at a dead end
+            bitmask[row] = 0  # if `how` is "empty", and at a dead end
             return
         self._grammar.fill_bitmask(bitmask, row)
 
@@ -35,7 +35,7 @@ class ToyGrammar:
 
 
 def register() -> None:
-    """xgrammar's backend, with schemas whose description is a plan."""
+    """Replace xgrammar's backend by one that reads a plan from a schema's description."""
     import vllm.v1.structured_output as home
 
     if home.XgrammarBackend.__name__ == "ToyBackend":
@@ -53,7 +53,7 @@ def register() -> None:
 
 
 class ToyProcessor(LogitsProcessor):  # type: ignore[misc]
-    """Does nothing, until it is time to fail."""
+    """Does nothing until it is time to fail."""
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
         self._rows: dict[int, tuple[Plan, list[int]]] = {}

@@ -1,4 +1,4 @@
-"""What an operator has beside guideway: observers, and a connector that transfers keys and values."""
+"""Plugins of an operator who also uses guideway: observers, and a connector that transfers keys and values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.example_connector import Examp
 from tests.support import distributions
 
 NOTES = "GUIDEWAY_TEST_NOTES"
-"""In the environment: the folder where what was heard is written down, a line of JSON each."""
+"""Environment variable with the folder for notes, one JSON object per line."""
 
 
 def install(folder: Path) -> None:
-    """The distribution; `folder` goes on the path."""
+    """Install the distribution in `folder`, which must be on the path."""
     distributions.install(folder, "operating", {"hooks.operating": __name__})
 
 
@@ -53,7 +53,7 @@ def guideway_request_finished(request: Request, result: GenerationResult) -> Non
 
 
 class Connector(ExampleConnector):  # type: ignore[misc]
-    """Tells what a request brought for it, and has something to say of each that ends."""
+    """Notes the parameters of each request, and returns parameters for each that ends."""
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
         note(brought=request.kv_transfer_params)

@@ -1,4 +1,4 @@
-"""A plugin of vLLM's by which workers in processes of their own have lost guideway's guest."""
+"""A vLLM plugin that removes guideway's guest from workers in other processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.distributions import install as install_distribution
 
 
 def install(folder: Path) -> None:
-    """Have every process of vLLM's that finds `folder` on its path load this."""
+    """Load this module in every vLLM process with `folder` on its path."""
     install_distribution(folder, "other-workers", {"other_workers": f"{__name__}:change"}, group="vllm.general_plugins")
 
 
@@ -22,4 +22,4 @@ def change() -> None:
 
 
 def _none(worker: Any) -> None:
-    """The plan of a worker without a guest."""
+    """Return the plan of a worker without a guest, None."""

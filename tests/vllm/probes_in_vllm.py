@@ -1,7 +1,7 @@
-"""Modifiers for the tests inside vLLM: one of each stage and need, and what the tests run and compare them with.
+"""Modifiers for the tests inside vLLM, one of each stage and need, and helpers to run them and compare results.
 
-`Chain` is the one whose tokens show any lost, doubled or reordered accept: what it adds to the logits is a function of
-all tokens it ever heard, and it compares what comes back from the worker with what it knows.
+`Chain` detects lost, doubled or reordered calls of `accept`: it adds a function of all accepted tokens to the logits,
+and compares the worker's feedback with its own state.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ MODULUS = (1 << 61) - 1
 
 
 class Ledger:
-    """Every state a probe has started and not released yet."""
+    """Counts the states that a probe has started and not released."""
 
     live: ClassVar[set[int]] = set()
     num_started: ClassVar[int] = 0
     twice: ClassVar[list[object]] = []
-    """States that were released though they did not live."""
+    """States that were released twice."""
 
 
 class Counted(LogitModifier[Any]):
-    """A modifier that enters its states in the ledger."""
+    """A modifier that records its states in the ledger."""
 
     contract = "1.0"
 
@@ -64,7 +64,7 @@ class Counted(LogitModifier[Any]):
         return state
 
     def begin(self, options: Mapping[str, Any], request: Request, sequence: SequenceInfo) -> Any:
-        """A state, which no other sequence has."""
+        """Return a state that no other sequence shares."""
         raise NotImplementedError
 
     def release(self, state: Any) -> None:
@@ -75,7 +75,7 @@ class Counted(LogitModifier[Any]):
 
 
 def chained(key: int, token_ids: Sequence[int]) -> int:
-    """The key after these tokens."""
+    """Return the key after these tokens."""
     for token_id in token_ids:
         key = (key * 1_000_003 + token_id + 1) % MODULUS
     return key
@@ -101,7 +101,7 @@ class ChainTransform(LogitTransform):
 
 
 class Chain(Counted):
-    """State is made of every token heard. It fails a sequence whose feedback is of other rows than its tokens."""
+    """Its state depends on every accepted token. It fails a sequence whose feedback does not belong to its tokens."""
 
     name, stage, transform = "chain", Stage.PRE_WARP, ChainTransform
     needs = frozenset({Need.FEEDBACK})
@@ -137,7 +137,7 @@ class Chain(Counted):
 
 
 class ForbidTransform(LogitTransform):
-    """Forbids the tokens of each row."""
+    """Forbids certain tokens in each row."""
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         banned = payload.arrays["banned"]
@@ -148,7 +148,7 @@ class ForbidTransform(LogitTransform):
 
 
 class Forbid(LogitModifier[tuple[int, ...]]):
-    """A second mask. State is derived."""
+    """A second mask, with derived state."""
 
     contract = "1.0"
     name, stage, transform, derived = "forbid", Stage.MASK, ForbidTransform, True
@@ -166,7 +166,7 @@ class Forbid(LogitModifier[tuple[int, ...]]):
 
 
 class Always(LogitModifier[bool]):
-    """Acts, unasked, on each request whose prompt begins with its token, and lets it say nothing else."""
+    """Acts without being selected on each request whose prompt begins with its token, and allows only that token."""
 
     contract = "1.0"
     name, stage, transform, derived = "always", Stage.MASK, ForbidTransform, True
@@ -185,7 +185,7 @@ NUM_SEEN = 16
 
 
 class SecondTransform(LogitTransform):
-    """Makes the most likely token all but impossible, and reports the most likely ones before."""
+    """Makes the most likely token almost impossible, and emits the most likely ones before that."""
 
     emits: ClassVar = {"ids": ((NUM_SEEN,), "int64"), "logprobs": ((NUM_SEEN,), "float32")}
 
@@ -198,7 +198,7 @@ class SecondTransform(LogitTransform):
 
 
 class Second(LogitModifier[list[tuple[list[int], list[float]]]]):
-    """Sees the distribution that is drawn from. `heard` keeps what came back, by request."""
+    """Records the distribution before its transform. `heard` has the feedback by request."""
 
     contract = "1.0"
     name, stage, transform = "second", Stage.POST_WARP, SecondTransform
@@ -223,7 +223,7 @@ NUM_HIDDEN = 8
 
 
 class PeekTransform(LogitTransform):
-    """Reports the first of each row's hidden states, and changes nothing."""
+    """Emits the first of each row's hidden states, and changes nothing."""
 
     emits: ClassVar = {"hidden": ((NUM_HIDDEN,), "float32")}
 
@@ -233,7 +233,7 @@ class PeekTransform(LogitTransform):
 
 
 class Peek(LogitModifier[list[list[float]]]):
-    """Reads hidden states. `heard` keeps them, by label."""
+    """Reads hidden states. `heard` keeps them by label."""
 
     contract = "1.0"
     name, stage, transform = "peek", Stage.PRE_WARP, PeekTransform
@@ -254,7 +254,7 @@ class Peek(LogitModifier[list[list[float]]]):
 
 
 class NothingTransform(LogitTransform):
-    """Leaves everything as it is."""
+    """Changes nothing."""
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         return logits
@@ -266,7 +266,7 @@ class Countdown:
 
 
 class Finisher(Counted):
-    """Ends a sequence after so many tokens, and sends nothing down."""
+    """Ends a sequence after a number of tokens, and sends no payload."""
 
     name, stage, transform = "finisher", Stage.PRE_WARP, NothingTransform
 
@@ -285,7 +285,7 @@ class Finisher(Counted):
 
 
 class Decider(Counted):
-    """Wants to decide on the scheduler's side, which no host offers here."""
+    """Needs to decide in the scheduler, which no host offers here."""
 
     name, stage, transform = "decider", Stage.PRE_WARP, NothingTransform
     needs = frozenset({Need.SCHEDULER_DRAW})
@@ -298,7 +298,7 @@ class Decider(Counted):
 
 
 def doubled(token_ids: list[int], logits: Any) -> Any:
-    """A logits processor as people have them: what was said once is not said again."""
+    """A logits processor in the usual form, which forbids tokens that were generated before."""
     logits[token_ids] = float("-inf")
     return logits
 
@@ -311,7 +311,7 @@ CLASSES: dict[str, type[LogitModifier[Any]]] = {
     )
 }
 ALWAYS = 7
-"""The token `Always` acts on: an exclamation mark."""
+"""The token of `Always`: an exclamation mark."""
 
 GUIDEWAY: dict[str, Any] = {
     "grammar": ["llguidance", "xgrammar"],
@@ -325,13 +325,13 @@ GUIDEWAY: dict[str, Any] = {
 
 @hookimpl
 def guideway_logit_modifier(name: str) -> type[LogitModifier[Any]]:
-    """The probes as components."""
+    """Return the class of a probe."""
     return CLASSES[name]
 
 
 @contextmanager
 def installed(folder: Path) -> Iterator[None]:
-    """The probes as an installed distribution."""
+    """Install the probes as a distribution."""
     install(folder, "probes-in-vllm", {f"modifier.{name}": MODULE for name in CLASSES})
     sys.path.insert(0, str(folder))
     try:
@@ -341,12 +341,12 @@ def installed(folder: Path) -> Iterator[None]:
 
 
 def core_of(llm: Any) -> Any:
-    """The guest in the engine core of this process."""
+    """Return the guest in the engine core of this process."""
     return llm.llm_engine.engine_core.engine_core.scheduler.guest
 
 
 def check_nothing_left(llm: Any) -> None:
-    """Raise AssertionError if guideway still holds anything of any request."""
+    """Raise AssertionError if guideway still holds any state of a request."""
     core = core_of(llm)
     assert core._states == {}
     assert sorted(core._free) == list(range(core.runtime.context.max_num_sequences))
@@ -362,7 +362,7 @@ NAMES = ("Anna Berg", "Liam Morris", "Nora Quist", "Omar Diaz", "Ida Holm")
 
 
 def prompt(i: int, *, padding: int = 0) -> list[int]:
-    """Token ids of a prompt in the demo model's own form, the longer by what `padding` says."""
+    """Return token ids of a prompt in the demo model's format; `padding` makes it longer."""
     text = " ".join(["Paid in full."] * padding)
     question = f"Extract name, age, married. {text} Meet {NAMES[i % len(NAMES)]}. Age: {20 + i}. Single."
     return _tokenizer()(f"<|user|>{question}<|assistant|>", add_special_tokens=False).input_ids
@@ -377,7 +377,7 @@ def _tokenizer() -> Any:
 
 
 def params(modifiers: Any = None, *, strategy: str | None = None, **given: Any) -> Any:
-    """vLLM's parameters, greedy and short unless said otherwise; constraints by the names of vLLM's fields."""
+    """Return vLLM's parameters, greedy and short by default, with constraints named as vLLM's fields."""
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 

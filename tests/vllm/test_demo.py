@@ -1,4 +1,4 @@
-"""``make demo-vllm``: vLLM alone loses ``maxLength`` beside ``pattern``, guideway keeps it."""
+"""``make demo-vllm``: vLLM alone loses ``maxLength`` with ``pattern``, guideway keeps it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafts change the distribution of no draw, at whatever temperature: a chi-square test against no drafts."""
+"""Drafts do not change the distribution of draws at any temperature: a chi-square test against draws without drafts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.vllm.probes_in_vllm import installed
 DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 NUM_SPLITS = 20_000
 LEAST = 1e-3
-"""The least part of random splits that may be as far apart. Seeds are fixed: the answer is the same each time."""
+"""Least share of random splits that must differ as much. Seeds are fixed, so the result is the same each time."""
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +24,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def likelihood(one: Mapping[str, int], other: Mapping[str, int]) -> float:
-    """Return which part of random splits of all draws into two has a chi-square as large as these two have."""
+    """Return the share of random splits of all draws into two with a chi-square at least as large as these two have."""
     counts = np.array([[each.get(text, 0) for text in sorted({**one, **other})] for each in (one, other)])
     total, size = counts.sum(axis=0), counts.sum(axis=1)
     expected = total * size[:1] / size.sum()
     splits = np.random.default_rng(0).multivariate_hypergeometric(total, size[0], size=NUM_SPLITS)
-    # the second sample is what the first is not, so its deviations are the same
+    # the second sample is the complement of the first, so its deviations are the same
     of_splits, ours = (((split - expected) ** 2 / expected).sum(axis=-1) for split in (splits, counts[0]))
     return float((of_splits >= ours - 1e-9).mean())
 

@@ -1,4 +1,5 @@
-"""State of modifiers and constraints is exact, whatever vLLM does to a request: the tokens are those of a run alone."""
+"""Exact state of modifiers and constraints: whatever vLLM does to a request, its tokens are the same as when it runs
+alone."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ SMALL = {
     "scheduling_policy": "priority",
     "disable_log_stats": False,
 }
-"""Room for two or three requests, so that more are preempted. Long prompts come in chunks."""
+"""Room for two or three requests, so that others are preempted. Long prompts are split into chunks."""
 DRAFTS = {
     "method": "ngram_gpu" if USES_V2 else "ngram",
     "num_speculative_tokens": 4,
@@ -58,17 +59,17 @@ MAX_TOKENS = 48
 
 @dataclass(frozen=True)
 class Job:
-    """A request, and when it comes and goes."""
+    """A request, with the steps at which it arrives and is aborted."""
 
     kind: str
     number: int
-    """Of its prompt."""
+    """Number of its prompt."""
     at: int = 0
-    """The step it comes at."""
+    """Step at which it arrives."""
     priority: int = 0
     aborted_at: int | None = None
     n: int = 1
-    """How many sequences it asks for."""
+    """Number of its sequences."""
     later_seed: int = 0
 
     @property
@@ -84,7 +85,7 @@ class Job:
 
 
 def run(llm: Any, jobs: Sequence[Job]) -> list[list[list[int]]]:
-    """The tokens of each sequence of each job; of an aborted one, those it had."""
+    """Return the tokens of each sequence of each job, also of aborted ones."""
     engine = llm.llm_engine
     found: list[list[list[int]]] = [[[] for _ in range(job.n)] for job in jobs]
     step = 0
@@ -104,7 +105,7 @@ def run(llm: Any, jobs: Sequence[Job]) -> list[list[list[int]]]:
 
 
 def counted(llm: Any, name: str) -> int:
-    """One of vLLM's counters."""
+    """Return the value of one of vLLM's counters."""
     return sum(metric.value for metric in llm.get_metrics() if metric.name == f"vllm:{name}")
 
 
@@ -120,7 +121,8 @@ FORKED = Job("drawn", 2, n=4)
 
 @pytest.fixture(scope="module")
 def alone(start: Callable[..., Any], probes: None) -> dict[Job, list[list[int]]]:
-    """What each job gives with vLLM to itself, with room for everything; a sequence of several as one request each."""
+    """Return the tokens of each job in an otherwise idle vLLM with enough room; each of several sequences as a request
+    of its own."""
     llm = start(GUIDEWAY)
     split = [Job(FORKED.kind, FORKED.number, later_seed=i) for i in range(FORKED.n)]
     return {
@@ -139,23 +141,24 @@ SCHEDULING = [
 def small(
     request: pytest.FixtureRequest, start: Callable[..., Any], alone: dict[Job, list[list[int]]]
 ) -> Callable[..., Any]:
-    """``small(**options)``: vLLM with little room; what to expect of it was computed before."""
+    """``small(**options)``: a vLLM with little room. Expected tokens are computed first."""
     return lambda **options: start(GUIDEWAY, **SMALL, **request.param, **options)
 
 
 def expected(alone: Mapping[Job, list[list[int]]], jobs: Sequence[Job]) -> list[list[list[int]]]:
-    """What these jobs give alone, at whatever time they come."""
+    """Return the tokens of these jobs when run alone."""
     return [alone[Job(job.kind, job.number, n=job.n)] for job in jobs]
 
 
 def has_slots_for_all(llm: Any) -> bool:
-    """With asynchronous scheduling a guest has a slot for each sequence of two steps, and these tests begin no more."""
+    """Return whether there are slots for all sequences: with asynchronous scheduling a guest has slots for two
+    steps."""
     return core_of(llm).runtime.context.max_num_sequences >= 2 * SMALL["max_num_seqs"]
 
 
 @dataclass
 class Watched:
-    """What happened to the sequences of a guest."""
+    """Events of a guest's sequences."""
 
     num_parked: int = 0
     num_resumed: int = 0
@@ -163,7 +166,7 @@ class Watched:
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Watched]:
-    """Counts how often a sequence that had begun gave its slot up, and got one again."""
+    """Counts how often a started sequence gave its slot up, and got one again."""
 
     def watched(llm: Any) -> Watched:
         core, seen = core_of(llm), Watched()
@@ -197,7 +200,7 @@ def test_preemption_and_prompts_in_chunks(small: Callable[..., Any], alone: dict
 def test_more_begun_than_may_run(
     small: Callable[..., Any], alone: dict[Job, list[list[int]]], watch: Callable[[Any], Watched]
 ) -> None:
-    """Those that come later come first, so that some that have begun have to give up their slots."""
+    """Later requests have priority, so that some started ones have to give up their slots."""
     llm = small()
     seen = watch(llm)
     jobs = [Job(job.kind, job.number, at=6 * i, priority=-i) for i, job in enumerate(ALL)]
@@ -228,7 +231,7 @@ def test_a_prompt_that_is_cached(small: Callable[..., Any], alone: dict[Job, lis
 def test_aborted_in_the_middle(
     small: Callable[..., Any], alone: dict[Job, list[list[int]]], watch: Callable[[Any], Watched]
 ) -> None:
-    """Before they began, while they run, and while they are preempted or have no slot."""
+    """Aborted before they start, while they run, and while they are preempted or have no slot."""
     llm = small()
     seen = watch(llm)
     for delay in (0, 4, 25, 50):
@@ -253,7 +256,7 @@ def test_drafts(
     watch: Callable[[Any], Watched],
     together: bool,
 ) -> None:
-    """Each alone, and all of them in the small room."""
+    """One by one, and all together in the small vLLM."""
     llm = small(speculative_config=DRAFTS)
     names = ("spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens", "num_preemptions")
     before = [counted(llm, name) for name in names]
@@ -269,7 +272,8 @@ def test_drafts(
 
 
 def test_what_a_constraint_forces_is_drafted(small: Callable[..., Any]) -> None:
-    """Where n-grams have nothing to say, and in so many fewer steps; not in V2, where drafts never leave the device."""
+    """The constraint provides drafts that n-grams cannot, which saves steps; not in V2, where drafts never leave the
+    device."""
     llm = small(speculative_config=DRAFTS)
     said = "Yours sincerely, without any doubt, the undersigned."
     asked = params(regex=f"[a-c]{re.escape(said)}[d-f]", max_tokens=64)
@@ -277,6 +281,6 @@ def test_what_a_constraint_forces_is_drafted(small: Callable[..., Any]) -> None:
     (output,) = llm.generate([{"prompt_token_ids": prompt(0)}], asked, use_tqdm=False)
     assert said in output.outputs[0].text
     assert output.outputs[0].finish_reason == "stop"
-    # the model may spell in other tokens, and a host under load says nothing
+    # the model may spell in other tokens, and a host under load proposes nothing
     assert counted(llm, "spec_decode_num_accepted_tokens") - taken >= (0 if USES_V2 else 4)
     check_nothing_left(llm)

@@ -1,7 +1,7 @@
-"""A failing plugin costs the request it failed for, in the step it failed in, and nobody else anything.
+"""A failing plugin ends the request that it failed for, in the same step, and affects no other request.
 
-Each case runs a batch of three healthy requests around one that fails, then the same batch with a healthy request of
-the same length in its place: the neighbors' tokens are identical. One of them uses the very plugin that fails.
+Each case runs a batch of three healthy requests and one that fails, then the same batch with a healthy request of the
+same length in its place: the neighbors' tokens are identical. One neighbor uses the plugin that fails.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from tests.vllm import faulty
 
 PROMPTS = ("Anna Berg is 34 years old.", "Peter lives in Oslo.", "The library opens at nine.", "Maria sells apples.")
 FAILING = 1
-"""The place of the failing request among the four."""
+"""Index of the failing request among the four."""
 STOPS_ONLY, LEGAL, NOTHING = "only stop tokens", "a legal token", "nothing"
 OWNER = "modifier.faulty_sample"
-"""It owns the draw, so there has to be one."""
+"""It owns the draw, so it must act."""
 KNOWN: dict[tuple[int, str, int], list[tuple[int, ...]]] = {}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One failure: by which plugin, what the request asks for, and what is to be said of it."""
+    """One failure: the plugin, the request's plan, and the expected message."""
 
     plugin: str
     plan: dict[str, Any]
     said: str
     last: str = STOPS_ONLY
-    """What the request may emit in the step of the failure."""
+    """Tokens that the request may emit in the step of the failure."""
 
     @property
     def id(self) -> str:
@@ -136,7 +136,7 @@ AT_ADMISSION = [
 
 @pytest.fixture(scope="session")
 def guideway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """The configuration of an engine that has all faulty plugins."""
+    """Configuration of an engine with all faulty plugins."""
     folder = tmp_path_factory.mktemp("faulty")
     faulty.install(folder)
     with pytest.MonkeyPatch.context() as patched:
@@ -155,20 +155,20 @@ def drafting(start: Callable[..., Any], guideway: dict[str, Any]) -> Any:
 @pytest.fixture
 def llm(start: Callable[..., Any], guideway: dict[str, Any]) -> Any:
     llm = start(guideway, **options())
-    llm.wait_for_completion(use_tqdm=False)  # whatever a test that failed has left
+    llm.wait_for_completion(use_tqdm=False)  # requests that a failed test left
     return llm
 
 
 def options() -> dict[str, Any]:
     return {
         "max_num_seqs": 16,
-        "enable_prefix_caching": False,  # would make the first batch of two alike another one
+        "enable_prefix_caching": False,  # otherwise the first of two equal batches would differ
         "worker_extension_cls": "guideway_vllm.worker.WorkerExtension",
     }
 
 
 def params(plugin: str = "", plan: dict[str, Any] | None = None, **sampling: Any) -> Any:
-    """A request that uses `plugin`, or none."""
+    """Return the parameters of a request that uses `plugin`, or none."""
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -178,16 +178,16 @@ def params(plugin: str = "", plan: dict[str, Any] | None = None, **sampling: Any
     if kind == "grammar":
         outputs = StructuredOutputsParams(grammar=json.dumps(plan))
         extra["guideway.dialect"] = name
-        extra["guideway.close"] = False  # which would call the matcher for what is not drawn
+        extra["guideway.close"] = False  # closing would call the matcher with tokens that are not drawn
     elif kind == "modifier":
         extra["guideway.modifiers"] = {name: plan}
-    # a grammar says itself where the end may be
+    # a grammar decides where the output may end
     sampling = {"temperature": 1.0, "seed": 11, "max_tokens": 8, "ignore_eos": outputs is None} | sampling
     return SamplingParams(structured_outputs=outputs, extra_args=extra or None, **sampling)
 
 
 def neighbors(plugin: str, **sampling: Any) -> list[Any]:
-    """One under a grammar, one that is not guideway's at all, and one with a modifier."""
+    """Return three requests: one with a grammar, one without guideway, and one with a modifier."""
     strategy = plugin if plugin.startswith("grammar.") else "grammar.faulty"
     name = plugin if plugin.startswith("modifier.") else "modifier.faulty_pre_warp"
     asked = [
@@ -201,7 +201,7 @@ def neighbors(plugin: str, **sampling: Any) -> list[Any]:
 
 
 def batch(llm: Any, plugin: str, subject: Any, **sampling: Any) -> list[Any]:
-    """Four outputs, that of `subject` at `FAILING`, or three without it if it is None."""
+    """Return four outputs, with the one of `subject` at index `FAILING`, or three if `subject` is None."""
     asked = neighbors(plugin, **sampling)
     asked.insert(FAILING, subject)
     for prompt, one in zip(PROMPTS, asked, strict=True):
@@ -215,7 +215,7 @@ def ids(outputs: list[Any]) -> list[tuple[int, ...]]:
 
 
 def without(llm: Any, plugin: str, num_tokens: int) -> list[tuple[int, ...]]:
-    """The neighbors' tokens beside a healthy request that takes as many tokens as the failing one did."""
+    """Return the neighbors' tokens in a batch with a healthy request of `num_tokens` tokens."""
     key = (id(llm), plugin, num_tokens)
     if key not in KNOWN:
         outputs = batch(llm, plugin, params(max_tokens=num_tokens) if num_tokens else None)
@@ -226,7 +226,7 @@ def without(llm: Any, plugin: str, num_tokens: int) -> list[tuple[int, ...]]:
 
 
 def assert_nothing_is_left(llm: Any) -> None:
-    """No slot or state of a request, in front end or engine core; and the engine serves."""
+    """Check that front end and engine core hold no slot or state of a request, and that the engine serves."""
     core = llm.llm_engine.engine_core.engine_core.scheduler.guest
     assert core._states == {}
     assert sorted(core._free) == list(range(core.runtime.context.max_num_sequences))
@@ -246,7 +246,7 @@ def check(llm: Any, case: Case) -> None:
     emitted = ids([subject])[0]
     assert subject.outputs[0].finish_reason == "error"
     error = subject.kv_transfer_params["guideway"]["error"]
-    # a request that was refused for what it asks is nobody else's failure
+    # an invalid request is not a plugin's failure
     assert error.startswith(case.plugin) is (case.plan["how"] != "invalid")
     assert case.said in error
 
@@ -269,7 +269,7 @@ def test_one_request_ends_alone(llm: Any, case: Case) -> None:
 
 @pytest.mark.parametrize("case", AT_ADMISSION, ids=lambda case: case.id)
 def test_what_fails_in_the_trial_is_refused(llm: Any, case: Case) -> None:
-    """The neighbors wait in the engine already; they run as if it had never come."""
+    """The neighbors already wait in the engine, and run as if the request had never been sent."""
     asked = neighbors(case.plugin)
     llm.enqueue(PROMPTS[0], asked[0], use_tqdm=False)
     with pytest.raises(GuidewayError, match=f"^{re.escape(case.plugin)}.*{re.escape(case.said)}"):
@@ -282,12 +282,12 @@ def test_what_fails_in_the_trial_is_refused(llm: Any, case: Case) -> None:
 
 
 def test_requests_that_are_given_up_while_the_core_admits_them_leave_nothing(llm: Any, tmp_path: Path) -> None:
-    """Some are looked at then, and more wait for that."""
+    """Some are being admitted when they are aborted, and others wait for that."""
     engine, core = llm.llm_engine, llm.llm_engine.engine_core.engine_core.scheduler.guest
     gates = [tmp_path / str(i) for i in range(ADMISSION_THREADS + 2)]
     neighbor = without(llm, "grammar.faulty", 0)
     plans = [{"bytes": 5, "gate in the core": str(gate)} for gate in gates]
-    with ThreadPoolExecutor(1) as another:  # as a server has one to read requests in
+    with ThreadPoolExecutor(1) as another:  # a server reads requests in a thread
         added = [
             another.submit(engine.add_request, p["gate in the core"], PROMPTS[0], params("grammar.faulty", p))
             for p in plans
@@ -329,7 +329,7 @@ def test_a_validator_that_fails_refuses_the_request_it_judged(llm: Any, tenant: 
 @pytest.mark.parametrize("how", ["raise", "panic"])
 @pytest.mark.parametrize("phase", ["before_step", "after_step"])
 def test_a_worker_mixin_ends_the_requests_of_its_step(llm: Any, phase: str, how: str) -> None:
-    """That of four sequences; a request that comes later is not concerned."""
+    """The four sequences of that step end; a later request is not affected."""
     llm.collective_rpc("guideway", args=("faulty.fail_in", phase, how, 4))
     outputs = batch(llm, "", params(max_tokens=4))
     assert [output.outputs[0].finish_reason for output in outputs] == ["error"] * 4
@@ -367,8 +367,8 @@ DRAFTED = [
 
 @pytest.mark.parametrize("case", DRAFTED, ids=lambda case: case.id)
 def test_one_request_ends_alone_among_drafts(drafting: Any, case: Case) -> None:
-    """All rows of a request that failed are closed, those after its drafts too. What vLLM draws is taken greedily: its
-    own verification of drafts gives no request the same draws twice."""
+    """All rows of a failed request are closed, those after its drafts too. Where vLLM draws, it is greedy, because its
+    verification of drafts is not reproducible."""
     llm = drafting
     healthy = {"bytes": case.plan["bytes"]} if case.plugin.startswith("grammar.") else {}
     temperature = 1.0 if case.plugin == OWNER else 0.0
@@ -392,7 +392,7 @@ def test_one_request_ends_alone_among_drafts(drafting: Any, case: Case) -> None:
 def test_a_ctrl_c_while_the_core_admits_refuses_nothing(
     start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of vLLM is one process: it is for who generates."""
+    """vLLM runs in one process, so the interrupt is raised in the caller of `generate`."""
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 

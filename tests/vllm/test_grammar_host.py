@@ -1,4 +1,4 @@
-"""Grammar hosts inside vLLM: the same tokens come out, also while hosts are killed, and none is left."""
+"""Grammar hosts inside vLLM: the tokens are the same, even while hosts are killed, and no host survives vLLM."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def generated(llm: Any) -> list[tuple[list[int], str]]:
 
 
 def zygotes() -> set[int]:
-    """Those that have strategies and fork the hosts of this process."""
+    """Return the zygotes of this process, which have the strategies and fork its hosts."""
     return {pid for pid in hosts_of(os.getpid()) if role_of(pid) == "zygote"}
 
 
@@ -57,14 +57,14 @@ def test_the_tokens_stay_also_while_hosts_are_killed(start: Callable[..., Any]) 
 
     llm = start(GUIDEWAY | {"grammar_host": "process"}, speculative_config=NGRAM)
     assert generated(llm) == here
-    until(lambda: len(zygotes() - before) == 2)  # of front end and core; what they fork has their name for a moment
+    until(lambda: len(zygotes() - before) == 2)  # of front end and core; a fresh fork still has its parent's name
     assert children(*zygotes())
 
     killed: set[int] = set()
     done = threading.Event()
 
     def kill() -> None:
-        for _ in range(2):  # a third time in a row would end the request that it was killed for
+        for _ in range(2):  # a third kill in a row would end the request
             for pid in children(*zygotes()):
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
@@ -82,14 +82,14 @@ def test_the_tokens_stay_also_while_hosts_are_killed(start: Callable[..., Any]) 
 
 
 def test_no_host_is_left_when_vllm_ends(start: Callable[..., Any]) -> None:
-    before = zygotes()  # vLLM may still hold the front end of an engine that ran before
+    before = zygotes()  # vLLM may still hold the front end of an earlier engine
     llm = start(GUIDEWAY | {"grammar_host": "process"})
     generated(llm)
     left = zygotes() - before
     left |= children(*left)
     assert left
     del llm
-    gc.unfreeze()  # vLLM freezes what there is when an engine has started; its front end is in a circle
+    gc.unfreeze()  # vLLM freezes all objects after an engine has started, and its front end is in a reference cycle
     start(GUIDEWAY | {"grammar_host": "inline"})
     deadline = time.monotonic() + 10
     while living := {pid for pid in left if is_alive(pid)}:

@@ -1,4 +1,4 @@
-"""A request whose masks are not ready sits steps out in vLLM: its tokens are the same, and so are its neighbors'."""
+"""Late rows in vLLM: a request whose masks are not ready skips steps, and all tokens stay the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.distributions import install
 LIMITS = {"fill_seconds": 5.0, "step_seconds": 5.0, "late_seconds": 0.03, "late_fills": 1000}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 CHUNKS = {"max_num_seqs": 8, "max_num_batched_tokens": 16}
-"""With these the first prompt takes several steps."""
+"""The first prompt takes several steps with these options."""
 PROMPTS = ["FTab FTab " * 6, "hello", "Which colour?", "hello there", "FTab FTab", "and so on"]
 HELLO = {"guideway.modifiers": '{"hello": {"letter": "e", "strength": 5}}'}
 WANTED: list[dict[str, Any]] = [
@@ -62,7 +62,7 @@ def num_late() -> float:
 @pytest.mark.parametrize("options", [{}, {"speculative_config": NGRAM}, {"max_num_seqs": 2}, CHUNKS], ids=str)
 def test_tokens_and_their_probabilities_are_the_same(start: Callable[..., Any], options: dict[str, Any]) -> None:
     guideway = {"grammar": ["hostile"], "modifiers": ["hello"], "limits": LIMITS}
-    # how many numbers of its generator a request has used depends on its drafts, and who is late has none
+    # the random numbers that a request uses depend on its drafts, and a late request has none
     greedy = {"temperature": 0, "seed": None} if "speculative_config" in options else {}
     expected = outputs(start(guideway | {"grammar_host": "inline"}, **options), **greedy)
     before = num_late()
@@ -70,7 +70,7 @@ def test_tokens_and_their_probabilities_are_the_same(start: Callable[..., Any], 
     after = outputs(llm, **greedy)
     assert found(after) == found(expected)
     assert num_late() > before, "nothing was late"
-    if options is CHUNKS:  # what is drawn after a part of a prompt takes no number of a generator
+    if options is CHUNKS:  # draws after a partial prompt use no random number
         assert found(after) == found(outputs(start(guideway | {"grammar_host": "inline"})))
         llm = start(guideway | {"grammar_host": "process"}, **options)
     for output, other in zip(after, expected, strict=True):
@@ -82,7 +82,7 @@ def test_tokens_and_their_probabilities_are_the_same(start: Callable[..., Any], 
 
 
 def test_drafts_above_temperature_0_keep_to_their_masks(start: Callable[..., Any]) -> None:
-    """vLLM's own function for CPUs leaves the temperatures of drafts as the memory was."""
+    """vLLM's function for CPUs leaves the temperatures of drafts uninitialised."""
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -99,7 +99,7 @@ def test_drafts_above_temperature_0_keep_to_their_masks(start: Callable[..., Any
 
 
 def test_top_k_alone_goes_with_drafts(start: Callable[..., Any]) -> None:
-    """Steps without a draft among them, over which vLLM's worker ends on a CPU."""
+    """Some steps have no draft; vLLM's worker would end in these on a CPU."""
     from vllm import SamplingParams
 
     llm = start({"grammar": ["xgrammar"]}, speculative_config=NGRAM)
@@ -109,7 +109,7 @@ def test_top_k_alone_goes_with_drafts(start: Callable[..., Any]) -> None:
 
 
 def logprobs(of: Any) -> list[float]:
-    """All of them, in order."""
+    """Return all log-probabilities, in order."""
     return [logprob.logprob for position in of or () if position for _, logprob in sorted(position.items())]
 
 

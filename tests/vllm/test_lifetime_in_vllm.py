@@ -1,4 +1,4 @@
-"""In vLLM every part that was built is closed once, after its last use, in front end, engine core and worker."""
+"""Lifetimes in vLLM: front end, engine core and worker close each part once, after its last use."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_a_server_built_is_closed_at_its_end(
     assert closed[-5:] == ["second-mixin", "mixin", "second-transform", "transform", "device"]
 
     front_end = llm.llm_engine.input_processor.guideway
-    front_end.close()  # what the end of its InputProcessor calls
+    front_end.close()  # the finalizer of its InputProcessor calls this
     front_end.close()
     counts = Counter(events())
     assert {part: counts[f"{part} closed"] for part in OF_TWO} == dict.fromkeys(OF_TWO, 2)
@@ -92,7 +92,7 @@ def test_what_was_built_is_closed_where_a_later_part_fails(
     cleanup_dist_env_and_memory()
     counts = Counter(events())
     failed = where.removesuffix(" built")
-    # where its scheduler fails, vLLM shuts no worker down
+    # if its scheduler fails, vLLM does not shut workers down
     parts = OF_TWO if where == "no scheduler" else (*OF_TWO, *OF_ONE)
     for part in parts:
         if part != failed:

@@ -1,4 +1,4 @@
-"""Worker mixins inside vLLM: several as one object, called by name, ended with their worker."""
+"""Worker mixins inside vLLM: several at once, called by name, and closed with their worker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXTENSION = "guideway_vllm.worker.WorkerExtension"
 
 
 class Counter(WorkerMixin):
-    """Counts what it hears; fails in the next step where it was told to."""
+    """Counts its calls; fails in the next step on request."""
 
     contract = "1.0"
     name = "counter"
@@ -55,7 +55,7 @@ class Counter(WorkerMixin):
             raise SequencesFailed("not this one", sequence_ids=[i for i in step.sequence_ids if i.startswith(begin)])
 
     def blame(self, phase: str, begin: str) -> None:
-        """In the next step the sequences whose name begins so."""
+        """Blame, in the next step, the sequences whose id begins with `begin`."""
         self.blames = phase, begin
 
     def take(self) -> list[tuple[Any, ...]]:
@@ -63,7 +63,7 @@ class Counter(WorkerMixin):
         return heard
 
     def refuse(self, message: str, num_sequences: int) -> None:
-        """The next step of so many sequences."""
+        """Fail in the next step of `num_sequences` sequences."""
         self.refuses = message, num_sequences
 
     def broken(self, *, key: str) -> None:
@@ -75,7 +75,7 @@ class Counter(WorkerMixin):
 
 
 class Rival(WorkerMixin):
-    """Has an attribute that `Counter` has, too."""
+    """Has an attribute with the same name as `Counter`."""
 
     contract = "1.0"
     name = "rival"
@@ -184,7 +184,7 @@ def test_a_failing_step_ends_the_requests_of_that_step_only(llm: Any) -> None:
     assert [reason for _, reason in ended] == ["error", "error"]
     assert generate(llm, *prompts, max_tokens=6) == before
 
-    # of requests that come in one after the other, those of other steps go on
+    # if requests arrive one after the other, only one step's requests end
     from vllm import SamplingParams
 
     engine = llm.llm_engine
@@ -262,8 +262,8 @@ def iter_steps(engine: Any) -> Iterator[Any]:
 def test_what_cannot_work_together_is_refused_at_start_up(
     demo_model: str, llm: Any, closed: Path, start: Callable[..., Any]
 ) -> None:
-    """Two mixins that clash, options a mixin does not know, and mixins without vLLM's flag. The engine of the tests
-    before ends first, and its mixins with it."""
+    """Two conflicting mixins, unknown options of a mixin, and mixins without vLLM's flag. The engine of the earlier
+    tests ends first, with its mixins."""
     from vllm import LLM
     from vllm.distributed import cleanup_dist_env_and_memory
 

@@ -1,4 +1,4 @@
-"""Modifier hosts inside vLLM: the same tokens and reports come out, also while hosts are killed."""
+"""Modifier hosts inside vLLM: tokens and reports are the same, even while hosts are killed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def generated(llm: Any, drafts: bool) -> list[Any]:
     asked = []
     for modifiers, given in MIXED:
         drawn_by_guideway = modifiers.keys() & {"gumbel", "second"}
-        if drafts and "temperature" in given and not drawn_by_guideway:  # vLLM draws those otherwise
+        if drafts and "temperature" in given and not drawn_by_guideway:  # vLLM draws these differently with drafts
             continue
         asked.append(params(modifiers, logprobs=None if drawn_by_guideway else 1, **({"max_tokens": 60} | given)))
     for output in llm.generate([prompt(i) for i in range(len(asked))], asked, use_tqdm=False):
@@ -63,7 +63,7 @@ def test_the_tokens_stay_also_while_hosts_are_killed(start: Callable[..., Any], 
     done = threading.Event()
 
     def kill() -> None:
-        for _ in range(2):  # a third in turn amid the same sequence would end that
+        for _ in range(2):  # a third kill during the same sequence would end it
             for home in homes:
                 if (living := home._host) is not None and living.alive:
                     os.kill(living.pid, signal.SIGKILL)

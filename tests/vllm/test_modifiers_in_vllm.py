@@ -1,4 +1,4 @@
-"""Logit modifiers of every stage, inside vLLM, against computations made without it."""
+"""Logit modifiers of every stage inside vLLM, compared with computations outside it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCHEMA = {
 
 @pytest.fixture(scope="module")
 def llm(start: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """vLLM with all probes. No test may leave anything behind in it."""
+    """vLLM with all probes. Tests must leave no state in it."""
     with installed(tmp_path_factory.mktemp("installed")):
         yield start(GUIDEWAY)
 
@@ -57,14 +57,14 @@ class Reference:
 
     @torch.no_grad()
     def __call__(self, token_ids: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits and hidden states of the last position."""
+        """Return logits and hidden states of the last position."""
         output = self.model(torch.tensor([token_ids]), output_hidden_states=True)
         return output.logits[0, -1], output.hidden_states[-1][0, -1]
 
     def generate(
         self, prompt_ids: Sequence[int], num_tokens: int, choose: Callable[[torch.Tensor, list[int]], int]
     ) -> list[int]:
-        """What comes of it if ``choose(logits, token_ids)`` takes each token."""
+        """Return the tokens of an output in which ``choose(logits, token_ids)`` selects each token."""
         token_ids = list(prompt_ids)
         for _ in range(num_tokens):
             token_ids.append(choose(self(token_ids)[0], token_ids))
@@ -79,20 +79,20 @@ def reference(demo_model: str) -> Reference:
 
 
 def generated(llm: Any, jobs: Sequence[tuple[Any, Any]]) -> list[Any]:
-    """The first output of each pair of a prompt and parameters, run together."""
+    """Return the first output of each pair of a prompt and parameters, run in one batch."""
     prompts, wanted = zip(*jobs, strict=True)
     return [output.outputs[0] for output in llm.generate(list(prompts), list(wanted), use_tqdm=False)]
 
 
 def uniforms(seed: int, position: int, purpose: str, width: int) -> Any:
-    """`Step.uniform`, from the reference operations."""
+    """Return `Step.uniform` from the reference operations."""
     return NumpyOps().uniform(
         np.array([seed]), np.array([0]), np.array([position]), purpose_id(*purpose.split("/")), width
     )[0]
 
 
 BANNED = [279, 306, 269, 227, 264]
-"""Tokens the model likes."""
+"""Tokens that the model finds likely."""
 STAGES = {
     "pre_warp": {"green_list": {"key": 11, "delta": 30.0}},
     "stateful": {"chain": {}},
@@ -105,7 +105,7 @@ CONSTRAINTS: list[dict[str, Any]] = [{}, {"regex": PATTERN}]
 
 
 def acting(stage: str, constraint: dict[str, Any], *, acts: bool = True) -> Any:
-    """Parameters of a request on which the modifier of `stage` acts, or the same without it."""
+    """Return parameters of a request on which the modifier of `stage` acts, or the same without it."""
     modifiers = STAGES[stage] if acts else None
     if stage in ("post_warp", "sample"):
         return params(modifiers, temperature=1.8, top_k=40, seed=5, max_tokens=60, **constraint)
@@ -182,7 +182,7 @@ def test_a_second_mask_forbids(llm: Any, reference: Reference) -> None:
 
 
 def warped(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
-    """Log-probabilities of the distribution that is drawn from."""
+    """Return the log-probabilities of the distribution to draw from."""
     logits = logits / temperature
     logits[logits < logits.topk(top_k).values[-1]] = -torch.inf
     ordered, ids = logits.softmax(-1).sort(descending=True)
@@ -193,7 +193,7 @@ def warped(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -
 def test_post_warp_sees_the_distribution_that_is_drawn_from(llm: Any, reference: Reference) -> None:
     warm = {"temperature": 2.0, "top_k": 12, "top_p": 0.98}
     Second.heard.clear()
-    prompts = [prompt(i)[: 8 + i] for i in range(3)]  # cut off, so that much may follow
+    prompts = [prompt(i)[: 8 + i] for i in range(3)]  # cut, so that many continuations are likely
     jobs = [(p, params({"second": {"label": f"{i}"}}, max_tokens=12, seed=i, **warm)) for i, p in enumerate(prompts)]
     outputs = generated(llm, [*jobs, (prompt(9), params())])
     for i, output in enumerate(outputs[:3]):
@@ -206,7 +206,7 @@ def test_post_warp_sees_the_distribution_that_is_drawn_from(llm: Any, reference:
             seen[ids] = torch.tensor(logprobs)
             torch.testing.assert_close(seen, expected, atol=2e-4, rtol=1e-4)
             support = int((expected > -torch.inf).sum())
-            # all but impossible, where there is another
+            # almost impossible, unless it is the only one
             assert support == 1 or token_id != int(expected.argmax())
             sizes.add(support)
         assert len(sizes) > 2
@@ -231,7 +231,7 @@ def test_an_owner_of_the_draw_is_refused_where_nothing_is_drawn(llm: Any) -> Non
 
 
 def assert_refused(llm: Any, asked: Any, said: str) -> None:
-    """Refused before it reaches the engine core; the next request is served."""
+    """Check that a request is refused before it reaches the engine core, and that the next request is served."""
     from vllm.exceptions import VLLMValidationError
 
     with pytest.raises(VLLMValidationError, match=re.escape(said)):
@@ -305,14 +305,15 @@ def test_finish_ends_a_request_with_the_token_that_brought_it(llm: Any, constrai
         num_steps += 1
         finished |= {output.request_id: (num_steps, output.outputs[0]) for output in engine.step() if output.finished}
     step, ended = finished["ends"]
-    queued = int(engine.vllm_config.scheduler_config.async_scheduling)  # the first step only begins
+    # with asynchronous scheduling the first step only starts
+    queued = int(engine.vllm_config.scheduler_config.async_scheduling)
     assert (step, ended.finish_reason) == (3 + queued, "stop")
     assert ended.token_ids == before[0].token_ids[:3]
     assert finished["stays"][1].token_ids == before[1].token_ids
 
 
 def test_finish_beside_another_end_is_one_end(llm: Any) -> None:
-    """The token limit and a grammar that is complete come at the same token."""
+    """The token limit is reached, and the grammar complete, at the same token."""
     jobs = [
         (prompt(0), params({"finisher": {"after": 3}}, max_tokens=3)),
         (prompt(1), params({"finisher": {"after": 2}, "gumbel": {}}, temperature=1.0, regex="a")),
@@ -350,7 +351,7 @@ def test_the_tutorials_modifier_runs(llm: Any) -> None:
 
 
 def test_legacy_processors_run(llm: Any, reference: Reference) -> None:
-    """A plain callable that keeps its request from saying anything twice."""
+    """The processor is a plain callable that forbids repeated tokens."""
     num_prompt = len(prompt(0))
 
     def choose(logits: torch.Tensor, token_ids: list[int]) -> int:

@@ -1,6 +1,6 @@
-"""A server as its operator and his clients have it: over HTTP, with observers and with a connector for keys and values.
+"""A server as operators and clients use it: over HTTP, with observers and a connector for keys and values.
 
-The tests stand in the order in which they run: the last one ends the server.
+The tests depend on their order: the last one stops the server.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def ask(server: Server) -> Iterator[Ask]:
 
 @pytest.fixture
 def heard(server: Server) -> Callable[[], list[dict[str, Any]]]:
-    """What was written down since the test began."""
+    """The notes written since the test began."""
     file = server.log_file.with_name("notes.jsonl")
 
     def notes() -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ def heard(server: Server) -> Callable[[], list[dict[str, Any]]]:
 
 
 def finished(heard: Callable[[], list[dict[str, Any]]]) -> dict[str, Any]:
-    """What observers heard of one request that has ended."""
+    """Return the observers' note of one finished request."""
     until(lambda: any("finished" in note for note in heard()))
     (note,) = [note for note in heard() if "finished" in note]
     return note
@@ -140,7 +140,7 @@ def test_a_beam_search_refuses_what_vllm_would_drop(server: Server, wanted: dict
     assert len(free.json()["choices"]) == 2
 
 
-# What comes back
+# Responses
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "person"}}])
@@ -208,7 +208,7 @@ def test_each_prompt_of_a_request_is_told_of(server: Server, path: str) -> None:
             ["constraint"] if is_cut else [] for is_cut in cut
         ]
         assert field.get("unenforced", []) == (["constraint"] if any(cut) else [])
-        if any(cut) and not (all(cut) and path == "completions"):  # chats of one seed are alike
+        if any(cut) and not (all(cut) and path == "completions"):  # chats with the same seed are equal
             break
     else:
         pytest.fail("no seed cuts one answer alone")
@@ -258,14 +258,15 @@ def test_observers_hear_of_what_failed_and_what_was_given_up(
 def test_observers_hear_of_each_of_several_requests_with_one_id(
     server: Server, heard: Callable[[], list[dict[str, Any]]]
 ) -> None:
-    """Clients that try again, and gateways, send an id twice."""
+    """Clients that retry, and gateways, send the same id twice."""
 
     slow = {f"key {i}": {"type": "string", "pattern": f"^[a-z]{{3,{9 + i}}}$"} for i in range(60)}
     forms: list[dict[str, Any]] = [
-        {"structured_outputs": {"json": {"type": "object", "properties": slow}}, "max_tokens": 9},  # enters as the last
+        # enters the engine last
+        {"structured_outputs": {"json": {"type": "object", "properties": slow}}, "max_tokens": 9},
         {"max_tokens": 120, "ignore_eos": True},
         {"max_tokens": 5, "ignore_eos": True},
-        {"max_tokens": 5, "structured_outputs": {"json": {"type": "strin"}}},  # is refused
+        {"max_tokens": 5, "structured_outputs": {"json": {"type": "strin"}}},  # refused
     ]
 
     def ask_for(number: int) -> Any:
@@ -299,7 +300,7 @@ def test_a_refused_request_never_started(ask: Ask, heard: Callable[[], list[dict
     assert sum("started" in note for note in heard()) == 1
 
 
-# The end
+# Shutdown
 
 
 ENDED = '"finish_reason":"(stop|length)"|"type":"(response.completed|message_stop)"'
@@ -327,13 +328,13 @@ def test_requests_under_way_when_the_server_is_told_to_stop_end_with_an_error(se
         try:
             with httpx.stream("POST", url, json={"model": "demo", **body}, timeout=100) as answer:
                 return answer.status_code, answer.read().decode()
-        except httpx.ConnectError:  # on a busy machine one may come when nobody listens any more
+        except httpx.ConnectError:  # on a busy machine a request may arrive after the port was closed
             return None
 
     told_to_stop = threading.Event()
 
     def body() -> Iterator[bytes]:
-        """That of a request the server reads to its end when its engine is gone."""
+        """Return the body of a request that the server reads to its end after its engine has ended."""
         yield b'{"model": "demo", '
         assert told_to_stop.wait(60)
         yield b'"prompt": "late"}'
@@ -356,9 +357,9 @@ def test_requests_under_way_when_the_server_is_told_to_stop_end_with_an_error(se
     for form, (status, text) in ended:
         said = "the server is shutting down" in text
         stopped += said
-        # no answer that was given up stands as if it had ended, and no stream ends without a word
+        # no aborted answer looks finished, and no stream ends without an error
         ended_by_itself = re.search(ENDED, text) is not None
         assert said is not ended_by_itself, text[-300:]
-        # a stream that had not begun is refused as any other request is
+        # streams that had not begun are refused like other requests
         assert status in ((200,) if ended_by_itself else (200, 503) if form.get("stream") else (503,)), text[-300:]
     assert stopped > 12

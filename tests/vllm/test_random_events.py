@@ -1,8 +1,8 @@
-"""Whatever happens to a sequence, and in whichever order, its tokens are those of a run alone.
+"""The tokens of a sequence do not depend on what happens to it, in any order of events.
 
-Requests of every stage come at random times, with random priorities, in a vLLM with room for two or three: they are
-preempted, their prompts come in chunks, their drafts are refused, some are aborted, some fork, and each takes a slot
-that another has left.
+Requests of every stage arrive at random times, with random priorities, in a vLLM with room for two or three: they are
+preempted, their prompts are chunked, their drafts are refused, some are aborted, some fork, and each takes a slot that
+another has left.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tests.vllm.probes_in_vllm import GUIDEWAY, check_nothing_left, installed
 from tests.vllm.test_exact_state import DRAFTS, KINDS, SMALL, Job, counted, run
 
 EPISODES = {False: 2, True: 2} if USES_V2 else {False: 25, True: 8}
-"""Without drafts, and with them."""
+"""Number of episodes, without and with drafts."""
 JOBS = 22 if USES_V2 else 30
-"""Of an episode: in all there are more than 1,000 sequences in V1, and 100 in V2, where steps take 50 times as long."""
+"""Jobs per episode: in all more than 1,000 sequences in V1, and 100 in V2, where steps take 50 times as long."""
 NUMBERS = 1 if USES_V2 else 5
 """Prompts of each kind."""
 SEQUENCES = 3
-"""The most sequences of a request that has several."""
+"""Sequences of a request with several."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,7 +35,7 @@ def probes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def alone(start: Callable[..., Any], probes: None) -> dict[tuple[str, int, int], list[int]]:
-    """The tokens of each kind, prompt and sequence, with vLLM to itself."""
+    """Return the tokens of each kind, prompt and sequence in an otherwise idle vLLM."""
     llm, found = start(GUIDEWAY), {}
     for kind in KINDS:
         for number in range(NUMBERS):
@@ -45,7 +45,7 @@ def alone(start: Callable[..., Any], probes: None) -> dict[tuple[str, int, int],
 
 
 def episode(rng: random.Random) -> list[Job]:
-    """Jobs that come soon after one another, and some of which are given up."""
+    """Return jobs that arrive soon after one another, some of which are aborted."""
     jobs = []
     for _ in range(JOBS):
         kind, at = rng.choice(list(KINDS)), rng.randrange(2 * JOBS)

@@ -1,5 +1,5 @@
-"""The reasoning gate in vLLM: the reasoning parser says whether a prompt has ended the reasoning, and names the
-markers; all else is the constraint's, with and without drafts."""
+"""The reasoning gate in vLLM: the reasoning parser decides whether a prompt has ended the reasoning, and names the
+markers; the constraint decides the rest, with and without drafts."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from guideway.api import (
 from tests.support.distributions import install
 
 STOP, THINK, CALL, END = 2, 3, 4, 6
-"""Special tokens of the demo model's tokenizer. All but the first have other names in these tests'."""
+"""Special tokens of the demo model's tokenizer. All but the first are renamed in the tests' tokenizer."""
 GUIDEWAY = {
     "grammar": ["llguidance", "xgrammar"],
     "modifiers": ["script"],
-    "whitespace": "compact",  # what follows nonsense may be white space
+    "whitespace": "compact",  # otherwise white space may follow nonsense
 }
 PARSERS = {False: "qwen3", True: "deepseek_r1"}
-"""By whether drafts are verified: what parsers have in common is the same with each."""
+"""By whether drafts are verified. The tested behaviour is common to all parsers."""
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 SCHEMA = {
     "type": "object",
@@ -49,21 +49,21 @@ SCHEMA = {
 
 @dataclass(frozen=True)
 class Script:
-    """Token ids by the place in the output where they are to come."""
+    """Token ids by their position in the output."""
 
     start: int
     lines: Mapping[int, int]
 
 
 class ScriptTransform(LogitTransform):
-    """Raises one token per row above all others."""
+    """Raises the logit of one token per row above all others."""
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         return step.ops.add_at(logits, payload.rows, payload.arrays["token_ids"], payload.arrays["raised"])
 
 
 class Scripted(LogitModifier[Script]):
-    """Has the model say certain tokens at certain places, where the constraint lets it."""
+    """Makes the model generate certain tokens at certain positions, if the constraint allows them."""
 
     contract = "1.0"
     name, stage, transform, derived = "script", Stage.PRE_WARP, ScriptTransform, True
@@ -101,7 +101,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def thinker(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The demo model with a tokenizer that knows ``<think>``, ``</think>`` and ``<tool_call>``."""
+    """The demo model with a tokenizer that has ``<think>``, ``</think>`` and ``<tool_call>``."""
     folder = tmp_path_factory.mktemp("thinker") / "model"
     shutil.copytree(demo_model, folder)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
@@ -124,7 +124,7 @@ def serve(start: Callable[..., Any], thinker: str) -> Callable[..., Any]:
 
 PROMPT = "Anna Berg is 34 years old."
 REMEMBERING = 'Anna is 3</think>{"name":"Anna","age":34} and Bert is 4</think>{"name":"Bert","age":4}'
-"""N-grams of it are drafts that would end the reasoning, and go on with the output."""
+"""Its n-grams are drafts that would end the reasoning and continue the output."""
 
 
 @dataclass
@@ -157,10 +157,10 @@ CASES = [
     Case(REMEMBERING + "<think>", {4: END, 6: END}, {"choice": ["alpha", "beta"]}),
     Case(REMEMBERING, {0: THINK, 9: END}, {"json": SCHEMA}, reasons=False),
     Case(PROMPT + "<think></think>", {0: THINK}, {"regex": "[a-z]{12}"}, reasons=False),
-    # the prompt opens nothing, and the first token is none that would
+    # the prompt opens no reasoning, and neither does the first token
     Case(PROMPT, {}, {"json": SCHEMA}, reasons=False),
     Case(PROMPT, {1: THINK, 3: END, 5: STOP}, {"json": SCHEMA}, reasons=False),
-    # what would end the output, or is the end for the parser alone, is kept out
+    # stop tokens, and tokens that only the parser takes for the end, are masked
     Case(PROMPT + "<think>", {0: STOP, 2: CALL, 5: END}, {"json": SCHEMA}),
 ]
 
@@ -190,12 +190,12 @@ def test_the_schema_holds_from_the_end_of_the_reasoning_and_drafts_change_nothin
             assert [i for i, token_id in enumerate(token_ids) if token_id == END] == [place]
             assert {STOP, CALL}.isdisjoint(token_ids[:place])
             reasoning, _, text = text.partition("</think>")
-            # what the model says by itself is no beginning of what the constraint allows
+            # the model's own text does not begin like the constraint
             assert not reasoning.startswith(("{", "yes", "no", "alpha", "beta"))
         else:
             assert {THINK, END}.isdisjoint(token_ids)
         assert obeys(text, case.constraint), text
-    # alone, each says the same as in the batch
+    # alone, each gives the same tokens as in the batch
     assert [generated(llm, [case])[0] for case in CASES[1:4]] == plain[1:4]
 
     llm = serve(drafts=True)
@@ -226,7 +226,7 @@ def test_bans_hold_in_the_reasoning_and_after_it(serve: Callable[..., Any]) -> N
 
 
 def test_reasoning_that_would_not_end_is_ended_or_named(serve: Callable[..., Any]) -> None:
-    """The marker comes in time for the answer, unless the request asks for a raw limit."""
+    """The marker is forced early enough for the answer, unless the request turns closing off."""
     endless = Case(PROMPT, {0: THINK, **dict.fromkeys(range(1, 40), 40)}, {"choice": ["alpha"]})
     closed, cut, stopped = params = [endless.params for _ in range(3)]
     closed.max_tokens = cut.max_tokens = 12
@@ -256,7 +256,8 @@ def test_reasoning_that_would_not_end_is_ended_or_named(serve: Callable[..., Any
     ],
 )
 def test_parsers_are_asked_for_their_markers(thinker: str, name: str, expected: dict[str, Any] | None) -> None:
-    """Also one that names them only where thinking is on; one names none, and one lacks its tokens here."""
+    """Includes a parser that names them only with thinking on, one that names none, and one that lacks its tokens
+    here."""
     from guideway_vllm.parts import markers_for
     from vllm.config import ModelConfig, VllmConfig
     from vllm.reasoning import ReasoningParserManager

@@ -1,4 +1,4 @@
-"""``vllm serve`` with guideway, in three processes, driven by the `openai` client as anyone drives it."""
+"""``vllm serve`` with guideway in three processes, driven by the `openai` client."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ modifiers = []
 """
 UNBUILT = "unbuilt"
 FAILURE = "Internal server error"
-"""All that vLLM's server says of a request that ended with the finish reason ``error``."""
+"""The message of vLLM's server for any request with the finish reason ``error``."""
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def server(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(autouse=True)
 def log(server: Server) -> Iterator[None]:
-    """What the server prints meanwhile is shown with a test that fails."""
+    """Show the server's output during a failed test."""
     before = len(server.log())
     yield
     print(server.log()[before:])
@@ -116,17 +116,17 @@ class Ask:
         return self.client.chat.completions.create(**(given | body(wanted)))
 
     def complete(self, **wanted: Any) -> Any:
-        # as the chat template has it
+        # in the format of the chat template
         given = {"model": "demo", "prompt": f"<|user|>{TEXT}<|assistant|>", "temperature": 0, "max_tokens": 80}
         return self.client.completions.create(**(given | body(wanted)))
 
     def text(self, **wanted: Any) -> str:
-        """What is written under these structured outputs."""
+        """Return the text generated with these structured outputs."""
         return str(self.chat(structured_outputs=wanted).choices[0].message.content)
 
 
 def body(wanted: dict[str, Any]) -> dict[str, Any]:
-    """`wanted` with the fields that only vLLM has where the client takes them."""
+    """Return `wanted` with the fields that only vLLM has in ``extra_body``."""
     own = {name: wanted.pop(name) for name in ("structured_outputs", "vllm_xargs") if name in wanted}
     return {"extra_body": own, **wanted}
 
@@ -136,7 +136,7 @@ def modifiers(**wanted: Any) -> dict[str, str]:
 
 
 def told(response: Any) -> dict[str, Any]:
-    """What guideway says of a request, in the body of its response."""
+    """Return guideway's report in the body of a response."""
     return (response.model_extra["kv_transfer_params"] or {}).get("guideway", {})
 
 
@@ -144,7 +144,7 @@ def schema_format(**more: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, **more}}
 
 
-# What is asked for is what comes
+# Served requests
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_response_formats(ask: Ask, wanted: dict[str, Any]) -> None:
     assert json.loads(chat.choices[0].message.content) == ANSWER
     assert chat.choices[0].finish_reason == "stop"
     assert told(chat) == {"strategy": "llguidance"}
-    completion = ask.complete(extra_body={"response_format": wanted})  # vLLM has it for both
+    completion = ask.complete(extra_body={"response_format": wanted})  # vLLM supports it in both
     assert json.loads(completion.choices[0].text) == ANSWER
     assert told(completion) == {"strategy": "llguidance"}
 
@@ -282,7 +282,7 @@ def test_worker_mixins_are_in_the_worker(server: Server, ask: Ask) -> None:
     assert "model.layers.4" in report
 
 
-# What is wrong is refused with status 400, and guideway's message
+# Invalid requests: status 400 with guideway's message
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_refusals(ask: Ask, wanted: dict[str, Any], said: str, field: str) -> No
             create(**wanted)
         assert said in caught.value.body["message"]  # type: ignore[index, call-overload]
         assert caught.value.param == field
-        # vLLM begins a stream before it looks at the request: the same comes as an event
+        # vLLM starts a stream before it reads the request, so the error is an event
         with pytest.raises(openai.APIError) as streamed:
             list(create(stream=True, **wanted))
         assert streamed.value.body == caught.value.body
@@ -360,11 +360,11 @@ def test_a_response_format_that_is_wrong_is_refused(ask: Ask) -> None:
         ask.chat(response_format=wrong)
 
 
-# What fails is one request, with status 500
+# Failing requests: status 500, and no effect on others
 
 
 def fails(phase: str, how: str = "raise", at: int = 2) -> dict[str, Any]:
-    """A request whose strategy fails after so many tokens."""
+    """Return a request whose strategy fails after `at` tokens."""
     spec = json.dumps({"bytes": 12, "phase": phase, "how": how, "at": at})
     return {"structured_outputs": {"grammar": spec}, "vllm_xargs": {"guideway.dialect": "faulty"}}
 
@@ -390,7 +390,7 @@ def fails(phase: str, how: str = "raise", at: int = 2) -> dict[str, Any]:
 def test_a_plugin_that_fails_ends_its_own_request(
     server: Server, ask: Ask, wanted: dict[str, Any], logged: str
 ) -> None:
-    """Over HTTP its caller hears no more than that, by vLLM's own rule; the server's log has the rest."""
+    """vLLM's rule is that the client gets no details; they are in the server's log."""
     before = len(server.log())
     with ThreadPoolExecutor(2) as threads:
         neighbors = [threads.submit(ask.text, json=SCHEMA) for _ in range(2)]
@@ -401,7 +401,7 @@ def test_a_plugin_that_fails_ends_its_own_request(
     assert [json.loads(neighbor.result()) for neighbor in neighbors] == [ANSWER] * 2
     assert server.is_healthy()
     assert logged in server.log()[before:]
-    # a stream has its status already: the error comes as an event, which the client raises
+    # a stream has sent its status already, so the error is an event, which the client raises
     with pytest.raises(openai.APIError, match=FAILURE):
         list(ask.chat(stream=True, **wanted))
     assert json.loads(ask.text(json=SCHEMA)) == ANSWER
@@ -424,7 +424,8 @@ def test_a_plugin_that_fails_ends_its_own_request(
 def test_streams_of_responses_and_messages_say_why_they_end(
     server: Server, wanted: dict[str, Any], said: str, kind: str, code: str, param: str | None
 ) -> None:
-    """vLLM alone breaks the first off, and tells of the second that its error is no chunk of a chat."""
+    """Without guideway, vLLM drops the first connection, and reports the second's error as an invalid chunk of a
+    chat."""
     response = {"model": "demo", "input": TEXT, "max_output_tokens": 20, "stream": True, **wanted}
     events = events_of(httpx.post(f"{server.url}/v1/responses", json=response, timeout=300).text)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
@@ -447,7 +448,7 @@ def events_of(stream: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("how", ["raise", "interrupt", "leave"])
 def test_a_plugin_that_fails_at_admission_is_named_in_the_response(server: Server, ask: Ask, how: str) -> None:
-    """Ctrl-C is the event loop's there, so that an interrupt is the plugin's."""
+    """The event loop handles Ctrl-C, so an interrupt comes from the plugin."""
     with pytest.raises(openai.InternalServerError) as caught:
         ask.chat(vllm_xargs=modifiers(faulty_pre_warp={"phase": "start", "how": how, "at": 0}))
     message = caught.value.body["message"]  # type: ignore[index, call-overload]
@@ -455,14 +456,14 @@ def test_a_plugin_that_fails_at_admission_is_named_in_the_response(server: Serve
     assert server.is_healthy()
 
 
-# What is hostile costs others nothing but time
+# Hostile requests, which cost others only time
 
 REFUSED = (400, 500)
-"""Where compiling takes the front end more than `refuse_within`, as beside others it can, the engine core ends it."""
+"""If compiling takes longer than `refuse_within`, as it can under load, the engine core ends the request."""
 
 
 def chain(length: int) -> dict[str, Any]:
-    """References that lead to 7."""
+    """Return a schema with a chain of references to 7."""
     links = {f"r{i}": {"$ref": f"#/$defs/r{i + 1}"} for i in range(length)}
     return {"$defs": links | {f"r{length}": {"enum": [7]}}, "$ref": "#/$defs/r0"}
 
@@ -498,7 +499,7 @@ def test_hostile_constraints_leave_others_alone(server: Server, ask: Ask) -> Non
             return error.status_code, str(error.body)
 
     hostile, neighbors = {}, []
-    with ThreadPoolExecutor(4) as threads:  # most are refused at once, and the answers come between them
+    with ThreadPoolExecutor(4) as threads:  # most are refused at once
         for name, (wanted, *_) in HOSTILE.items():
             neighbors.append(threads.submit(ask.text, json=SCHEMA))
             hostile[name] = threads.submit(outcome, wanted)
@@ -519,7 +520,7 @@ def test_a_constraint_that_compiles_slowly_is_served_in_the_end(ask: Ask) -> Non
 
 
 def test_no_constraint_reaches_native_code_of_the_server(server: Server, ask: Ask) -> None:
-    """vLLM hands them to xgrammar while it reads a request, and a chain of references is more than that has stack."""
+    """vLLM calls xgrammar with them while it reads a request, and a long chain of references overflows its stack."""
     endless = chain(20_000)
     form = {"type": "json_schema", "json_schema": endless}
     tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<p>", "content": form, "end": "</p>"}}
@@ -584,14 +585,15 @@ def test_a_server_answers_others_while_it_looks_at_a_request(
 
 
 def test_nobody_waits_while_the_engine_core_asks_a_strategy_once_more(server: Server, ask: Ask, tmp_path: Path) -> None:
-    """A stream goes on, and a request comes and goes; another one that the core looks at is given up meanwhile."""
+    """A stream continues, and another request is served; a request that the core is admitting is aborted meanwhile."""
     gates = [tmp_path / "served", tmp_path / "given up"]
 
     def held(gate: Path) -> dict[str, Any]:
         spec = json.dumps({"bytes": 5, "gate in the core": str(gate)})
         return {"structured_outputs": {"grammar": spec}, "vllm_xargs": {"guideway.dialect": "faulty"}}
 
-    assert json.loads(ask.text(json=SCHEMA)) == ANSWER  # compiled: both threads that compile are held from now on
+    # compiled first, because both compile threads are blocked from here on
+    assert json.loads(ask.text(json=SCHEMA)) == ANSWER
     with ask.complete(stream=True, max_tokens=400, extra_body={"ignore_eos": True}) as stream:
         next(stream)
         with ThreadPoolExecutor(1) as threads:
@@ -613,7 +615,7 @@ def test_nobody_waits_while_the_engine_core_asks_a_strategy_once_more(server: Se
     assert json.loads(ask.text(json=SCHEMA)) == ANSWER
 
 
-# All at once
+# Mixed load
 
 
 def test_a_mixed_load_ends_with_every_answer_right_and_nothing_running(server: Server, ask: Ask) -> None:
@@ -623,7 +625,7 @@ def test_a_mixed_load_ends_with_every_answer_right_and_nothing_running(server: S
             next(stream)
 
     def give_up(ask: Ask) -> None:
-        """While its constraint compiles."""
+        """Abort a request while its constraint compiles."""
         slow = {"grammar": json.dumps({"bytes": 5, "slow": True, "of": next(numbers)})}
         with pytest.raises(openai.APITimeoutError):
             ask.chat(
@@ -672,7 +674,7 @@ def test_a_mixed_load_ends_with_every_answer_right_and_nothing_running(server: S
         for result in [threads.submit(kinds[i % len(kinds)], ask) for i in range(5 * len(kinds))]:
             result.result()
     assert server.is_healthy()
-    for _ in range(60):  # what was broken off takes a moment to be noticed
+    for _ in range(60):  # the server notices closed connections with a delay
         left = {name: server.metric(f"vllm:num_requests_{name}") for name in ("running", "waiting")}
         if not any(left.values()):
             break

@@ -1,4 +1,4 @@
-"""What guideway tells of each of several outputs of one request, for which vLLM has one field."""
+"""Reports of several outputs of one request, for which vLLM has one field."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.vllm
 
 PROMPT = "Describe what you see."
 DRAWN = {"temperature": 1.5, "max_tokens": 12, "regex": "([a-z]{1,4} ?){1,9}"}
-"""Some outputs end by themselves, and the others are closed."""
+"""Some outputs end by themselves, and closing ends the others."""
 
 
 def told(llm: Any, wanted: Any) -> tuple[Any, dict[str, Any]]:
@@ -24,7 +24,7 @@ def told(llm: Any, wanted: Any) -> tuple[Any, dict[str, Any]]:
 
 def test_each_is_told_of(start: Callable[..., Any]) -> None:
     llm = start({"grammar": ["llguidance"]})
-    alone = [told(llm, params(seed=7 + i, **DRAWN)) for i in range(8)]  # vLLM adds an output's number to the seed
+    alone = [told(llm, params(seed=7 + i, **DRAWN)) for i in range(8)]  # vLLM adds the index of an output to the seed
     output, together = told(llm, params(seed=7, n=8, **DRAWN))
     assert [one.text for one in output.outputs] == [single.outputs[0].text for single, _ in alone]
     each = together.pop("outputs")
@@ -37,7 +37,7 @@ def test_each_is_told_of(start: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_what_is_told_before_the_end_changes_nothing(start: Callable[..., Any], n: int) -> None:
-    """With stop strings the core tells of a request at every step, since vLLM may find its end in any."""
+    """With stop strings the core reports on a request at every step, since vLLM may find its end in any."""
     llm = start({"grammar": ["llguidance"]})
     output, said = told(llm, params(seed=7, n=n, temperature=1.0, max_tokens=8, regex="[a-c]{3,5}", stop=["z"]))
     assert [one.finish_reason for one in output.outputs] == ["stop"] * n
@@ -46,7 +46,7 @@ def test_what_is_told_before_the_end_changes_nothing(start: Callable[..., Any], 
 
 
 def result(index: int, text: str, finish_reason: str | None, said: dict[str, Any] | None = None) -> Any:
-    """One output of a stream."""
+    """Return one output of a stream."""
     from vllm.outputs import CompletionOutput, RequestOutput
 
     one = CompletionOutput(index, text, [1], None, None, finish_reason=finish_reason)
@@ -57,7 +57,7 @@ def result(index: int, text: str, finish_reason: str | None, said: dict[str, Any
 
 
 def test_results_that_become_one_keep_what_is_told() -> None:
-    """As they do where a stream is read more slowly than it is written."""
+    """Results are merged if a stream is read more slowly than it is written."""
     from vllm.plugins import load_general_plugins
 
     load_general_plugins()

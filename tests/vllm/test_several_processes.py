@@ -1,4 +1,5 @@
-"""A model in several stages or copies, and drafts that models make: tokens are those of one process without drafts."""
+"""Models in several stages or copies, and model-based drafts: the tokens are the same as in one process without
+drafts."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def one(folder: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def eagle_head(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The last layer of the demo model as an EAGLE head, which knows some of what the model will say."""
+    """The last layer of the demo model as an EAGLE head, which predicts some of the model's tokens."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -62,7 +63,7 @@ def eagle_head(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> str
 @pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_stages_of_v2(folder: Path, one: Any, asynchronous: bool) -> None:
-    """Steps of different requests are under way at once."""
+    """Steps of different requests run at once."""
     given = {"pipeline_parallel_size": 2, "async_scheduling": asynchronous}
     assert tokens(folder, v2=True, one_process=False, **given) == one
 
@@ -77,7 +78,7 @@ def test_drafts_of_a_model_in_v2(folder: Path, one: Any, demo_model: str, eagle_
 
 @pytest.mark.slow
 def test_asynchronous_scheduling_in_v1(folder: Path, one: Any) -> None:
-    """As on a GPU: vLLM's CPU platform switches it off there."""
+    """This is the default on a GPU; vLLM's CPU platform turns it off."""
     assert tokens(folder, v2=False, async_scheduling=True) == one
 
 
@@ -90,7 +91,7 @@ PERSON = {
 
 
 def asked(server: Server, forms: list[dict[str, Any]]) -> list[httpx.Response]:
-    """The answers to requests that come at once."""
+    """Return the answers to concurrent requests."""
 
     def ask(form: dict[str, Any]) -> httpx.Response:
         body = {"model": "demo", "max_tokens": 48, "temperature": 0, **form}
@@ -108,7 +109,7 @@ def workers(server: Server) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("v2", [False, True])
 def test_copies_of_the_model_and_the_end_of_one(demo_model: str, tmp_path: Path, v2: bool) -> None:
-    """Each copy answers as the other does; where a worker is killed vLLM ends, and everybody is told."""
+    """All copies answer alike. If a worker is killed, vLLM ends, and all clients get an error."""
     environment = triton_interpreter.installed(tmp_path) if v2 else {"VLLM_USE_V2_MODEL_RUNNER": "0"}
     path = [tmp_path, triton_interpreter.ROOT]
     guideway = {"grammar": ["llguidance", "xgrammar"], "modifiers": ["hello"]}

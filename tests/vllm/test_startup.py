@@ -1,4 +1,4 @@
-"""How vLLM starts with guideway: refused with a reason, or not changed at all where nobody asked for it."""
+"""Start-up of vLLM with guideway: refused with a reason, and unchanged if guideway is not configured."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PROMPTS = ["Anna Berg is 34 years old.", "Hello", "Once upon a time"]
 
 
 class Absent(NumpyDevice):
-    """Of a machine that is not this one."""
+    """A device that is not available on this machine."""
 
     contract = "1.0"
     name = "absent"
@@ -81,7 +81,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def configured(demo_model: str) -> Callable[..., Any]:
-    """A ``VllmConfig`` with guideway in it, as vLLM makes it of its arguments."""
+    """Return a ``VllmConfig`` with guideway in it, as vLLM builds it from its arguments."""
     from vllm import EngineArgs
 
     plain = EngineArgs(demo_model, dtype="float32", enforce_eager=True, max_model_len=512).create_engine_config()
@@ -118,7 +118,7 @@ REFUSED: list[tuple[dict[str, Any], type[GuidewayError], str]] = [
 def test_a_wrong_configuration_is_refused_by_the_front_end(
     configured: Callable[..., Any], guideway: dict[str, Any], kind: type[GuidewayError], said: str
 ) -> None:
-    """And so before anything is loaded: vLLM makes the front end's `InputProcessor` first."""
+    """The error is raised before anything is loaded, because vLLM first builds the front end's `InputProcessor`."""
     from guideway_vllm import register
     from vllm.v1.engine.input_processor import InputProcessor
 
@@ -134,7 +134,7 @@ def test_one_line_is_logged_at_the_start_and_certification_is_not_mentioned(
     from guideway_vllm.frontend import FrontEnd
 
     config = configured({"grammar": ["xgrammar", "llguidance"], "modifiers": ["hello"]})
-    # vLLM shows what goes to its own logger, and nothing else of level INFO
+    # vLLM shows only its own logger's messages of level INFO
     monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [caplog.handler])
     with caplog.at_level("INFO", logger="vllm"):
         front_end = FrontEnd.of(config)
@@ -200,7 +200,7 @@ def test_what_would_act_in_vain_beside_a_late_modifier_is_named(
 
 
 def runner_with(*, v2: bool) -> Any:
-    """A model runner that has what the guest needs of one, and no more."""
+    """Return a stub of a model runner with only the attributes that the guest needs."""
     from guideway_vllm.runners import V1Seams, V2Seams
 
     runner = SimpleNamespace()
@@ -217,7 +217,7 @@ def test_each_missing_seam_of_a_model_runner_is_named(
     from guideway_vllm.runners import V1Seams, V2Seams
     from guideway_vllm.worker import attach
 
-    # the variable that chooses is read once in a process that has had an engine
+    # a process that has had an engine caches the variable that chooses the runner
     monkeypatch.setattr("vllm.config.VllmConfig.use_v2_model_runner", v2)
     for name, parameters in (V2Seams if v2 else V1Seams).needed.items():
         without = runner_with(v2=v2)
@@ -234,8 +234,8 @@ def test_each_missing_seam_of_a_model_runner_is_named(
 
 @pytest.mark.parametrize("v2", [False, True])
 def test_what_lies_between_forward_pass_and_draw_is_known(monkeypatch: pytest.MonkeyPatch, v2: bool) -> None:
-    """As in another version of vLLM, whose messages have other fields, or that calls what guideway stands for with
-    more: a request would be the first to find out, in the worker."""
+    """Another version of vLLM may have messages with other fields, or pass more arguments to a replaced method. Without
+    this check the first request would fail in the worker."""
     from guideway_vllm.runners import V1Seams, V2Seams, _found
 
     seams, runner = V2Seams if v2 else V1Seams, runner_with(v2=v2)
@@ -269,7 +269,7 @@ def test_processes_of_a_front_end_take_its_vocabulary_over(
     vocabulary = front_end._runtime.context.vocabulary
 
     def told(instance_id: str) -> str:
-        """What a process that is started now finds."""
+        """Return the output of a new process that reads the shared vocabulary."""
         ended = program(
             "from types import SimpleNamespace as Config\n"
             "from guideway_vllm.handover import size_taken_over, taken_over\n"
@@ -291,7 +291,7 @@ def test_each_missing_seam_is_named_and_nothing_is_changed_then(monkeypatch: pyt
     assert seams.missing_seams() == []
     for path, parameters in seams.NEEDED.items():
         cls, method, function = wrapping.found(path)
-        if method != "__init__":  # which every class has
+        if method != "__init__":  # every class has `__init__`
             with monkeypatch.context() as patch:
                 for base in cls.__mro__:
                     if method in vars(base):
@@ -351,7 +351,7 @@ def program(source: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def test_vllm_does_not_start_without_a_seam() -> None:
-    """As another version of vLLM would be: without a method that is needed, when vLLM loads its plugins."""
+    """Simulates another version of vLLM, which lacks a method when vLLM loads its plugins."""
     ended = program(
         "from vllm.v1.engine.input_processor import InputProcessor\n"
         "InputProcessor.take_inputs = InputProcessor.process_inputs\n"
@@ -367,7 +367,7 @@ def test_vllm_does_not_start_without_a_seam() -> None:
 
 
 def test_workers_in_processes_of_their_own_are_compared_with_their_core(demo_model: str, tmp_path: Path) -> None:
-    """As a server has them: an engine core that is spawned loads plugins when it is half built."""
+    """A spawned engine core, as in a server, loads plugins during its construction."""
     other_workers.install(tmp_path)
     ended = program(
         "from vllm import LLM\n"
@@ -404,7 +404,7 @@ print("FOUND", json.dumps([outputs(llm), sorted(name for name in sys.modules if 
 
 
 def test_where_nobody_asks_for_guideway_everything_is_vllms_own(start: Callable[..., Any], demo_model: str) -> None:
-    """The plugin loaded and no key `guideway`, against ``VLLM_PLUGINS=none``: classes, and tokens."""
+    """The plugin is loaded without the key `guideway`, and compared with ``VLLM_PLUGINS=none``: classes, and tokens."""
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.structured_output import StructuredOutputManager

@@ -53,7 +53,7 @@ def params(max_tokens: int = 80, *, extra: dict[str, Any] | None = None, **const
 
 
 def generate(llm: Any, wanted: list[Any]) -> tuple[list[str], list[str | None]]:
-    """The texts, and the strategies that served them."""
+    """Return the texts, and the strategies that served them."""
     outputs = llm.generate([PROMPT] * len(wanted), wanted)
     told = [output.kv_transfer_params for output in outputs]
     return [output.outputs[0].text for output in outputs], [
@@ -135,7 +135,7 @@ def test_what_vllm_would_refuse_is_refused_with_its_reason(
 
 
 def built(name: str, vocabulary: Vocabulary | None = None, **options: Any) -> Any:
-    """A strategy outside vLLM, with as much of vLLM as the backend looks at."""
+    """Build a strategy outside vLLM, with a stub of the vLLM objects that its backend uses."""
     vocabulary = vocabulary or byte_vocabulary()
     with serving(stand_in(vocabulary)):
         return Plugins().load("grammar", name)(vocabulary, options)
@@ -248,10 +248,10 @@ KNOWN: dict[str, set[str]] = {
         "matchers_with_other_stop_tokens_are_independent",
         "a_refused_token_is_not_rolled_back",
         "strategies_of_other_vocabularies_are_independent",
-        # it reads some syntax otherwise than Python, and says nothing
+        # it silently reads some syntax differently from Python
         "a_pattern_means_what_python_says",
     },
-    # where one text is forced, one way to cut it; and it cannot cut one that no token has a byte of
+    # forced text has one tokenization, and none if no token has its next byte
     "vllm_guidance": {
         "a_dead_end_is_raised",
         "a_dead_end_accepts_nothing",
@@ -261,13 +261,13 @@ KNOWN: dict[str, set[str]] = {
         "outputs_of_the_language_are_accepted",
     },
 }
-"""Checks of the contract a backend does not pass, because of what it is."""
+"""Checks of the contract that a backend cannot pass."""
 
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_the_rest_of_the_contract_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def without_equals(tokens: Any, *rest: Any) -> Vocabulary:
-        """No tokenizer of vLLM's has two tokens of the same text; the suite's vocabularies do."""
+        """Build a vocabulary without equal tokens, which the suite's vocabularies have and vLLM's tokenizers do not."""
         seen = dict.fromkeys(tokens)
         return Vocabulary([token if seen.pop(token, token) is None else b"" for token in tokens], *rest)
 

@@ -1,4 +1,4 @@
-"""Tenants that share no caches: vLLM's of prefixes, and guideway's of grammars."""
+"""Isolated tenants: they share neither vLLM's prefix cache nor guideway's grammar cache."""
 
 from __future__ import annotations
 

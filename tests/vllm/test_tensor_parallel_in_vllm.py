@@ -1,4 +1,4 @@
-"""Two workers that share a model: each gets the payload, and the tokens are those of one worker alone."""
+"""Tensor parallelism: both workers get the payload, and the tokens are the same as with one worker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 CUT = {"guideway.close": False}
-"""Else little is left for modifiers to choose among."""
+"""With closing, modifiers would have little left to change."""
 REQUESTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "regex": {"structured_outputs": {"regex": "[a-z]{2,5}[0-9]"}},
@@ -47,7 +47,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 def tiny_model(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A random Llama that two workers can share, with the demo model's tokenizer.
 
-    Its weights are large, so that no two logits are so close that the order of a sum decides between them.
+    Its weights are large, so that no two logits are so close that the summation order decides between them.
     """
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
@@ -104,7 +104,7 @@ def test_two_workers_answer_as_one_does(
 @pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, True])
 def test_two_workers_of_v2(tiny_model: str, tmp_path: Path, sharded: bool) -> None:
-    """`sharded`: vLLM shares the draw of plain steps out among the ranks."""
+    """`sharded`: vLLM distributes the draw of plain steps over the ranks."""
     with installed(tmp_path):
         one = tokens(tmp_path, v2=False, model=tiny_model)
         given = {"tensor_parallel_size": 2, "enable_batch_sharded_sampling": sharded}
@@ -155,7 +155,7 @@ def answer(client: openai.OpenAI, wanted: dict[str, Any]) -> str:
 
 
 def alone(llm: Any) -> dict[str, str]:
-    """What one worker in this process answers."""
+    """Return the answers of one worker in this process."""
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 

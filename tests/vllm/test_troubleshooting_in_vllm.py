@@ -1,4 +1,4 @@
-"""The messages of ``docs/troubleshooting.md`` that only a process with vLLM writes."""
+"""The messages of ``docs/troubleshooting.md`` that appear only in a process with vLLM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes in vLLM of a constraint that cannot be enforced in full: over HTTP, in streams, and offline."""
+"""`on_unenforced` in vLLM: over HTTP, in streams, and offline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.vllm
 
 ONE = {"type": "integer", "minimum": 1, "maximum": 1}
 TWICE = {"type": "array", "items": ONE, "minItems": 2, "maxItems": 2, "uniqueItems": True}
-"""xgrammar does not enforce ``uniqueItems``, and then there is one text: [1,1]."""
+"""xgrammar does not enforce ``uniqueItems``, and without it there is only the text [1,1]."""
 
 ONCE = {"type": "array", "items": {"const": 1}, "minItems": 1, "maxItems": 1, "uniqueItems": True}
 FULL = {"type": "array", "items": {"const": 1}, "minItems": 1, "maxItems": 1}

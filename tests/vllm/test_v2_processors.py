@@ -1,4 +1,4 @@
-"""Processors for vLLM's V2 model runner, which vLLM runs itself, beside guideway's own modifiers."""
+"""Processors for vLLM's V2 model runner, which vLLM runs itself, together with guideway's own modifiers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.vllm.test_processors_in_vllm import COUNT, GUIDEWAY, generated, legac
 
 
 class OfV2(LogitsProcessor):  # type: ignore[misc]
-    """A processor for the V2 model runner: what a request asks for by ``step`` is what `BatchLevel` writes."""
+    """A processor for the V2 model runner that forces the tokens of `BatchLevel` for requests with ``step``."""
 
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
         self._states = req_states
@@ -40,7 +40,7 @@ class OfV2(LogitsProcessor):  # type: ignore[misc]
                 num_prompt = int(self._states.prompt_len.np[slot])
                 past = self._states.all_token_ids.gpu[slot, : int(ctx.pos[row]) + 1].tolist()
                 wanted = BatchLevel.next(step, past[:num_prompt], past[num_prompt:])
-                if logits[row, wanted] > -torch.inf:  # what a constraint has forbidden stays so
+                if logits[row, wanted] > -torch.inf:  # tokens forbidden by a constraint stay forbidden
                     logits[row].fill_(-torch.inf)[wanted] = 0.0
         return logits
 
@@ -51,7 +51,7 @@ def llm(start: Callable[..., Any]) -> Any:
 
 
 def test_processors_of_v2_run_beside_modifiers(llm: Any) -> None:
-    """In one batch: vLLM's alone, vLLM's under a constraint, guideway's alone, both on one request, and neither."""
+    """One batch has: only vLLM's, vLLM's with a constraint, only guideway's, both on one request, and neither."""
     theirs = params(max_tokens=COUNT, ignore_eos=True)
     theirs.extra_args = {"step": 3}
     constrained = params(max_tokens=COUNT, regex="[a-z]{6}")
@@ -64,7 +64,7 @@ def test_processors_of_v2_run_beside_modifiers(llm: Any) -> None:
     assert right(3, prompt(0), outputs[0].token_ids)
     assert len(outputs[1].text) == 6 and outputs[1].text.isalpha() and outputs[1].text.islower()
     assert right(5, prompt(0), outputs[2].token_ids)
-    # guideway's processor leaves one token alone, which vLLM's then finds forbidden, or is the same
+    # guideway's processor leaves a single token, which vLLM's then finds forbidden or forces too
     assert right(5, prompt(0), outputs[3].token_ids)
     assert "e" not in outputs[4].text
     assert "e" in outputs[5].text

@@ -1,6 +1,6 @@
-"""vLLM's V2 model runner: what is its own, and that its tokens are those of V1 and of guideway's own engine.
+"""vLLM's V2 model runner: its own features, and the same tokens as in V1 and in guideway's own engine.
 
-What else is promised of it the other modules here say: `make test-vllm` runs some of them once more, in V2.
+The other modules here test the rest: `make test-vllm` runs some of them again in V2.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ LATE = {"modifiers": {"gumbel": {}}, "temperature": 1.0, "seed": 3}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the probes are installed."""
+    """Folder where the probes are installed."""
     with installed(folder := tmp_path_factory.mktemp("installed")):
         yield folder
 
 
 @pytest.fixture(scope="module")
 def llm(start: Callable[..., Any], folder: Path) -> Any:
-    """As a server on a GPU runs: V2, with asynchronous scheduling; and with a worker mixin."""
+    """vLLM as a server on a GPU runs it: V2 with asynchronous scheduling, and a worker mixin."""
     mixin = {"worker_mixins": ["layer_timing"]}
     return start({**GUIDEWAY, **mixin}, worker_extension_cls="guideway_vllm.worker.WorkerExtension")
 
 
 def generated(llm: Any, jobs: list[Job]) -> list[list[int]]:
-    """The tokens of each."""
+    """Return the tokens of each job."""
     prompts = [{"prompt_token_ids": job.prompt} for job in jobs]
     outputs = llm.generate(prompts, [job.params for job in jobs], use_tqdm=False)
     return [list(output.outputs[0].token_ids) for output in outputs]
@@ -86,7 +86,7 @@ def test_a_worker_mixin_hears_of_each_step(llm: Any) -> None:
 
 
 def test_each_of_several_ranks_draws_all_rows(llm: Any) -> None:
-    """Ranks that share a model would each draw some, and what comes up is the output of one."""
+    """Otherwise each rank would draw some rows, but only the output of one is used."""
     runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
     expected = generated(llm, JOBS[:2])
     runner.batch_sharder = sharder = object()
@@ -98,7 +98,7 @@ def test_each_of_several_ranks_draws_all_rows(llm: Any) -> None:
 
 
 def test_requests_end_if_vllm_no_longer_asks_for_masks(llm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As another version might: what is drawn then is not what was asked for."""
+    """Another version of vLLM might do so, and would draw tokens without masks."""
     worker = llm.llm_engine.model_executor.driver_worker.worker
     seams = worker.guideway_guest._seams
     sample = seams._sample

@@ -1,5 +1,5 @@
-"""The page on vLLM, followed by a reader on this machine: a server started by its command and asked as it says, its
-programs run as files, and its tables compared with what they are about."""
+"""The page on vLLM, followed by a reader: a server started by its command and queried as shown, its programs run as
+files, and its tables compared with the code."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MODULE = ["python", "-m", "vllm.entrypoints.openai.api_server"]
 
 
 def shell(page: str) -> list[list[str]]:
-    """The words of every command of a page."""
+    """Return the words of every command of a page."""
     return [words for block in fenced(page) if block.language == "sh" for words in commands(block.code)]
 
 
 @pytest.fixture(scope="module")
 def server(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """What the page's own command starts, that of the wheels of this environment, and what the page says besides."""
+    """The server of the page's own command for the wheels of this environment, with the page's other flags."""
     (words,) = [words for words in shell(PAGE) if words[:3] == MODULE]
     config = json.loads(words[-1])
     config["guideway"]["modifiers"] = ["hello"]
@@ -53,7 +53,7 @@ def server(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="module")
 def outputs(server: Server, demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What each program of the page and each command that asks the server prints."""
+    """The output of each program of the page, and of each command that queries the server."""
     folder, printed = tmp_path_factory.mktemp("reader"), []
     for block in fenced(PAGE):
         code = block.code.replace("MODEL", demo_model).replace("http://localhost:8000", server.url)
@@ -68,8 +68,8 @@ def outputs(server: Server, demo_model: str, tmp_path_factory: pytest.TempPathFa
 
 
 def _run(code: str, file: Path) -> str:
-    """What the program prints, run by itself in as many processes as vLLM wants."""
-    # vLLM would compile the model first, for a minute
+    """Return the output of a program, run with vLLM's default of several processes."""
+    # vLLM would spend a minute compiling the model first
     file.write_text(code.replace("LLM(", "LLM(enforce_eager=True, dtype='float32', model="), encoding="utf-8")
     environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
     done = subprocess.run([sys.executable, file], env=environment, capture_output=True, text=True, timeout=600)
@@ -78,7 +78,7 @@ def _run(code: str, file: Path) -> str:
 
 
 def _command(words: list[str]) -> str:
-    if words[0] == "vllm" or words[:3] == MODULE:  # started by `server`; its options: the test below
+    if words[0] == "vllm" or words[:3] == MODULE:  # started by `server`; the test below checks its options
         return ""
     if words[0] != "curl":
         return PROGRAMS[words[0]](words[1:])
@@ -104,7 +104,7 @@ def test_the_examples_run_as_written(outputs: list[str]) -> None:
 
     assert parsed == "Person(name='Zoë Garcia', age=31)\n"
 
-    # beside what vLLM logs
+    # among vLLM's log lines
     assert re.search(r"^\{.*31\} stop \{'guideway': \{'strategy': 'xgrammar'\}\}$", offline, re.MULTILINE)
 
 

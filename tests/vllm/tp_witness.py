@@ -1,4 +1,4 @@
-"""A modifier that leaves a mark of every worker process its payload reaches."""
+"""A modifier that records every worker process that its payload reaches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from guideway.api import (
 
 
 class WitnessTransform(LogitTransform):
-    """Writes down what comes with the payload, in a file named after its process."""
+    """Writes its payloads to a file named after its process."""
 
     def __init__(self, context: WorkerContext, options: Mapping[str, Any]) -> None:
         super().__init__(context, options)
