@@ -1,4 +1,4 @@
-"""Logits processors as people have them, and the interface of vLLM's per-request ones."""
+"""Logits processors in the usual forms, and the interface of vLLM's per-request ones."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ EOS = 2
 
 
 def favored(token_ids: Sequence[int]) -> int:
-    """The token `favor` raises."""
+    """Return the token that `favor` raises."""
     return 4 + sum(token_ids) % 100
 
 
 def favor(token_ids: list[int], logits: Tensor) -> Tensor:
-    """Stateless, out of place."""
+    """Raise one token's logit; stateless, out of place."""
     assert logits.dtype == torch.float32
     bonus = torch.zeros_like(logits)
     bonus[favored(token_ids)] = 100.0
@@ -32,7 +32,7 @@ def favor(token_ids: list[int], logits: Tensor) -> Tensor:
 
 
 def forbid(token_id: int) -> Row:
-    """Makes a stateless callable that works in place."""
+    """Return a stateless callable that works in place."""
 
     def ban(token_ids: list[int], logits: Tensor) -> Tensor:
         logits[token_id] = -torch.inf
@@ -42,7 +42,7 @@ def forbid(token_id: int) -> Row:
 
 
 class Countdown:
-    """Remembers: its n-th call forces token ``first + n``. Counts what is made and called."""
+    """Stateful: its n-th call forces token ``first + n``. Counts instances and calls."""
 
     made = 0
     calls = 0
@@ -60,7 +60,7 @@ class Countdown:
 
 
 class Twice(LogitsProcessor):  # type: ignore[misc]
-    """A `transformers` processor that remembers: every other call forces token 5, the others token 6."""
+    """A stateful `transformers` processor: every other call forces token 5, the others token 6."""
 
     def __init__(self) -> None:
         self.odd = False
@@ -73,7 +73,7 @@ class Twice(LogitsProcessor):  # type: ignore[misc]
 
 
 class Seen(LogitsProcessor):  # type: ignore[misc]
-    """Remembers in a list, where only a look inside tells."""
+    """Keeps state in a list, which only inspection of its attributes reveals."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -87,7 +87,7 @@ MEMBERS = LogitsProcessorList([NoRepeatNGramLogitsProcessor(2), MinLengthLogitsP
 
 
 def explode_after(token_ids: list[int], logits: Tensor) -> Tensor:
-    """Fails for a sequence that begins with token 7, from its third generated token on."""
+    """Fail for a sequence that begins with token 7, from its third generated token on."""
     if token_ids[0] == 7 and len(token_ids) > 5:
         raise RuntimeError("seven")
     return logits
@@ -150,7 +150,7 @@ class AdapterLogitsProcessor(ABC):
 
 
 class ForceToken:
-    """As in vLLM's documentation: forces one token, unless it was generated `limit` times."""
+    """The example of vLLM's documentation: forces one token, unless it was generated `limit` times."""
 
     def __init__(self, target: int, limit: int) -> None:
         self.target = target
@@ -165,7 +165,7 @@ class ForceToken:
 
 
 def echo_prompt(prompt_ids: list[int], output_ids: list[int], logits: Tensor) -> Tensor:
-    """Forces the prompt once more."""
+    """Force the prompt again."""
     if len(output_ids) < len(prompt_ids):
         forced = torch.full_like(logits, -torch.inf)
         forced[prompt_ids[len(output_ids)]] = 0.0
@@ -193,7 +193,7 @@ class PerRequest(AdapterLogitsProcessor):
 
 
 class Curious(PerRequest):
-    """Reads a sampling parameter that guideway has not."""
+    """Reads a sampling parameter that guideway lacks."""
 
     def new_req_logits_processor(self, params: Any) -> Row | None:
         return forbid(params.n_beams)
@@ -205,8 +205,8 @@ class Invariant(PerRequest):
 
 
 class BatchLevel:
-    """A processor of vLLM V1 for whole batches: it keeps their book by index, and writes for each request that gives a
-    ``step`` what `BatchLevel.next` says."""
+    """A processor of vLLM V1 for whole batches: it tracks requests by index, and forces the token of `BatchLevel.next`
+    for each request with a ``step``."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self.limit = vllm_config.scheduler_config.max_num_seqs
@@ -254,7 +254,7 @@ BATCH_LEVEL = BatchLevel(SimpleNamespace(scheduler_config=SimpleNamespace(max_nu
 
 
 class Demanding(BatchLevel):
-    """Needs to know more of vLLM than there is elsewhere."""
+    """Reads parts of vLLM's configuration that do not exist elsewhere."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         super().__init__(vllm_config, device, is_pin_memory)
@@ -262,7 +262,7 @@ class Demanding(BatchLevel):
 
 
 class OfV2:
-    """The interface of vLLM's second model runner."""
+    """The interface of vLLM's V2 model runner."""
 
     def add_request(self, slot: int, params: Any) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""The engine on the CPU device gives the tokens it gives on the torch device."""
+"""The engine gives the same tokens on the CPU device as on the torch device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARAMS = [
 
 def answers(device_backend: str) -> list[tuple[int, ...]]:
     config = EngineConfig(model="demo", grammar=("llguidance",), device_backend=device_backend, max_num_seqs=8)
-    greedy = [params for params in PARAMS if not params.temperature]  # alone, as steps with a draw take no argmax
+    greedy = [params for params in PARAMS if not params.temperature]  # alone, because steps with a draw take no argmax
     results = []
     with Engine(config) as engine:
         for batch in (greedy, PARAMS):

@@ -1,4 +1,4 @@
-"""A cross-encoder that an entry point names, from the command line and in the engine: guideway-demo-ranker."""
+"""A cross-encoder selected by an entry point, from the command line and in the engine: guideway-demo-ranker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forced tokens change the number of forward passes, and in the mode ``exact`` nothing else."""
+"""Forced tokens reduce the number of forward passes and, in the mode ``exact``, change nothing else."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def config(strategy: str, **settings: Any) -> EngineConfig:
-    # float64: else a row computed beside others could be drawn from differently
+    # float64, since batching could otherwise change the rounding of a row and thus its draw
     shared: dict[str, Any] = {"model": "demo", "grammar": (strategy,), "dtype": "float64", "max_model_len": 256}
     return EngineConfig(**shared | {"max_num_seqs": 8} | settings)
 
 
 def passes(engine: Engine) -> list[int]:
-    """Grows by one with each forward pass, by how many sequences had a part in it."""
+    """Return a list to which each forward pass appends its number of sequences."""
     found: list[int] = []
     stepper: Any = engine._scheduler._stepper  # type: ignore[attr-defined]
     run = stepper.run
@@ -114,7 +114,7 @@ def expect_equal(results: Sequence[GenerationResult], expected: Sequence[Generat
 
 @cache
 def without(strategy: str) -> list[GenerationResult]:
-    """What a run without forced tokens gives."""
+    """Return the results of a run without forced tokens."""
     with Engine(config(strategy, forced_tokens="off")) as engine:
         return generate(engine)
 
@@ -139,12 +139,12 @@ def test_forced_tokens_take_fewer_passes() -> None:
     params = [SamplingParams(max_tokens=120, constraint=COMPACT)]
     found = {}
     for mode in ("off", "exact", "canonical"):
-        with Engine(config("llguidance", forced_tokens=mode, **SETTINGS["inline"])) as engine:  # no rows come late
+        with Engine(config("llguidance", forced_tokens=mode, **SETTINGS["inline"])) as engine:  # no rows are late
             counted = passes(engine)
             (result,) = generate(engine, params)
             found[mode] = len(counted)
             assert mode != "off" or len(counted) == len(result.token_ids)
-    # of each of five keys at least two tokens are nobody's choice
+    # each of five keys has at least two forced tokens
     assert found["exact"] <= found["off"] - 2 * 5
     assert found["canonical"] <= found["exact"]
 
@@ -152,7 +152,7 @@ def test_forced_tokens_take_fewer_passes() -> None:
 @pytest.mark.parametrize("asked", [{"logprobs": 0}, {"min_tokens": 50}, {"logit_bias": {1: float("-inf")}}], ids=str)
 def test_an_end_that_is_the_only_choice_takes_no_pass_unless_somebody_looks_at_it(asked: dict[str, Any]) -> None:
     params = SamplingParams(max_tokens=60, constraint=Choice(["a", "b"]))
-    with Engine(config("llguidance", **SETTINGS["inline"])) as engine:  # no rows come late
+    with Engine(config("llguidance", **SETTINGS["inline"])) as engine:  # no rows are late
         counted = passes(engine)
         (unseen,) = generate(engine, [params])
         without_a_pass = len(counted)
@@ -163,7 +163,7 @@ def test_an_end_that_is_the_only_choice_takes_no_pass_unless_somebody_looks_at_i
 
 
 def test_canonical_tokens_are_the_tokenizers_and_their_logprobs_the_models() -> None:
-    key = "zyx qua vwk"  # no token is a word of it
+    key = "zyx qua vwk"  # none of its words is a token
     schema = {"type": "object", "properties": {key: {"enum": [1]}}, "required": [key], "additionalProperties": False}
     constraint = JsonSchema(schema, whitespace="compact")
     params = [
@@ -191,7 +191,7 @@ def test_canonical_tokens_are_the_tokenizers_and_their_logprobs_the_models() -> 
         assert [e.logprob for e in result.logprobs] == pytest.approx([e.logprob for e in given if e], abs=1e-4)
     with Engine(config("llguidance", forced_tokens="exact")) as engine:
         drawn = generate(engine, params)
-    assert any(list(result.token_ids[:-1]) != wanted for result in drawn)  # what canonical changes
+    assert any(list(result.token_ids[:-1]) != wanted for result in drawn)  # the difference that canonical mode makes
 
 
 class OnlyTransform(LogitTransform):
@@ -202,7 +202,7 @@ class OnlyTransform(LogitTransform):
 
 
 class Dictation(LogitModifier[list[int]]):
-    """Lets nothing come but the tokens of its option; then it ends the output."""
+    """Allows only the tokens of its option; then it ends the output."""
 
     contract = "1.0"
     name, stage, transform = "dictation", Stage.MASK, OnlyTransform
@@ -228,7 +228,7 @@ class Dictation(LogitModifier[list[int]]):
 
 
 class Countdown(Dictation):
-    """Ends the output after as many tokens as its option has, whichever they are, and says so to nobody before."""
+    """Ends the output after as many tokens as its option has, without announcing it."""
 
     name = "countdown"
 
@@ -246,7 +246,7 @@ def guideway_logit_modifier(name: str) -> type[LogitModifier[Any]]:
 
 @pytest.fixture
 def own_modifiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Settings of an engine that has them."""
+    """Settings of an engine that has these modifiers."""
     install(tmp_path, "own", {f"modifier.{name}": __name__ for name in ("dictation", "countdown")})
     monkeypatch.syspath_prepend(str(tmp_path))
     return {"modifiers": ("dictation", "countdown")}

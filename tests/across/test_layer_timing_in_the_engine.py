@@ -1,4 +1,4 @@
-"""guideway-layer-timing inside the engine, in this process and in one of its own."""
+"""guideway-layer-timing inside the engine, in this process and in a separate one."""
 
 from __future__ import annotations
 

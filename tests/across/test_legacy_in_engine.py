@@ -1,4 +1,4 @@
-"""Legacy processors in guideway's own engine: token for token what `model.generate` gives with them."""
+"""Legacy processors in guideway's own engine: the same tokens as `model.generate` gives with them."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_callable_sees_the_prompt_unless_it_is_told_not_to() -> None:
 
 @pytest.mark.parametrize("per_sequence", everyday([False, True], False))
 def test_drafts_change_nothing(per_sequence: bool, tokenizer: Any) -> None:
-    """Shared processors get a call per row; those that remember get no drafts."""
+    """Shared processors get a call per row; stateful ones get no drafts."""
     case = {**written("NoRepeatNGramLogitsProcessor", ngram_size=4), "per_sequence": per_sequence}
     prompt = tokenizer(" ".join(["one two three"] * 8))["input_ids"]
     found = []
@@ -167,7 +167,7 @@ def test_a_list_of_processors_is_one_target() -> None:
 
 @pytest.mark.parametrize("remembers", [False, True])
 def test_a_callable_that_raises_costs_its_request_and_is_not_called_twice_for_a_token(remembers: bool) -> None:
-    """The pipeline applies the step again, row by row: what remembers must not notice."""
+    """The pipeline applies the step again, row by row; stateful processors must not be called twice."""
     processors = [own("callable", "explode_after")]
     if remembers:
         processors.append(own("callable", "Countdown", per_sequence=True))

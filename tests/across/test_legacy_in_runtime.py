@@ -1,4 +1,4 @@
-"""Legacy processors where hosts differ: drafts, forks, rebuilt states, payloads taken apart, lost workers."""
+"""Legacy processors under what hosts do: drafts, forks, rebuilt states, split payloads, lost workers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Host:
         return self.pipeline.run(torch.zeros(step.batch.num_rows, WIDTH, dtype=dtype), step)
 
     def step(self, *slots: int) -> list[int]:
-        """One token of each slot, the worker's side of it pickled on its way."""
+        """Draw one token for each slot, with the worker's input pickled."""
         step = self.prepare(*slots)
         output = self.run(step)
         token_ids = output.token_ids.tolist()
@@ -92,7 +92,7 @@ class Host:
         return token_ids
 
     def sequences(self, pipeline: Pipeline | None = None) -> int:
-        """How many sequences the worker keeps processors for."""
+        """Return the number of sequences for which the worker keeps processors."""
         (entry,) = [e for stage in (pipeline or self.pipeline)._context._by_stage for e in stage if e.name != "grammar"]
         return len(entry.transform._sequences)  # type: ignore[attr-defined]
 
@@ -110,7 +110,7 @@ def test_each_draft_gets_a_row_and_sees_the_drafts_before_it() -> None:
 
 @pytest.mark.parametrize("modifier", [Shared, Counting], ids=lambda cls: cls.name)
 def test_drafts_a_modifier_would_not_let_pass_cost_its_request_only(modifier: Any) -> None:
-    """The fake host never asks `validate`."""
+    """The fake host never calls `validate`."""
     wanted = [SamplingParams(max_tokens=5, modifiers={modifier.name: {}}), SamplingParams(max_tokens=5)]
     host = FakeHost(VOCABULARY, TorchDevice("cpu"), modifiers=[modifier], num_drafts=2)
     with_modifier, without = host.generate([[20, 21]] * 2, wanted)

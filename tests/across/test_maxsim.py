@@ -1,4 +1,4 @@
-"""A stranger's workflow in the engine: guideway-maxsim."""
+"""A third-party workflow in the engine: guideway-maxsim."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_engine_s_own_call_reaches_it_and_one_pair_fails_alone(engine: Engin
     assert [score.index for score in found] == [0, 1, 2, 3, 4, 5]
     assert max(found[:-1], key=lambda score: score.score or 0).index == 1
     assert "the document has 602 tokens" in str(found[-1].error)
-    assert logging.is_progress_bar_enabled()  # whoever else loads models in this process keeps theirs
+    assert logging.is_progress_bar_enabled()  # the setting of other code in this process is kept
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Objects whose names run out: an output ends where another name cannot follow, and never in a dead end."""
+"""Objects whose names run out: an output ends where no other name can follow, never in a dead end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONE = {"type": "object", "required": ["k"], "patternProperties": {"^k$": DIGIT},
 SCHEMAS: list[tuple[str, Any]] = [
     ("xgrammar", FEW),
     ("llguidance", FEW),
-    # after k llguidance allows a comma, and then nothing
+    # after k llguidance allows a comma that nothing can follow
     ("llguidance", ONE),
     ("xgrammar", {"type": "array", "items": FEW}),
     ("llguidance", {"type": "array", "items": FEW}),
@@ -35,7 +35,7 @@ MARKS = set(b'",:ab[]{')
 
 
 def walks(compiled: CompiledGrammar, tokens: Vocabulary, num_walks: int) -> list[str]:
-    """Texts that the masks allow, with as many properties as may be; what a walk ended in after 120 tokens, too."""
+    """Return random texts that the masks allow, with as many properties as possible, cut after 120 tokens."""
     found = []
     for seed in range(num_walks):
         random, matcher, text = Random(seed), compiled.matcher(frozenset({STOP})), b""
@@ -61,7 +61,7 @@ def walks(compiled: CompiledGrammar, tokens: Vocabulary, num_walks: int) -> list
 def test_no_output_comes_to_a_dead_end(strategy: str, schema: Any, whitespace: Whitespace) -> None:
     tokens = vocabulary()
     texts = walks(build(strategy, tokens).compile(JsonSchema(schema, whitespace=whitespace)), tokens, 40)
-    if schema is FEW:  # all end, and some have every name there is
+    if schema is FEW:  # all end, and some have every name
         assert {"a", "b"} in [set(json.loads(text)) for text in texts]
 
 
@@ -77,7 +77,7 @@ def test_the_last_of_many_names_that_begin_alike_is_found(num_names: int) -> Non
     matcher.fill_bitmask(bitmask, 0)
     legal = unpack(bitmask, tokens.logits_width)[0]
     assert bool(legal[ord(",")]) is (num_names < 60) and legal[ord("}")]
-    for token_id in range(len(tokens)):  # what accepts looks ahead by itself, and comes to the same
+    for token_id in range(len(tokens)):  # `accept` looks ahead by itself, with the same result
         assert matcher.fork().accept([token_id]) == legal[token_id], tokens.tokens[token_id]
 
 

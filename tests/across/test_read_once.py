@@ -1,4 +1,4 @@
-"""Files of plugins are read once in a process and names resolved once, however many parts of a host ask."""
+"""A process reads the files of plugins once and resolves names once, for all parts of a host."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def resolve(index, settings, kind, address):
 
 manager.resolve = resolve
 """
-"""Counts opened files of which a digest is computed, and what is resolved."""
+"""Counts files opened for a digest, and resolved components."""
 
 ENGINE = """\
 from guideway import Engine, EngineConfig
@@ -57,7 +57,7 @@ main(sys.argv[1:])
 
 
 def counted(program: str, *arguments: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """How often each file was read for a digest, and each component was resolved, in a process of its own."""
+    """Return how often a new process read each file for a digest, and resolved each component."""
     ending = "print(json.dumps([reads, resolved]), file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", f"{COUNTING}{program}{ending}", *arguments], capture_output=True, text=True, timeout=300

@@ -1,4 +1,4 @@
-"""How often a JSON Schema is parsed, checked and walked between a request and the library that compiles it."""
+"""Number of times a JSON Schema is parsed, checked and walked between a request and the library that compiles it."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ TAG: dict[str, Any] = {
 
 
 class Counts:
-    """How often the functions of some names are called, in every thread that starts while this counts. A generator
-    counts once, however often it goes on."""
+    """Counts calls of certain functions, in every thread that starts while this is active. A generator counts once."""
 
     def __init__(self) -> None:
         self._frames: dict[str, list[FrameType]] = {"parses": [], "checks": [], "walks": []}
@@ -62,7 +61,7 @@ class Counts:
             self._frames[kind].append(frame)
 
     def take(self) -> tuple[int, ...]:
-        """Parses, checks and walks since the last call."""
+        """Return parses, checks and walks since the last call."""
         found = tuple(map(len, self._frames.values()))
         for frames in self._frames.values():
             frames.clear()
@@ -83,7 +82,7 @@ def counting() -> Iterator[Counts]:
 
 
 def parsed_by(host: FakeHost, request_id: str, constraint: Constraint) -> Any:
-    """The constraint compiled; what was parsed of it, as the strategy left it."""
+    """Compile a constraint, and return its parsed form after the strategy used it."""
     request = Request(request_id=request_id, prompt_token_ids=(1,), params=SamplingParams(constraint=constraint))
     admission = host.runtime.admit(request)
     assert admission.wait(timeout=60)
@@ -96,7 +95,7 @@ def parsed_by(host: FakeHost, request_id: str, constraint: Constraint) -> Any:
 
 @pytest.fixture
 def host(request: pytest.FixtureRequest) -> Iterator[FakeHost]:
-    """With the one strategy the test asks for, by name."""
+    """A host with the one strategy that the test names."""
     vocabulary = byte_vocabulary()
     strategies: dict[str, GrammarStrategy] = {request.param: STRATEGIES[request.param](vocabulary, {})}
     host = FakeHost(vocabulary, NumpyDevice("cpu"), strategies=strategies, compile_threads=1)
@@ -115,8 +114,7 @@ def as_text(value: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("given", [as_dict, as_text])
 @pytest.mark.parametrize(
     ("host", "walks"),
-    # to check it, to find what has no values and to name its keywords; the fourth one is outlines' own, which measures
-    # each subschema
+    # to check it, to find unsatisfiable parts and to list its keywords; outlines' fourth walk measures each subschema
     [("xgrammar", 3), ("llguidance", 3), ("lmfe", 3), ("outlines", 4)],
     indirect=["host"],
 )

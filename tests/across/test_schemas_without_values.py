@@ -1,4 +1,4 @@
-"""Schemas of which no value satisfies a part, or the whole, before the installed grammar strategies."""
+"""Schemas that are unsatisfiable, in part or as a whole, with the installed grammar strategies."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def test_the_rest_is_served_exactly(
 
 
 def test_who_does_not_take_what_is_left_is_asked_for_the_whole(strategies: Mapping[str, GrammarStrategy]) -> None:
-    """A property that must stay forbidden is `false`, which not all strategies know; they name what they lack."""
+    """A property that must stay forbidden has the schema `false`, which not all strategies support; their refusals say
+    so."""
     schema = {"type": "object", "properties": {"k": {"type": "object", "enum": ["x"]}, "b": B}}
     candidates = {each.name: each for each in choose(JsonSchema(schema), strategies).candidates}
     assert candidates["llguidance"].is_pruned

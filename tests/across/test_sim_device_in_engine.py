@@ -1,5 +1,5 @@
-"""The engine and modifiers on the simulated accelerators: nothing reaches into their memory, uses an array again that
-is dead, or waits more than once a step; and what comes out is what plain arrays give."""
+"""The engine and modifiers on simulated accelerators: no code accesses their memory directly, reuses a consumed array,
+or waits more than once per step, and the results are the same as with plain arrays."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HERE = "tests.across.test_sim_device_in_engine"
 
 
 class Witness(LogitTransform):
-    """Lets tests look at the device of the worker."""
+    """Exposes the worker's device to tests."""
 
     seen: ClassVar[list[DeviceBackend]] = []
 
@@ -57,14 +57,14 @@ class Reads(LogitTransform):
 
 
 class Mixes(LogitTransform):
-    """Adds an array of the host."""
+    """Adds an array in host memory."""
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         return logits + np.ones((1, self.context.logits_width), dtype=np.float32)
 
 
 class Forgets(LogitTransform):
-    """Returns its argument, which is only right where an operation changes that in place."""
+    """Returns its argument, which is only correct if an operation changes it in place."""
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         step.ops.where_rows(logits, payload.rows, True, 1.0)
@@ -72,7 +72,7 @@ class Forgets(LogitTransform):
 
 
 class Fails(LogitTransform):
-    """Fails after it has used the logits up."""
+    """Fails after it has consumed the logits."""
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         step.ops.where_rows(logits, payload.rows, True, 1.0)
@@ -80,7 +80,7 @@ class Fails(LogitTransform):
 
 
 class Hidden(LogitTransform):
-    """Makes the token likely whose id is the place of the largest hidden state."""
+    """Raises the token whose id is the index of the largest hidden state."""
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         largest = step.ops.argmax(step.hidden_states(payload.rows))
@@ -163,8 +163,8 @@ def engine(backend: str, **config: Any) -> Engine:
 
 
 def device() -> Any:
-    """That of the engine built last."""
-    from tests.across.test_sim_device_in_engine import Witness  # the one the entry point names
+    """Return the device of the engine built last."""
+    from tests.across.test_sim_device_in_engine import Witness  # the module that the entry point names
 
     return Witness.seen[-1]
 
@@ -226,13 +226,13 @@ def test_everything_is_as_on_torch(num_speculative_tokens: int, on_torch: list[G
 
 @pytest.mark.slow
 def test_everything_is_as_with_fused_operations_elsewhere(on_torch: list[GenerationResult]) -> None:
-    """As on a device of plain arrays that has these operations as the contract builds them from the others."""
+    """The reference is a device of plain arrays that has these operations as the contract composes them from others."""
     wanted = run("fused", "guidance")
     for num_speculative_tokens in (0, 3):
         for backend in ("sim_fused", "sim_static"):
             compare(run(backend, "guidance", num_speculative_tokens=num_speculative_tokens), wanted)
     drawn = list(PARAMS).index("drawn")
-    assert wanted[drawn].token_ids != on_torch[drawn].token_ids  # by another formula
+    assert wanted[drawn].token_ids != on_torch[drawn].token_ids  # another formula
 
 
 @pytest.mark.slow
@@ -263,7 +263,7 @@ def test_a_step_waits_for_the_device_once(backend: str) -> None:
 
 @pytest.mark.slow
 def test_nothing_is_compiled_for_a_request() -> None:
-    """Log-probabilities of prompts left aside, of which there may be as many rows as a prompt has tokens."""
+    """Log-probabilities of prompts are excluded, because they have as many rows as the prompt has tokens."""
     rng = random.Random(3)
     with engine("sim_static") as built:
         compiled, steps = device().compiled, 0
@@ -291,7 +291,7 @@ def test_hidden_states_come_from_the_runner_to_the_device(backend: str) -> None:
         with engine(where) as built:
             found.append([result.token_ids for result in built.generate([person(i) for i in range(3)], params)])
     assert found[0] == found[1]
-    assert all(token_id < 192 for token_id in found[0][1])  # places in a hidden state
+    assert all(token_id < 192 for token_id in found[0][1])  # indices of a hidden state
     assert found[0][1] != found[0][0]
 
 
@@ -300,7 +300,7 @@ OPERATIONS = ("apply_bitmask", "apply_token_lists", "warp_masked", "masked_argma
 
 @pytest.mark.parametrize("operation", everyday(OPERATIONS, "apply_bitmask", "masked_argmax"))
 def test_a_device_that_fails_once_costs_no_more_than_its_step(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fails after it has taken its argument."""
+    """It fails after it has consumed its argument."""
     constraint = Regex("[a-z ]{9}") if operation == "apply_bitmask" else SCHEMA
     options = {
         "apply_bitmask": {"repetition_penalty": 1.1},
@@ -308,7 +308,8 @@ def test_a_device_that_fails_once_costs_no_more_than_its_step(operation: str, mo
         "warp_masked": {"logit_bias": {9: 1.0}},
         "masked_argmax": {},
     }[operation]
-    params = SamplingParams(max_tokens=8, constraint=constraint, close=False, **options)  # masks as wide as they are
+    # so that masks are as wide as possible
+    params = SamplingParams(max_tokens=8, constraint=constraint, close=False, **options)
     with engine("sim_fused") as built:
         prompts = [person(0), person(1)]
         wanted = [result.token_ids for result in built.generate(prompts, params)]
@@ -328,7 +329,7 @@ def test_a_device_that_fails_once_costs_no_more_than_its_step(operation: str, mo
     if operation == "warp_masked":
         errors = {str(result.error) for result in first}
         assert errors == {"device.sim_fused failed in warp_masked: RuntimeError: out of order"}
-    else:  # each row was tried again
+    else:  # each row was retried
         assert [result.token_ids for result in first] == wanted
 
 

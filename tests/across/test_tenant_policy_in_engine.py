@@ -1,4 +1,4 @@
-"""The tenant policy where an operator meets it: found by its name, in an engine, on the command line."""
+"""The tenant policy in an engine and on the command line, found by its name."""
 
 from __future__ import annotations
 

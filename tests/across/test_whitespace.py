@@ -1,4 +1,5 @@
-"""White space over real tokenizers, whose tokens hold many blanks: what a walk may write, and what no mask allows."""
+"""White space with real tokenizers, whose tokens contain many blanks: texts that masks allow, and texts that they never
+allow."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The engine on the XLA device: scheduler, runtime, strategies and pipeline as they are, with the model in jax or in
-torch. What is compiled is compiled before the first request.
+"""The engine on the XLA device, with unchanged scheduler, runtime, strategies and pipeline, and the model in jax or
+torch. Everything is compiled before the first request.
 
-Minutes long: XLA compiles the model for each bucket, and whatever the pipeline may do for each number of rows.
+Takes minutes: XLA compiles the model for each bucket, and each pipeline operation for each number of rows.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def compiled() -> Iterator[list[str]]:
-    """What jax has traced and compiled so far."""
+    """Events of tracing and compilation in jax."""
     events: list[str] = []
 
     def listen(event: str, _: float, **__: Any) -> None:
@@ -93,7 +93,7 @@ def answers_in_torch() -> list[tuple[int, ...]]:
 
 
 def expect_answers(engine: Engine, greedy: list[tuple[int, ...]]) -> None:
-    """Greedy answers are those given, drawn ones are the same each time and not the greedy ones, and all obey the
+    """Check that greedy answers are as given, that drawn ones are reproducible and different, and that all match the
     schema."""
     prompts = [person(i) for i in range(6)]
     found = engine.generate(prompts, GREEDY)
@@ -136,7 +136,7 @@ def random_params(rng: random.Random) -> SamplingParams:
         ])  # fmt: skip
     modifiers = {name: wanted for name, wanted in MODIFIERS.items() if rng.random() < 0.3}
     if "temperature" not in options:
-        modifiers.pop("gumbel", None)  # it owns a draw
+        modifiers.pop("gumbel", None)  # it owns the draw
     return SamplingParams(**options, modifiers=modifiers)
 
 
