@@ -78,7 +78,7 @@ from guideway.runtime.shared_work import AtWork
 from guideway.runtime.slots import Slots
 from guideway.runtime.stopwatch import Stopwatch
 from guideway.runtime.threads import ADMISSION_THREADS, Deadline, Threads
-from guideway.runtime.warping import Warping, banned_by
+from guideway.runtime.warp_builder import WarpBuilder, banned_by
 
 __all__ = ["Runtime"]
 
@@ -171,8 +171,8 @@ class Runtime:
         )
         self._closed = False
         vocabulary = context.vocabulary
-        warping = Warping(context.max_num_sequences, len(vocabulary), vocabulary.stop_token_ids)
-        self._slots = Slots(context.max_num_sequences, warping)
+        warps = WarpBuilder(context.max_num_sequences, len(vocabulary), vocabulary.stop_token_ids)
+        self._slots = Slots(context.max_num_sequences, warps)
         self._late: frozenset[int] = frozenset()
         """Slots of the sequences that skip the last prepared step."""
         self._open = OpenRequests(context.max_model_len)
@@ -535,8 +535,8 @@ class Runtime:
             self._slots.indices[per_row],
             self._history(batch, payloads, sequences),
             companion_rows(batch, companions) if any(companions) else {},
-            self._slots.warping.warp(batch, per_row),
-            self._slots.warping.num_logprobs(per_row),
+            self._slots.warps.build(batch, per_row),
+            self._slots.warps.num_logprobs(per_row),
         )
 
     def is_late(self, slot: int) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from guideway.api.steps import StepBatch
 from guideway.runtime.modifier_set import ActiveSequence
-from guideway.runtime.warping import Warping
+from guideway.runtime.warp_builder import WarpBuilder
 
 __all__ = ["Slots"]
 
@@ -16,11 +16,11 @@ __all__ = ["Slots"]
 class Slots:
     """The running sequences, by slot. Raises ValueError if a slot is empty or taken when it should not be."""
 
-    def __init__(self, num_slots: int, warping: Warping) -> None:
+    def __init__(self, num_slots: int, warps: WarpBuilder) -> None:
         self._sequences: list[ActiveSequence | None] = [None] * num_slots
         self._acting: list[bool] | None = None
         """By modifier whether any sequence has a state of it; None until it is computed again."""
-        self.warping = warping
+        self.warps = warps
         self.temperatures = np.zeros(num_slots, dtype=np.float32)
         self.seeds = np.zeros(num_slots, dtype=np.int64)
         self.indices = np.zeros(num_slots, dtype=np.int32)
@@ -55,13 +55,13 @@ class Slots:
         self.temperatures[slot] = sequence.journal.request.params.temperature
         self.seeds[slot] = sequence.journal.sequence.seed
         self.indices[slot] = sequence.journal.sequence.index
-        self.warping.start(slot, sequence.journal)
+        self.warps.start(slot, sequence.journal)
 
     def vacate(self, slot: int) -> None:
         """Free a slot."""
         self._acting = None
         self._sequences[slot] = None
-        self.warping.end(slot)
+        self.warps.end(slot)
 
     def acting(self, num_modifiers: int) -> list[bool]:
         """Return for each modifier whether any sequence has a state of it."""

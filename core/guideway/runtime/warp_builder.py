@@ -17,7 +17,7 @@ from guideway.api.steps import FILTERS, StepBatch, Warp
 from guideway.api.types import SamplingParams
 from guideway.runtime.journal import Journal
 
-__all__ = ["Warping", "banned_by"]
+__all__ = ["WarpBuilder", "banned_by"]
 
 Ids: TypeAlias = NDArray[np.int32]
 Values: TypeAlias = NDArray[np.float32]
@@ -43,7 +43,7 @@ class Warping:
         }
         self._num_logprobs = np.full(num_slots, -1, dtype=np.int32)
         self._tables: dict[int, _Tables] = {}
-        self._note_uses()
+        self._update_uses()
 
     def start(self, slot: int, journal: Journal) -> None:
         """Set the parameters of a sequence that starts or continues in `slot`."""
@@ -60,7 +60,7 @@ class Warping:
         self._tables.pop(slot, None)
         if tables.seen is not None or tables.added is not None:
             self._tables[slot] = tables
-        self._note_uses()
+        self._update_uses()
 
     def end(self, slot: int) -> None:
         """Clear `slot`."""
@@ -68,9 +68,9 @@ class Warping:
             values[slot] = FILTERS[name]
         self._num_logprobs[slot] = -1
         self._tables.pop(slot, None)
-        self._note_uses()
+        self._update_uses()
 
-    def warp(self, batch: StepBatch, per_row: NDArray[np.int32]) -> Warp | None:
+    def build(self, batch: StepBatch, per_row: NDArray[np.int32]) -> Warp | None:
         """Return the `Warp` of `batch`, whose rows belong to the slots `per_row`; None if nothing changes."""
         if not self._uses_any:
             return None
@@ -103,10 +103,10 @@ class Warping:
                     tables.seen.append_rows(repeated, starts[i], drafts)
                 if tables.added is not None:
                     tables.added.append_rows(added, starts[i], drafts, tables.num_banned_rows())
-        return _joined(repeated), _joined(added)
+        return _concatenate(repeated), _concatenate(added)
 
 
-def _joined(entries: list[Entry]) -> tuple[Ids, Ids, Values] | None:
+def _concatenate(entries: list[Entry]) -> tuple[Ids, Ids, Values] | None:
     """Concatenate the entries of all rows to row indices, columns and values of single logits."""
     lengths = [len(columns) for _, columns, _ in entries]
     if not any(lengths):
@@ -122,8 +122,8 @@ class _Tables:
         params = journal.request.params
         self._journal, self._params, self._stops = journal, params, stops
         self._always_adds = bool(params.logit_bias or params.frequency_penalty or params.presence_penalty)
-        self.seen: _Seen | None = None
-        self.added: _Added | None = None
+        self.seen: _SeenTokens | None = None
+        self.added: _AddedLogits | None = None
         self._num_tokens = 0
         self._build()
 
@@ -153,13 +153,13 @@ class _Tables:
         params, token_ids = self._params, self._journal.token_ids
         self._num_tokens = len(token_ids)
         if params.repetition_penalty != 1:
-            self.seen = _Seen([*self._journal.sequence.prompt_token_ids, *token_ids], params.repetition_penalty)
+            self.seen = _SeenTokens([*self._journal.sequence.prompt_token_ids, *token_ids], params.repetition_penalty)
         if self._always_adds or (self._num_tokens < params.min_tokens and self._stops):
-            self.added = _Added(params, self._stops if params.min_tokens else frozenset())
+            self.added = _AddedLogits(params, self._stops if params.min_tokens else frozenset())
             self.added.count(token_ids)
 
 
-class _Seen:
+class _SeenTokens:
     """The distinct tokens of prompt and output, for the repetition penalty."""
 
     def __init__(self, token_ids: Sequence[int], penalty: float) -> None:
@@ -174,7 +174,7 @@ class _Seen:
         new = [token_id for token_id in dict.fromkeys(token_ids) if token_id not in self._set]
         self._set.update(new)
         if len(self._set) > len(self._ids):
-            self._ids = _grown(self._ids, len(self._set))
+            self._ids = _enlarge(self._ids, len(self._set))
             self._penalties = np.full(len(self._ids), self._penalty, dtype=np.float32)
         self._ids[start : len(self._set)] = new
 
@@ -196,7 +196,7 @@ class _Seen:
             entries.append((row + j, ids[:end], values[:end]))
 
 
-class _Added:
+class _AddedLogits:
     """Amounts to add to single logits: bias minus frequency and presence penalties, and -inf for banned stop tokens.
     One entry per token."""
 
@@ -218,8 +218,8 @@ class _Added:
             self._counts[token_id] = self._counts.get(token_id, 0) + 1
             self._entries.setdefault(token_id, len(self._entries))
         if len(self._entries) > len(self._ids):
-            self._ids = _grown(self._ids, len(self._entries))
-            self._values = _grown(self._values, len(self._entries))
+            self._ids = _enlarge(self._ids, len(self._entries))
+            self._values = _enlarge(self._values, len(self._entries))
         for token_id in changed:
             entry = self._entries[token_id]
             self._ids[entry], self._values[entry] = token_id, self._value(token_id, self._counts[token_id])
@@ -252,7 +252,7 @@ class _Added:
         return self._bias.get(token_id, 0.0) - count * self._frequency - (self._presence if count else 0.0)
 
 
-def _grown(array: NDArray[Scalar], length: int) -> NDArray[Scalar]:
+def _enlarge(array: NDArray[Scalar], length: int) -> NDArray[Scalar]:
     """Return a copy with twice the needed length, so that appending is cheap on average."""
     grown = np.zeros(2 * length, dtype=array.dtype)
     grown[: len(array)] = array
