@@ -8,7 +8,7 @@ import pytest
 from guideway.api import CompiledGrammar, Constraint, JsonSchema, Matcher, Regex, UnsupportedGrammar
 from guideway.runtime.candidates import CandidateCache, choose
 from guideway.runtime.compiler import Compilation, Compiler
-from guideway.runtime.shared_work import AtWork
+from guideway.runtime.shared_work import PluginUses
 from guideway.runtime.threads import Threads
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
@@ -51,7 +51,7 @@ def compile_(compiler: Compiler, strategy: Counting, constraint: Constraint) -> 
 
 
 def test_equal_constraints_in_flight_compile_once() -> None:
-    strategy, compiler = Counting(), Compiler(Threads("compile", 4), AtWork(), cache_bytes=1000)
+    strategy, compiler = Counting(), Compiler(Threads("compile", 4), PluginUses(), cache_bytes=1000)
     strategy.go.clear()
     candidates = choose(Regex("a"), {"counting": strategy}).candidates
     futures = [compiler.submit(candidates, Regex("a")) for _ in range(8)]
@@ -66,7 +66,7 @@ def test_equal_constraints_in_flight_compile_once() -> None:
 def test_tenants_share_what_is_compiled_unless_they_are_isolated(isolates: bool) -> None:
     """Both running and finished compilations are shared."""
     strategy = Counting()
-    compiler = Compiler(Threads("compile", 4), AtWork(), cache_bytes=1000, isolates_tenants=isolates)
+    compiler = Compiler(Threads("compile", 4), PluginUses(), cache_bytes=1000, isolates_tenants=isolates)
     known = CandidateCache({"counting": strategy}, isolates_tenants=isolates)
     candidates = known.of("a").chosen(Regex("x")).candidates
     assert Regex("x") in known.of("a")
@@ -82,7 +82,7 @@ def test_tenants_share_what_is_compiled_unless_they_are_isolated(isolates: bool)
 
 
 def test_the_cache_is_bounded_by_bytes_and_drops_the_oldest_use() -> None:
-    strategy, compiler = Counting(), Compiler(Threads("compile", 1), AtWork(), cache_bytes=250)
+    strategy, compiler = Counting(), Compiler(Threads("compile", 1), PluginUses(), cache_bytes=250)
     for pattern in ("a", "b", "a", "c"):
         compile_(compiler, strategy, Regex(pattern))
     assert compiler.held_bytes == 200
@@ -93,14 +93,14 @@ def test_the_cache_is_bounded_by_bytes_and_drops_the_oldest_use() -> None:
 
 
 def test_what_is_larger_than_the_cache_is_not_kept() -> None:
-    strategy, compiler = Counting(), Compiler(Threads("compile", 1), AtWork(), cache_bytes=99)
+    strategy, compiler = Counting(), Compiler(Threads("compile", 1), PluginUses(), cache_bytes=99)
     compile_(compiler, strategy, Regex("a"))
     compile_(compiler, strategy, Regex("a"))
     assert (strategy.compiled, compiler.held_bytes) == (["a", "a"], 0)
 
 
 def test_the_order_of_keys_is_part_of_the_constraint() -> None:
-    strategy, compiler = Counting(), Compiler(Threads("compile", 1), AtWork(), cache_bytes=1000)
+    strategy, compiler = Counting(), Compiler(Threads("compile", 1), PluginUses(), cache_bytes=1000)
     for schema in ({"type": "string", "maxLength": 2}, {"maxLength": 2, "type": "string"}):
         compile_(compiler, strategy, JsonSchema(schema))
     compile_(compiler, strategy, JsonSchema('{"type": "string",   "maxLength": 2}'))
@@ -108,7 +108,7 @@ def test_the_order_of_keys_is_part_of_the_constraint() -> None:
 
 
 def test_a_failure_is_not_cached() -> None:
-    strategy, compiler = Counting(), Compiler(Threads("compile", 1), AtWork(), cache_bytes=1000)
+    strategy, compiler = Counting(), Compiler(Threads("compile", 1), PluginUses(), cache_bytes=1000)
     for _ in range(2):
         with pytest.raises(UnsupportedGrammar):
             compile_(compiler, strategy, Regex("bad"))

@@ -34,7 +34,7 @@ from guideway.plugins.limits import Limits
 from guideway.runtime import quarantine as quarantines
 from guideway.runtime import threads as pools
 from guideway.runtime.quarantine import Quarantine
-from guideway.runtime.shared_work import AtWork, SharedWork
+from guideway.runtime.shared_work import PluginUses, SharedWork
 from guideway.runtime.threads import Deadline, Threads
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
@@ -203,7 +203,7 @@ def test_shared_work_that_was_too_late_is_not_begun_again(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = Threads("work", 1, deadline=SOON)
-    shared: SharedWork[str] = SharedWork(threads, AtWork(), 100)
+    shared: SharedWork[str] = SharedWork(threads, PluginUses(), 100)
     begun: list[str] = []
 
     def work() -> tuple[str, int]:
@@ -326,7 +326,7 @@ def test_who_is_called_last_is_not_blamed_for_what_another_took(gate: threading.
 
 def test_what_joins_work_in_another_owners_queue_brings_its_own_turn(gate: threading.Event) -> None:
     threads = Threads("work", 1, reserve=True)
-    shared: SharedWork[str] = SharedWork(threads, AtWork(), 100)
+    shared: SharedWork[str] = SharedWork(threads, PluginUses(), 100)
     begun: list[str] = []
 
     def work(name: str) -> tuple[str, int]:
@@ -348,7 +348,7 @@ def test_what_joins_work_in_another_owners_queue_brings_its_own_turn(gate: threa
 
 def test_who_joins_hears_when_the_work_is_too_late_in_either_turn(gate: threading.Event) -> None:
     threads = Threads("work", 1, reserve=True, deadline=Deadline(wall_seconds=0.3))
-    shared: SharedWork[str] = SharedWork(threads, AtWork(), 100)
+    shared: SharedWork[str] = SharedWork(threads, PluginUses(), 100)
 
     def work() -> tuple[str, int]:
         gate.wait()
@@ -376,7 +376,7 @@ class Touchy:
 
 def test_keys_that_raise_keep_nobody_waiting(gate: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
     threads = Threads("work", 2, deadline=SOON)
-    shared: SharedWork[str] = SharedWork(threads, AtWork(), 100)
+    shared: SharedWork[str] = SharedWork(threads, PluginUses(), 100)
 
     def work() -> tuple[str, int]:
         gate.wait()

@@ -77,7 +77,7 @@ class Foreseeing(FakeHost):
 
 
 def home(host: FakeHost) -> MatcherHost:
-    (strategy,) = host.runtime._mask.known._strategies.values()
+    (strategy,) = host.runtime._mask.candidates._strategies.values()
     matchers: MatcherHost = strategy._matchers  # type: ignore[attr-defined]
     return matchers
 

@@ -226,7 +226,7 @@ def test_a_compilation_that_takes_long_holds_up_nobody(monkeypatch: pytest.Monke
 
     async def main() -> None:
         engine = AsyncEngine(EngineConfig(**OPTIONS))
-        strategy = engine._engine._runtime._mask.known._strategies["llguidance"]
+        strategy = engine._engine._runtime._mask.candidates._strategies["llguidance"]
         compile_ = strategy.compile
 
         def slow(constraint: Any) -> Any:

@@ -313,7 +313,7 @@ def test_a_sequence_interrupted_while_it_ends_has_ended(
 
 
 def test_a_submit_interrupted_while_it_compiles_leaves_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    strategy = engine._runtime._mask.known._strategies["reference"]
+    strategy = engine._runtime._mask.candidates._strategies["reference"]
     compile_, go_on = strategy.compile, threading.Event()
 
     def wait_and_compile(constraint: Any) -> Any:

@@ -20,7 +20,7 @@ from guideway.runtime.grammar_hosts.serving import Answers, Built, Spec
 from guideway.runtime.grammar_hosts.zygote import Zygote
 from guideway.runtime.threads import Threads
 
-__all__ = ["Checker", "known"]
+__all__ = ["Checker", "completed_future"]
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Checker:
             return self._threads.submit(partial(self._judge, schema, text, enforces_formats))
         except GuidewayError as error:  # closed, or no thread could be started
             _log(error)
-            return known(None)
+            return completed_future(None)
 
     def close(self) -> None:
         """Kill the hosts, even while they work."""
@@ -94,7 +94,7 @@ class Checker:
         return found if isinstance(found, bool) else None
 
 
-def known(verdict: bool | None) -> Future[bool | None]:
+def completed_future(verdict: bool | None) -> Future[bool | None]:
     """Return a completed future."""
     future: Future[bool | None] = Future()
     future.set_result(verdict)

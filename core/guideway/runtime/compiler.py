@@ -33,17 +33,17 @@ from guideway.runtime.metrics import CACHE_BYTES, COMPILE_SECONDS
 from guideway.runtime.modifier_hosts.modifier import class_of
 from guideway.runtime.modifier_set import ModifierSet
 from guideway.runtime.replay import new_matcher
-from guideway.runtime.shared_work import AtWork, SharedWork
+from guideway.runtime.shared_work import PluginUses, SharedWork
 from guideway.runtime.threads import Threads
 
-__all__ = ["Compilation", "Compiled", "Compiler", "RequestCompiler", "Shortest", "Wanted"]
+__all__ = ["Compilation", "Compiled", "Compiler", "RequestCompiler", "SearchParameters", "Shortest"]
 
 log = logging.getLogger(__name__)
 
 MAX_VALUES = 1024
 """Cached values of `LogitModifier.compile`, and cached lengths of shortest outputs, at most."""
 
-Made: TypeAlias = tuple[CompiledGrammar, Reserve, Beginnings]
+CompiledParts: TypeAlias = tuple[CompiledGrammar, Reserve, Beginnings]
 """Result of one compilation, shared by all requests with its constraint."""
 Compiled: TypeAlias = Mapping[str, Any]
 """By modifier name the compiled value that its `start` gets; the grammar mask's is a `Compilation`."""
@@ -67,8 +67,12 @@ class Compiler:
     """Compiles constraints. Equal constraints share one compilation and a cache bounded by bytes; with
     `isolates_tenants` only within one tenant."""
 
-    def __init__(self, threads: Threads, at_work: AtWork, cache_bytes: int, *, isolates_tenants: bool = False) -> None:
-        self._work: SharedWork[Made] = SharedWork(threads, at_work, cache_bytes, CACHE_BYTES, isolates=isolates_tenants)
+    def __init__(
+        self, threads: Threads, at_work: PluginUses, cache_bytes: int, *, isolates_tenants: bool = False
+    ) -> None:
+        self._work: SharedWork[CompiledParts] = SharedWork(
+            threads, at_work, cache_bytes, CACHE_BYTES, isolates=isolates_tenants
+        )
 
     @property
     def held_bytes(self) -> int:
@@ -97,7 +101,7 @@ class Compiler:
         refusals: list[str],
         compilation: Future[Compilation],
     ) -> None:
-        def end(future: Future[Made]) -> None:
+        def end(future: Future[CompiledParts]) -> None:
             error = _error_of(future)
             if isinstance(error, UnsupportedGrammar):
                 refusals.append(f"{candidates[0].name}: {error}")
@@ -124,7 +128,7 @@ class Compiler:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SearchParameters:
     """Parameters of the search for a constraint's shortest output."""
 
     room: int
@@ -152,25 +156,27 @@ class Shortest:
     are shared as compilations are."""
 
     def __init__(
-        self, threads: Threads, at_work: AtWork, context: ModifierContext, *, isolates_tenants: bool = False
+        self, threads: Threads, at_work: PluginUses, context: ModifierContext, *, isolates_tenants: bool = False
     ) -> None:
         self._context = context
         self._work: SharedWork[int | None] = SharedWork(threads, at_work, MAX_VALUES, isolates=isolates_tenants)
         self._own = threading.local()
         """One lexicon per thread, so that a search that hangs blocks no other."""
 
-    def submit(self, compilation: Future[Compilation], wanted: Wanted, tenant: str = "") -> Future[Compilation]:
-        """Return `compilation` with `shortest` set if `wanted` asks for it. The future fails as `compilation` does and,
+    def submit(
+        self, compilation: Future[Compilation], search: SearchParameters, tenant: str = ""
+    ) -> Future[Compilation]:
+        """Return `compilation` with `shortest` set if `search` asks for it. The future fails as `compilation` does and,
         if the length must be known, with `LimitExceeded` or `PluginError`. Canceling it cancels the compilation."""
         found: Future[Compilation] = Future()
 
         def end(future: Future[Compilation]) -> None:
             error = _error_of(future)
-            if error is not None or found.cancelled() or not (wanted.always or wanted.needs(future.result())):
+            if error is not None or found.cancelled() or not (search.always or search.needs(future.result())):
                 _settle(found, error, future.result)
                 return
             try:
-                self._find(future.result(), wanted, tenant, found)
+                self._find(future.result(), search, tenant, found)
             except GuidewayError as error:
                 _settle(found, error, future.result)
 
@@ -182,15 +188,15 @@ class Shortest:
         """Stop searching."""
         self._work.close()
 
-    def _find(self, compiled: Compilation, wanted: Wanted, tenant: str, found: Future[Compilation]) -> None:
+    def _find(self, compiled: Compilation, search: SearchParameters, tenant: str, found: Future[Compilation]) -> None:
         candidate, grammar = compiled.candidate, compiled.grammar
-        given = (wanted.stop_token_ids, Budget(self._context.max_model_len, compiled.reserve, wanted.bans))
+        given = (search.stop_token_ids, Budget(self._context.max_model_len, compiled.reserve, search.bans))
         strategy, interrupt = candidate.strategy, None
         if isinstance(strategy, HostedStrategy) and isinstance(grammar, HostedGrammar):
-            search = partial(strategy.shortest, grammar, *given)
+            run = partial(strategy.shortest, grammar, *given)
             interrupt = partial(strategy.give_up_shortest, grammar, *given)
         else:
-            search = partial(self._search, strategy, grammar, *given)
+            run = partial(self._search, strategy, grammar, *given)
 
         def work() -> tuple[int | None, int]:
             with blame(
@@ -199,17 +205,17 @@ class Shortest:
                 passing=(InvalidRequest, LimitExceeded, PluginError),
                 keeps_deadlines=interrupt is not None,
             ):
-                return search(), wanted.weight
+                return run(), search.weight
 
         def end(future: Future[int | None]) -> None:
             error = _error_of(future)
-            if error is not None and not wanted.needs(compiled):
+            if error is not None and not search.needs(compiled):
                 log.warning("grammar.%s: the shortest output is not known: %s", candidate.name, passable(str(error)))
                 _settle(found, None, lambda: compiled)
                 return
             _settle(found, error, lambda: replace(compiled, shortest=future.result()))
 
-        key = (candidate.key, wanted.stop_token_ids, wanted.bans)
+        key = (candidate.key, search.stop_token_ids, search.bans)
         submitted = self._work.submit([f"grammar.{candidate.name}"], key, work, interrupt, owner=tenant)
         submitted.add_done_callback(end)
         shared = weakref.ref(submitted)
@@ -237,7 +243,7 @@ class RequestCompiler:
         modifiers: ModifierSet,
         owner: str,
         threads: Threads,
-        at_work: AtWork,
+        at_work: PluginUses,
         *,
         isolates_tenants: bool = False,
     ) -> None:
@@ -311,7 +317,7 @@ class RequestCompiler:
         submitted.add_done_callback(end)
 
 
-def _compile(candidate: Candidate, constraint: Constraint) -> tuple[Made, int]:
+def _compile(candidate: Candidate, constraint: Constraint) -> tuple[CompiledParts, int]:
     """Return the grammar, the reserve of its outputs, an empty dict for its beginnings, and its size in bytes."""
     with blame(
         f"grammar.{candidate.name}",

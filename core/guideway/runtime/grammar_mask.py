@@ -34,7 +34,7 @@ from guideway.errors import InvalidConfiguration, InvalidRequest, PluginError, b
 from guideway.runtime.bans import Bans, MaskBans
 from guideway.runtime.candidates import Candidate, CandidateCache, enforcing_all
 from guideway.runtime.closing import Budget, Closer, Lexicon, Record
-from guideway.runtime.compiler import Compilation, Compiler, Shortest, Wanted
+from guideway.runtime.compiler import Compilation, Compiler, SearchParameters, Shortest
 from guideway.runtime.forced import Forcing
 from guideway.runtime.grammar_hosts.strategy import HostedMatcher, HostedStrategy
 from guideway.runtime.grammar_state import GrammarState
@@ -79,7 +79,7 @@ class GrammarMask(LogitModifier[GrammarState]):
     ) -> None:
         super().__init__({}, context)
         self._stopwatch = stopwatch
-        self.known = CandidateCache(strategies, isolates_tenants=isolates_tenants)
+        self.candidates = CandidateCache(strategies, isolates_tenants=isolates_tenants)
         """Cache of the candidates of recent constraints."""
         self.mask_rows = MaskRows(num_words(context.vocabulary.logits_width), stopwatch)
         self._compiler = compiler
@@ -88,22 +88,24 @@ class GrammarMask(LogitModifier[GrammarState]):
         self._forcing = Forcing(context.vocabulary.tokens, self.mask_rows.words)
 
     def compile_constraint(
-        self, constraint: Constraint, request: Request, wanted: Wanted | None
+        self, constraint: Constraint, request: Request, search: SearchParameters | None
     ) -> Future[Compilation]:
-        """Start compiling the constraint of a request and, if `wanted`, searching for its shortest output. Raises
+        """Start compiling the constraint of a request and, with `search`, searching for its shortest output. Raises
         `UnsupportedGrammar` if no strategy takes it, or none enforces all of it under ``on_unenforced="refuse"``."""
-        chosen = self.known.of(request.tenant).chosen(constraint)
+        chosen = self.candidates.of(request.tenant).chosen(constraint)
         in_full = request.params.on_unenforced == "refuse"
         candidates = enforcing_all(chosen, constraint) if in_full else chosen.candidates
         compilation = self._compiler.submit(candidates, constraint, request.tenant)
-        return compilation if wanted is None else self._shortest.submit(compilation, wanted, request.tenant)
+        return compilation if search is None else self._shortest.submit(compilation, search, request.tenant)
 
-    def wanted(self, params: SamplingParams, room: int, bans: Bans | None, *, always: bool) -> Wanted:
+    def search_parameters(
+        self, params: SamplingParams, room: int, bans: Bans | None, *, always: bool
+    ) -> SearchParameters:
         """Return the parameters of the search for a request's shortest output in `room` tokens. Set `always` if the
         budget may still shrink, as it does while the request reasons."""
         own = _bans(params)
         bans = own if bans is None else replace(bans, stop=own.stop)
-        return Wanted(room, always, self._stop_token_ids(params), bans)
+        return SearchParameters(room, always, self._stop_token_ids(params), bans)
 
     def close(self) -> None:
         """Stop compiling."""

@@ -44,7 +44,7 @@ from guideway.runtime.bans import MaskBans
 from guideway.runtime.journal import Journal
 from guideway.runtime.metrics import DEADLINES_MISSED
 from guideway.runtime.modifier_hosts.modifier import HostedModifier, class_of
-from guideway.runtime.rows import check_bitmask, check_payload, handed
+from guideway.runtime.rows import check_bitmask, check_payload, lend_feedback
 from guideway.runtime.stopwatch import Stopwatch
 from guideway.runtime.threads import Deadline
 
@@ -220,7 +220,7 @@ class ModifierSet:
             field=f"modifiers.{modifier.name}" if modifier.name in request.params.modifiers else "constraint",
         )
 
-    def _missed(self, modifier: LogitModifier[Any], state: Any, phase: str, taken: float) -> LimitExceeded:
+    def _deadline_error(self, modifier: LogitModifier[Any], state: Any, phase: str, taken: float) -> LimitExceeded:
         """Return the error for a sequence that exceeded the deadline of a step."""
         DEADLINES_MISSED.labels(self._plugin(modifier, state), phase).inc()
         return LimitExceeded(
@@ -243,7 +243,7 @@ class ModifierSet:
         """Replay the journal of a sequence that was just started."""
         for token_ids, feedback in sequence.journal.steps():
             for modifier, state in sequence.stateful:
-                args = (state, tuple(token_ids), handed(feedback, modifier.name))
+                args = (state, tuple(token_ids), lend_feedback(feedback, modifier.name))
                 outcome = self._call(modifier, state, "accept", *args)
                 if outcome.action == "fail":
                     plugin = self._plugin(modifier, state)
@@ -291,7 +291,7 @@ class ModifierSet:
                 check_bitmask(payload, self.bitmasks[modifier.name], self._words)
             return payload
 
-        def settled(payload: Payload | None) -> Payload | None:
+        def apply_faults(payload: Payload | None) -> Payload | None:
             if payload is None or not payload.faults:
                 return payload
             for i, fault in payload.faults.items():
@@ -305,7 +305,7 @@ class ModifierSet:
             share = min(MOST_TOGETHER, 1 + (len(own) - 1) / 8)
             taken = 0.0 if modifier.name in self._waiting else self._stopwatch.overrun(began, share)
             if not taken:
-                return settled(payload)
+                return apply_faults(payload)
         except BaseException as error:
             taken = 0.0
             for sequence in sequences:
@@ -318,14 +318,14 @@ class ModifierSet:
                     attempt(tuple(state if j == i else None for j, state in enumerate(states)))
                     taken = 0.0 if modifier.name in self._waiting else self._stopwatch.overrun(began)
                 if taken:
-                    raise self._missed(modifier, states[i], "prepare", taken)
+                    raise self._deadline_error(modifier, states[i], "prepare", taken)
             except BaseException as error:
                 contain(error)
                 sequences[i].fault = Fault.of(self._plugin(modifier, states[i]), "prepare", error)
         pairs = zip(states, sequences, strict=True)
         healthy = tuple(None if sequence.fault else state for state, sequence in pairs)
         try:
-            return settled(attempt(healthy)) if any(state is not None for state in healthy) else None
+            return apply_faults(attempt(healthy)) if any(state is not None for state in healthy) else None
         except BaseException as error:  # each works alone, but not together
             contain(error)
             for state, sequence in zip(healthy, sequences, strict=True):
@@ -349,7 +349,7 @@ class ModifierSet:
         for i, modifier in self._hosted:
             modifier.take(
                 [
-                    (sequence.states[i], tuple(ids), handed(emitted, modifier.name))
+                    (sequence.states[i], tuple(ids), lend_feedback(emitted, modifier.name))
                     for sequence, ids, emitted in zip(sequences, token_ids, feedback, strict=False)
                     if sequence.fault is None and sequence.states[i] is not None
                 ]
@@ -363,9 +363,11 @@ class ModifierSet:
         for modifier, state in sequence.stateful:
             try:
                 began = self._stopwatch.start()
-                outcome = modifier.accept(state, token_ids, handed(feedback, modifier.name) if feedback else None)
+                outcome = modifier.accept(
+                    state, token_ids, lend_feedback(feedback, modifier.name) if feedback else None
+                )
                 if modifier.name not in self._waiting and (taken := self._stopwatch.overrun(began)):
-                    raise self._missed(modifier, state, "accept", taken)
+                    raise self._deadline_error(modifier, state, "accept", taken)
                 if outcome is CONTINUE:
                     continue
                 if not isinstance(outcome, Outcome):

@@ -73,7 +73,7 @@ class OpenRequests:
         with self._lock:
             self._all[request.request_id].num_sequences += 1
 
-    def sequence_ended(self, request: Request) -> None:
+    def end_sequence(self, request: Request) -> None:
         """Count one sequence fewer. The last one closes the request and cancels its compilation."""
         with self._lock:
             known = self._all.get(request.request_id)

@@ -91,7 +91,7 @@ class ReplayingMatcher(Matcher):
     def accept(self, token_ids: Sequence[int]) -> int:
         count = self.inner.accept(token_ids)
         self._accepted += token_ids[:count]
-        self._undoable = self._kept(self._undoable + count)
+        self._undoable = self._clip(self._undoable + count)
         return count
 
     def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
@@ -111,13 +111,13 @@ class ReplayingMatcher(Matcher):
             self.inner.rollback(num_tokens)
             self._undoable -= num_tokens
         else:
-            self.inner = self._replayed(kept)
-            self._undoable = self._kept(len(kept))
+            self.inner = self._replay(kept)
+            self._undoable = self._clip(len(kept))
         self._accepted = kept
 
     def can_undo(self, num_tokens: int) -> bool:
         """Return whether `inner` can accept `num_tokens` tokens and roll them back."""
-        return self._kept(num_tokens) == num_tokens
+        return self._clip(num_tokens) == num_tokens
 
     def lend(self, num_tokens: int) -> Matcher:
         """Return `inner` to a caller that may accept `num_tokens` tokens and rolls them back, which uses up its
@@ -126,14 +126,14 @@ class ReplayingMatcher(Matcher):
             self._undoable = min(self._undoable, self._strategy.max_rollback - num_tokens)
         return self.inner
 
-    def _kept(self, num_tokens: int) -> int:
+    def _clip(self, num_tokens: int) -> int:
         limit = self._strategy.max_rollback
         return num_tokens if limit is None else min(limit, num_tokens)
 
     def fork(self) -> Matcher:
         can_fork = "fork" in self._strategy.capabilities
-        matcher = self.inner.fork() if can_fork else self._replayed(self._accepted)
-        undoable = self._undoable if can_fork else self._kept(len(self._accepted))
+        matcher = self.inner.fork() if can_fork else self._replay(self._accepted)
+        undoable = self._undoable if can_fork else self._clip(len(self._accepted))
         accepted = list(self._accepted)
         return ReplayingMatcher(self._strategy, self._grammar, self._stop_token_ids, matcher, accepted, undoable)
 
@@ -143,7 +143,7 @@ class ReplayingMatcher(Matcher):
     def shortest_completion(self, limit: int) -> Sequence[int] | None:
         return self.inner.shortest_completion(limit)
 
-    def _replayed(self, token_ids: list[int]) -> Matcher:
+    def _replay(self, token_ids: list[int]) -> Matcher:
         matcher = self._grammar.matcher(self._stop_token_ids)
         if matcher.accept(tuple(token_ids)) != len(token_ids):
             raise ConformanceError(

@@ -20,9 +20,9 @@ __all__ = [
     "check_payload",
     "companion_rows",
     "feedback_of",
-    "handed",
     "history_rows",
     "in_row_order",
+    "lend_feedback",
     "sequence_of_row",
     "token_logprobs",
 ]
@@ -168,7 +168,7 @@ def feedback_of(feedback: Mapping[str, Payload], first_row: int, num_tokens: int
     return found or None
 
 
-def handed(feedback: Mapping[str, Feedback] | None, name: str) -> Feedback | None:
+def lend_feedback(feedback: Mapping[str, Feedback] | None, name: str) -> Feedback | None:
     """Return the feedback for `LogitModifier.accept` of modifier `name`: read-only views of the journal's arrays."""
     found = feedback.get(name) if feedback else None
     if found is None:

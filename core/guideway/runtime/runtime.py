@@ -61,8 +61,8 @@ from guideway.plugins.hooks import Validator
 from guideway.plugins.limits import Limits
 from guideway.runtime.admission import Admission, check_companions, run_validators, validate_request
 from guideway.runtime.bans import Bans, with_bans
-from guideway.runtime.checking import Checker, known
-from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler, Shortest, Wanted
+from guideway.runtime.checking import Checker, completed_future
+from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler, SearchParameters, Shortest
 from guideway.runtime.grammar_hosts.hosts import GrammarHosts
 from guideway.runtime.grammar_mask import GrammarMask, check_names
 from guideway.runtime.journal import Journal
@@ -72,9 +72,9 @@ from guideway.runtime.modifier_hosts.modifier import class_of
 from guideway.runtime.modifier_set import ActiveSequence, ModifierSet, check_served
 from guideway.runtime.open_requests import OpenRequests
 from guideway.runtime.quarantine import Quarantine
-from guideway.runtime.reasoning import GateState, ReasoningGate, without_gate
+from guideway.runtime.reasoning import GateState, ReasoningGate, refuse_reasoning
 from guideway.runtime.rows import companion_rows, feedback_of, history_rows, in_row_order, sequence_of_row
-from guideway.runtime.shared_work import AtWork
+from guideway.runtime.shared_work import PluginUses
 from guideway.runtime.slots import Slots
 from guideway.runtime.stopwatch import Stopwatch
 from guideway.runtime.threads import ADMISSION_THREADS, Deadline, Threads
@@ -125,7 +125,7 @@ class Runtime:
         self._on_unenforced = on_unenforced
         self._canonical = canonical
         self._strategies = strategies
-        self._at_work = AtWork()
+        self._at_work = PluginUses()
         self._grammar_hosts = grammar_hosts
         self._hosts = [hosts for hosts in (grammar_hosts, modifier_hosts) if hosts is not None]
         limits = limits or Limits()
@@ -218,8 +218,8 @@ class Runtime:
 
     def _admit(self, request: Request, bans: Bans | None) -> Admission:
         self._open.check_new(request)
-        request = self._validated(request)
-        request = without_gate(request) if self._gate is None else self._gate.settled(request)
+        request = self._validate(request)
+        request = refuse_reasoning(request) if self._gate is None else self._gate.resolve_reasoning(request)
         params = request.params
         chosen = [self._by_name[name] for name in params.modifiers]
         for modifier in chosen:
@@ -234,7 +234,9 @@ class Runtime:
         grammar = None
         if constraint is not None:
             prompts = [companion.prompt_token_ids for _, companion in companions]
-            grammar = self._mask.compile_constraint(constraint, request, self._wanted(request, prompts, bans))
+            grammar = self._mask.compile_constraint(
+                constraint, request, self._search_parameters(request, prompts, bans)
+            )
         compilation = self._compiler.submit(request, grammar)
         self._open.open(request, compilation, [companion.prompt_token_ids for _, companion in companions], bans)
         return Admission(
@@ -244,7 +246,7 @@ class Runtime:
     def abandon(self, admission: Admission) -> None:
         """Declare that one sequence of a request will never be started. Each of its `SamplingParams.num_sequences`, and
         each fork, ends with `release` or, if it was not started, with this call."""
-        self._open.sequence_ended(admission.request)
+        self._open.end_sequence(admission.request)
 
     def expect_another(self, admission: Admission) -> None:
         """Declare that one more sequence of an open request will be started, or abandoned."""
@@ -347,7 +349,7 @@ class Runtime:
                 self._mask.recycle(self._modifiers.state(sequence, self._mask))
         finally:  # also if it was interrupted
             if ended:
-                self._open.sequence_ended(sequence.journal.request)
+                self._open.end_sequence(sequence.journal.request)
 
     def journal(self, slot: int) -> Journal:
         """Return the journal of the sequence in `slot`; `start` rebuilds the sequence from it, here or in another
@@ -404,7 +406,7 @@ class Runtime:
         """Return whether `text` satisfies the constraint of a request whose sequences have no slot. False also if the
         constraint is no longer compiled. May be called from any thread. Raises `InvalidRequest`."""
         with self._at_work.using("admission"):
-            request = self._validated(request)
+            request = self._validate(request)
             constraint = request.params.constraint
             if self._closed or constraint is None:
                 return not self._closed
@@ -433,8 +435,8 @@ class Runtime:
                 params.constraint, own, enforces_formats=not any(name.startswith("format") for name in names)
             )
         if not self._mask.completes(state, journal, text):
-            return known(False)
-        return known(None if self._mask.unenforced(state) else True)
+            return completed_future(False)
+        return completed_future(None if self._mask.unenforced(state) else True)
 
     def reports(self, slot: int) -> Mapping[str, Mapping[str, Any]]:
         """Return by modifier the reports about the sequence in `slot` for the user. Call it once, after a sequence that
@@ -520,7 +522,7 @@ class Runtime:
         if self._gate is not None and masks is not None:
             gates = [self._gate_of(sequence) for sequence in sequences]
             payloads[self._mask.name] = self._gate.with_opening(masks, batch, gates)
-        self._late = self._sitting_out(batch, sequences) if self._mask.mask_rows.late else frozenset()
+        self._late = self._find_late(batch, sequences) if self._mask.mask_rows.late else frozenset()
         banned = {i: (s.bans, s.journal.token_ids) for i, s in enumerate(sequences) if s.bans is not None}
         if banned:
             words = self._mask.mask_rows.words
@@ -636,21 +638,23 @@ class Runtime:
 
     # Parts
 
-    def _wanted(self, request: Request, others: Sequence[Sequence[int]], bans: Bans | None) -> Wanted | None:
+    def _search_parameters(
+        self, request: Request, others: Sequence[Sequence[int]], bans: Bans | None
+    ) -> SearchParameters | None:
         """Return the parameters of the search for the request's shortest output, or None if none is needed. `others`
         are the prompts of its companions."""
         params = request.params
         reasons = self._gate is not None and params.reasoning is not False
         if not params.close or not (self._refuses_short or reasons):
             return None
-        return self._mask.wanted(params, self._open.room_beside(request, others) - 1, bans, always=reasons)
+        return self._mask.search_parameters(params, self._open.room_beside(request, others) - 1, bans, always=reasons)
 
-    def _validated(self, request: Request) -> Request:
+    def _validate(self, request: Request) -> Request:
         return validate_request(
             request,
             self.context.vocabulary,
             self._validation,
-            self._mask.known.of(request.tenant),
+            self._mask.candidates.of(request.tenant),
             self._whitespace,
             self._on_unenforced,
         )
@@ -759,7 +763,7 @@ class Runtime:
                 error = LimitExceeded(f"it took longer than {seconds:g} s since its admission (limits.request_seconds)")
                 sequence.fault = Fault.of("runtime", "request", error)
 
-    def _sitting_out(self, batch: StepBatch, sequences: list[ActiveSequence]) -> frozenset[int]:
+    def _find_late(self, batch: StepBatch, sequences: list[ActiveSequence]) -> frozenset[int]:
         pairs = zip(batch.slots.tolist(), [self._modifiers.state(each, self._mask) for each in sequences], strict=True)
         late = {slot: state for slot, state in pairs if self._mask.is_late(state)}
         for state in late.values():

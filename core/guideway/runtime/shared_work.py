@@ -18,14 +18,14 @@ from guideway.errors import GuidewayError, LimitExceeded
 from guideway.runtime.expiring import Expiring
 from guideway.runtime.threads import Threads
 
-__all__ = ["AtWork", "SharedWork"]
+__all__ = ["PluginUses", "SharedWork"]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-class AtWork:
+class PluginUses:
     """Counts uses of plugins by threads, so that none is closed while in use."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class AtWork:
 
 
 @dataclass(slots=True)
-class _UnderWay(Generic[T]):
+class _Submission(Generic[T]):
     """Work that was submitted and has not ended."""
 
     future: Future[T]
@@ -73,7 +73,13 @@ class SharedWork(Generic[T]):
     least recently used value is dropped first. With `isolates`, owners share nothing."""
 
     def __init__(
-        self, threads: Threads, at_work: AtWork, capacity: int, gauge: Gauge | None = None, *, isolates: bool = False
+        self,
+        threads: Threads,
+        at_work: PluginUses,
+        capacity: int,
+        gauge: Gauge | None = None,
+        *,
+        isolates: bool = False,
     ) -> None:
         self._isolates = isolates
         self._gauge = gauge
@@ -83,7 +89,7 @@ class SharedWork(Generic[T]):
         self._capacity = capacity
         self._lock = Lock()
         self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
-        self._under_way: dict[Hashable, _UnderWay[T]] = {}
+        self._under_way: dict[Hashable, _Submission[T]] = {}
         self._late: Expiring[Hashable, LimitExceeded] = Expiring()
         """Errors of work that missed its deadline and is not retried for a while."""
         self._closed = False
@@ -126,7 +132,7 @@ class SharedWork(Generic[T]):
                     return future
             # submit first: if that fails, no entry is left to wait for
             submitted = self._threads.submit(partial(self._run, uses, key, work, future), owner=owner)
-            self._under_way[future if key is None else key] = _UnderWay(future, interrupt, {owner})
+            self._under_way[future if key is None else key] = _Submission(future, interrupt, {owner})
         submitted.add_done_callback(partial(self._give_up, key, future))
         return future
 

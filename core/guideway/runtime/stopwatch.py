@@ -27,10 +27,10 @@ class _Collector(threading.local):
 
     def watch(self) -> None:
         """Start measuring collections."""
-        if self.heard not in gc.callbacks:
-            gc.callbacks.append(self.heard)
+        if self.on_collection not in gc.callbacks:
+            gc.callbacks.append(self.on_collection)
 
-    def heard(self, phase: str, info: Mapping[str, Any]) -> None:
+    def on_collection(self, phase: str, info: Mapping[str, Any]) -> None:
         if not info["generation"]:  # collections of the youngest generation are frequent and short
             return
         if phase == "start":

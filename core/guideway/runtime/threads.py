@@ -135,20 +135,20 @@ class Threads:
 
     def _run(self, future: Future[T], work: Callable[[], T], late: Callable[[T], object] | None) -> None:
         if not future.set_running_or_notify_cancel():
-            self._ended(future)
+            self._finish(future)
             return
         try:
             value = work()
         except BaseException as error:  # waiting callers must get every error
-            if self._ended(future):
+            if self._finish(future):
                 future.set_exception(error)
             return
-        if self._ended(future):
+        if self._finish(future):
             future.set_result(value)
         elif late is not None:
             late(value)
 
-    def _ended(self, future: Future[Any]) -> bool:
+    def _finish(self, future: Future[Any]) -> bool:
         """Return whether the work ended before its deadline."""
         if self.deadline is None:
             return True
@@ -263,7 +263,7 @@ class Threads:
                             job.began += overslept
                     continue
                 if not self._threads:
-                    failed += self._drained()
+                    failed += self._drain()
             for future, error in failed:
                 with suppress(InvalidStateError):
                     future.set_exception(error)
@@ -326,7 +326,7 @@ class Threads:
         field = "constraint" if call is not None and call.plugin.startswith("grammar.") else "request"
         return LimitExceeded(f"{said} took more than the allowed {why}", field=field)
 
-    def _drained(self) -> list[tuple[Future[Any], GuidewayError]]:
+    def _drain(self) -> list[tuple[Future[Any], GuidewayError]]:
         """Return all waiting jobs with their error, since no thread will run them."""
         drained = [(job.future, GuidewayError(f"no thread {self._name!r} is left")) for job in self._waiting]
         self._waiting.clear()

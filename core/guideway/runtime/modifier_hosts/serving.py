@@ -22,7 +22,7 @@ from guideway.runtime.answers import read_count, read_ids, read_key, read_names,
 from guideway.runtime.grammar_hosts.messages import IDLE, SharedMasks, words_of
 from guideway.runtime.grammar_hosts.serving import Answers, Built, Spec
 from guideway.runtime.modifier_hosts.messages import Birth, Command, Given, Job, Recipe, packed
-from guideway.runtime.rows import check_payload, handed, sequence_of_row
+from guideway.runtime.rows import check_payload, lend_feedback, sequence_of_row
 
 __all__ = ["ModifierSpec"]
 
@@ -308,4 +308,4 @@ def _request(data: bytes) -> Request:
 
 
 def _handed(feedback: Mapping[str, NDArray[Any]] | None) -> Any:
-    return None if feedback is None else handed({"": feedback}, "")
+    return None if feedback is None else lend_feedback({"": feedback}, "")

@@ -6,7 +6,7 @@ the end marker ends at a token boundary and in time.
 
 from __future__ import annotations
 
-from guideway.runtime.reasoning.gate import GateState, ReasoningGate, without_gate
+from guideway.runtime.reasoning.gate import GateState, ReasoningGate, refuse_reasoning
 from guideway.runtime.reasoning.marker import Marker, Opening
 
-__all__ = ["GateState", "Marker", "Opening", "ReasoningGate", "without_gate"]
+__all__ = ["GateState", "Marker", "Opening", "ReasoningGate", "refuse_reasoning"]

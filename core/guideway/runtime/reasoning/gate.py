@@ -17,7 +17,7 @@ from guideway.runtime.grammar_mask import GrammarMask, MaskTransform
 from guideway.runtime.grammar_state import GrammarState
 from guideway.runtime.reasoning.marker import Marker, Opening
 
-__all__ = ["GateState", "ReasoningGate", "without_gate"]
+__all__ = ["GateState", "ReasoningGate", "refuse_reasoning"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class ReasoningGate(LogitModifier[GateState]):
         self._ways: dict[int, Bitmask] = {}
         """Bitmask rows of tokens that continue the opening marker, by how much of it is there."""
 
-    def settled(self, request: Request) -> Request:
+    def resolve_reasoning(self, request: Request) -> Request:
         """Return `request` with its `reasoning` set: True, False, or None if its first tokens decide. Raises
         `InvalidRequest` for contradictory parameters."""
         params, prompt, opening = request.params, request.prompt_token_ids, self.opening
@@ -120,7 +120,7 @@ class ReasoningGate(LogitModifier[GateState]):
     def begin(self, state: GateState, room: int, constraint: GrammarState | None) -> None:
         """Set the token limit of the output and the constraint that follows. Call it once, before anything else."""
         state.room, state.constraint = room, constraint
-        state.at = self._decided(state, replace(state.at, opening=None if state.reasons else 0))
+        state.at = self._force_marker(state, replace(state.at, opening=None if state.reasons else 0))
 
     def opens(self, state: GateState, token_ids: Sequence[int], takes: Callable[[Sequence[int]], bool]) -> bool:
         """Return whether `token_ids`, which come next, open the reasoning. `takes` returns whether their first ones
@@ -236,14 +236,14 @@ class ReasoningGate(LogitModifier[GateState]):
         if self.opening is not None and at.opening is not None:
             opening = self.opening.onward(at.opening, token_id, past=state.constraint is None)
             is_whole = opening is not None and not self.opening.num_left(opening)
-            return self._decided(
+            return self._force_marker(
                 state, Progress(at.num_tokens + 1, None if is_whole else opening, is_over=opening is None)
             )
         matched, _ = self.marker.advance(at.matched, token_id)
         is_over = self.marker.is_whole(matched)
-        return self._decided(state, Progress(at.num_tokens + 1, None, matched, at.forced[1:], at.was_cut, is_over))
+        return self._force_marker(state, Progress(at.num_tokens + 1, None, matched, at.forced[1:], at.was_cut, is_over))
 
-    def _decided(self, state: GateState, at: Progress) -> Progress:
+    def _force_marker(self, state: GateState, at: Progress) -> Progress:
         """Return `at` with the end marker forced if it is time. Forcing continues once begun."""
         if at.is_over or at.forced or at.opening is not None:
             return at
@@ -293,7 +293,7 @@ class ReasoningGate(LogitModifier[GateState]):
             words[token_id // BITS_PER_WORD] &= ~np.uint32(1 << token_id % BITS_PER_WORD)
 
 
-def without_gate(request: Request) -> Request:
+def refuse_reasoning(request: Request) -> Request:
     """Return `request` if it needs no reasoning gate; raise `InvalidRequest` otherwise."""
     params = request.params
     for field in ("reasoning", "thinking_token_budget"):

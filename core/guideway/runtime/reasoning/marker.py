@@ -77,7 +77,7 @@ class Sign:
                 found, matched = count, 0
         return found
 
-    def _unspelled(self, after: bytes = b"") -> InvalidConfiguration:
+    def _spelling_error(self, after: bytes = b"") -> InvalidConfiguration:
         return InvalidConfiguration(
             f"[reasoning] {self.which}_str {short_repr(bytes(self._parts).decode())} cannot be written with the "
             f"model's tokens{f' after {after!r}' if after else ''}; set {self.which}_token_ids instead",
@@ -108,7 +108,7 @@ class Opening(Sign):
 
     def __init__(self, config: ReasoningConfig, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
-        self.ways = self._found_ways(vocabulary.logits_width)
+        self.ways = self._find_ways(vocabulary.logits_width)
         """By number of matched parts, the tokens that continue the marker without going past its end."""
         self.pieces = frozenset().union(*self.ways)
 
@@ -125,7 +125,7 @@ class Opening(Sign):
         """Return the most tokens that the rest of the marker may take."""
         return len(self._parts) - matched
 
-    def _found_ways(self, logits_width: int) -> tuple[tuple[int, ...], ...]:
+    def _find_ways(self, logits_width: int) -> tuple[tuple[int, ...], ...]:
         """Return `ways`, restricted to tokens from which the end of the marker can be reached."""
         if not self._is_text:
             return tuple((token_id,) for token_id in self._parts)
@@ -138,7 +138,7 @@ class Opening(Sign):
             if way:
                 reached.add(start)
         if not ways[0]:
-            raise self._unspelled()
+            raise self._spelling_error()
         return tuple(ways)
 
 
@@ -150,7 +150,7 @@ class Marker(Sign):
     def __init__(self, config: ReasoningConfig, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
         if self._is_text:
-            self.endings = self._spelled(vocabulary)
+            self.endings = self._spell_endings(vocabulary)
             """By number of matched parts, the tokens that complete the marker without going past its end."""
         else:
             self.endings = tuple(tuple(self._parts[matched:]) for matched in range(len(self._parts)))
@@ -184,7 +184,7 @@ class Marker(Sign):
         last = bytes(self._parts[-1:]) if self._is_text else None
         return [] if last is None else [i for i, token in enumerate(self._tokens) if last in token[:-1]]
 
-    def _spelled(self, vocabulary: Vocabulary) -> tuple[tuple[int, ...], ...]:
+    def _spell_endings(self, vocabulary: Vocabulary) -> tuple[tuple[int, ...], ...]:
         """Return `endings`: the tokens of the whole marker, which the model knows, or of its rest if that takes
         fewer."""
         endings = []
@@ -192,7 +192,7 @@ class Marker(Sign):
             spellings = [vocabulary.encode(bytes(self._parts[start:])) for start in dict.fromkeys((0, matched))]
             ending = [tuple(ids) for ids in spellings if ids and self._is_ending(matched, ids)]
             if not ending:
-                raise self._unspelled(bytes(self._parts[:matched]))
+                raise self._spelling_error(bytes(self._parts[:matched]))
             endings.append(min(ending, key=len))
         return tuple(endings)
 

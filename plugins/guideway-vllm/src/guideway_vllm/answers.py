@@ -14,7 +14,7 @@ from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
-from guideway.runtime.checking import known
+from guideway.runtime.checking import completed_future
 
 from guideway_vllm.steps import ATTRIBUTE
 
@@ -102,7 +102,7 @@ class Judge:
                 enforces_formats = not any(name.startswith("format") for name in told_of(one).get("unenforced", ()))
                 whole = one.finish_reason in WHOLE
                 text = self._texts[one.index]
-                self._verdicts[one.index] = self._check(text, enforces_formats) if whole else known(None)
+                self._verdicts[one.index] = self._check(text, enforces_formats) if whole else completed_future(None)
         yield from [self._verdicts[one.index] for one in ended]
 
 
