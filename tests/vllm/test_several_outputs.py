@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from guideway_vllm.answers import note, told_of
+from guideway_vllm.answers import report_of, set_report
 
 from tests.vllm.probes_in_vllm import check_nothing_left, params
 
@@ -51,7 +51,7 @@ def result(index: int, text: str, finish_reason: str | None, said: dict[str, Any
 
     one = CompletionOutput(index, text, [1], None, None, finish_reason=finish_reason)
     if said is not None:
-        note(one, said)
+        set_report(one, said)
     field = None if said is None else {"guideway": said, "connector": index}
     return RequestOutput("x", PROMPT, [1], None, [one], finish_reason is not None, kv_transfer_params=field)
 
@@ -68,10 +68,10 @@ def test_results_that_become_one_keep_what_is_told() -> None:
         "guideway": {"closed_early": True, "unenforced": ["format"]},
     }
     waiting.add(result(1, "c", None), aggregate=True)
-    assert told_of(waiting.outputs[0]) == {"closed_early": True, "unenforced": ["format"]}
+    assert report_of(waiting.outputs[0]) == {"closed_early": True, "unenforced": ["format"]}
     waiting.add(result(1, "d", "error", {"error": "it failed", "unenforced": ["closing", "format"]}), aggregate=True)
     assert [one.text for one in waiting.outputs] == ["ab", "cd"]
-    first, second = map(told_of, waiting.outputs)
+    first, second = map(report_of, waiting.outputs)
     assert waiting.kv_transfer_params["guideway"] == {
         "error": "it failed",
         "closed_early": True,

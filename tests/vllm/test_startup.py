@@ -236,21 +236,21 @@ def test_each_missing_seam_of_a_model_runner_is_named(
 def test_what_lies_between_forward_pass_and_draw_is_known(monkeypatch: pytest.MonkeyPatch, v2: bool) -> None:
     """Another version of vLLM may have messages with other fields, or pass more arguments to a replaced method. Without
     this check the first request would fail in the worker."""
-    from guideway_vllm.runners import V1Seams, V2Seams, _found
+    from guideway_vllm.runners import V1Seams, V2Seams, _look_up
 
     seams, runner = V2Seams if v2 else V1Seams, runner_with(v2=v2)
     assert seams.missing(runner) == []
     for path, names in seams.fields.items():
         for name in names:
             with monkeypatch.context() as patch:
-                patch.delitem(_found(path).__annotations__, name)
+                patch.delitem(_look_up(path).__annotations__, name)
                 assert seams.missing(runner) == [f"{path}.{name}"]
     for path, names in seams.replaced.items():
         holder, _, method = path.rpartition(".")
         with monkeypatch.context() as patch:
-            patch.setattr(_found(holder), method, eval(f"lambda self, {', '.join(names)}, another: None"))
+            patch.setattr(_look_up(holder), method, eval(f"lambda self, {', '.join(names)}, another: None"))
             assert seams.missing(runner) == [f"{path}({', '.join(names)})"]
-            patch.delattr(_found(holder), method)
+            patch.delattr(_look_up(holder), method)
             assert seams.missing(runner) == [f"{path}({', '.join(names)})"]
 
 
@@ -259,22 +259,22 @@ def test_processes_of_a_front_end_take_its_vocabulary_over(
 ) -> None:
     import vllm
     from guideway_vllm.frontend import FrontEnd
-    from guideway_vllm.handover import taken_over
+    from guideway_vllm.handover import load_shared_vocabulary
 
     monkeypatch.setattr(vllm.envs, "VLLM_ENABLE_V1_MULTIPROCESSING", True)
     config = configured({"grammar": ["llguidance"]})
     front_end = FrontEnd.of(config)
     assert front_end is not None
-    assert taken_over(config) is None, "it is here already"
+    assert load_shared_vocabulary(config) is None, "it is here already"
     vocabulary = front_end._runtime.context.vocabulary
 
     def told(instance_id: str) -> str:
         """Return the output of a new process that reads the shared vocabulary."""
         ended = program(
             "from types import SimpleNamespace as Config\n"
-            "from guideway_vllm.handover import size_taken_over, taken_over\n"
+            "from guideway_vllm.handover import shared_vocabulary_size, load_shared_vocabulary\n"
             f"config = Config(instance_id={instance_id!r})\n"
-            "found = taken_over(config)\nprint(found and found.fingerprint, size_taken_over(config))"
+            "found = load_shared_vocabulary(config)\nprint(found and found.fingerprint, shared_vocabulary_size(config))"
         )
         return ended.stdout.strip() or ended.stderr
 
@@ -290,7 +290,7 @@ def test_each_missing_seam_is_named_and_nothing_is_changed_then(monkeypatch: pyt
 
     assert seams.missing_seams() == []
     for path, parameters in seams.NEEDED.items():
-        cls, method, function = wrapping.found(path)
+        cls, method, function = wrapping.look_up(path)
         if method != "__init__":  # every class has `__init__`
             with monkeypatch.context() as patch:
                 for base in cls.__mro__:
@@ -306,7 +306,7 @@ def test_each_missing_seam_is_named_and_nothing_is_changed_then(monkeypatch: pyt
                 patch.setattr(cls, method, lambda: None)
                 with pytest.raises(PluginUnavailable, match=f"takes no {', '.join(parameters)}"):
                     seams.install()
-        assert wrapping.found(path)[2] is function
+        assert wrapping.look_up(path)[2] is function
 
 
 def test_each_seam_of_the_server_that_is_missing_is_named_at_start(
@@ -319,7 +319,7 @@ def test_each_seam_of_the_server_that_is_missing_is_named_at_start(
     over_http.change_server(True)
     assert caplog.messages == []
     for path, (around, parameters, lost) in over_http.IN_SERVER.items():
-        holder, name, _ = wrapping.found(path)
+        holder, name, _ = wrapping.look_up(path)
         takes_nothing = [(lambda: None, f"takes no {', '.join(parameters)}")] if parameters else []
         for instead, said in [(None, f"it has no {path}"), *takes_nothing]:
             caplog.clear()

@@ -227,12 +227,12 @@ def test_the_page_has_every_field_a_late_modifier_refuses_and_every_need() -> No
 def test_the_seams_are_those_of_the_page() -> None:
     from guideway_vllm import register
     from guideway_vllm.seams import NEEDED
-    from guideway_vllm.wrapping import found
+    from guideway_vllm.wrapping import look_up
 
     register()
     page = (ROOT / PAGE).read_text("utf-8").partition("## What is changed in vLLM")[2]
     told = {cell.partition(".")[0] for cell in re.findall(r"^\| `(\w[\w.]*)`", page, re.MULTILINE)}
-    changed = [found(path) for path in NEEDED]
+    changed = [look_up(path) for path in NEEDED]
     assert {cls.__name__ for cls, _, function in changed if getattr(function, "guideway", False)} == told
 
 

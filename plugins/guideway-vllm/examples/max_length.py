@@ -63,7 +63,7 @@ def serve(guideway: bool) -> dict[str, Any]:
     }
 
 
-def served(guideway: bool) -> dict[str, Any]:
+def serve_in_process(guideway: bool) -> dict[str, Any]:
     """Return the result of `serve` in a new process; without guideway no vLLM plugin is loaded there."""
     environment = os.environ | SETTINGS
     environment["VLLM_PLUGINS"] = "guideway" if guideway else "none"
@@ -90,7 +90,7 @@ def main() -> int:
     _say(f"second of two requests, name: {json.dumps(NAME)}\n")
     kept = False
     for guideway in (False, True):
-        answer = served(guideway)
+        answer = serve_in_process(guideway)
         text = answer["texts"][1]
         kept, said = verdict(text)
         title = f"vLLM {answer['vllm']}" + (", guideway" if guideway else "")

@@ -86,7 +86,7 @@ def front_end() -> FrontEnd:
 
 def tried(front_end: FrontEnd, request: Request) -> list[str]:
     """Return the modifiers that act on the request."""
-    trial = front_end._tried(request)
+    trial = front_end._try(request)
     while True:
         try:
             next(trial).wait()

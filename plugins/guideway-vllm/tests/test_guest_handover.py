@@ -31,14 +31,14 @@ def tiktoken_encoding() -> Any:
 @pytest.mark.parametrize("tokenizer", [demo, byte_level_with_added_tokens, llama2, tiktoken_encoding])
 def test_it_is_the_same_on_the_other_side(tokenizer: Callable[[], Any], num_past: int) -> None:
     """The same holds if tokens past the logits are left out."""
-    from guideway_vllm.handover import _packed, _unpacked
+    from guideway_vllm.handover import _pack, _unpack
 
     whole = build_vocabulary(tokenizer())
     tokens = [*whole.tokens, *[b""] * num_past]
     vocabulary = Vocabulary(tokens, whole.stop_token_ids, whole.special_tokens, len(whole), whole.encoder)
-    data = _packed(vocabulary)
+    data = _pack(vocabulary)
     assert data is not None
-    found = _unpacked(data)
+    found = _unpack(data)
     assert found == vocabulary
     assert found.fingerprint == vocabulary.fingerprint
     for text in (b"abc", b" so, a < b", "Zoë".encode(), b"\xff"):
@@ -46,12 +46,12 @@ def test_it_is_the_same_on_the_other_side(tokenizer: Callable[[], Any], num_past
 
 
 def test_an_encoder_of_another_family_is_not_handed_over() -> None:
-    from guideway_vllm.handover import VARIABLE, Handover, taken_over
+    from guideway_vllm.handover import VARIABLE, Handover, load_shared_vocabulary
 
     tokens = (b"a", b"")
     handover = Handover(Vocabulary(tokens, frozenset({1}), encoder=GreedyEncoder(tokens)), CONFIG)
     assert VARIABLE not in os.environ
-    assert taken_over(CONFIG) is None
+    assert load_shared_vocabulary(CONFIG) is None
     handover.close()
 
 
@@ -73,12 +73,12 @@ def test_what_a_stranger_writes_becomes_nothing(tmp_path: Path, monkeypatch: pyt
     vocabulary = build_vocabulary(demo())
     held = handover.Handover(vocabulary, CONFIG)
     try:
-        told = handover._told(CONFIG)
-        assert told is not None
-        assert (told.num_tokens, handover.size_taken_over(CONFIG)) == (len(vocabulary), len(vocabulary))
-        assert handover.taken_over(CONFIG) is None, "it is here already"
-        assert handover._read(told) == vocabulary
-        data = Path(told.path).read_bytes()
+        file = handover._find_file(CONFIG)
+        assert file is not None
+        assert (file.num_tokens, handover.shared_vocabulary_size(CONFIG)) == (len(vocabulary), len(vocabulary))
+        assert handover.load_shared_vocabulary(CONFIG) is None, "it is here already"
+        assert handover._read(file) == vocabulary
+        data = Path(file.path).read_bytes()
         rng = random.Random(1)
         spoiled = [pickle.dumps(Executed(witness)), b"", data[:-1], bytes(len(data))]
         spoiled += [
@@ -86,10 +86,10 @@ def test_what_a_stranger_writes_becomes_nothing(tmp_path: Path, monkeypatch: pyt
         ]
         for stranger in spoiled:
             handover._read.cache_clear()
-            Path(told.path).write_bytes(stranger)
-            assert handover._read(told) is None
+            Path(file.path).write_bytes(stranger)
+            assert handover._read(file) is None
             try:
-                found = handover._unpacked(stranger)
+                found = handover._unpack(stranger)
             except Exception as error:
                 assert type(error).__name__ in {
                     "JSONDecodeError",
@@ -102,7 +102,10 @@ def test_what_a_stranger_writes_becomes_nothing(tmp_path: Path, monkeypatch: pyt
         for words in ("", "abc12", "abc12:9:9:x:/proc/1/fd/3", f"abc12:1:1:{'0' * 64}:/etc/passwd", "abc12:-1:1::"):
             with monkeypatch.context() as patch:
                 patch.setenv(handover.VARIABLE, words)
-                assert (handover.taken_over(CONFIG), handover.size_taken_over(CONFIG)) == (None, None)
+                assert (handover.load_shared_vocabulary(CONFIG), handover.shared_vocabulary_size(CONFIG)) == (
+                    None,
+                    None,
+                )
         assert not witness.exists()
     finally:
         held.close()

@@ -21,7 +21,7 @@ from guideway.api import (
 )
 from guideway.runtime.bans import Bans
 from guideway_vllm.bans import bans_of, without_bans
-from guideway_vllm.requests import CARRIER, carries_only, is_ours, is_strict, judged, request_of
+from guideway_vllm.requests import CARRIER, carries_only, constraint_to_check, is_ours, is_strict, request_of
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 
@@ -191,7 +191,7 @@ def test_the_policy_comes_as_a_word() -> None:
     ],
 )
 def test_json_that_is_to_be_checked(given: Any, default: OnUnenforced, constraint: Constraint | None) -> None:
-    assert judged(given, default) == constraint
+    assert constraint_to_check(given, default) == constraint
 
 
 @pytest.mark.parametrize("said", [True, False, None])

@@ -18,7 +18,7 @@ from guideway.runtime.checking import completed_future
 
 from guideway_vllm.steps import ATTRIBUTE
 
-__all__ = ["Judge", "Noted", "add_up", "ended", "note", "told_of"]
+__all__ = ["Judge", "StreamReports", "add_up", "report_of", "set_report", "shutdown_error"]
 
 WHOLE = ("stop", "length", "repetition")
 """Finish reasons of outputs that neither failed nor were aborted."""
@@ -26,7 +26,7 @@ WHOLE = ("stop", "length", "repetition")
 Check: TypeAlias = Callable[[str, bool], Future[bool | None]]
 """Checks a text; the second argument says whether formats are enforced."""
 
-TOLD = "guideway_told"
+REPORT_ATTRIBUTE = "guideway_told"
 """Attribute of a finished ``CompletionOutput`` that holds its report."""
 
 
@@ -47,7 +47,7 @@ class Judge:
         self._verdicts: dict[int, Future[bool | None]] = {}
         """By the index of a finished output."""
 
-    async def judged(self, outputs: Any) -> AsyncIterator[Any]:
+    async def judge_stream(self, outputs: Any) -> AsyncIterator[Any]:
         """Yield `outputs`, with the additions in the last ones."""
         async with aclosing(outputs):
             async for output in outputs:
@@ -70,17 +70,19 @@ class Judge:
             if one.finish_reason is not None:
                 ended.append(one)
         if not ended:
-            _tell(output, None)  # the core reports on a request with stop strings before it has ended
+            _set_field(output, None)  # the core reports on a request with stop strings before it has ended
             return
         yield from self._find_cuts(ended)
         for one in ended:
             if self._cut.get(one.index):
-                told = told_of(one)
-                note(one, {**told, "unenforced": list(dict.fromkeys([*told.get("unenforced", ()), "constraint"]))})
+                report = report_of(one)
+                set_report(
+                    one, {**report, "unenforced": list(dict.fromkeys([*report.get("unenforced", ()), "constraint"]))}
+                )
         yield from self._find_verdicts(ended)
         if self._check is not None:
             for one in ended:
-                note(one, {**told_of(one), "valid": self._verdicts[one.index].result()})
+                set_report(one, {**report_of(one), "valid": self._verdicts[one.index].result()})
         add_up(output)
 
     def _find_cuts(self, ended: list[Any]) -> Iterator[Future[bool]]:
@@ -99,87 +101,90 @@ class Judge:
             return
         for one in ended:
             if one.index not in self._verdicts:
-                enforces_formats = not any(name.startswith("format") for name in told_of(one).get("unenforced", ()))
+                enforces_formats = not any(name.startswith("format") for name in report_of(one).get("unenforced", ()))
                 whole = one.finish_reason in WHOLE
                 text = self._texts[one.index]
                 self._verdicts[one.index] = self._check(text, enforces_formats) if whole else completed_future(None)
         yield from [self._verdicts[one.index] for one in ended]
 
 
-class Noted:
+class StreamReports:
     """Records the reports of a request that is streamed over HTTP, for which vLLM's chunks have no field."""
 
     def __init__(self, results: Any, num_choices: int) -> None:
         self._results = results
         self._num_choices = num_choices
-        self._told: dict[int, dict[str, Any]] = {}
+        self._reports: dict[int, dict[str, Any]] = {}
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         async for result in self._results:
             prompt, output = result if isinstance(result, tuple) else (0, result)
             for one in output.outputs:
-                if one.finish_reason is not None and (told := told_of(one)):
-                    self._told[one.index + prompt * self._num_choices] = {ATTRIBUTE: told}
+                if one.finish_reason is not None and (report := report_of(one)):
+                    self._reports[one.index + prompt * self._num_choices] = {ATTRIBUTE: report}
             yield result
 
-    async def added_to(self, events: Any) -> AsyncIterator[str]:
+    async def add_to(self, events: Any) -> AsyncIterator[str]:
         """Yield `events`; those that end a choice carry its report in ``kv_transfer_params``."""
         async with aclosing(events):
             async for event in events:
-                yield self._with_report(event) if self._told and '"finish_reason":"' in event else event
+                yield self._with_report(event) if self._reports and '"finish_reason":"' in event else event
 
     def _with_report(self, event: str) -> str:
         before, _, data = event.partition("data: ")
         chunk = json.loads(data)
         for choice in chunk.get("choices", ()):
-            if choice.get("finish_reason") is not None and (told := self._told.pop(choice["index"], None)) is not None:
-                chunk["kv_transfer_params"] = told
+            if (
+                choice.get("finish_reason") is not None
+                and (report := self._reports.pop(choice["index"], None)) is not None
+            ):
+                chunk["kv_transfer_params"] = report
         return f"{before}data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
-def note(one: Any, told: dict[str, Any]) -> None:
+def set_report(one: Any, report: dict[str, Any]) -> None:
     """Set the report of one output."""
-    setattr(one, TOLD, told)
+    setattr(one, REPORT_ATTRIBUTE, report)
 
 
-def told_of(one: Any) -> dict[str, Any]:
+def report_of(one: Any) -> dict[str, Any]:
     """Return the report of one output; empty if it has not ended."""
-    told: dict[str, Any] = getattr(one, TOLD, {})
-    return told
+    report: dict[str, Any] = getattr(one, REPORT_ATTRIBUTE, {})
+    return report
 
 
 def add_up(result: Any, *others: Any) -> None:
     """Set the field of `result` from the reports of its outputs, and of `others` that belong to the same answer. For
     several outputs it combines their reports, and has each one under ``outputs``."""
-    found = [told_of(one) for each in (result, *others) for one in each.outputs]
+    found = [report_of(one) for each in (result, *others) for one in each.outputs]
     if len(found) == 1:
-        _tell(result, found[0] or None)
+        _set_field(result, found[0] or None)
     elif any(found):
-        _tell(result, {**_of_any([told for told in found if told]), "outputs": found})
+        _set_field(result, {**_combine([report for report in found if report]), "outputs": found})
 
 
-def _of_any(found: list[dict[str, Any]]) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+def _combine(found: list[dict[str, Any]]) -> dict[str, Any]:
+    report: dict[str, Any] = {}
     for name in ("strategy", "error"):
         if (said := next((one[name] for one in found if name in one), None)) is not None:
-            told[name] = said
+            report[name] = said
     if unenforced := list(dict.fromkeys(name for one in found for name in one.get("unenforced", ()))):
-        told["unenforced"] = unenforced
+        report["unenforced"] = unenforced
     if any(one.get("closed_early") for one in found):
-        told["closed_early"] = True
+        report["closed_early"] = True
     if any("valid" in one for one in found):
         verdicts = [one.get("valid") for one in found]
-        told["valid"] = False if False in verdicts else None if None in verdicts else True
-    return told
+        report["valid"] = False if False in verdicts else None if None in verdicts else True
+    return report
 
 
-def _tell(output: Any, told: dict[str, Any] | None) -> None:
+def _set_field(output: Any, report: dict[str, Any] | None) -> None:
     """Set guideway's part of the field of a result, or remove it."""
     others = {name: value for name, value in (output.kv_transfer_params or {}).items() if name != ATTRIBUTE}
-    output.kv_transfer_params = (others if told is None else {**others, ATTRIBUTE: told}) or None
+    output.kv_transfer_params = (others if report is None else {**others, ATTRIBUTE: report}) or None
 
 
-def ended() -> Exception:
+def shutdown_error() -> Exception:
     """Return the error of a request that was running when the server's shutdown began: status 503 and a message."""
     from vllm.exceptions import GracefulHTTPError
 

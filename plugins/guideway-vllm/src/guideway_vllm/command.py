@@ -41,7 +41,7 @@ def _options(_: Namespace) -> int:
     print(textwrap.fill(told, width))
     for heading, table, prefix in _tables():
         print(f"\n{heading}")
-        for line in _described(table, prefix, width):
+        for line in _describe(table, prefix, width):
             print(line)
     return 0
 
@@ -52,7 +52,7 @@ def _tables() -> Iterator[tuple[str, Any, str]]:
         yield f"{name}, a mapping of:", table, f"{name}."
 
 
-def _described(table: Any, prefix: str, width: int) -> Iterator[str]:
+def _describe(table: Any, prefix: str, width: int) -> Iterator[str]:
     hints, helps = get_type_hints(table, include_extras=True), docstrings_of(table)
     for field in dataclasses.fields(table):
         if not prefix and field.name in TABLES:

@@ -232,7 +232,7 @@ class Core:
         faulty = {i for i, state in enumerate(states) if self._fault(state) is not None}
         faulty.update(void)
         for i in faulty:  # tokens of this step are not final: allow only stop tokens
-            rows, bitmask = _replaced(rows, bitmask, _rows_of([i], starts), self._closing_mask(states[i]))
+            rows, bitmask = _replace_masks(rows, bitmask, _rows_of([i], starts), self._closing_mask(states[i]))
         pending = Pending(request_ids, starts[:-1].tolist(), late=[request_ids[i] for i in late])
         healthy = [(j, i) for j, i in enumerate(running) if states[i].shaped and i not in faulty]
         for draws in (False, True):
@@ -488,7 +488,7 @@ def _rows_of(sequences: Sequence[int], starts: NDArray[np.int32]) -> NDArray[np.
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
 
 
-def _replaced(
+def _replace_masks(
     rows: NDArray[np.int32], bitmask: NDArray[np.int32], own: NDArray[np.int32], mask: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return the masks with `mask` in all rows of `own`."""

@@ -48,8 +48,8 @@ from guideway_vllm.requests import (
     ON_UNENFORCED_KEY,
     PREFIX,
     carries_only,
+    constraint_to_check,
     is_ours,
-    judged,
     request_of,
 )
 from guideway_vllm.steps import ATTRIBUTE
@@ -133,23 +133,23 @@ class FrontEnd:
         failed."""
         if not self.judges(request.sampling_params):
             return
-        with _told_as_vllm_does():
+        with _raise_vllm_errors():
             trial = self._admit(request, text)
             for admission in trial:
                 admission.wait(self._config.refuse_within)
 
-    async def admit_beside(self, request: Callable[[], Any], text: str | None, noted: list[Any]) -> Any:
+    async def admit_beside(self, request: Callable[[], Any], text: str | None, records: list[Any]) -> Any:
         """Build a request with `request`, `admit` it without blocking the event loop, and return it. Arguments for
-        `started` are added to `noted`."""
-        with _told_as_vllm_does():
+        `report_start` are added to `records`."""
+        with _raise_vllm_errors():
             made = await self._beside(request)
-        with _told_as_vllm_does(over_network=made.request_id):
-            trial = self._admit(made, text, noted)
+        with _raise_vllm_errors(over_network=made.request_id):
+            trial = self._admit(made, text, records)
             while (admission := await self._beside(partial(next, trial, None))) is not None:
-                await self._compiled(admission)
+                await self._wait_for_compilation(admission)
         return made
 
-    async def _compiled(self, admission: Admission) -> None:
+    async def _wait_for_compilation(self, admission: Admission) -> None:
         """Wait for a compilation, at most `refuse_within` seconds, and ignore its result."""
         if admission.compilation is None:
             return
@@ -166,7 +166,7 @@ class FrontEnd:
     def _beside(self, work: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.wrap_future(self._runtime.admission_threads.submit(work))
 
-    def _admit(self, request: Any, text: str | None, noted: list[Any] | None = None) -> Trial[None]:
+    def _admit(self, request: Any, text: str | None, records: list[Any] | None = None) -> Trial[None]:
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
         params = request.sampling_params
@@ -186,7 +186,7 @@ class FrontEnd:
         )
         if self._config.isolate_tenants:
             request.cache_salt = repr((ours.tenant, request.cache_salt))
-        acting = yield from self._tried(ours, None if ours.params.constraint is None else bans_of(params))
+        acting = yield from self._try(ours, None if ours.params.constraint is None else bans_of(params))
         late = [name for name in acting if self._modifiers[name].stage in (Stage.POST_WARP, Stage.SAMPLE)]
         if acting and request.prompt_embeds is not None:
             raise UnsupportedCapability(
@@ -207,19 +207,19 @@ class FrontEnd:
         # parts of a resumable request have ids that no client asks for
         if self.observers is not None and not request.resumable:
             in_pieces = params.output_kind == RequestOutputKind.DELTA
-            self.observers.admitted(request.request_id, ours, in_pieces=in_pieces, noted=noted)
+            self.observers.record_admission(request.request_id, ours, in_pieces=in_pieces, records=records)
 
-    def started(self, request_id: str, noted: Sequence[Any] = ()) -> None:
-        """Tell observers that a request has entered the engine. `noted` comes from its trial, if that ran outside the
+    def report_start(self, request_id: str, records: Sequence[Any] = ()) -> None:
+        """Tell observers that a request has entered the engine. `records` comes from its trial, if that ran outside the
         event loop."""
         if self.observers is not None:
-            self.observers.started(request_id, noted)
+            self.observers.report_start(request_id, records)
 
     def judge(self, params: Any) -> Judge | None:
         """Return the checks of the outputs' texts for a request with these parameters; None if there are none."""
         if not hasattr(params, "structured_outputs"):
             return None
-        constraint = judged(params, self._config.on_unenforced)
+        constraint = constraint_to_check(params, self._config.on_unenforced)
         check = None if constraint is None else partial(self._check, constraint)
         completes = None if not params.stop or carries_only(params) else partial(self._ask, params)
         return Judge(params, check=check, completes=completes) if check or completes else None
@@ -265,19 +265,19 @@ class FrontEnd:
                 "replaying a trace goes with neither a constraint nor a modifier", field="trace_decode_token_ids"
             )
 
-    def _tried(self, request: Request, bans: Bans | None = None) -> Trial[list[str]]:
+    def _try(self, request: Request, bans: Bans | None = None) -> Trial[list[str]]:
         """Yield the request's admission, and return the modifiers that act on it. It may still be compiling then."""
         admission = self._runtime.admit(request, bans)
         try:
             yield admission
             if admission.ready():
-                return self._started(admission)
+                return self._start(admission)
             with self._slot:
                 return list(self._runtime.may_act(admission))
         finally:
             self._abandon(admission)
 
-    def _started(self, admission: Admission) -> list[str]:
+    def _start(self, admission: Admission) -> list[str]:
         with self._slot:
             self._runtime.start(admission, 0)
             try:
@@ -330,7 +330,7 @@ def _why_unchecked(vllm_config: Any) -> str:
 
 
 @contextmanager
-def _told_as_vllm_does(*, over_network: str = "") -> Iterator[None]:
+def _raise_vllm_errors(*, over_network: str = "") -> Iterator[None]:
     """Raise errors of a request as errors that vLLM's server can answer with. If `over_network` is the request's id,
     the client does not get the text of a plugin's exception, which is only logged."""
     from vllm.exceptions import VLLMValidationError
@@ -340,15 +340,15 @@ def _told_as_vllm_does(*, over_network: str = "") -> Iterator[None]:
     except InvalidRequest as error:
         said, failure = str(error), error.__cause__
         if over_network and isinstance(failure, PluginError):
-            said = f"validator {_in_public(failure, over_network)}, so the request is refused"
+            said = f"validator {_public_message(failure, over_network)}, so the request is refused"
         # vLLM logs an error with its causes
         raise VLLMValidationError(printable(said), parameter=error.field) from (None if over_network else error)
     except PluginError as error:
-        said = f"{_in_public(error, over_network)}; the server's log says why" if over_network else str(error)
-        raise _failed()(said, error.plugin) from (None if over_network else error)
+        said = f"{_public_message(error, over_network)}; the server's log says why" if over_network else str(error)
+        raise _failure_class()(said, error.plugin) from (None if over_network else error)
 
 
-def _in_public(error: PluginError, request_id: str) -> str:
+def _public_message(error: PluginError, request_id: str) -> str:
     """Return that a plugin failed, and when, and log the rest."""
     trace = printable("".join(traceback.format_exception(error)).rstrip())  # escaped, unlike a logger's own traceback
     log.error("guideway: request %s: %s\n%s", passable(request_id), passable(str(error)), trace)
@@ -357,7 +357,7 @@ def _in_public(error: PluginError, request_id: str) -> str:
 
 
 @cache
-def _failed() -> Callable[[str, str], PluginError]:
+def _failure_class() -> Callable[[str, str], PluginError]:
     """Return the class of a `PluginError` that vLLM's server answers with status 500 and its message."""
     from vllm.exceptions import GracefulHTTPError
 

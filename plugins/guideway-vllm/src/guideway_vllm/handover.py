@@ -17,15 +17,15 @@ from guideway.api import Encoder, InvalidConfiguration, Vocabulary
 from guideway.vocabulary.byte_pair import BytePairEncoder
 from guideway.vocabulary.huggingface import TokenizersEncoder
 
-__all__ = ["Handover", "size_taken_over", "taken_over"]
+__all__ = ["Handover", "load_shared_vocabulary", "shared_vocabulary_size"]
 
 log = logging.getLogger("vllm.guideway")
 
 VARIABLE = "GUIDEWAY_VLLM_VOCABULARY"
-"""Environment variable of processes that a front end starts: the fields of `Told`, separated by colons."""
+"""Environment variable of processes that a front end starts: the fields of `VocabularyFile`, separated by colons."""
 
 
-class Told(NamedTuple):
+class VocabularyFile(NamedTuple):
     """Location of the shared vocabulary, as the environment variable holds it."""
 
     instance: str
@@ -49,62 +49,64 @@ class Handover:
         self._file: int | None = None
         if not hasattr(os, "memfd_create") or not Path("/proc/self/fd").is_dir():
             return
-        if (data := _packed(vocabulary)) is None:
+        if (data := _pack(vocabulary)) is None:
             return
         self._file = os.memfd_create("guideway-vocabulary")
         with open(self._file, "wb", closefd=False) as file:
             file.write(data)
         path, digest = f"/proc/{os.getpid()}/fd/{self._file}", hashlib.sha256(data).hexdigest()
-        self._told = ":".join(map(str, Told(vllm_config.instance_id, len(vocabulary), len(data), digest, path)))
-        os.environ[VARIABLE] = self._told
+        self._value = ":".join(
+            map(str, VocabularyFile(vllm_config.instance_id, len(vocabulary), len(data), digest, path))
+        )
+        os.environ[VARIABLE] = self._value
 
     def close(self) -> None:
         """Free the memory. Idempotent."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
-            if os.environ.get(VARIABLE) == self._told:
+            if os.environ.get(VARIABLE) == self._value:
                 del os.environ[VARIABLE]
 
 
-def taken_over(vllm_config: Any) -> Vocabulary | None:
+def load_shared_vocabulary(vllm_config: Any) -> Vocabulary | None:
     """Return the vocabulary that a front end with this configuration shares from another process, or None."""
-    told = _told(vllm_config)
-    return None if told is None or told.path.startswith(f"/proc/{os.getpid()}/") else _read(told)
+    shared = _find_file(vllm_config)
+    return None if shared is None or shared.path.startswith(f"/proc/{os.getpid()}/") else _read(shared)
 
 
-def size_taken_over(vllm_config: Any) -> int | None:
+def shared_vocabulary_size(vllm_config: Any) -> int | None:
     """Return the number of tokens of the vocabulary that a front end with this configuration shares, or None."""
-    told = _told(vllm_config)
-    return None if told is None else told.num_tokens or None
+    shared = _find_file(vllm_config)
+    return None if shared is None else shared.num_tokens or None
 
 
-def _told(vllm_config: Any) -> Told | None:
+def _find_file(vllm_config: Any) -> VocabularyFile | None:
     """Return the location in the environment, if it is for this configuration."""
     found = PATTERN.fullmatch(os.environ.get(VARIABLE, ""))
     if found is None or found[1] != vllm_config.instance_id:
         return None
-    return Told(found[1], int(found[2]), int(found[3]), found[4], found[5])
+    return VocabularyFile(found[1], int(found[2]), int(found[3]), found[4], found[5])
 
 
 @lru_cache(maxsize=1)
-def _read(told: Told) -> Vocabulary | None:
+def _read(shared: VocabularyFile) -> Vocabulary | None:
     try:
-        with Path(told.path).open("rb") as file:
-            data = file.read(told.num_bytes)
+        with Path(shared.path).open("rb") as file:
+            data = file.read(shared.num_bytes)
     except OSError:  # the front end has ended, or is in another container
         return None
-    if hashlib.sha256(data).hexdigest() == told.sha256:
+    if hashlib.sha256(data).hexdigest() == shared.sha256:
         try:
-            return _unpacked(data)
+            return _unpack(data)
         except (ValueError, TypeError, LookupError, InvalidConfiguration) as error:
             log.warning("guideway: the vocabulary of the front end cannot be read, so the tokenizer is: %s", error)
     else:
-        log.warning("guideway: %s is not what the front end wrote, so the tokenizer is read", told.path)
+        log.warning("guideway: %s is not what the front end wrote, so the tokenizer is read", shared.path)
     return None
 
 
-def _packed(vocabulary: Vocabulary) -> bytes | None:
+def _pack(vocabulary: Vocabulary) -> bytes | None:
     """Return the vocabulary as JSON, with bytes as text in latin-1; None for an encoder of another family."""
     encoder = vocabulary.encoder
     # the inner encoder if this one only drops tokens past the logits
@@ -133,8 +135,8 @@ def _packed(vocabulary: Vocabulary) -> bytes | None:
     ).encode()
 
 
-def _unpacked(data: bytes) -> Vocabulary:
-    """Return the vocabulary in `data`. Raises ValueError, TypeError, LookupError or `InvalidConfiguration` if `_packed`
+def _unpack(data: bytes) -> Vocabulary:
+    """Return the vocabulary in `data`. Raises ValueError, TypeError, LookupError or `InvalidConfiguration` if `_pack`
     did not write it."""
     handed = json.loads(data)
     encoder: Encoder | None = None

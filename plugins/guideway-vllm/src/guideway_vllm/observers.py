@@ -16,7 +16,7 @@ from guideway.errors import contain
 from guideway.plugins import Hooks
 from guideway.plugins.hooks import Hook
 
-from guideway_vllm.answers import told_of
+from guideway_vllm.answers import report_of
 
 __all__ = ["Observers"]
 
@@ -43,8 +43,8 @@ class Observers:
         self._hooks = hooks
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="guideway-observers")
         self._admitted: dict[str, deque[_Result]] = {}
-        """Requests that have not entered the engine, by client-given id, which need not be unique. Requests whose trial
-        was `noted` are not here."""
+        """Requests that have not entered the engine, by client-given id, which need not be unique. Requests with
+        `records` of their own are not here."""
         self._under_way: dict[str, _Result] = {}
         """Requests whose outputs `take` gets."""
 
@@ -53,18 +53,20 @@ class Observers:
         """Return the observers among an operator's hooks; None if there are none."""
         return cls(hooks) if hooks.request_started or hooks.request_finished or hooks.request_failed else None
 
-    def admitted(self, request_id: str, request: Request, *, in_pieces: bool, noted: list[Any] | None = None) -> None:
-        """Record a request that has been tried; its outputs will arrive `in_pieces` or cumulatively. If `noted` is
-        given, the record is added there and passed to `started`. May be called from any thread."""
+    def record_admission(
+        self, request_id: str, request: Request, *, in_pieces: bool, records: list[Any] | None = None
+    ) -> None:
+        """Record a request that has been tried; its outputs will arrive `in_pieces` or cumulatively. If `records` is
+        given, the record is added there and passed to `report_start`. May be called from any thread."""
         result = _Result(replace(request, request_id=request_id), in_pieces)
-        if noted is None:
+        if records is None:
             self._admitted.setdefault(request_id, deque()).append(result)
         else:
-            noted.append(result)
+            records.append(result)
 
-    def started(self, request_id: str, noted: Sequence[Any] = ()) -> None:
+    def report_start(self, request_id: str, records: Sequence[Any] = ()) -> None:
         """Call the observers of started requests: an admitted request has entered the engine."""
-        result: _Result | None = noted[0] if noted else self._next_admitted(request_id)
+        result: _Result | None = records[0] if records else self._next_admitted(request_id)
         if result is None:
             return
         if (call := _CALL.get()) is not None:
@@ -73,7 +75,7 @@ class Observers:
             self._under_way[request_id] = result
         self._call(self._hooks.request_started, request=result.request)
 
-    async def watched(self, request_id: str, outputs: Any) -> AsyncIterator[Any]:
+    async def watch(self, request_id: str, outputs: Any) -> AsyncIterator[Any]:
         """Yield the `outputs` of a request, and report its end, however it ends."""
         error: BaseException | None = None
         call: list[_Result] = []
@@ -124,7 +126,7 @@ class Observers:
             self._tell_end(result)
 
     def _tell_end(self, result: _Result, error: BaseException | None = None) -> None:
-        ended = result.ended(error)
+        ended = result.finish(error)
         if (failure := next((each.error for each in ended.outputs if each.error is not None), None)) is not None:
             self._call(self._hooks.request_failed, request=result.request, error=failure)
         self._call(self._hooks.request_finished, request=result.request, result=ended)
@@ -171,9 +173,9 @@ class _Result:
                 token_ids = self._token_ids.get(index, ()) + token_ids
             self._texts[index], self._token_ids[index] = text, token_ids
             if one.finish_reason is not None:
-                self._ended[index] = self._completion(one, told_of(one))
+                self._ended[index] = self._completion(one, report_of(one))
 
-    def ended(self, error: BaseException | None) -> GenerationResult:
+    def finish(self, error: BaseException | None) -> GenerationResult:
         reason = FinishReason.ABORT if error is None else FinishReason.INTERNAL_ERROR
         failure = None if error is None else GuidewayError(f"vLLM ended the request: {error}")
         for index in range(self.request.params.num_sequences):
@@ -193,7 +195,7 @@ class _Result:
             outputs=tuple(self._ended[index] for index in sorted(self._ended)),
         )
 
-    def _completion(self, one: Any, told: dict[str, Any]) -> Completion:
+    def _completion(self, one: Any, report: dict[str, Any]) -> Completion:
         reason = REASONS.get(one.finish_reason, FinishReason.ABORT)
         failed = reason is FinishReason.INTERNAL_ERROR
         return Completion(
@@ -202,10 +204,10 @@ class _Result:
             token_ids=self._token_ids[one.index],
             finish_reason=reason,
             stop=one.stop_reason,
-            error=GuidewayError(told.get("error", "vLLM ended it with an error")) if failed else None,
-            strategy=told.get("strategy"),
-            unenforced=tuple(told.get("unenforced", ())),
-            closed_early=told.get("closed_early", False),
-            valid=told.get("valid"),
-            reports=told.get("reports", {}),
+            error=GuidewayError(report.get("error", "vLLM ended it with an error")) if failed else None,
+            strategy=report.get("strategy"),
+            unenforced=tuple(report.get("unenforced", ())),
+            closed_early=report.get("closed_early", False),
+            valid=report.get("valid"),
+            reports=report.get("reports", {}),
         )

@@ -25,7 +25,7 @@ from typing import Any
 import vllm
 from guideway.api import InvalidConfiguration
 
-from guideway_vllm.answers import Noted, add_up, ended
+from guideway_vllm.answers import StreamReports, add_up, shutdown_error
 from guideway_vllm.requests import ON_UNENFORCED_KEY, asks_of_beams, is_strict
 from guideway_vllm.steps import ATTRIBUTE
 from guideway_vllm.wrapping import lacks, wrap
@@ -86,9 +86,9 @@ def _around_stream(stream: Callable[..., Any]) -> Callable[..., Any]:
         if not SERVING:
             return stream(*args, **kwargs)
         given = signature.bind(*args, **kwargs)
-        noted = Noted(given.arguments["result_generator"], given.arguments["request"].n or 1)
-        given.arguments["result_generator"] = noted
-        return noted.added_to(stream(*given.args, **given.kwargs))
+        reports = StreamReports(given.arguments["result_generator"], given.arguments["request"].n or 1)
+        given.arguments["result_generator"] = reports
+        return reports.add_to(stream(*given.args, **given.kwargs))
 
     return wrapped
 
@@ -99,12 +99,12 @@ def _around_responses_stream(stream: Callable[..., Any]) -> Callable[..., Any]:
 
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         events = stream(self, *args, **kwargs)
-        return _ended_by_error(self, events) if SERVING else events
+        return _end_with_error(self, events) if SERVING else events
 
     return wrapped
 
 
-async def _ended_by_error(serving: Any, events: Any) -> AsyncIterator[Any]:
+async def _end_with_error(serving: Any, events: Any) -> AsyncIterator[Any]:
     """Yield the `events` of a response and, if they raise, an error event, as OpenAI's server does."""
     number = 0
     try:
@@ -145,8 +145,8 @@ async def _until_error(events: Any, said: list[str]) -> AsyncIterator[str]:
         async for event in events:
             if event.startswith('data: {"error"'):
                 error = json.loads(event.removeprefix("data: "))["error"]
-                told = {"type": "error", "error": {"type": error["type"], "message": error["message"]}}
-                said.append(f"event: error\ndata: {json.dumps(told)}\n\n")
+                error_event = {"type": "error", "error": {"type": error["type"], "message": error["message"]}}
+                said.append(f"event: error\ndata: {json.dumps(error_event)}\n\n")
                 return
             yield event
 
@@ -177,20 +177,20 @@ def _around_batch(respond: Callable[..., Any]) -> Callable[..., Any]:
     async def wrapped(self: Any, request: Any, generators: Any, *args: Any, **kwargs: Any) -> Any:
         last: dict[int, Any] = {}
 
-        async def noted(number: int, results: Any) -> AsyncIterator[Any]:
+        async def record(number: int, results: Any) -> AsyncIterator[Any]:
             async with aclosing(results):
                 async for result in results:
                     last[number] = result
                     yield result
 
         if SERVING:
-            generators = [noted(number, results) for number, results in enumerate(generators)]
+            generators = [record(number, results) for number, results in enumerate(generators)]
         response = await respond(self, request, generators, *args, **kwargs)
         if last and hasattr(response, "kv_transfer_params"):
             results = [last[number] for number in sorted(last)]
             add_up(*results)
-            told = (results[0].kv_transfer_params or {}).get(ATTRIBUTE)
-            response.kv_transfer_params = None if told is None else {ATTRIBUTE: told}
+            report = (results[0].kv_transfer_params or {}).get(ATTRIBUTE)
+            response.kv_transfer_params = None if report is None else {ATTRIBUTE: report}
         return response
 
     return wrapped
@@ -226,7 +226,7 @@ def _around_submit(submit: Callable[..., Any]) -> Callable[..., Any]:
         except RuntimeError:
             if not any(front_end.ending for front_end in SERVING):
                 raise
-            raise ended() from None
+            raise shutdown_error() from None
 
     return wrapped
 

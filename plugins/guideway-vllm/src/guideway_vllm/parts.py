@@ -14,7 +14,7 @@ from guideway.plugins import Plugins
 from guideway.runtime import Runtime, RuntimePlan, build_vocabulary
 
 from guideway_vllm.config import GuestConfig
-from guideway_vllm.handover import size_taken_over, taken_over
+from guideway_vllm.handover import load_shared_vocabulary, shared_vocabulary_size
 from guideway_vllm.reasoning import markers_of
 from guideway_vllm.stock.server import Server, serving
 from guideway_vllm.stock.strategy import StockStrategy
@@ -31,20 +31,20 @@ _LOCK = threading.Lock()
 
 def num_tokens_of(vllm_config: Any) -> int:
     """Return the size of the model's vocabulary, without loading the tokenizer if a front end shares it."""
-    return size_taken_over(vllm_config) or len(_vocabulary_of(vllm_config))
+    return shared_vocabulary_size(vllm_config) or len(_vocabulary_of(vllm_config))
 
 
 def _vocabulary_of(vllm_config: Any) -> Vocabulary:
     """Return the vocabulary of the model's tokenizer, built once per tokenizer and process, or taken from the front
     end."""
     with _LOCK:
-        if (found := taken_over(vllm_config)) is not None:
+        if (found := load_shared_vocabulary(vllm_config)) is not None:
             return found
         model = vllm_config.model_config
         tokenizer = _tokenizer(vllm_config)
         if tokenizer not in _VOCABULARIES:
             _VOCABULARIES[tokenizer] = build_vocabulary(
-                _unwrapped(tokenizer),
+                _unwrap(tokenizer),
                 logits_width=model.get_vocab_size(),
                 stop_token_ids=_stop_token_ids(model),
             )
@@ -162,7 +162,7 @@ def _stop_token_ids(model: Any) -> list[int]:
     return [ids] if isinstance(ids, int) else list(ids)
 
 
-def _unwrapped(tokenizer: Any) -> Any:
+def _unwrap(tokenizer: Any) -> Any:
     """Return the tokenizer inside vLLM's wrapper around mistral_common, or the given one."""
     if type(tokenizer).__module__.startswith("vllm.tokenizers.mistral"):
         return tokenizer.tokenizer

@@ -28,15 +28,15 @@ def check_ranks(executor: Any, vllm_config: Any) -> None:
     if config is None:
         return
     wanted = config.plan(Plugins(settings=config.plugins))
-    told = []
+    wrong = []
     for rank, plan in enumerate(executor.collective_rpc(plan_of)):
         if plan is None:
-            told.append(f"rank {rank} does not load guideway (VLLM_PLUGINS may keep it from that)")
+            wrong.append(f"rank {rank} does not load guideway (VLLM_PLUGINS may keep it from that)")
         elif differences := wanted.differences(plan):
-            told.append(f"rank {rank}: {', '.join(differences)}")
-    if told:
+            wrong.append(f"rank {rank}: {', '.join(differences)}")
+    if wrong:
         raise PluginError(
-            f"engine core and workers do not run the same plugins: {'; '.join(told)}. Install the same packages on "
+            f"engine core and workers do not run the same plugins: {'; '.join(wrong)}. Install the same packages on "
             "every machine, give each the same configuration and start the server anew",
             plugin="host.vllm",
         )

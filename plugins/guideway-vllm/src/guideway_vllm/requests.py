@@ -45,10 +45,10 @@ __all__ = [
     "ON_UNENFORCED_KEY",
     "asks_of_beams",
     "carries_only",
+    "constraint_to_check",
     "is_bearable",
     "is_ours",
     "is_strict",
-    "judged",
     "request_of",
 ]
 
@@ -125,7 +125,7 @@ def request_of(
         "on_unenforced": extra.get("on_unenforced"),
         "close": _close(extra),
         "reasoning": None if may_reason else False,
-        "modifiers": _decoded(extra, "modifiers", {}),
+        "modifiers": _decode(extra, "modifiers", {}),
     }
     return Request(
         request_id=request_id,
@@ -135,7 +135,7 @@ def request_of(
     )
 
 
-def judged(params: Any, default: OnUnenforced) -> JsonSchema | JsonObject | None:
+def constraint_to_check(params: Any, default: OnUnenforced) -> JsonSchema | JsonObject | None:
     """Return the constraint to check the outputs against, if the request or the operator's `default` asks for it. None
     also for a request that will be refused."""
     wanted = (params.extra_args or {}).get(ON_UNENFORCED_KEY, default)
@@ -169,7 +169,7 @@ def asks_of_beams(request: Any) -> str | None:
 
 
 def _close(extra: Mapping[str, Any]) -> bool:
-    close = _decoded(extra, "close", True)
+    close = _decode(extra, "close", True)
     if not isinstance(close, int | float) or close not in (0, 1):  # vLLM's server reads false in `vllm_xargs` as 0
         raise InvalidRequest(f"{PREFIX}close must be true or false, not {close!r}", field=f"{PREFIX}close")
     return bool(close)
@@ -223,7 +223,7 @@ def _is_misspelt(key: str) -> bool:
     return difflib.SequenceMatcher(None, head, PREFIX.rstrip(".")).ratio() > ALIKE
 
 
-def _decoded(extra: Mapping[str, Any], name: str, default: Any) -> Any:
+def _decode(extra: Mapping[str, Any], name: str, default: Any) -> Any:
     value = extra.get(name, default)
     if not isinstance(value, str):
         return value

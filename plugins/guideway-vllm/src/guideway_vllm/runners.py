@@ -40,11 +40,11 @@ class Seams(ABC):
     @classmethod
     def missing(cls, runner: Any) -> list[str]:
         """Return the names of missing parts of the runner and of vLLM's classes around it."""
-        lacking = [_named(name, given) for name, given in cls.needed.items() if not _has(runner, name, given)]
+        lacking = [_signature(name, given) for name, given in cls.needed.items() if not _has(runner, name, given)]
         for path, names in cls.fields.items():
-            has = getattr(_found(path), "__annotations__", {})
+            has = getattr(_look_up(path), "__annotations__", {})
             lacking += [f"{path}.{name}" for name in names if name not in has]
-        return lacking + [_named(path, names) for path, names in cls.replaced.items() if _parameters(path) != names]
+        return lacking + [_signature(path, names) for path, names in cls.replaced.items() if _parameters(path) != names]
 
     @abstractmethod
     def sample(self, sample_tokens: Callable[[Any], Any], grammar_output: Any) -> tuple[Any, GuestOutput | None]:
@@ -198,7 +198,7 @@ def _around_constrain(constrain: Callable[..., Any]) -> Callable[..., Any]:
     return constrained
 
 
-class _Unused(torch.Generator):
+class _DiscardedGenerator(torch.Generator):
     """A generator for discarded draws, in the place of one that vLLM would rewind by its offset."""
 
     def get_offset(self) -> int:
@@ -220,7 +220,7 @@ def _rewindable(runner: Any) -> Iterator[None]:
         return
     unfinished = mask.np[: runner.input_batch.num_reqs].nonzero()[0].tolist()
     kept = {i: generators[i] for i in unfinished if i in generators}
-    generators.update({i: _Unused() for i in kept})
+    generators.update({i: _DiscardedGenerator() for i in kept})
     try:
         yield
     finally:
@@ -233,7 +233,7 @@ def _has(runner: Any, name: str, parameters: Sequence[str]) -> bool:
     return not parameters or set(parameters) <= inspect.signature(getattr(runner, name)).parameters.keys()
 
 
-def _found(path: str) -> Any:
+def _look_up(path: str) -> Any:
     """Return the object at ``module:name``, or None."""
     module, _, qualified = path.partition(":")
     try:
@@ -244,11 +244,11 @@ def _found(path: str) -> Any:
 
 def _parameters(path: str) -> tuple[str, ...] | None:
     """Return the parameters of a method, without the first."""
-    method = _found(path)
+    method = _look_up(path)
     return None if method is None else tuple(inspect.signature(method).parameters)[1:]
 
 
-def _named(name: str, parameters: Sequence[str]) -> str:
+def _signature(name: str, parameters: Sequence[str]) -> str:
     return f"{name}({', '.join(parameters)})" if parameters else name
 
 

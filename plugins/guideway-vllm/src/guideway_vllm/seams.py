@@ -30,10 +30,10 @@ from typing import Any
 from guideway.api import PluginUnavailable
 from guideway.errors import Unhealthy
 
-from guideway_vllm.answers import add_up, ended, note, told_of
+from guideway_vllm.answers import add_up, report_of, set_report, shutdown_error
 from guideway_vllm.health import METHOD, unhealthy
 from guideway_vllm.steps import ATTRIBUTE
-from guideway_vllm.wrapping import found, lacks, wrap
+from guideway_vllm.wrapping import lacks, look_up, wrap
 
 __all__ = ["install", "missing_seams"]
 
@@ -112,7 +112,7 @@ def install() -> None:
     wrap("vllm.v1.engine.core:EngineCore._initialize_kv_caches", _around_initialize_kv_caches)
     wrap("vllm.v1.engine.async_llm:AsyncLLM.__init__", _around_engine_init)
     wrap("vllm.v1.engine.llm_engine:LLMEngine.__init__", _around_engine_init)
-    setattr(found("vllm.v1.engine.core:EngineCore.shutdown")[0], METHOD, unhealthy)
+    setattr(look_up("vllm.v1.engine.core:EngineCore.shutdown")[0], METHOD, unhealthy)
     wrap("vllm.config:SchedulerConfig.get_scheduler_cls", _around_get_scheduler_cls)
     wrap("vllm.v1.worker.worker_base:WorkerWrapperBase.init_device", _around_init_device)
 
@@ -179,25 +179,25 @@ def _around_add_request(add_request: Callable[..., Any]) -> Callable[..., Any]:
 
     async def wrapped(self: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         guideway = self.input_processor.guideway
-        with _told_of_the_end(guideway):
+        with _raise_shutdown_error(guideway):
             if guideway is None or not guideway.judges(params):
                 return await add_request(self, request_id, prompt, params, *args, **kwargs)
             admit: Callable[[Any], None] | None = None
-            noted: list[Any] = []
+            records: list[Any] = []
             if isinstance(prompt, dict) and "type" in prompt:  # unrendered prompts are processed in a thread by vLLM
                 given = signature.bind(self, request_id, prompt, params, *args, **kwargs).arguments
-                admit = await _tried(self, given, noted)
+                admit = await _try_request(self, given, records)
             with _admitting(admit):
                 queue = await add_request(self, request_id, prompt, params, *args, **kwargs)
-            guideway.started(request_id, noted)
+            guideway.report_start(request_id, records)
             return queue
 
     return wrapped
 
 
-async def _tried(self: Any, given: dict[str, Any], noted: list[Any]) -> Callable[[Any], None]:
+async def _try_request(self: Any, given: dict[str, Any], records: list[Any]) -> Callable[[Any], None]:
     """Try a request outside the event loop. Returns a function that copies the prepared parameters to vLLM's own
-    request. `noted` is for observers."""
+    request. `records` is for observers."""
     processor = self.input_processor
     known = inspect.signature(processor.process_inputs).parameters
     passed = {name: value for name, value in given.items() if name in known}
@@ -207,7 +207,7 @@ async def _tried(self: Any, given: dict[str, Any], noted: list[Any]) -> Callable
         with _admitting(lambda _: None):
             return processor.process_inputs(**passed, supported_tasks=tasks)
 
-    tried = await processor.guideway.admit_beside(processed, _text_of(given["prompt"]), noted)
+    tried = await processor.guideway.admit_beside(processed, _text_of(given["prompt"]), records)
 
     def take_over(request: Any) -> None:
         request.sampling_params.structured_outputs = tried.sampling_params.structured_outputs
@@ -217,7 +217,7 @@ async def _tried(self: Any, given: dict[str, Any], noted: list[Any]) -> Callable
 
 
 @contextmanager
-def _told_of_the_end(guideway: Any) -> Iterator[None]:
+def _raise_shutdown_error(guideway: Any) -> Iterator[None]:
     """During shutdown, raise an error that says so instead of one about a dead engine."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -226,7 +226,7 @@ def _told_of_the_end(guideway: Any) -> Iterator[None]:
     except EngineDeadError:
         if guideway is None or not guideway.ending:
             raise
-        raise ended() from None
+        raise shutdown_error() from None
 
 
 def _around_generate(generate: Callable[..., Any]) -> Callable[..., Any]:
@@ -236,8 +236,8 @@ def _around_generate(generate: Callable[..., Any]) -> Callable[..., Any]:
         if guideway is None:
             return outputs
         if (judge := guideway.judge(sampling_params)) is not None:
-            outputs = judge.judged(outputs)
-        return outputs if guideway.observers is None else guideway.observers.watched(request_id, outputs)
+            outputs = judge.judge_stream(outputs)
+        return outputs if guideway.observers is None else guideway.observers.watch(request_id, outputs)
 
     return wrapped
 
@@ -245,7 +245,7 @@ def _around_generate(generate: Callable[..., Any]) -> Callable[..., Any]:
 def _around_dead_error(dead_error: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: Any) -> BaseException:
         guideway = self.input_processor.guideway
-        return dead_error(self) if guideway is None or not guideway.ending else ended()
+        return dead_error(self) if guideway is None or not guideway.ending else shutdown_error()
 
     return wrapped
 
@@ -257,16 +257,16 @@ def _around_shutdown(shutdown: Callable[..., Any]) -> Callable[..., Any]:
             guideway.ending = True
         try:
             if guideway is not None and getattr(self.vllm_config, "shutdown_timeout", 0) == 0:
-                _tell_of_the_end(self)
+                _announce_shutdown(self)
         finally:
             shutdown(self, *args, **kwargs)
         if guideway is not None:
-            _tell_of_the_end(self)  # requests that arrived in the meantime
+            _announce_shutdown(self)  # requests that arrived in the meantime
 
     return wrapped
 
 
-def _tell_of_the_end(engine: Any) -> None:
+def _announce_shutdown(engine: Any) -> None:
     """Stop reading the core's outputs, in which it aborts requests, and raise the shutdown error in all waiting
     callers: vLLM would drop the end of a stream without tokens."""
     if (handler := getattr(engine, "output_handler", None)) is None:
@@ -274,7 +274,7 @@ def _tell_of_the_end(engine: Any) -> None:
 
     def tell() -> None:
         handler.cancel()
-        engine.output_processor.propagate_error(ended())
+        engine.output_processor.propagate_error(shutdown_error())
 
     with suppress(RuntimeError):  # the loop is closed, and nothing waits
         handler.get_loop().call_soon_threadsafe(tell)
@@ -288,7 +288,7 @@ def _around_offline_add_request(add_request: Callable[..., Any]) -> Callable[...
     def wrapped(self: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         added = add_request(self, request_id, prompt, params, *args, **kwargs)
         if (guideway := self.input_processor.guideway) is not None:
-            guideway.started(request_id)
+            guideway.report_start(request_id)
             if (judge := guideway.judge(params)) is not None:
                 _JUDGES.setdefault(self, {})[request_id] = judge
         return added
@@ -324,15 +324,15 @@ def _around_make_request_output(make: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = make(self, *args, **kwargs)
         given = kwargs.get("kv_transfer_params", args[place] if len(args) > place else None)
-        if (told := (given or {}).get(ATTRIBUTE)) is not None or (self.parent_req is not None and result is not None):
-            with _lost_at_most():
-                _keep_told(self, result, told)
+        if (report := (given or {}).get(ATTRIBUTE)) is not None or (self.parent_req is not None and result is not None):
+            with _log_errors():
+                _store_report(self, result, report)
         return result
 
     return wrapped
 
 
-def _keep_told(state: Any, result: Any, told: dict[str, Any] | None) -> None:
+def _store_report(state: Any, result: Any, report: dict[str, Any] | None) -> None:
     """Store the report of the output of `state`, if it has ended. `result` is returned to the caller now, unless it is
     None."""
     parent = state.parent_req
@@ -343,14 +343,14 @@ def _keep_told(state: Any, result: Any, told: dict[str, Any] | None) -> None:
     else:  # it has not ended
         return
     ended = [one for one in outputs if one is not None and one.finish_reason is not None]
-    if told is not None and (own := next((one for one in ended if one.index == state.request_index), None)):
-        note(own, told)
+    if report is not None and (own := next((one for one in ended if one.index == state.request_index), None)):
+        set_report(own, report)
     if parent is not None and result is not None and ended:
         add_up(result)
 
 
 @contextmanager
-def _lost_at_most() -> Iterator[None]:
+def _log_errors() -> Iterator[None]:
     """Log errors of report handling: a bug there must not break the loop that all outputs pass through."""
     try:
         yield
@@ -362,13 +362,13 @@ def _around_add_output(add: Callable[..., Any]) -> Callable[..., Any]:
     """Keep the reports when unread results are merged: vLLM keeps the last one's field."""
 
     def wrapped(self: Any, next_output: Any, *args: Any, **kwargs: Any) -> None:
-        told = {one.index: known for one in (*self.outputs, *next_output.outputs) if (known := told_of(one))}
+        reports = {one.index: known for one in (*self.outputs, *next_output.outputs) if (known := report_of(one))}
         add(self, next_output, *args, **kwargs)
-        if told:
-            with _lost_at_most():
+        if reports:
+            with _log_errors():
                 for one in self.outputs:
-                    if one.index in told:
-                        note(one, told[one.index])
+                    if one.index in reports:
+                        set_report(one, reports[one.index])
                 add_up(self)
 
     return wrapped

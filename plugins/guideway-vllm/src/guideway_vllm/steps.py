@@ -78,7 +78,9 @@ def select(step: StepInput, sequences: Sequence[int]) -> tuple[StepInput, NDArra
         np.concatenate([batch.drafts(i) for i in sequences]).astype(np.int32),
         batch.positions[rows],
     )
-    payloads = {name: moved for name, payload in step.payloads.items() if len(moved := _moved(payload, rows, place))}
+    payloads = {
+        name: moved for name, payload in step.payloads.items() if len(moved := _move_rows(payload, rows, place))
+    }
     selected = replace(
         step,
         batch=chosen,
@@ -93,7 +95,7 @@ def select(step: StepInput, sequences: Sequence[int]) -> tuple[StepInput, NDArra
     return selected, rows
 
 
-def _moved(payload: Payload, rows: NDArray[np.int32], place: NDArray[np.int32]) -> Payload:
+def _move_rows(payload: Payload, rows: NDArray[np.int32], place: NDArray[np.int32]) -> Payload:
     taken = payload.take(rows)
     return replace(taken, rows=place[taken.rows])
 

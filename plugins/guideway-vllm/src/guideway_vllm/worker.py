@@ -211,12 +211,12 @@ class GuestWorker:
         target = _rows(step, first_row)
         faults: dict[int, Fault] = {}
         if len(step.masked):
-            logits = self._masked(logits, step.bitmask, step.masked, target, faults)
+            logits = self._apply_masks(logits, step.bitmask, step.masked, target, faults)
             self._close(logits, target[list(faults)], step.stop_token_id)
         outputs: list[StepOutput] = []
         for part in step.parts:
             rows = torch.from_numpy(target[part.rows].astype(np.int64)).to(logits.device)
-            act = self._drawn if part.draws else self._shaped
+            act = self._draw_part if part.draws else self._shape_part
             outputs.append(output := act(logits, rows, part, hidden(rows)))
             self._close(logits, target[part.rows[list(output.faults)]], step.stop_token_id)
         return logits, GuestOutput(tuple(outputs), faults) if outputs or faults else None
@@ -227,7 +227,7 @@ class GuestWorker:
             logits[row] = -torch.inf
             logits[row, stop_token_id] = 0.0
 
-    def _masked(
+    def _apply_masks(
         self,
         logits: Any,
         bitmask: NDArray[np.int32],
@@ -248,16 +248,16 @@ class GuestWorker:
                 faults[int(rows[0])] = Fault.of(f"device.{self._device.name}", "apply_bitmask", error)
                 return logits
         for i in range(len(rows)):
-            logits = self._masked(logits, bitmask[i : i + 1], rows[i : i + 1], target, faults)
+            logits = self._apply_masks(logits, bitmask[i : i + 1], rows[i : i + 1], target, faults)
         return logits
 
-    def _shaped(self, logits: Any, rows: Any, part: Part, hidden: Any) -> StepOutput:
+    def _shape_part(self, logits: Any, rows: Any, part: Part, hidden: Any) -> StepOutput:
         """Apply modifiers up to the mask; vLLM does the rest."""
         shaped, output = self._pipeline.mask(logits[rows], part.step, hidden)
         logits[rows] = shaped
         return output
 
-    def _drawn(self, logits: Any, rows: Any, part: Part, hidden: Any) -> StepOutput:
+    def _draw_part(self, logits: Any, rows: Any, part: Part, hidden: Any) -> StepOutput:
         """Run the whole pipeline, including the draw."""
         output = self._pipeline.run(logits[rows], part.step, hidden)
         logits[rows] = -torch.inf

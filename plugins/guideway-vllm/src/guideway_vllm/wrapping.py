@@ -8,7 +8,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-__all__ = ["found", "lacks", "wrap"]
+__all__ = ["lacks", "look_up", "wrap"]
 
 BEFORE = {
     "vllm.v1.structured_output:StructuredOutputManager._get_constraint_bounds": "_get_constraint_start",
@@ -18,28 +18,28 @@ BEFORE = {
 
 def lacks(path: str, parameters: tuple[str, ...]) -> str | None:
     """Return what this vLLM lacks of a method and parameters, or None."""
-    function = _known(path)
+    function = _find(path)
     if function is None:
         return f"it has no {path}"
-    has = inspect.signature(_called(function)).parameters
+    has = inspect.signature(_function_of(function)).parameters
     lacking = [name for name in parameters if name not in has]
     return f"{path} takes no {', '.join(lacking)}" if lacking else None
 
 
-def _known(path: str) -> Callable[..., Any] | None:
+def _find(path: str) -> Callable[..., Any] | None:
     """Return the method, under this name or its older one, or None."""
     names = [path]
     if path in BEFORE:
         names.append(f"{path.rpartition('.')[0]}.{BEFORE[path]}")
     for name in names:
         try:
-            return found(name)[2]
+            return look_up(name)[2]
         except (ImportError, AttributeError):
             continue
     return None
 
 
-def found(path: str) -> tuple[Any, str, Callable[..., Any]]:
+def look_up(path: str) -> tuple[Any, str, Callable[..., Any]]:
     """Return the class, the name of its method or property, and the member itself; for a function, its module
     instead."""
     module, _, qualified = path.partition(":")
@@ -52,15 +52,15 @@ def found(path: str) -> tuple[Any, str, Callable[..., Any]]:
 
 def wrap(path: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Replace a method, or the getter of a property, by the result of `around`, once."""
-    holder, name, there = found(path)
-    function = _called(there)
+    holder, name, there = look_up(path)
+    function = _function_of(there)
     if not getattr(function, "guideway", False):
         wrapped = wraps(function)(around(function))
         wrapped.guideway = True  # type: ignore[attr-defined]
         setattr(holder, name, property(wrapped) if isinstance(there, property) else wrapped)
 
 
-def _called(there: Any) -> Callable[..., Any]:
+def _function_of(there: Any) -> Callable[..., Any]:
     """Return the function that is called, for a property its getter."""
     function: Any = there.fget if isinstance(there, property) else there
     return function  # type: ignore[no-any-return]

@@ -40,7 +40,7 @@ class Backend(Protocol):
     capabilities: ClassVar[frozenset[str]]
     max_rollback: ClassVar[int | None]
 
-    def copied(self, native: Any) -> Any: ...
+    def copy_grammar(self, native: Any) -> Any: ...
 
     def failure(self, native: Any) -> str | None: ...
 
@@ -60,7 +60,7 @@ class StockCompiled(CompiledGrammar):
     def native(self) -> Any:
         """Return vLLM's grammar in its initial state."""
         with self._lock:  # llguidance raises if two threads use one matcher
-            return self.strategy.copied(self._native)
+            return self.strategy.copy_grammar(self._native)
 
     def matcher(self, stop_token_ids: frozenset[int]) -> StockMatcher:
         return StockMatcher(self, self.native(), stop_token_ids)
@@ -148,7 +148,7 @@ class StockMatcher(Matcher):
         strategy = self._compiled.strategy
         if "fork" not in strategy.capabilities:
             return super().fork()
-        other = StockMatcher(self._compiled, strategy.copied(self._native), self._stop_token_ids)
+        other = StockMatcher(self._compiled, strategy.copy_grammar(self._native), self._stop_token_ids)
         other._token_ids, other._terminated = self._token_ids.copy(), self._terminated
         other._places = self._places.copy()
         return other
@@ -172,7 +172,7 @@ class StockMatcher(Matcher):
             )
 
     def _mask_after(self, token_ids: Sequence[int]) -> Bitmask | None:
-        native = self._compiled.strategy.copied(self._native)
+        native = self._compiled.strategy.copy_grammar(self._native)
         mask = torch.zeros_like(self._tensor)
         for token_id in token_ids:
             if not native.accept_tokens("", [token_id]):

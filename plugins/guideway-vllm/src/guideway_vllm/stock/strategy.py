@@ -120,7 +120,7 @@ class StockStrategy(GrammarStrategy):
         errors."""
 
     @abstractmethod
-    def copied(self, native: Any) -> Any:
+    def copy_grammar(self, native: Any) -> Any:
         """Return an independent copy of a grammar. For a backend that cannot fork, `native` is in its initial state."""
 
     def lacking(self, schema: Any) -> str | None:

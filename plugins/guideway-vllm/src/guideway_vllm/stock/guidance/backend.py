@@ -54,7 +54,7 @@ class Guidance(StockStrategy):
             return f"vLLM's backend guidance does not work with a {type(tokenizer).__name__}: it needs a fast tokenizer"
         return None
 
-    def copied(self, native: Any) -> Any:
+    def copy_grammar(self, native: Any) -> Any:
         return replace(native, ll_matcher=native.ll_matcher.deep_copy())
 
     def failure(self, native: Any) -> str | None:

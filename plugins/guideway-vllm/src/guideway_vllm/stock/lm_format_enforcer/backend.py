@@ -52,5 +52,5 @@ class LmFormatEnforcer(StockStrategy):
 
         validate_structured_output_request_lm_format_enforcer(params)
 
-    def copied(self, native: Any) -> Any:
+    def copy_grammar(self, native: Any) -> Any:
         return replace(native, current_tokens_prefix=list(native.current_tokens_prefix))

@@ -40,7 +40,7 @@ class Outlines(StockStrategy):
 
         validate_structured_output_request_outlines(params)
 
-    def copied(self, native: Any) -> Any:
+    def copy_grammar(self, native: Any) -> Any:
         guide = import_module("outlines_core").Guide
         return replace(native, guide=guide(native.index, max_rollback=self.max_rollback))
 

@@ -58,7 +58,7 @@ class Xgrammar(StockStrategy):
                 return f"{pointer}/properties: xgrammar takes names beyond ASCII for additional ones as well"
         return None
 
-    def copied(self, native: Any) -> Any:
+    def copy_grammar(self, native: Any) -> Any:
         return replace(native, matcher=native.matcher.fork())
 
     def nbytes(self, native: Any, spec: str) -> int:
