@@ -9,7 +9,7 @@ import pytest
 from guideway import ReasoningConfig
 from guideway.api import Vocabulary
 from guideway.errors import InvalidConfiguration
-from guideway.runtime.reasoning import Marker
+from guideway.runtime.reasoning import EndMarker
 from guideway.vocabulary import build_vocabulary
 from guideway_conformance.grammar.vocabularies import GreedyEncoder
 from transformers import PreTrainedTokenizerBase
@@ -25,7 +25,7 @@ VOCABULARY = Vocabulary(
 TEXTS = ["a", "ab", "aab", "abab", "abba", "aabaa", "babab"]
 
 
-def walk(marker: Marker, token_ids: Sequence[int]) -> tuple[int, int] | None:
+def walk(marker: EndMarker, token_ids: Sequence[int]) -> tuple[int, int] | None:
     """Return the number of tokens up to the end of the marker, and the parts of the last token after it."""
     matched = 0
     for count, token_id in enumerate(token_ids, 1):
@@ -35,7 +35,7 @@ def walk(marker: Marker, token_ids: Sequence[int]) -> tuple[int, int] | None:
     return None
 
 
-def state(marker: Marker, token_ids: Sequence[int]) -> int:
+def state(marker: EndMarker, token_ids: Sequence[int]) -> int:
     matched = 0
     for token_id in token_ids:
         matched, _ = marker.advance(matched, token_id)
@@ -49,7 +49,7 @@ def outputs(seed: int) -> list[int]:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_text_is_found_however_it_is_cut(text: str) -> None:
-    marker = Marker(ReasoningConfig(end_str=text), VOCABULARY)
+    marker = EndMarker(ReasoningConfig(end_str=text), VOCABULARY)
     for seed in range(400):
         output = outputs(seed)
         whole = VOCABULARY.decode(output)
@@ -64,7 +64,7 @@ def test_a_text_is_found_however_it_is_cut(text: str) -> None:
 @pytest.mark.parametrize("text", TEXTS)
 def test_from_wherever_an_output_stands_the_marker_can_be_brought_to_its_end(text: str) -> None:
     """The completion ends exactly at the marker's end, even for markers that overlap themselves."""
-    marker = Marker(ReasoningConfig(end_str=text), VOCABULARY)
+    marker = EndMarker(ReasoningConfig(end_str=text), VOCABULARY)
     for seed in range(400):
         output = outputs(seed)
         if walk(marker, output) is None:
@@ -75,7 +75,7 @@ def test_from_wherever_an_output_stands_the_marker_can_be_brought_to_its_end(tex
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_tokens_that_straddle_its_end_are_known(text: str) -> None:
-    marker = Marker(ReasoningConfig(end_str=text), VOCABULARY)
+    marker = EndMarker(ReasoningConfig(end_str=text), VOCABULARY)
     for seed in range(100):
         output = outputs(seed)
         if walk(marker, output) is None:
@@ -84,7 +84,7 @@ def test_tokens_that_straddle_its_end_are_known(text: str) -> None:
 
 
 def test_token_ids_are_these_tokens_and_not_their_text() -> None:
-    marker = Marker(ReasoningConfig(end_token_ids=(0, 1, 0, 2)), VOCABULARY)
+    marker = EndMarker(ReasoningConfig(end_token_ids=(0, 1, 0, 2)), VOCABULARY)
     for seed in range(400):
         output = [token_id % 3 for token_id in outputs(seed)]
         found = [n for n in range(4, len(output) + 1) if output[n - 4 : n] == [0, 1, 0, 2]]
@@ -95,13 +95,13 @@ def test_token_ids_are_these_tokens_and_not_their_text() -> None:
 
 
 def test_the_name_of_a_special_token_is_that_token() -> None:
-    marker = Marker(ReasoningConfig(end_str="</think>"), VOCABULARY)
+    marker = EndMarker(ReasoningConfig(end_str="</think>"), VOCABULARY)
     assert marker.endings == ((THINK,),)
     assert walk(marker, [0, THINK, 1]) == (2, 0)
 
 
 def test_the_marker_is_spelled_as_the_model_knows_it_unless_fewer_tokens_are_left() -> None:
-    marker = Marker(ReasoningConfig(end_str="abba"), VOCABULARY)
+    marker = EndMarker(ReasoningConfig(end_str="abba"), VOCABULARY)
     whole = TOKENS.index(b"abba")
     assert marker.endings == ((whole,), (whole,), (whole,), (0,))
 
@@ -111,7 +111,7 @@ def test_the_marker_is_spelled_as_the_model_knows_it_unless_fewer_tokens_are_lef
 def test_real_tokenizers_spell_it_and_are_read(tokenizer: Callable[[], PreTrainedTokenizerBase], text: str) -> None:
     """The marker may follow any prefix of itself, and other text may follow."""
     vocabulary = build_vocabulary(tokenizer())
-    marker = Marker(ReasoningConfig(end_str=text), vocabulary)
+    marker = EndMarker(ReasoningConfig(end_str=text), vocabulary)
     for length in range(len(text)):
         begun = vocabulary.encode(f"so, a < b {text[:length]}".encode())
         assert begun is not None
@@ -130,7 +130,7 @@ def test_real_tokenizers_spell_it_and_are_read(tokenizer: Callable[[], PreTraine
 
 def test_an_added_token_is_the_spelling_the_model_knows() -> None:
     vocabulary = build_vocabulary(byte_level_with_added_tokens())
-    marker = Marker(ReasoningConfig(end_str="<think>"), vocabulary)
+    marker = EndMarker(ReasoningConfig(end_str="<think>"), vocabulary)
     ((token_id,), *_) = marker.endings
     assert vocabulary.tokens[token_id] == b"<think>"
 
@@ -148,11 +148,11 @@ def test_an_added_token_is_the_spelling_the_model_knows() -> None:
     ],
 )
 def test_a_prompt_that_ends_with_it_has_no_reasoning_to_come(prompt: list[int], ends: bool) -> None:
-    assert Marker(ReasoningConfig(end_str="ab"), VOCABULARY).ends(prompt) is ends
+    assert EndMarker(ReasoningConfig(end_str="ab"), VOCABULARY).ends(prompt) is ends
 
 
 def test_a_prompt_that_ends_with_its_token_ids() -> None:
-    marker = Marker(ReasoningConfig(end_str="</think>"), VOCABULARY)
+    marker = EndMarker(ReasoningConfig(end_str="</think>"), VOCABULARY)
     assert [marker.ends(prompt) for prompt in ([0, THINK, 8], [THINK], [THINK, 0], [8])] == [True, True, False, False]
 
 
@@ -168,7 +168,7 @@ def test_a_prompt_that_ends_with_its_token_ids() -> None:
 )
 def test_what_the_vocabulary_does_not_have_is_refused(config: dict[str, object], said: str) -> None:
     with pytest.raises(InvalidConfiguration, match=said) as caught:
-        Marker(ReasoningConfig(**config), VOCABULARY)  # type: ignore[arg-type]
+        EndMarker(ReasoningConfig(**config), VOCABULARY)  # type: ignore[arg-type]
     assert caught.value.field.startswith("reasoning.")
 
 
@@ -177,12 +177,12 @@ def test_a_marker_that_has_to_be_cut_inside_its_tokens_is_refused() -> None:
     tokens = [b"aba", b"ab", b""]
     vocabulary = Vocabulary(tokens, frozenset({2}), {2: "</s>"}, encoder=GreedyEncoder(tuple(tokens)))
     with pytest.raises(InvalidConfiguration, match=r"cannot be written .* after b'ab'"):
-        Marker(ReasoningConfig(end_str="aba"), vocabulary)
+        EndMarker(ReasoningConfig(end_str="aba"), vocabulary)
 
 
 def test_without_an_encoder_token_ids_are_asked_for() -> None:
     with pytest.raises(InvalidConfiguration, match="set end_token_ids instead"):
-        Marker(ReasoningConfig(end_str="so"), tiny())
+        EndMarker(ReasoningConfig(end_str="so"), tiny())
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from guideway.api import ModifierContext, Regex, Request, SamplingParams, StepBa
 from guideway.api.bitmask import unpack
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.runtime import Journal, Runtime
-from guideway.runtime.reasoning import Opening
+from guideway.runtime.reasoning import StartMarker
 from guideway.vocabulary import build_vocabulary
 from guideway_conformance.grammar.vocabularies import GreedyEncoder
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
@@ -280,7 +280,7 @@ def test_real_tokenizers_can_spell_it_whichever_way_they_begin(
     tokenizer: Callable[[], PreTrainedTokenizerBase], text: str
 ) -> None:
     vocabulary = build_vocabulary(tokenizer())
-    opening = Opening(ReasoningConfig(start_str=text, end_str="</think>"), vocabulary)
+    opening = StartMarker(ReasoningConfig(start_str=text, end_str="</think>"), vocabulary)
     for seed in range(40):
         rng, output, matched = random.Random(seed), list[int](), 0
         while opening.num_left(matched):
@@ -294,10 +294,10 @@ def test_real_tokenizers_can_spell_it_whichever_way_they_begin(
 def test_a_marker_is_never_begun_that_cannot_be_ended() -> None:
     tokens = [b"<", b"<th", b"ink>", b"t", b""]
     vocabulary = Vocabulary(tokens, frozenset({4}), {4: "</s>"}, encoder=GreedyEncoder(tuple(tokens)))
-    opening = Opening(ReasoningConfig(start_str="<think>", end_str="t"), vocabulary)
+    opening = StartMarker(ReasoningConfig(start_str="<think>", end_str="t"), vocabulary)
     assert [way for way in opening.ways if way] == [(1,), (2,)]
     with pytest.raises(InvalidConfiguration, match="start_str '<o>' cannot be written"):
-        Opening(ReasoningConfig(start_str="<o>", end_str="t"), vocabulary)
+        StartMarker(ReasoningConfig(start_str="<o>", end_str="t"), vocabulary)
 
 
 REQUESTS = [

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Block:
+class StrategyBlock:
     """One strategy's part of a step: indices of its sequences in the batch, their states, and their consecutive rows of
     the bitmask."""
 
@@ -63,13 +63,13 @@ class MaskRows:
         open."""
         self.late.clear()
         # rows before the beginning and after the end of a constraint are open
-        blocks: dict[str, Block] = {}
+        blocks: dict[str, StrategyBlock] = {}
         name = block = None
         for i, state in enumerate(states):
             if state is not None and not state.terminated and state.begins_in == 0:
                 if block is None or state.candidate.name != name:
                     name = state.candidate.name
-                    block = blocks.setdefault(name, Block())
+                    block = blocks.setdefault(name, StrategyBlock())
                 block.sequences.append(i)
                 block.states.append(state)
         if not blocks:
@@ -99,7 +99,7 @@ class MaskRows:
         pairs = zip(range(len(bitmask)), token_ids, strict=False)
         return any(not is_allowed(bitmask, row, token_id) for row, token_id in pairs)
 
-    def _lay_out(self, block: Block, batch: StepBatch, rows: list[int]) -> None:
+    def _lay_out(self, block: StrategyBlock, batch: StepBatch, rows: list[int]) -> None:
         """Assign the next rows of the bitmask to `block`, and append the batch's row of each to `rows`."""
         block.start = first = len(rows)
         guard = first - 1  # the strategy's row 0
@@ -133,7 +133,7 @@ class MaskRows:
         self._buffers[0][num_rows + 1] = GUARD
         return self._buffers[0]
 
-    def _fill_block(self, block: Block, buffer: Bitmask) -> dict[GrammarState, BaseException]:
+    def _fill_block(self, block: StrategyBlock, buffer: Bitmask) -> dict[GrammarState, BaseException]:
         """Fill the rows of a block and return the errors by state."""
         strategy, jobs = block.states[0].candidate.strategy, tuple([state.job for state in block.states])
         began = time.monotonic()
@@ -194,7 +194,7 @@ class MaskRows:
                 return
             allow_only(rows, row, (token_id,))
 
-    def _fill_one_by_one(self, block: Block, buffer: Bitmask) -> NDArray[np.int32]:
+    def _fill_one_by_one(self, block: StrategyBlock, buffer: Bitmask) -> NDArray[np.int32]:
         """Fill with the default, job by job, after a batch fill raised. It may have left matchers and rows in any
         state, so matchers are rebuilt, and each job's rows have guards of their own."""
         accepted = np.full(len(block.states), -1, dtype=np.int32)

@@ -57,7 +57,7 @@ class PluginUses:
 
 
 @dataclass(slots=True)
-class _Submission(Generic[T]):
+class _SharedJob(Generic[T]):
     """Work that was submitted and has not ended."""
 
     future: Future[T]
@@ -89,7 +89,7 @@ class SharedWork(Generic[T]):
         self._capacity = capacity
         self._lock = Lock()
         self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
-        self._under_way: dict[Hashable, _Submission[T]] = {}
+        self._under_way: dict[Hashable, _SharedJob[T]] = {}
         self._late: Expiring[Hashable, LimitExceeded] = Expiring()
         """Errors of work that missed its deadline and is not retried for a while."""
         self._closed = False
@@ -132,7 +132,7 @@ class SharedWork(Generic[T]):
                     return future
             # submit first: if that fails, no entry is left to wait for
             submitted = self._threads.submit(partial(self._run, uses, key, work, future), owner=owner)
-            self._under_way[future if key is None else key] = _Submission(future, interrupt, {owner})
+            self._under_way[future if key is None else key] = _SharedJob(future, interrupt, {owner})
         submitted.add_done_callback(partial(self._give_up, key, future))
         return future
 

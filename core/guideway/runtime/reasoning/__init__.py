@@ -1,12 +1,12 @@
 """The reasoning gate: a constraint begins only after the model's reasoning.
 
-`Opening` and `Marker` find where the reasoning begins and ends. Until then `ReasoningGate` provides the masks, so that
-the end marker ends at a token boundary and in time.
+`StartMarker` and `EndMarker` find where the reasoning begins and ends. Until then `ReasoningGate` provides the masks,
+so that the end marker ends at a token boundary and in time.
 """
 
 from __future__ import annotations
 
 from guideway.runtime.reasoning.gate import GateState, ReasoningGate, refuse_reasoning
-from guideway.runtime.reasoning.marker import Marker, Opening
+from guideway.runtime.reasoning.marker import EndMarker, StartMarker
 
-__all__ = ["GateState", "Marker", "Opening", "ReasoningGate", "refuse_reasoning"]
+__all__ = ["EndMarker", "GateState", "ReasoningGate", "StartMarker", "refuse_reasoning"]

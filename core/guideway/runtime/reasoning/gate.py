@@ -15,7 +15,7 @@ from guideway.api.types import Request, SequenceInfo
 from guideway.errors import InvalidRequest
 from guideway.runtime.grammar_mask import GrammarMask, MaskTransform
 from guideway.runtime.grammar_state import GrammarState
-from guideway.runtime.reasoning.marker import Marker, Opening
+from guideway.runtime.reasoning.marker import EndMarker, StartMarker
 
 __all__ = ["GateState", "ReasoningGate", "refuse_reasoning"]
 
@@ -76,8 +76,8 @@ class ReasoningGate(LogitModifier[GateState]):
     def __init__(self, config: ReasoningConfig, mask: GrammarMask, context: ModifierContext) -> None:
         super().__init__({}, context)
         self.config = config
-        self.marker = Marker(config, context.vocabulary)
-        self.opening = Opening(config, context.vocabulary) if config.has_opening else None
+        self.marker = EndMarker(config, context.vocabulary)
+        self.opening = StartMarker(config, context.vocabulary) if config.has_opening else None
         self._excluded = frozenset(config.excluded_token_ids)
         self._mask = mask
         self._words = num_words(context.vocabulary.logits_width)

@@ -11,10 +11,10 @@ from guideway.api.reasoning import ReasoningConfig
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidConfiguration
 
-__all__ = ["Marker", "Opening"]
+__all__ = ["EndMarker", "StartMarker"]
 
 
-class Sign:
+class Marker:
     """A marker: a text, however it is tokenised, or a sequence of tokens. Its parts are bytes or token ids.
 
     The only state is how many of its parts an output ends with (Knuth, Morris and Pratt, 1977). Raises
@@ -101,7 +101,7 @@ class Sign:
                 )
 
 
-class Opening(Sign):
+class StartMarker(Marker):
     """The marker that opens the reasoning at the start of an output."""
 
     which = "start"
@@ -142,7 +142,7 @@ class Opening(Sign):
         return tuple(ways)
 
 
-class Marker(Sign):
+class EndMarker(Marker):
     """The marker that ends the reasoning."""
 
     which = "end"

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
     from guideway.json_schema import NamesAhead, WritingRule
 
-__all__ = ["Rows", "StockCompiled", "StockMatcher"]
+__all__ = ["MaskLayout", "StockCompiled", "StockMatcher"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class MaskLayout:
     """The layout of a backend's masks, and filters to apply to them."""
 
     possible: NDArray[np.int32]
@@ -50,7 +50,7 @@ class Backend(Protocol):
 class StockCompiled(CompiledGrammar):
     """A compiled grammar that stays in its initial state; matchers are copies."""
 
-    def __init__(self, strategy: Backend, native: Any, rows: Rows, nbytes: int) -> None:
+    def __init__(self, strategy: Backend, native: Any, rows: MaskLayout, nbytes: int) -> None:
         self.strategy = strategy
         self.rows = rows
         self._native = native

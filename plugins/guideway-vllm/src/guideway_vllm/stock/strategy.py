@@ -41,7 +41,7 @@ from guideway.json_schema import (
 )
 from numpy.typing import NDArray
 
-from guideway_vllm.stock.matcher import Rows, StockCompiled
+from guideway_vllm.stock.matcher import MaskLayout, StockCompiled
 from guideway_vllm.stock.probe import support_table
 from guideway_vllm.stock.server import missing_server, server_for
 
@@ -275,7 +275,7 @@ class StockStrategy(GrammarStrategy):
                 self._built = self.make(_flexible(server.vllm_config), server.tokenizer, width)
             return self._built
 
-    def _rows(self, constraint: Constraint) -> Rows:
+    def _rows(self, constraint: Constraint) -> MaskLayout:
         num_words = self._backend().allocate_token_bitmask(1).shape[1]
         tokens = self.vocabulary.tokens
         specials = constraint.kind.startswith(WITH_SPECIALS)
@@ -293,7 +293,7 @@ class StockStrategy(GrammarStrategy):
             rule.prepare()
             if "fork" in self.capabilities and names_may_run_out(constraint):
                 ahead = rule.ahead()
-        return Rows(words, self._server.tokenizer.eos_token_id, rule, ahead)
+        return MaskLayout(words, self._server.tokenizer.eos_token_id, rule, ahead)
 
 
 def _flexible(vllm_config: Any) -> Any:
