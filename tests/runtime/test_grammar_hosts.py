@@ -252,7 +252,7 @@ def test_the_zygote_is_started_again_once(hosts: GrammarHosts, how: signal.Signa
 
 
 def wait_for_spare(hosts: GrammarHosts) -> Spare:
-    """No other code waits until the zygote has forked the spare."""
+    """Wait until the zygote has forked the spare; only tests need to."""
     spare = hosts._zygote._spare
     assert spare is not None
     poll = select.poll()

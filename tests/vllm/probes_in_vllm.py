@@ -298,7 +298,7 @@ class Decider(Counted):
 
 
 def doubled(token_ids: list[int], logits: Any) -> Any:
-    """A logits processor in the usual form, which forbids tokens that were generated before."""
+    """Forbid tokens that were generated before; a logits processor in the usual form."""
     logits[token_ids] = float("-inf")
     return logits
 

@@ -187,7 +187,8 @@ class MaskRows:
         return None
 
     def _keep_canonical(self, state: GrammarState, count: int, buffer: Bitmask) -> None:
-        """Allow only the draft in each row of a state's first `count` drafts that equals its canonical token."""
+        """Allow only the canonical token in each row, as long as the state's first `count` drafts, which were accepted,
+        equal it."""
         rows = buffer[1:][state.rows]
         for row, (token_id, draft) in enumerate(zip(state.canonical, state.job.draft_token_ids[:count], strict=False)):
             if token_id != draft or not is_allowed(rows, row, token_id):  # closing excluded it

@@ -65,7 +65,7 @@ class OpenRequests:
                 if compilation is not None:
                     compilation.cancel()
                 raise
-            room = self.room_beside(request, companions)
+            room = self.room_with(request, companions)
             self._all[request.request_id] = OpenRequest(request.params.num_sequences, compilation, room, bans)
 
     def expect_another(self, request: Request) -> None:
@@ -89,14 +89,14 @@ class OpenRequests:
     def room(self, request: Request) -> int:
         """Return the most tokens that a sequence of a request may have, open or not."""
         known = self._all.get(request.request_id)
-        return self.room_beside(request) if known is None else known.room
+        return self.room_with(request) if known is None else known.room
 
     def bans(self, request: Request) -> Bans | None:
         """Return the bans to apply to the masks of a request's sequences."""
         known = self._all.get(request.request_id)
         return None if known is None else known.bans
 
-    def room_beside(self, request: Request, others: Sequence[Sequence[int]] = ()) -> int:
+    def room_with(self, request: Request, others: Sequence[Sequence[int]] = ()) -> int:
         """Return the most tokens that a sequence may have if it shares the context length with companions."""
         left = self._max_model_len - max(map(len, [request.prompt_token_ids, *others]))
         return left if request.params.max_tokens is None else min(left, request.params.max_tokens)

@@ -647,7 +647,7 @@ class Runtime:
         reasons = self._gate is not None and params.reasoning is not False
         if not params.close or not (self._refuses_short or reasons):
             return None
-        return self._mask.search_parameters(params, self._open.room_beside(request, others) - 1, bans, always=reasons)
+        return self._mask.search_parameters(params, self._open.room_with(request, others) - 1, bans, always=reasons)
 
     def _validate(self, request: Request) -> Request:
         return validate_request(
@@ -731,7 +731,7 @@ class Runtime:
         accept = self._modifiers.accept
         if output is not None and (output.faults or output.overruled):
             for sequence, first_row, ids in zip(sequences, first_rows, token_ids, strict=False):
-                self._note(sequence, output, first_row, len(ids))
+                self._record_faults(sequence, output, first_row, len(ids))
         for sequence, ids in zip(sequences, token_ids, strict=False):
             if sequence.bans is not None:
                 self._overrule(sequence, sequence.bans.overruled(len(ids)))
@@ -770,7 +770,7 @@ class Runtime:
             LATE_ROWS.labels(self._mask.strategy(state)).inc()
         return frozenset(late)
 
-    def _note(self, sequence: ActiveSequence, output: StepOutput, first_row: int, num_tokens: int) -> None:
+    def _record_faults(self, sequence: ActiveSequence, output: StepOutput, first_row: int, num_tokens: int) -> None:
         """Record faults and overruled names of the rows whose tokens are final; rows of refused drafts are skipped."""
         params, num_before = sequence.journal.request.params, len(sequence.journal.token_ids)
         for j in range(max(1, num_tokens)):

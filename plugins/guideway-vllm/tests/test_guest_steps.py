@@ -17,7 +17,7 @@ WIDTH = 9
 
 @st.composite
 def steps(draw: st.DrawFn) -> tuple[StepInput, list[int]]:
-    """A step of up to six sequences with up to three drafts each, and some of them in order."""
+    """Draw a step of up to six sequences with up to three drafts each, and some of its sequences in order."""
     drafts = draw(st.lists(st.lists(st.integers(0, 99), max_size=3), min_size=1, max_size=6))
     n = len(drafts)
     batch = StepBatch.build(

@@ -82,7 +82,7 @@ class FrontEnd:
         self._fingerprint = plan.fingerprint
         hooks = plugins.hooks()
         self.observers = Observers.of(hooks)
-        self._judges_all = bool(
+        self._tries_all = bool(
             config.modifiers or hooks.validate_submission or hooks.validate_request or self.observers
         )
         self._runtime = build_runtime(config, plugins, vllm_config, front_end=True)
@@ -115,7 +115,7 @@ class FrontEnd:
         self._runtime.start_hosts()
 
     @staticmethod
-    def hidden(params: Any) -> Any:
+    def without_constraint(params: Any) -> Any:
         """Return `params` without the constraint, which vLLM would check by the rules of its own backends."""
         if getattr(params, "structured_outputs", None) is None:
             return params
@@ -123,29 +123,29 @@ class FrontEnd:
         bare.structured_outputs = None
         return bare
 
-    def judges(self, params: Any) -> bool:
+    def is_tried(self, params: Any) -> bool:
         """Return whether requests with these parameters are tried."""
-        return hasattr(params, "structured_outputs") and (self._judges_all or is_ours(params))
+        return hasattr(params, "structured_outputs") and (self._tries_all or is_ours(params))
 
     def admit(self, request: Any, text: str | None = None) -> None:
         """Try an ``EngineCoreRequest`` and prepare its parameters, in place, for the engine core. `text` is its prompt,
         if known. Raises ``VLLMValidationError`` for a request that cannot be served, and `PluginError` if a plugin
         failed."""
-        if not self.judges(request.sampling_params):
+        if not self.is_tried(request.sampling_params):
             return
         with _raise_vllm_errors():
             trial = self._admit(request, text)
             for admission in trial:
                 admission.wait(self._config.refuse_within)
 
-    async def admit_beside(self, request: Callable[[], Any], text: str | None, records: list[Any]) -> Any:
+    async def admit_async(self, request: Callable[[], Any], text: str | None, records: list[Any]) -> Any:
         """Build a request with `request`, `admit` it without blocking the event loop, and return it. Arguments for
         `report_start` are added to `records`."""
         with _raise_vllm_errors():
-            made = await self._beside(request)
+            made = await self._submit(request)
         with _raise_vllm_errors(over_network=made.request_id):
             trial = self._admit(made, text, records)
-            while (admission := await self._beside(partial(next, trial, None))) is not None:
+            while (admission := await self._submit(partial(next, trial, None))) is not None:
                 await self._wait_for_compilation(admission)
         return made
 
@@ -163,7 +163,7 @@ class FrontEnd:
         with suppress(TimeoutError):
             await asyncio.wait_for(done.wait(), self._config.refuse_within)
 
-    def _beside(self, work: Callable[[], T]) -> asyncio.Future[T]:
+    def _submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.wrap_future(self._runtime.admission_threads.submit(work))
 
     def _admit(self, request: Any, text: str | None, records: list[Any] | None = None) -> Trial[None]:

@@ -153,7 +153,7 @@ def _around_engine_init(init: Callable[..., Any]) -> Callable[..., Any]:
 def _around_validate_params(validate_params: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         if (guideway := getattr(self, "guideway", None)) is not None:  # vLLM's own tests call it on other objects
-            params = guideway.hidden(params)
+            params = guideway.without_constraint(params)
         return validate_params(self, params, *args, **kwargs)
 
     return wrapped
@@ -180,7 +180,7 @@ def _around_add_request(add_request: Callable[..., Any]) -> Callable[..., Any]:
     async def wrapped(self: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         guideway = self.input_processor.guideway
         with _raise_shutdown_error(guideway):
-            if guideway is None or not guideway.judges(params):
+            if guideway is None or not guideway.is_tried(params):
                 return await add_request(self, request_id, prompt, params, *args, **kwargs)
             admit: Callable[[Any], None] | None = None
             records: list[Any] = []
@@ -207,7 +207,7 @@ async def _try_request(self: Any, given: dict[str, Any], records: list[Any]) -> 
         with _admitting(lambda _: None):
             return processor.process_inputs(**passed, supported_tasks=tasks)
 
-    tried = await processor.guideway.admit_beside(processed, _text_of(given["prompt"]), records)
+    tried = await processor.guideway.admit_async(processed, _text_of(given["prompt"]), records)
 
     def take_over(request: Any) -> None:
         request.sampling_params.structured_outputs = tried.sampling_params.structured_outputs

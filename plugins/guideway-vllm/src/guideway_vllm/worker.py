@@ -154,7 +154,7 @@ class GuestWorker:
             self._step, self._failure, self._blamed = None, None, {}
             if scheduler_output.total_num_scheduled_tokens:
                 self._step = _Step(scheduler_output)
-                self._note(self.mixins.before_step)
+                self._call_mixins(self.mixins.before_step)
             return execute_model(scheduler_output, *args, **kwargs)
 
         return wrapped
@@ -172,7 +172,7 @@ class GuestWorker:
         def wrapped(grammar_output: Any, *args: Any, **kwargs: Any) -> Any:
             result, output = self._seams.sample(partial(sample_tokens, *args, **kwargs), grammar_output)
             if self._step is not None:
-                self._note(self.mixins.after_step)
+                self._call_mixins(self.mixins.after_step)
             if self._failure is not None:
                 output, self._failure = GuestOutput(failure=self._failure), None
             elif self._blamed:
@@ -186,9 +186,9 @@ class GuestWorker:
 
         return wrapped
 
-    def _note(self, call: Any) -> None:
-        """Call a mixin. If it fails, the requests of its step end, or those it names: the error is sent with the step's
-        output."""
+    def _call_mixins(self, call: Any) -> None:
+        """Call the mixins. If one fails, the requests of the step end, or only those it blames. The error is sent with
+        the step's output."""
         try:
             self._blamed = {**call(self._step), **self._blamed}
         except GuidewayError as error:
