@@ -53,7 +53,7 @@ def main() -> None:
     from vllm import LLM
 
     from tests.vllm.probes_in_vllm import GUIDEWAY
-    from tests.vllm.test_v2_runner import JOBS, generated
+    from tests.vllm.test_v2_runner import JOBS, generate
 
     sys.path.insert(0, folder)
     defaults = {
@@ -68,7 +68,7 @@ def main() -> None:
     assert config.use_v2_model_runner == conftest.USES_V2
     assert options.get("async_scheduling") in (None, config.scheduler_config.async_scheduling)
     try:
-        print(json.dumps(generated(llm, JOBS)))
+        print(json.dumps(generate(llm, JOBS)))
     finally:  # the engine is not collected by itself: dill, which the jobs import, keeps frames alive
         llm.llm_engine.engine_core.shutdown()
 

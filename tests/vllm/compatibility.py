@@ -37,14 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     print("| vLLM | torch | start-up check | core of the tests |\n|---|---|---|---|")
     for python in given.pythons:
-        version, torch, missing = _probed(python)
+        version, torch, missing = _probe(python)
         checked = "; ".join(f"refused: {line}" for line in missing) or "passes"
-        ran = "not run" if given.check or missing else _tested(python)
+        ran = "not run" if given.check or missing else _run_tests(python)
         print(f"| {version} | {torch} | {checked} | {ran} |", flush=True)
     return 0
 
 
-def _probed(python: str) -> tuple[str, str, list[str]]:
+def _probe(python: str) -> tuple[str, str, list[str]]:
     """Return the versions of vLLM and torch, and the missing methods."""
     done = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -53,7 +53,7 @@ def _probed(python: str) -> tuple[str, str, list[str]]:
     return version, torch, missing
 
 
-def _tested(python: str) -> str:
+def _run_tests(python: str) -> str:
     """Return how many of the core tests passed, and which failed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"

@@ -74,7 +74,7 @@ class Counted(LogitModifier[Any]):
             Ledger.live.discard(id(state))
 
 
-def chained(key: int, token_ids: Sequence[int]) -> int:
+def chain_key(key: int, token_ids: Sequence[int]) -> int:
     """Return the key after these tokens."""
     for token_id in token_ids:
         key = (key * 1_000_003 + token_id + 1) % MODULUS
@@ -107,7 +107,7 @@ class Chain(Counted):
     needs = frozenset({Need.FEEDBACK})
 
     def begin(self, options: Mapping[str, Any], request: Request, sequence: SequenceInfo) -> Chained:
-        return Chained(chained(0, sequence.prompt_token_ids), float(options.get("strength", 8.0)))
+        return Chained(chain_key(0, sequence.prompt_token_ids), float(options.get("strength", 8.0)))
 
     def prepare(self, batch: StepBatch, states: Sequence[Chained | None]) -> Payload | None:
         rows, sequences = batch.select(states)
@@ -115,7 +115,7 @@ class Chain(Counted):
         for i, state in enumerate(states):
             if state is not None:
                 drafts = batch.drafts(i).tolist()
-                keys += [chained(state.key, drafts[:k]) for k in range(len(drafts) + 1)]
+                keys += [chain_key(state.key, drafts[:k]) for k in range(len(drafts) + 1)]
         strengths = np.array([state.strength if state else 0 for state in states], dtype=np.float32)
         return Payload(
             rows,
@@ -129,10 +129,10 @@ class Chain(Counted):
     def accept(self, state: Chained, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
         if feedback is None:
             return fail("no feedback")
-        expected = [chained(state.key, token_ids[:k]) for k in range(len(token_ids))]
+        expected = [chain_key(state.key, token_ids[:k]) for k in range(len(token_ids))]
         if feedback["key"].tolist() != expected:
             return fail(f"feedback {feedback['key'].tolist()} of other rows than {expected}")
-        state.key = chained(state.key, token_ids)
+        state.key = chain_key(state.key, token_ids)
         return CONTINUE
 
 

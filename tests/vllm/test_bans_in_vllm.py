@@ -60,7 +60,7 @@ def ask(llm: Any, *wanted: Any) -> list[tuple[Any, dict[str, Any]]]:
     return [(one, said) for output, said in zip(found, told, strict=True) for one in output.outputs]
 
 
-def banned(llm: Any, wanted: Any, token_ids: Sequence[int]) -> list[int]:
+def banned_tokens(llm: Any, wanted: Any, token_ids: Sequence[int]) -> list[int]:
     """Return the tokens of an output that vLLM would not have drawn at their positions, with these parameters and
     without a constraint. A bias of -100 counts as a ban."""
     import torch
@@ -139,7 +139,7 @@ def test_beside_other_parameters_an_answer_is_closed(start: Callable[..., Any], 
         assert tuple(told.get("unenforced", ())) == unenforced, output.text
         assert told["closed_early"], "the test is of closing"
         jsonschema.validate(json.loads(output.text), NAMES)
-        assert bool(banned(llm, wanted, output.token_ids)) == bool(unenforced), output.text
+        assert bool(banned_tokens(llm, wanted, output.token_ids)) == bool(unenforced), output.text
     check_nothing_left(llm)
 
 
@@ -181,8 +181,8 @@ def test_a_word_of_several_tokens_is_banned_as_the_tokenizer_cuts_it(start: Call
         ((output, told),) = ask(llm, wanted)
         assert output.text == free.text == text
         assert told.get("unenforced") == (None if len(some) == 1 else ["bad_words"])
-        assert bool(banned(llm, wanted, output.token_ids)) == (len(some) > 1)
-        assert banned(llm, wanted, drawn) != []
+        assert bool(banned_tokens(llm, wanted, output.token_ids)) == (len(some) > 1)
+        assert banned_tokens(llm, wanted, drawn) != []
 
 
 def test_a_minimum_beyond_the_end_of_a_grammar_is_named(start: Callable[..., Any]) -> None:
@@ -235,7 +235,7 @@ def test_beside_a_modifier_alone_the_bans_are_vllms(start: Callable[..., Any]) -
     ]
     for (output, told), one in zip(ask(llm, *wanted), wanted, strict=True):
         assert len(output.token_ids) == 24
-        assert banned(llm, one, output.token_ids) == []
+        assert banned_tokens(llm, one, output.token_ids) == []
         assert told == {}
 
 
@@ -260,7 +260,7 @@ def alone(start: Callable[..., Any]) -> list[Any]:
     found = [ask(llm, wanted)[0] for wanted in greedy(llm)]
     for wanted, (output, told) in zip(greedy(llm), found, strict=True):
         named = set(told.get("unenforced", ())) - {"closing"}
-        assert bool(banned(llm, wanted, output.token_ids)) == bool(named)
+        assert bool(banned_tokens(llm, wanted, output.token_ids)) == bool(named)
     return [(list(output.token_ids), told) for output, told in found]
 
 

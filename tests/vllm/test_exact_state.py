@@ -104,7 +104,7 @@ def run(llm: Any, jobs: Sequence[Job]) -> list[list[list[int]]]:
     return found
 
 
-def counted(llm: Any, name: str) -> int:
+def counter_value(llm: Any, name: str) -> int:
     """Return the value of one of vLLM's counters."""
     return sum(metric.value for metric in llm.get_metrics() if metric.name == f"vllm:{name}")
 
@@ -189,10 +189,10 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Watched]:
 
 def test_preemption_and_prompts_in_chunks(small: Callable[..., Any], alone: dict[Job, list[list[int]]]) -> None:
     llm = small()
-    before = counted(llm, "num_preemptions")
+    before = counter_value(llm, "num_preemptions")
     for _ in range(3):
         assert run(llm, ALL) == expected(alone, ALL)
-    assert counted(llm, "num_preemptions") >= before + 3
+    assert counter_value(llm, "num_preemptions") >= before + 3
     assert sum(len(job.prompt) > SMALL["long_prefill_token_threshold"] for job in ALL) >= 3
     check_nothing_left(llm)
 
@@ -222,9 +222,9 @@ def test_a_prompt_that_is_cached(small: Callable[..., Any], alone: dict[Job, lis
     llm = small()
     job = next(job for job in ALL if len(job.prompt) > 64)
     llm.llm_engine.reset_prefix_cache()
-    before = counted(llm, "prefix_cache_hits")
+    before = counter_value(llm, "prefix_cache_hits")
     assert run(llm, [job]) + run(llm, [job]) == expected(alone, [job, job])
-    assert counted(llm, "prefix_cache_hits") >= before + 16
+    assert counter_value(llm, "prefix_cache_hits") >= before + 16
     check_nothing_left(llm)
 
 
@@ -259,13 +259,13 @@ def test_drafts(
     """One by one, and all together in the small vLLM."""
     llm = small(speculative_config=DRAFTS)
     names = ("spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens", "num_preemptions")
-    before = [counted(llm, name) for name in names]
+    before = [counter_value(llm, name) for name in names]
     if together:
         late = [Job(job.kind, job.number, at=2 * i, priority=-i) for i, job in enumerate(ALL)]
         assert run(llm, late) == expected(alone, ALL)
     else:
         assert [run(llm, [job])[0] for job in ALL] == expected(alone, ALL)
-    drafted, accepted, preempted = (counted(llm, name) - count for name, count in zip(names, before, strict=True))
+    drafted, accepted, preempted = (counter_value(llm, name) - count for name, count in zip(names, before, strict=True))
     assert 20 < accepted < drafted - 20
     assert preempted > 0 or not together
     check_nothing_left(llm)
@@ -277,10 +277,10 @@ def test_what_a_constraint_forces_is_drafted(small: Callable[..., Any]) -> None:
     llm = small(speculative_config=DRAFTS)
     said = "Yours sincerely, without any doubt, the undersigned."
     asked = params(regex=f"[a-c]{re.escape(said)}[d-f]", max_tokens=64)
-    taken = counted(llm, "spec_decode_num_accepted_tokens")
+    taken = counter_value(llm, "spec_decode_num_accepted_tokens")
     (output,) = llm.generate([{"prompt_token_ids": prompt(0)}], asked, use_tqdm=False)
     assert said in output.outputs[0].text
     assert output.outputs[0].finish_reason == "stop"
     # the model may spell in other tokens, and a host under load proposes nothing
-    assert counted(llm, "spec_decode_num_accepted_tokens") - taken >= (0 if USES_V2 else 4)
+    assert counter_value(llm, "spec_decode_num_accepted_tokens") - taken >= (0 if USES_V2 else 4)
     check_nothing_left(llm)

@@ -23,7 +23,7 @@ SCHEMA = {
 PROMPT = 'Anna Berg is 34 years old. {"name":"Bert","age":35}'
 
 
-def generated(llm: Any) -> list[tuple[list[int], str]]:
+def generate(llm: Any) -> list[tuple[list[int], str]]:
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -51,12 +51,12 @@ def zygotes() -> set[int]:
 
 def test_the_tokens_stay_also_while_hosts_are_killed(start: Callable[..., Any]) -> None:
     before = zygotes()  # as below
-    here = generated(start(GUIDEWAY | {"grammar_host": "inline"}, speculative_config=NGRAM))
+    here = generate(start(GUIDEWAY | {"grammar_host": "inline"}, speculative_config=NGRAM))
     assert {reason for _, reason in here[:5]} == {"stop"}
     assert zygotes() <= before
 
     llm = start(GUIDEWAY | {"grammar_host": "process"}, speculative_config=NGRAM)
-    assert generated(llm) == here
+    assert generate(llm) == here
     until(lambda: len(zygotes() - before) == 2)  # of front end and core; a fresh fork still has its parent's name
     assert children(*zygotes())
 
@@ -73,18 +73,18 @@ def test_the_tokens_stay_also_while_hosts_are_killed(start: Callable[..., Any]) 
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        assert generated(llm) == here
+        assert generate(llm) == here
     finally:
         done.set()
         killer.join()
     assert killed
-    assert generated(llm) == here
+    assert generate(llm) == here
 
 
 def test_no_host_is_left_when_vllm_ends(start: Callable[..., Any]) -> None:
     before = zygotes()  # vLLM may still hold the front end of an earlier engine
     llm = start(GUIDEWAY | {"grammar_host": "process"})
-    generated(llm)
+    generate(llm)
     left = zygotes() - before
     left |= children(*left)
     assert left

@@ -47,7 +47,7 @@ def outputs(llm: Any, **more: Any) -> list[Any]:
     return list(llm.generate(PROMPTS, params, use_tqdm=False))
 
 
-def found(of: list[Any]) -> list[Any]:
+def summarize(of: list[Any]) -> list[Any]:
     return [
         (output.outputs[0].text, list(output.outputs[0].token_ids), output.outputs[0].finish_reason) for output in of
     ]
@@ -68,17 +68,17 @@ def test_tokens_and_their_probabilities_are_the_same(start: Callable[..., Any], 
     before = num_late()
     llm = start(guideway | {"grammar_host": "process"}, **options)
     after = outputs(llm, **greedy)
-    assert found(after) == found(expected)
+    assert summarize(after) == summarize(expected)
     assert num_late() > before, "nothing was late"
     if options is CHUNKS:  # draws after a partial prompt use no random number
-        assert found(after) == found(outputs(start(guideway | {"grammar_host": "inline"})))
+        assert summarize(after) == summarize(outputs(start(guideway | {"grammar_host": "inline"})))
         llm = start(guideway | {"grammar_host": "process"}, **options)
     for output, other in zip(after, expected, strict=True):
         assert logprobs(output.outputs[0].logprobs) == pytest.approx(logprobs(other.outputs[0].logprobs), abs=1e-3)
         assert logprobs(output.prompt_logprobs) == pytest.approx(logprobs(other.prompt_logprobs), abs=1e-3)
     assert len(after[0].prompt_logprobs) == len(after[0].prompt_token_ids)
     again = outputs(llm, **greedy)
-    assert found(again) == found(expected)
+    assert summarize(again) == summarize(expected)
 
 
 def test_drafts_above_temperature_0_keep_to_their_masks(start: Callable[..., Any]) -> None:

@@ -35,7 +35,7 @@ def probes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def generated(llm: Any, drafts: bool) -> list[Any]:
+def generate(llm: Any, drafts: bool) -> list[Any]:
     found = []
     asked = []
     for modifiers, given in MIXED:
@@ -52,12 +52,12 @@ def generated(llm: Any, drafts: bool) -> list[Any]:
 
 @pytest.mark.parametrize("options", [{}, {"speculative_config": NGRAM}], ids=["plain", "drafts"])
 def test_the_tokens_stay_also_while_hosts_are_killed(start: Callable[..., Any], options: dict[str, Any]) -> None:
-    here = generated(start(GUIDEWAY, **options), bool(options))
+    here = generate(start(GUIDEWAY, **options), bool(options))
     assert len({tuple(tokens) for tokens, *_ in here}) == len(here), "the modifiers act"
     llm = start(GUIDEWAY | {"modifier_host": "process"}, **options)
     homes = [m._home for m in core_of(llm).runtime._by_name.values() if isinstance(m, HostedModifier)]
     assert {home.name for home in homes} == set(GUIDEWAY["modifiers"])
-    assert generated(llm, bool(options)) == here
+    assert generate(llm, bool(options)) == here
 
     killed: set[int] = set()
     done = threading.Event()
@@ -73,9 +73,9 @@ def test_the_tokens_stay_also_while_hosts_are_killed(start: Callable[..., Any], 
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        assert generated(llm, bool(options)) == here
+        assert generate(llm, bool(options)) == here
     finally:
         done.set()
         killer.join()
     assert killed
-    assert generated(llm, bool(options)) == here
+    assert generate(llm, bool(options)) == here

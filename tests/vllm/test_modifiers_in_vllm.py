@@ -78,7 +78,7 @@ def reference(demo_model: str) -> Reference:
     return Reference(demo_model)
 
 
-def generated(llm: Any, jobs: Sequence[tuple[Any, Any]]) -> list[Any]:
+def generate(llm: Any, jobs: Sequence[tuple[Any, Any]]) -> list[Any]:
     """Return the first output of each pair of a prompt and parameters, run in one batch."""
     prompts, wanted = zip(*jobs, strict=True)
     return [output.outputs[0] for output in llm.generate(list(prompts), list(wanted), use_tqdm=False)]
@@ -117,7 +117,7 @@ def test_modifiers_of_one_stage_act_in_the_order_of_the_configuration(llm: Any) 
     assert names == ["last_word_b", "last_word_a"]
     LastWord.heard.clear()
     asked = params({"last_word_a": {"id": 300}, "last_word_b": {"id": 301}}, max_tokens=2, ignore_eos=True)
-    (output,) = generated(llm, [(prompt(0), asked)])
+    (output,) = generate(llm, [(prompt(0), asked)])
     assert list(output.token_ids) == [300, 300]
     assert LastWord.heard == names * 2
 
@@ -146,10 +146,10 @@ def test_each_acts_on_its_own_request_alone(llm: Any) -> None:
     ]
     jobs = [(prompt(4 + i), acting(stage, c)) for i, stage in enumerate(STAGES) for c in CONSTRAINTS]
     without = [(prompt(4 + i), acting(stage, c, acts=False)) for i, stage in enumerate(STAGES) for c in CONSTRAINTS]
-    alone = generated(llm, bystanders)
-    untouched = generated(llm, without)
-    solo = [generated(llm, [job])[0] for job in jobs]
-    together = generated(llm, [*jobs[:5], *bystanders[:2], *jobs[5:], *bystanders[2:]])
+    alone = generate(llm, bystanders)
+    untouched = generate(llm, without)
+    solo = [generate(llm, [job])[0] for job in jobs]
+    together = generate(llm, [*jobs[:5], *bystanders[:2], *jobs[5:], *bystanders[2:]])
     mixed, beside = [*together[:5], *together[7:12]], [*together[5:7], *together[12:]]
     assert [o.token_ids for o in beside] == [o.token_ids for o in alone]
     assert [o.token_ids for o in mixed] == [o.token_ids for o in solo]
@@ -167,7 +167,7 @@ def test_pre_warp_sees_the_raw_logits_and_the_history(llm: Any, reference: Refer
         return int(np.argmax(logits.numpy() + 9.0 * (hashed < 0.5)))
 
     expected = reference.generate(prompt(0), 16, choose)
-    output = generated(llm, [(prompt(0), params({"green_list": {"key": 11, "delta": 9.0}}, max_tokens=16))])[0]
+    output = generate(llm, [(prompt(0), params({"green_list": {"key": 11, "delta": 9.0}}, max_tokens=16))])[0]
     assert output.token_ids == expected
 
 
@@ -177,7 +177,7 @@ def test_a_second_mask_forbids(llm: Any, reference: Reference) -> None:
         return int(logits.argmax())
 
     expected = reference.generate(prompt(0), 16, choose)
-    output = generated(llm, [(prompt(0), params({"forbid": {"ids": BANNED}}, max_tokens=16))])[0]
+    output = generate(llm, [(prompt(0), params({"forbid": {"ids": BANNED}}, max_tokens=16))])[0]
     assert output.token_ids == expected
 
 
@@ -195,7 +195,7 @@ def test_post_warp_sees_the_distribution_that_is_drawn_from(llm: Any, reference:
     Second.heard.clear()
     prompts = [prompt(i)[: 8 + i] for i in range(3)]  # cut, so that many continuations are likely
     jobs = [(p, params({"second": {"label": f"{i}"}}, max_tokens=12, seed=i, **warm)) for i, p in enumerate(prompts)]
-    outputs = generated(llm, [*jobs, (prompt(9), params())])
+    outputs = generate(llm, [*jobs, (prompt(9), params())])
     for i, output in enumerate(outputs[:3]):
         heard = Second.heard[f"{i}"]
         assert [token_id for token_id, _, _ in heard] == output.token_ids
@@ -223,7 +223,7 @@ def test_an_owner_of_the_draw_draws_from_seed_and_position(llm: Any, reference: 
     asked = params({"gumbel": {}}, temperature=1.3, seed=77, max_tokens=16, ignore_eos=True)
     beside = [(prompt(i), params(temperature=1.0)) for i in range(3)]
     for jobs in ([(ids, asked)], [*beside, (ids, asked), (ids, asked)]):
-        assert generated(llm, jobs)[-1].token_ids == expected
+        assert generate(llm, jobs)[-1].token_ids == expected
 
 
 def test_an_owner_of_the_draw_is_refused_where_nothing_is_drawn(llm: Any) -> None:
@@ -236,7 +236,7 @@ def assert_refused(llm: Any, asked: Any, said: str) -> None:
 
     with pytest.raises(VLLMValidationError, match=re.escape(said)):
         llm.generate([prompt(0)], [asked], use_tqdm=False)
-    assert generated(llm, [(prompt(0), params(choice=["yes"]))])[0].text == "yes"
+    assert generate(llm, [(prompt(0), params(choice=["yes"]))])[0].text == "yes"
 
 
 @pytest.mark.parametrize("late", [{"second": {"label": "late"}}, {"gumbel": {}}])
@@ -253,7 +253,7 @@ def test_what_only_vllms_own_draw_obeys_is_refused_beside_a_late_modifier(
 
 def test_logprobs_go_with_an_early_modifier(llm: Any, reference: Reference) -> None:
     early = {"forbid": {"ids": BANNED}}
-    output = generated(llm, [(prompt(0), params(early, max_tokens=6, logprobs=2)), (prompt(1), params(logprobs=1))])[0]
+    output = generate(llm, [(prompt(0), params(early, max_tokens=6, logprobs=2)), (prompt(1), params(logprobs=1))])[0]
     assert len(output.logprobs) == 6
     for j, (token_id, found) in enumerate(zip(output.token_ids, output.logprobs, strict=True)):
         logits = reference([*prompt(0), *output.token_ids[:j]])[0]
@@ -284,7 +284,7 @@ def test_hidden_states_are_those_of_the_modifiers_own_rows(llm: Any, reference: 
         (prompt(3), params({"peek": {"label": "b"}, "chain": {}}, max_tokens=9, json=SCHEMA)),
         (prompt(4), params({"peek": {"label": "c"}, "gumbel": {}}, max_tokens=9, temperature=1.0, seed=1)),
     ]
-    outputs = generated(llm, jobs)
+    outputs = generate(llm, jobs)
     for i, label in ((1, "a"), (3, "b"), (4, "c")):
         heard, token_ids = Peek.heard[label], outputs[i].token_ids
         assert len(heard) == len(token_ids)
@@ -295,7 +295,7 @@ def test_hidden_states_are_those_of_the_modifiers_own_rows(llm: Any, reference: 
 
 @pytest.mark.parametrize("constraint", [{}, {"json": SCHEMA}, {"choice": ["a quiet place", "a quiet plaza"]}])
 def test_finish_ends_a_request_with_the_token_that_brought_it(llm: Any, constraint: dict[str, Any]) -> None:
-    before = generated(llm, [(prompt(0), params(**constraint)), (prompt(1), params())])
+    before = generate(llm, [(prompt(0), params(**constraint)), (prompt(1), params())])
     engine = llm.llm_engine
     engine.add_request("ends", {"prompt_token_ids": prompt(0)}, params({"finisher": {"after": 3}}, **constraint))
     engine.add_request("stays", {"prompt_token_ids": prompt(1)}, params())
@@ -318,16 +318,16 @@ def test_finish_beside_another_end_is_one_end(llm: Any) -> None:
         (prompt(0), params({"finisher": {"after": 3}}, max_tokens=3)),
         (prompt(1), params({"finisher": {"after": 2}, "gumbel": {}}, temperature=1.0, regex="a")),
     ]
-    first, second = generated(llm, jobs)
+    first, second = generate(llm, jobs)
     assert (len(first.token_ids), first.finish_reason) == (3, "length")
     assert (second.text, second.finish_reason) == ("a", "stop")
 
 
 def test_one_acts_without_being_asked_for(llm: Any) -> None:
     jobs = [([ALWAYS, *prompt(0)], params(max_tokens=5)), (prompt(0), params(max_tokens=5))]
-    always, plain = generated(llm, jobs)
+    always, plain = generate(llm, jobs)
     assert always.token_ids == [ALWAYS] * 5
-    assert plain.token_ids == generated(llm, jobs[1:])[0].token_ids
+    assert plain.token_ids == generate(llm, jobs[1:])[0].token_ids
 
 
 def test_the_grammar_wins_over_modifiers_and_says_so(llm: Any) -> None:
@@ -338,13 +338,13 @@ def test_the_grammar_wins_over_modifiers_and_says_so(llm: Any) -> None:
 
 def test_options_may_come_as_json(llm: Any) -> None:
     asked = {"green_list": {"key": 11, "delta": 9.0}}
-    both = generated(llm, [(prompt(0), params(asked)), (prompt(0), params(json.dumps(asked)))])
+    both = generate(llm, [(prompt(0), params(asked)), (prompt(0), params(json.dumps(asked)))])
     assert both[0].token_ids == both[1].token_ids
 
 
 def test_the_tutorials_modifier_runs(llm: Any) -> None:
     jobs = [(prompt(0), params()), (prompt(0), params({"hello": {"letter": "e"}}))]
-    plain, without_e = generated(llm, jobs)
+    plain, without_e = generate(llm, jobs)
     assert "e" in plain.text
     assert "e" not in without_e.text
     assert without_e.text
@@ -360,6 +360,6 @@ def test_legacy_processors_run(llm: Any, reference: Reference) -> None:
 
     expected = reference.generate(prompt(0), 16, choose)
     jobs = [(prompt(0), params({"legacy": {}}, max_tokens=16, ignore_eos=True)), (prompt(1), params())]
-    output = generated(llm, jobs)[0]
+    output = generate(llm, jobs)[0]
     assert output.token_ids == expected
     assert len(set(output.token_ids)) == 16

@@ -23,7 +23,7 @@ import pytest
 from tests.support.processes import until
 from tests.vllm import faulty, operating
 from tests.vllm.serving import Server, serve
-from tests.vllm.test_server import ANSWER, SCHEMA, TEXT, TOOLS, Ask, modifiers, told
+from tests.vllm.test_server import ANSWER, SCHEMA, TEXT, TOOLS, Ask, modifiers, report_of
 
 JSON = {"Content-Type": "application/json"}
 REPOSITORY = Path(__file__).parents[2]
@@ -154,7 +154,7 @@ def test_tools_are_called_with_llguidance(ask: Ask, choice: Any, stream: bool) -
         arguments = "".join(piece.function.arguments or "" for piece in pieces if piece.index == 0)
         name = calls[0][0]
     else:
-        assert told(answer)["strategy"] == "llguidance"
+        assert report_of(answer)["strategy"] == "llguidance"
         call = answer.choices[0].message.tool_calls[0]
         name, arguments = call.function.name, call.function.arguments
     assert name in ("person", "weather")

@@ -40,7 +40,7 @@ def legacy(step: int) -> Any:
     return params({"legacy": {"extra_args": {"step": step}}}, max_tokens=COUNT, ignore_eos=True)
 
 
-def generated(llm: Any, jobs: Sequence[tuple[list[int], Any]]) -> list[Any]:
+def generate(llm: Any, jobs: Sequence[tuple[list[int], Any]]) -> list[Any]:
     outputs = llm.generate(
         [{"prompt_token_ids": ids} for ids, _ in jobs], [wanted for _, wanted in jobs], use_tqdm=False
     )
@@ -56,17 +56,17 @@ def test_a_batch_level_processor_writes_what_it_would_alone(llm: Any) -> None:
     steps = (1, 3, 7, 11)
     free = params(max_tokens=COUNT)
     jobs = [(prompt(i), legacy(step)) for i, step in enumerate(steps)] + [(prompt(0), free)]
-    *outputs, beside = generated(llm, jobs)
+    *outputs, beside = generate(llm, jobs)
     for i, (step, output) in enumerate(zip(steps, outputs, strict=True)):
         assert right(step, prompt(i), output.token_ids)
-    assert beside.token_ids == generated(llm, [(prompt(0), free)])[0].token_ids
+    assert beside.token_ids == generate(llm, [(prompt(0), free)])[0].token_ids
     check_nothing_left(llm)
 
 
 def test_its_failure_is_one_requests(llm: Any) -> None:
     with pytest.raises(VLLMValidationError, match="step 0 leads nowhere"):
-        generated(llm, [(prompt(0), legacy(0))])
-    failed, other = generated(llm, [(prompt(0), legacy(-1)), (prompt(1), legacy(5))])
+        generate(llm, [(prompt(0), legacy(0))])
+    failed, other = generate(llm, [(prompt(0), legacy(-1)), (prompt(1), legacy(5))])
     assert failed.finish_reason == "error"
     assert len(failed.token_ids) <= 4, "three, and the one that vLLM drew while it failed"
     assert right(5, prompt(1), other.token_ids)

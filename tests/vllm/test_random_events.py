@@ -15,7 +15,7 @@ import pytest
 
 from tests.vllm.conftest import USES_V2
 from tests.vllm.probes_in_vllm import GUIDEWAY, check_nothing_left, installed
-from tests.vllm.test_exact_state import DRAFTS, KINDS, SMALL, Job, counted, run
+from tests.vllm.test_exact_state import DRAFTS, KINDS, SMALL, Job, counter_value, run
 
 EPISODES = {False: 2, True: 2} if USES_V2 else {False: 25, True: 8}
 """Number of episodes, without and with drafts."""
@@ -62,7 +62,7 @@ def test_tokens_are_those_of_an_undisturbed_run(
 ) -> None:
     llm = start(GUIDEWAY, **SMALL, **({"speculative_config": DRAFTS} if drafts else {}))
     names = ["num_preemptions", *(["spec_decode_num_draft_tokens"] if drafts else [])]
-    before = [counted(llm, name) for name in names]
+    before = [counter_value(llm, name) for name in names]
     num_whole = num_cut = 0
     for seed in range(EPISODES[drafts]):
         jobs = episode(random.Random(seed + 1000 * drafts))
@@ -78,5 +78,5 @@ def test_tokens_are_those_of_an_undisturbed_run(
     print(f"{num_whole} sequences whole, {num_cut} given up")
     assert num_whole >= EPISODES[drafts] * JOBS / 2
     assert num_cut >= EPISODES[drafts]
-    happened = [counted(llm, name) - count for name, count in zip(names, before, strict=True)]
+    happened = [counter_value(llm, name) - count for name, count in zip(names, before, strict=True)]
     assert min(happened) > 10, dict(zip(names, happened, strict=True))

@@ -174,7 +174,7 @@ def obeys(text: str, constraint: dict[str, Any]) -> bool:
     return re.fullmatch(constraint["regex"], text) is not None
 
 
-def generated(llm: Any, cases: Sequence[Case]) -> list[tuple[str, list[int], str]]:
+def generate(llm: Any, cases: Sequence[Case]) -> list[tuple[str, list[int], str]]:
     outputs = llm.generate([case.prompt for case in cases], [case.params for case in cases])
     found = [output.outputs[0] for output in outputs]
     return [(out.text.removesuffix("<|end|>"), list(out.token_ids), out.finish_reason) for out in found]
@@ -182,7 +182,7 @@ def generated(llm: Any, cases: Sequence[Case]) -> list[tuple[str, list[int], str
 
 def test_the_schema_holds_from_the_end_of_the_reasoning_and_drafts_change_nothing(serve: Callable[..., Any]) -> None:
     llm = serve()
-    plain = generated(llm, CASES)
+    plain = generate(llm, CASES)
     for case, (text, token_ids, reason) in zip(CASES, plain, strict=True):
         assert reason == "stop", text
         if case.reasons:
@@ -196,17 +196,17 @@ def test_the_schema_holds_from_the_end_of_the_reasoning_and_drafts_change_nothin
             assert {THINK, END}.isdisjoint(token_ids)
         assert obeys(text, case.constraint), text
     # alone, each gives the same tokens as in the batch
-    assert [generated(llm, [case])[0] for case in CASES[1:4]] == plain[1:4]
+    assert [generate(llm, [case])[0] for case in CASES[1:4]] == plain[1:4]
 
     llm = serve(drafts=True)
-    assert generated(llm, CASES[:-1]) == plain[:-1], "in the last, a token is the end for the first parser alone"
+    assert generate(llm, CASES[:-1]) == plain[:-1], "in the last, a token is the end for the first parser alone"
 
 
 def test_bans_hold_in_the_reasoning_and_after_it(serve: Callable[..., Any]) -> None:
     cases, found = [CASES[0], CASES[1], CASES[3]], []
     for drafts in (True, False):
         llm = serve(drafts=drafts)
-        free = generated(llm, cases)
+        free = generate(llm, cases)
         wanted, banned = [case.params for case in cases], []
         for params, case, (_, token_ids, _) in zip(wanted, cases, free, strict=True):
             end = token_ids.index(END)
@@ -282,7 +282,7 @@ def test_without_a_marker_a_constraint_is_refused_unless_the_prompt_ends_the_rea
 
 def test_the_constraint_can_hold_while_it_reasons_too(serve: Callable[..., Any]) -> None:
     llm = serve(drafts=True, enable_in_reasoning=True)
-    for case, (text, token_ids, reason) in zip(CASES, generated(llm, CASES), strict=True):
+    for case, (text, token_ids, reason) in zip(CASES, generate(llm, CASES), strict=True):
         assert reason == "stop"
         assert END not in token_ids
         assert obeys(text, case.constraint), text

@@ -135,7 +135,7 @@ def modifiers(**wanted: Any) -> dict[str, str]:
     return {"guideway.modifiers": json.dumps(wanted)}
 
 
-def told(response: Any) -> dict[str, Any]:
+def report_of(response: Any) -> dict[str, Any]:
     """Return guideway's report in the body of a response."""
     return (response.model_extra["kv_transfer_params"] or {}).get("guideway", {})
 
@@ -154,10 +154,10 @@ def test_response_formats(ask: Ask, wanted: dict[str, Any]) -> None:
     chat = ask.chat(response_format=wanted)
     assert json.loads(chat.choices[0].message.content) == ANSWER
     assert chat.choices[0].finish_reason == "stop"
-    assert told(chat) == {"strategy": "llguidance"}
+    assert report_of(chat) == {"strategy": "llguidance"}
     completion = ask.complete(extra_body={"response_format": wanted})  # vLLM supports it in both
     assert json.loads(completion.choices[0].text) == ANSWER
-    assert told(completion) == {"strategy": "llguidance"}
+    assert report_of(completion) == {"strategy": "llguidance"}
 
 
 @pytest.mark.parametrize(
@@ -174,17 +174,17 @@ def test_response_formats(ask: Ask, wanted: dict[str, Any]) -> None:
 def test_structured_outputs(ask: Ask, wanted: dict[str, Any], pattern: str, strategy: str) -> None:
     chat = ask.chat(structured_outputs=wanted)
     assert re.fullmatch(pattern, chat.choices[0].message.content)
-    assert told(chat) == {"strategy": strategy}
+    assert report_of(chat) == {"strategy": strategy}
     completion = ask.complete(structured_outputs=wanted)
     assert re.fullmatch(pattern, completion.choices[0].text)
-    assert told(completion) == {"strategy": strategy}
+    assert report_of(completion) == {"strategy": strategy}
 
 
 def test_the_responses_api_has_formats_too(ask: Ask) -> None:
     wanted: Any = {"format": {"type": "json_schema", "name": "person", "schema": SCHEMA, "strict": True}}
     response = ask.client.responses.create(model="demo", input=TEXT, temperature=0, max_output_tokens=80, text=wanted)
     assert json.loads(response.output_text) == ANSWER
-    assert told(response) == {"strategy": "llguidance"}
+    assert report_of(response) == {"strategy": "llguidance"}
 
 
 def test_each_of_several_prompts_is_constrained(ask: Ask) -> None:
@@ -197,7 +197,7 @@ def test_each_of_several_prompts_is_constrained(ask: Ask) -> None:
 def test_without_a_constraint_nothing_is_said(ask: Ask) -> None:
     chat = ask.chat()
     assert chat.choices[0].message.content
-    assert told(chat) == {}
+    assert report_of(chat) == {}
 
 
 @pytest.mark.parametrize("strategy", ["llguidance", "xgrammar"])
@@ -216,7 +216,7 @@ def test_tools_are_called_with_what_their_schema_allows(ask: Ask, choice: Any, s
             assert arguments == ANSWER
     if choice != "required":
         assert [call.function.name for call in calls] == ["weather"]
-    assert told(response)["strategy"] == strategy
+    assert report_of(response)["strategy"] == strategy
     deltas = [call for chunk in ask.chat(**wanted, stream=True) for call in chunk.choices[0].delta.tool_calls or ()]
     assert "".join(d.function.arguments or "" for d in deltas if d.index == 0) == calls[0].function.arguments
     assert next(d.function.name for d in deltas if d.function.name) == calls[0].function.name
@@ -256,7 +256,7 @@ def test_four_answers_are_four_sequences_and_a_seed_repeats_them(ask: Ask) -> No
 def test_a_request_chooses_its_strategy_and_modifiers(ask: Ask) -> None:
     response = ask.chat(structured_outputs={"json": SCHEMA}, vllm_xargs={"guideway.strategy": "xgrammar"})
     assert json.loads(response.choices[0].message.content) == ANSWER
-    assert told(response) == {"strategy": "xgrammar"}
+    assert report_of(response) == {"strategy": "xgrammar"}
     response = ask.chat(structured_outputs={"json": SCHEMA}, vllm_xargs=modifiers(hello={"letter": "n"}))
     answer = json.loads(response.choices[0].message.content)
     assert set(answer) == set(ANSWER)
@@ -269,7 +269,7 @@ def test_a_request_chooses_its_strategy_and_modifiers(ask: Ask) -> None:
 def test_what_is_not_enforced_is_told(ask: Ask) -> None:
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "mail": {"type": "string", "format": "idn-email"}}}  # type: ignore[dict-item]
     response = ask.chat(structured_outputs={"json": schema})
-    assert told(response)["unenforced"] == ["format:idn-email"]
+    assert report_of(response)["unenforced"] == ["format:idn-email"]
 
 
 def test_worker_mixins_are_in_the_worker(server: Server, ask: Ask) -> None:

@@ -17,15 +17,16 @@ DRAWN = {"temperature": 1.5, "max_tokens": 12, "regex": "([a-z]{1,4} ?){1,9}"}
 """Some outputs end by themselves, and closing ends the others."""
 
 
-def told(llm: Any, wanted: Any) -> tuple[Any, dict[str, Any]]:
+def generate(llm: Any, wanted: Any) -> tuple[Any, dict[str, Any]]:
     (output,) = llm.generate([PROMPT], [wanted], use_tqdm=False)
     return output, output.kv_transfer_params["guideway"]
 
 
 def test_each_is_told_of(start: Callable[..., Any]) -> None:
     llm = start({"grammar": ["llguidance"]})
-    alone = [told(llm, params(seed=7 + i, **DRAWN)) for i in range(8)]  # vLLM adds the index of an output to the seed
-    output, together = told(llm, params(seed=7, n=8, **DRAWN))
+    # vLLM adds the index of an output to the seed
+    alone = [generate(llm, params(seed=7 + i, **DRAWN)) for i in range(8)]
+    output, together = generate(llm, params(seed=7, n=8, **DRAWN))
     assert [one.text for one in output.outputs] == [single.outputs[0].text for single, _ in alone]
     each = together.pop("outputs")
     assert each == [of_one for _, of_one in alone]
@@ -39,7 +40,7 @@ def test_each_is_told_of(start: Callable[..., Any]) -> None:
 def test_what_is_told_before_the_end_changes_nothing(start: Callable[..., Any], n: int) -> None:
     """With stop strings the core reports on a request at every step, since vLLM may find its end in any."""
     llm = start({"grammar": ["llguidance"]})
-    output, said = told(llm, params(seed=7, n=n, temperature=1.0, max_tokens=8, regex="[a-c]{3,5}", stop=["z"]))
+    output, said = generate(llm, params(seed=7, n=n, temperature=1.0, max_tokens=8, regex="[a-c]{3,5}", stop=["z"]))
     assert [one.finish_reason for one in output.outputs] == ["stop"] * n
     assert said.pop("outputs", []) == ([] if n == 1 else [said] * n)
     assert said == {"strategy": "llguidance"}

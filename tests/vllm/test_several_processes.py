@@ -90,7 +90,7 @@ PERSON = {
 }
 
 
-def asked(server: Server, forms: list[dict[str, Any]]) -> list[httpx.Response]:
+def ask_all(server: Server, forms: list[dict[str, Any]]) -> list[httpx.Response]:
     """Return the answers to concurrent requests."""
 
     def ask(form: dict[str, Any]) -> httpx.Response:
@@ -121,7 +121,7 @@ def test_copies_of_the_model_and_the_end_of_one(demo_model: str, tmp_path: Path,
     ]
     given = {"environment": environment, "python_path": path}
     with serve(demo_model, guideway, tmp_path / "log.txt", "--data-parallel-size=2", **given) as server:
-        answers = [answer.json()["choices"][0]["text"] for answer in asked(server, forms * 4)]
+        answers = [answer.json()["choices"][0]["text"] for answer in ask_all(server, forms * 4)]
         for number in range(len(forms)):
             assert len(set(answers[number :: len(forms)])) == 1, answers
         assert json.loads(answers[0]).keys() == {"name", "age"}
@@ -136,7 +136,7 @@ def test_copies_of_the_model_and_the_end_of_one(demo_model: str, tmp_path: Path,
         victim = workers(server)[0]
         long = {"structured_outputs": {"regex": "[a-z]{400}"}, "max_tokens": 450, "prompt": "Words: "}
         with ThreadPoolExecutor(1) as thread:
-            under_way = thread.submit(asked, server, [long] * 8)
+            under_way = thread.submit(ask_all, server, [long] * 8)
             deadline = time.monotonic() + 60
             while server.metric("vllm:num_requests_running") < 8 and time.monotonic() < deadline:
                 time.sleep(0.2)

@@ -268,7 +268,7 @@ def test_processes_of_a_front_end_take_its_vocabulary_over(
     assert load_shared_vocabulary(config) is None, "it is here already"
     vocabulary = front_end._runtime.context.vocabulary
 
-    def told(instance_id: str) -> str:
+    def read_vocabulary(instance_id: str) -> str:
         """Return the output of a new process that reads the shared vocabulary."""
         ended = program(
             "from types import SimpleNamespace as Config\n"
@@ -278,10 +278,10 @@ def test_processes_of_a_front_end_take_its_vocabulary_over(
         )
         return ended.stdout.strip() or ended.stderr
 
-    assert told(config.instance_id) == f"{vocabulary.fingerprint} {len(vocabulary)}"
-    assert told("another") == "None None"
+    assert read_vocabulary(config.instance_id) == f"{vocabulary.fingerprint} {len(vocabulary)}"
+    assert read_vocabulary("another") == "None None"
     front_end.close()
-    assert told(config.instance_id) == "None None"
+    assert read_vocabulary(config.instance_id) == "None None"
 
 
 def test_each_missing_seam_is_named_and_nothing_is_changed_then(monkeypatch: pytest.MonkeyPatch) -> None:

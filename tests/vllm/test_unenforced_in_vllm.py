@@ -40,7 +40,9 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def asked(schema: Any, policy: str | None = None, *, strict: bool | None = None, **more: Any) -> dict[str, Any]:
+def request_fields(
+    schema: Any, policy: str | None = None, *, strict: bool | None = None, **more: Any
+) -> dict[str, Any]:
     json_schema = {"name": "a", "schema": schema, **({} if strict is None else {"strict": strict})}
     xargs = {} if policy is None else {"vllm_xargs": {"guideway.on_unenforced": policy}}
     return {
@@ -53,10 +55,10 @@ def asked(schema: Any, policy: str | None = None, *, strict: bool | None = None,
 
 
 def chat(client: openai.OpenAI, *given: Any, **more: Any) -> Any:
-    return client.chat.completions.create(messages=MESSAGES, **asked(*given, **more))
+    return client.chat.completions.create(messages=MESSAGES, **request_fields(*given, **more))
 
 
-def told(response: Any) -> dict[str, Any]:
+def report_of(response: Any) -> dict[str, Any]:
     return (response.model_extra["kv_transfer_params"] or {}).get("guideway", {})
 
 
@@ -68,13 +70,13 @@ def refusal(client: openai.OpenAI, *given: Any, **more: Any) -> str:
 
 def test_the_policy_of_a_request(client: openai.OpenAI) -> None:
     report = {"strategy": "xgrammar", "unenforced": ["uniqueItems"]}
-    assert told(chat(client, TWICE)) == told(chat(client, TWICE, "report")) == report
+    assert report_of(chat(client, TWICE)) == report_of(chat(client, TWICE, "report")) == report
     assert "xgrammar does not enforce `uniqueItems`" in refusal(client, TWICE, "refuse")
-    assert told(chat(client, FULL, "refuse")) == {"strategy": "xgrammar"}
+    assert report_of(chat(client, FULL, "refuse")) == {"strategy": "xgrammar"}
     checked = chat(client, TWICE, "check")
     assert checked.choices[0].message.content == "[1,1]"
-    assert told(checked) == {**report, "valid": False}
-    assert told(chat(client, ONCE, "check")) == {**report, "valid": True}
+    assert report_of(checked) == {**report, "valid": False}
+    assert report_of(chat(client, ONCE, "check")) == {**report, "valid": True}
     assert "on_unenforced must be" in refusal(client, TWICE, "ignore")
 
 
@@ -85,11 +87,11 @@ def test_a_schema_of_which_nothing_would_be_enforced_is_refused(client: openai.O
 
 def test_strict_refuses_where_the_operator_allows_and_the_request_says_nothing_else(client: openai.OpenAI) -> None:
     assert "xgrammar does not enforce `uniqueItems`" in refusal(client, TWICE, strict=True)
-    assert told(chat(client, TWICE, strict=False))["unenforced"] == ["uniqueItems"]
-    assert told(chat(client, TWICE, "report", strict=True))["unenforced"] == ["uniqueItems"]
-    assert told(chat(client, FULL, strict=True)) == {"strategy": "xgrammar"}
+    assert report_of(chat(client, TWICE, strict=False))["unenforced"] == ["uniqueItems"]
+    assert report_of(chat(client, TWICE, "report", strict=True))["unenforced"] == ["uniqueItems"]
+    assert report_of(chat(client, FULL, strict=True)) == {"strategy": "xgrammar"}
     with pytest.raises(openai.BadRequestError, match="uniqueItems"):
-        client.completions.create(prompt="x", **asked(TWICE, strict=True))
+        client.completions.create(prompt="x", **request_fields(TWICE, strict=True))
     with pytest.raises(openai.BadRequestError, match="uniqueItems"):
         client.responses.create(
             model="demo",
@@ -106,16 +108,16 @@ def test_the_last_chunk_of_a_stream_tells(client: openai.OpenAI, usage: bool) ->
     chunks = list(chat(client, TWICE, "check", **more))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "[1,1]"
     told_in = [chunk for chunk in chunks if "kv_transfer_params" in (chunk.model_extra or {})]
-    assert [told(chunk) for chunk in told_in] == [expected]
+    assert [report_of(chunk) for chunk in told_in] == [expected]
     assert told_in[0].choices[0].finish_reason == "stop"
-    pieces = list(client.completions.create(prompt="x", **asked(TWICE, "check", **more)))
+    pieces = list(client.completions.create(prompt="x", **request_fields(TWICE, "check", **more)))
     assert "".join(piece.choices[0].text for piece in pieces if piece.choices) == "[1,1]"
-    assert [told(piece) for piece in pieces if "kv_transfer_params" in (piece.model_extra or {})] == [expected]
+    assert [report_of(piece) for piece in pieces if "kv_transfer_params" in (piece.model_extra or {})] == [expected]
 
 
 def test_a_stream_without_a_check_tells_too(client: openai.OpenAI) -> None:
     *_, last = chat(client, TWICE, stream=True)
-    assert told(last) == {"strategy": "xgrammar", "unenforced": ["uniqueItems"]}
+    assert report_of(last) == {"strategy": "xgrammar", "unenforced": ["uniqueItems"]}
 
 
 def test_each_choice_of_a_stream_has_its_own(client: openai.OpenAI) -> None:
@@ -125,10 +127,10 @@ def test_each_choice_of_a_stream_has_its_own(client: openai.OpenAI) -> None:
         for choice in chunk.choices:
             texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
             if choice.finish_reason is not None:
-                verdicts[choice.index] = told(chunk)["valid"]
+                verdicts[choice.index] = report_of(chunk)["valid"]
     assert len(verdicts) == 8
     assert verdicts == {index: text in ("[1,2]", "[2,1]") for index, text in texts.items()}
-    together = told(chat(client, either, "check", n=8, temperature=2.0, seed=1))
+    together = report_of(chat(client, either, "check", n=8, temperature=2.0, seed=1))
     assert together["valid"] is all(verdicts.values())
 
 
@@ -141,31 +143,33 @@ def test_what_gave_way_to_a_constraint_is_told_of_streams_too(client: openai.Ope
         for i, token in enumerate(tokenizer.batch_decode([[i] for i in range(len(tokenizer))]))
         if "1" in token
     }
-    given = asked(ONCE, logit_bias=ban)
+    given = request_fields(ONCE, logit_bias=ban)
     given["extra_body"] |= {"min_tokens": 30, "bad_words": ["q"]}
     expected = {"strategy": "xgrammar", "unenforced": ["uniqueItems", "logit_bias", "min_tokens"]}
     answer = client.chat.completions.create(messages=MESSAGES, **given)
     assert answer.choices[0].message.content == "[1]"
-    assert told(answer) == expected
+    assert report_of(answer) == expected
     *_, last = chunks = list(client.chat.completions.create(messages=MESSAGES, **given, stream=True))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "[1]"
-    assert (last.choices[0].finish_reason, told(last)) == ("stop", expected)
+    assert (last.choices[0].finish_reason, report_of(last)) == ("stop", expected)
 
 
 def test_what_a_stop_string_cuts_is_told_and_judged_as_it_is(client: openai.OpenAI) -> None:
     cut = chat(client, ONCE, "check", stop=["1"])
     assert cut.choices[0].message.content == "["
-    assert told(cut) == {"strategy": "xgrammar", "unenforced": ["uniqueItems", "constraint"], "valid": False}
+    assert report_of(cut) == {"strategy": "xgrammar", "unenforced": ["uniqueItems", "constraint"], "valid": False}
     assert json.loads(chat(client, ONCE, "check").choices[0].message.content) == [1]
-    assert told(chat(client, FULL, stop=["1"])) == {"strategy": "xgrammar", "unenforced": ["constraint"]}
-    assert told(chat(client, FULL, stop=["2"])) == {"strategy": "xgrammar"}
+    assert report_of(chat(client, FULL, stop=["1"])) == {"strategy": "xgrammar", "unenforced": ["constraint"]}
+    assert report_of(chat(client, FULL, stop=["2"])) == {"strategy": "xgrammar"}
 
 
 def test_a_stream_that_a_stop_string_cuts_tells_so_in_its_last_chunk(client: openai.OpenAI) -> None:
     chunks = list(chat(client, TWICE, stop=[","], stream=True))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "[1"
     told_in = [chunk for chunk in chunks if "kv_transfer_params" in (chunk.model_extra or {})]
-    assert [told(chunk) for chunk in told_in] == [{"strategy": "xgrammar", "unenforced": ["uniqueItems", "constraint"]}]
+    assert [report_of(chunk) for chunk in told_in] == [
+        {"strategy": "xgrammar", "unenforced": ["uniqueItems", "constraint"]}
+    ]
     assert told_in[0].choices[0].finish_reason == "stop"
 
 
@@ -187,7 +191,7 @@ def test_where_what_is_left_is_complete_a_stop_string_cuts_nothing(
         extra_body={"structured_outputs": {"regex": pattern}},
     )
     assert (answer.choices[0].text, answer.choices[0].finish_reason) == ("a", "stop")
-    assert told(answer) == {"strategy": "xgrammar", **({"unenforced": ["constraint"]} if is_cut else {})}
+    assert report_of(answer) == {"strategy": "xgrammar", **({"unenforced": ["constraint"]} if is_cut else {})}
 
 
 def test_where_no_verdict_can_come_back_a_check_is_refused(demo_model: str) -> None:

@@ -11,7 +11,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
 
 from tests.across.legacy_processors import BatchLevel
 from tests.vllm.probes_in_vllm import check_nothing_left, params, prompt
-from tests.vllm.test_processors_in_vllm import COUNT, GUIDEWAY, generated, legacy, right
+from tests.vllm.test_processors_in_vllm import COUNT, GUIDEWAY, generate, legacy, right
 
 
 class OfV2(LogitsProcessor):  # type: ignore[misc]
@@ -60,7 +60,7 @@ def test_processors_of_v2_run_beside_modifiers(llm: Any) -> None:
     both.extra_args = {**both.extra_args, "step": 9}
     hello, free = params({"hello": {"letter": "e"}}, max_tokens=COUNT), params(max_tokens=COUNT)
     wanted = [theirs, constrained, legacy(5), both, hello, free]
-    outputs = generated(llm, [(prompt(0), each) for each in wanted])
+    outputs = generate(llm, [(prompt(0), each) for each in wanted])
     assert right(3, prompt(0), outputs[0].token_ids)
     assert len(outputs[1].text) == 6 and outputs[1].text.isalpha() and outputs[1].text.islower()
     assert right(5, prompt(0), outputs[2].token_ids)

@@ -34,7 +34,7 @@ def llm(start: Callable[..., Any], folder: Path) -> Any:
     return start({**GUIDEWAY, **mixin}, worker_extension_cls="guideway_vllm.worker.WorkerExtension")
 
 
-def generated(llm: Any, jobs: list[Job]) -> list[list[int]]:
+def generate(llm: Any, jobs: list[Job]) -> list[list[int]]:
     """Return the tokens of each job."""
     prompts = [{"prompt_token_ids": job.prompt} for job in jobs]
     outputs = llm.generate(prompts, [job.params for job in jobs], use_tqdm=False)
@@ -51,7 +51,7 @@ def test_a_schema_is_kept_with_asynchronous_scheduling(llm: Any) -> None:
 
 @pytest.mark.slow
 def test_tokens_are_those_of_v1(llm: Any, folder: Path) -> None:
-    assert generated(llm, JOBS) == tokens(folder, v2=False)
+    assert generate(llm, JOBS) == tokens(folder, v2=False)
     check_nothing_left(llm)
 
 
@@ -74,7 +74,7 @@ def test_tokens_are_those_of_guideways_own_engine(llm: Any) -> None:
     ) as engine:
         results = engine.generate([job.prompt for job in JOBS], ours)
     assert [result.error for result in results] == [None] * len(JOBS)
-    assert generated(llm, JOBS) == [list(result.token_ids) for result in results]
+    assert generate(llm, JOBS) == [list(result.token_ids) for result in results]
 
 
 def test_a_worker_mixin_hears_of_each_step(llm: Any) -> None:
@@ -88,10 +88,10 @@ def test_a_worker_mixin_hears_of_each_step(llm: Any) -> None:
 def test_each_of_several_ranks_draws_all_rows(llm: Any) -> None:
     """Otherwise each rank would draw some rows, but only the output of one is used."""
     runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
-    expected = generated(llm, JOBS[:2])
+    expected = generate(llm, JOBS[:2])
     runner.batch_sharder = sharder = object()
     try:
-        assert generated(llm, JOBS[:2]) == expected
+        assert generate(llm, JOBS[:2]) == expected
         assert runner.batch_sharder is sharder
     finally:
         runner.batch_sharder = None
