@@ -18,7 +18,7 @@ Row = Callable[..., Tensor]
 EOS = 2
 
 
-def favored(token_ids: Sequence[int]) -> int:
+def favored_token(token_ids: Sequence[int]) -> int:
     """Return the token that `favor` raises."""
     return 4 + sum(token_ids) % 100
 
@@ -27,7 +27,7 @@ def favor(token_ids: list[int], logits: Tensor) -> Tensor:
     """Raise one token's logit; stateless, out of place."""
     assert logits.dtype == torch.float32
     bonus = torch.zeros_like(logits)
-    bonus[favored(token_ids)] = 100.0
+    bonus[favored_token(token_ids)] = 100.0
     return logits + bonus
 
 

@@ -13,7 +13,7 @@ from guideway_demo_model import DemoModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 from transformers import generation as hf
 
-from tests.across.legacy_processors import BatchLevel, Countdown, favored
+from tests.across.legacy_processors import BatchLevel, Countdown, favored_token
 from tests.support.stages import everyday
 
 HERE = "tests.across.legacy_processors"
@@ -39,7 +39,7 @@ def params(max_tokens: int = 24, **options: Any) -> SamplingParams:
     return SamplingParams(max_tokens=max_tokens, modifiers={"legacy": options})
 
 
-def written(name: str, **kwargs: Any) -> dict[str, Any]:
+def processor_options(name: str, **kwargs: Any) -> dict[str, Any]:
     return {"kind": "transformers", "target": f"transformers:{name}", "kwargs": kwargs}
 
 
@@ -79,7 +79,7 @@ def test_transformers_processors_give_what_generate_gives(
         )
         expected.append(tuple(out[0, len(ids) :].tolist()))
     with engine(
-        *(written(name, **kwargs) for name, kwargs in case), num_speculative_tokens=num_speculative_tokens
+        *(processor_options(name, **kwargs) for name, kwargs in case), num_speculative_tokens=num_speculative_tokens
     ) as e:
         results = e.generate(prompts, params(40))
         plain = e.generate(prompts, SamplingParams(max_tokens=40))
@@ -111,14 +111,14 @@ def test_a_callable_sees_the_prompt_unless_it_is_told_not_to() -> None:
         (alone,) = e.generate([ids], params(3))
     for found, past in ((whole.token_ids, list(ids)), (alone.token_ids, [])):
         for token_id in found:
-            assert token_id == favored(past)
+            assert token_id == favored_token(past)
             past.append(token_id)
 
 
 @pytest.mark.parametrize("per_sequence", everyday([False, True], False))
 def test_drafts_change_nothing(per_sequence: bool, tokenizer: Any) -> None:
     """Shared processors get a call per row; stateful ones get no drafts."""
-    case = {**written("NoRepeatNGramLogitsProcessor", ngram_size=4), "per_sequence": per_sequence}
+    case = {**processor_options("NoRepeatNGramLogitsProcessor", ngram_size=4), "per_sequence": per_sequence}
     prompt = tokenizer(" ".join(["one two three"] * 8))["input_ids"]
     found = []
     for num_speculative_tokens in (0, 1, 5):
@@ -159,7 +159,7 @@ def test_a_list_of_processors_is_one_target() -> None:
         (listed,) = e.generate([PROMPTS[0]], params(30))
     parts = [("NoRepeatNGramLogitsProcessor", {"ngram_size": 2})]
     parts += [("MinLengthLogitsProcessor", {"min_length": 30, "eos_token_id": 2, "device": "cpu"})]
-    with engine(*(written(part, **kwargs) for part, kwargs in parts)) as e:
+    with engine(*(processor_options(part, **kwargs) for part, kwargs in parts)) as e:
         (single,) = e.generate([PROMPTS[0]], params(30))
     assert listed.error is None
     assert listed.token_ids == single.token_ids

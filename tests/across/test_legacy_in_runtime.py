@@ -27,7 +27,7 @@ from guideway.runtime.runtime import Runtime
 from guideway_legacy import LegacyModifier, Processor
 
 from tests.across import legacy_processors as processors
-from tests.across.legacy_processors import Countdown, favor, favored, forbid, reviving
+from tests.across.legacy_processors import Countdown, favor, favored_token, forbid, reviving
 from tests.support.fake_host import FakeHost
 from tests.support.vocabularies import tiny
 
@@ -105,7 +105,7 @@ def test_each_draft_gets_a_row_and_sees_the_drafts_before_it() -> None:
     first, second = (host.runtime.journal(slot).token_ids for slot in (0, 1))
     output = host.run(host.prepare(0, 1, drafts=[[30, 31], [32]]))
     pasts = [[20, 21, *first], [20, 21, *first, 30], [20, 21, *first, 30, 31], [1, *second], [1, *second, 32]]
-    assert output.token_ids.tolist() == [favored(past) for past in pasts]
+    assert output.token_ids.tolist() == [favored_token(past) for past in pasts]
 
 
 @pytest.mark.parametrize("modifier", [Shared, Counting], ids=lambda cls: cls.name)
@@ -142,7 +142,7 @@ def test_shared_processors_fork_and_others_refuse() -> None:
     assert host.step(0) == host.step(2)
     host.step(2)
     past = [20, 21, *host.runtime.journal(0).token_ids]
-    assert host.step(0) == [favored(past)], "the two go on by themselves"
+    assert host.step(0) == [favored_token(past)], "the two go on by themselves"
     with pytest.raises(UnsupportedCapability, match="'counting' runs processors that keep state per sequence"):
         host.runtime.fork(1, 3, index=1)
     assert host.step(1) == [10], "a refused fork changes nothing"
@@ -238,7 +238,7 @@ def test_what_was_forbidden_before_stays_so() -> None:
 def test_processors_get_float32_and_the_model_its_own_type_back(dtype: torch.dtype) -> None:
     host = Host(Shared)
     host.start(0, "shared")
-    assert host.run(host.prepare(0), dtype).token_ids.tolist() == [favored([20, 21])]
+    assert host.run(host.prepare(0), dtype).token_ids.tolist() == [favored_token([20, 21])]
 
 
 def test_nothing_is_made_for_a_sequence_that_does_not_ask() -> None:

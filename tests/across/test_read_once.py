@@ -56,7 +56,7 @@ main(sys.argv[1:])
 """
 
 
-def counted(program: str, *arguments: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
+def count_reads(program: str, *arguments: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """Return how often a new process read each file for a digest, and resolved each component."""
     ending = "print(json.dumps([reads, resolved]), file=sys.stderr)"
     done = subprocess.run(
@@ -73,7 +73,7 @@ def names(paths: Mapping[str, int]) -> set[str]:
 
 @pytest.mark.slow
 def test_when_an_engine_starts() -> None:
-    reads, resolved = counted(ENGINE)
+    reads, resolved = count_reads(ENGINE)
     assert {"torch/device.py", "guideway_hello/__init__.py", "guideway_layer_timing/__init__.py"} <= names(reads)
     assert set(reads.values()) == {1}
     assert {"device torch", "grammar llguidance", "modifier hello", "executor local"} <= resolved.keys()
@@ -82,7 +82,7 @@ def test_when_an_engine_starts() -> None:
 
 def test_when_a_worker_process_starts() -> None:
     plan = Plugins().plan([("device", "numpy"), ("modifier", "hello")], {})
-    reads, resolved = counted(WORKER, pickle.dumps(plan).hex())
+    reads, resolved = count_reads(WORKER, pickle.dumps(plan).hex())
     assert {"numpy/device.py", "guideway_hello/__init__.py"} <= names(reads)
     assert set(reads.values()) == {1}
     assert resolved == {"device numpy": 1}
@@ -96,6 +96,6 @@ def test_when_plugins_are_compared_with_a_lock_file(command: list[str], tmp_path
     for line in content["plugins"].values():
         line["conformance"] = {"report": "", "digest": line["digest"], "contract": "1.0", "levels": ["core"]}
     Path(lock).write_text(json.dumps(content), encoding="utf-8")
-    reads, _ = counted(COMMAND, "plugins", *command, "--lock", lock)
+    reads, _ = count_reads(COMMAND, "plugins", *command, "--lock", lock)
     assert "sim/device.py" in names(reads)
     assert set(reads.values()) == {1}

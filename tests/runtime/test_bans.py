@@ -43,7 +43,7 @@ def masks(*rows: Iterable[int]) -> Any:
     return bitmask
 
 
-def allowed(row: Any) -> set[int]:
+def allowed_tokens(row: Any) -> set[int]:
     return {i for i in range(len(VOCABULARY)) if is_allowed(row[np.newaxis], 0, i)}
 
 
@@ -78,7 +78,7 @@ def test_a_mask_is_without_what_is_banned_and_never_empty(
 ) -> None:
     restricting, bitmask = MaskBans(bans, STOPS, LEXICON.words), masks(LETTERS)
     restricting.restrict(bitmask, [0], ids(past), ())
-    assert allowed(bitmask[0]) == left
+    assert allowed_tokens(bitmask[0]) == left
     assert restricting.overruled(1) == names
 
 
@@ -92,7 +92,7 @@ def test_each_row_of_drafts_has_the_bans_of_its_own_past() -> None:
         2: (MaskBans(Bans(allowed_token_ids=frozenset(ids("c"))), STOPS, LEXICON.words), ids("x")),
     }
     found = with_bans(Payload(rows, {"bitmask": bitmask}), batch, banned, LEXICON.words)
-    by_row = {row: allowed(mask) for row, mask in zip(found.rows.tolist(), found.arrays["bitmask"], strict=True)}
+    by_row = {row: allowed_tokens(mask) for row, mask in zip(found.rows.tolist(), found.arrays["bitmask"], strict=True)}
     assert by_row == {
         0: LETTERS,
         1: set(ids("abcd")),  # `min_tokens` is 2
@@ -140,7 +140,7 @@ def test_what_is_drawn_near_the_end_leaves_room_for_a_completion_without_bans() 
         bitmask = masks(())
         matcher.fill_bitmask(bitmask, 0)
         closer.restrict(matcher, (), bitmask)
-        token_id = min(allowed(bitmask[0]) - set(ids("x")))  # a, as long as possible
+        token_id = min(allowed_tokens(bitmask[0]) - set(ids("x")))  # a, as long as possible
         assert matcher.accept((token_id,)) == 1
         closer.accept((token_id,))
         text += VOCABULARY.tokens[token_id]
@@ -156,7 +156,12 @@ def test_what_did_not_hold_is_told_of_final_tokens_only() -> None:
     runtime.start(admission, 0)
     payload = runtime.bitmask(runtime.prepare(StepBatch.build([0], [1], [list(ids("abc"))])))
     assert payload is not None
-    assert [allowed(row) for row in payload.arrays["bitmask"]] == [{*ids("a")}, {*ids("b")}, {*ids("cd")}, {STOP}]
+    assert [allowed_tokens(row) for row in payload.arrays["bitmask"]] == [
+        {*ids("a")},
+        {*ids("b")},
+        {*ids("cd")},
+        {STOP},
+    ]
     runtime.accept_one(0, 0, ids("a"))
     assert runtime.unenforced(0) == ()
     runtime.prepare(StepBatch.build([0], [2]))
@@ -167,6 +172,6 @@ def test_what_did_not_hold_is_told_of_final_tokens_only() -> None:
     runtime.start(admission, 0, journal=journal)
     payload = runtime.bitmask(runtime.prepare(StepBatch.build([0], [3], [list(ids("c"))])))
     assert payload is not None
-    assert [allowed(row) for row in payload.arrays["bitmask"]] == [{*ids("cd")}, {STOP}]
+    assert [allowed_tokens(row) for row in payload.arrays["bitmask"]] == [{*ids("cd")}, {STOP}]
     assert runtime.unenforced(0) == ("logit_bias",)
     runtime.release(0)

@@ -45,7 +45,7 @@ def test_the_branch_that_is_drawn_may_be_shorter_than_the_plain_one(
 WORDS = [f"{a}{b}!x" for a in "abcd" for b in "abcdefghijklmnopqrstuvw"]
 
 
-def banned_in(constraint: JsonSchema | Regex, bans: Bans, num_tokens: int, num_seeds: int) -> int:
+def count_banned(constraint: JsonSchema | Regex, bans: Bans, num_tokens: int, num_seeds: int) -> int:
     """Return how many of `num_seeds` outputs contain a banned text."""
     strategy = LLGuidanceStrategy(VOCABULARY, {})
     grammar, budget = strategy.compile(constraint), Budget(num_tokens, Reserve.of(constraint, VOCABULARY), bans)
@@ -60,7 +60,7 @@ def banned_in(constraint: JsonSchema | Regex, bans: Bans, num_tokens: int, num_s
 
 def test_all_of_the_work_is_done_before_a_ban_is_lifted() -> None:
     constraint = JsonSchema({"type": "array", "items": {"enum": [*WORDS, "zz"]}, "minItems": 2})
-    assert banned_in(constraint, Bans(stop=(b"!x",)), 20, 6) == 0
+    assert count_banned(constraint, Bans(stop=(b"!x",)), 20, 6) == 0
 
 
 def test_a_way_back_has_nothing_banned_though_the_output_does() -> None:
@@ -82,7 +82,7 @@ def test_a_way_back_has_nothing_banned_though_the_output_does() -> None:
 @pytest.mark.parametrize("num_tokens", [12, 14])
 def test_a_bound_is_none_where_something_is_banned(pattern: str, bans: Bans, num_tokens: int) -> None:
     """The bound is for the shortest end, not for one without banned texts."""
-    assert banned_in(Regex(pattern), bans, num_tokens, 20) == 0
+    assert count_banned(Regex(pattern), bans, num_tokens, 20) == 0
 
 
 @pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)

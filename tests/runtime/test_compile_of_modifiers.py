@@ -74,14 +74,14 @@ def params(**options: Any) -> SamplingParams:
     return SamplingParams(max_tokens=2, modifiers={"slow": options})
 
 
-def admitted(subject: Any, request_id: str, params: SamplingParams) -> Any:
+def admit(subject: Any, request_id: str, params: SamplingParams) -> Any:
     return subject.runtime.admit(Request(request_id=request_id, prompt_token_ids=(1,), params=params))
 
 
 def test_it_is_off_the_decoding_thread_and_every_start_is_given_its_value() -> None:
     subject = host(Slow)
     modifier = subject.runtime._by_name["slow"]
-    admission = admitted(subject, "two", SamplingParams(max_tokens=2, n=2, temperature=1.0, modifiers={"slow": {}}))
+    admission = admit(subject, "two", SamplingParams(max_tokens=2, n=2, temperature=1.0, modifiers={"slow": {}}))
     for index in range(2):
         subject.runtime.start(admission, index, index=index)
     assert [thread.name for thread in modifier.threads] == ["guideway-modifiers"]
@@ -93,7 +93,7 @@ def test_a_request_waits_for_it_and_no_other_does() -> None:
     subject = host(Slow)
     modifier = subject.runtime._by_name["slow"]
     modifier.go.clear()
-    admission = admitted(subject, "waits", params())
+    admission = admit(subject, "waits", params())
     assert not admission.ready()
     modifier.go.set()
     assert admission.wait(timeout=30)
@@ -103,8 +103,8 @@ def test_equal_keys_share_one_call_and_no_key_shares_none() -> None:
     subject = host(Slow)
     modifier = subject.runtime._by_name["slow"]
     for request_id, options in (("a", {"key": "k"}), ("b", {"key": "k"}), ("c", {"key": "l"}), ("d", {}), ("e", {})):
-        assert admitted(subject, request_id, params(**options)).wait(timeout=30)
-        subject.runtime.start(admitted(subject, f"{request_id}2", params(**options)), 0)
+        assert admit(subject, request_id, params(**options)).wait(timeout=30)
+        subject.runtime.start(admit(subject, f"{request_id}2", params(**options)), 0)
         subject.runtime.release(0)
     assert [compiled[0] for compiled in modifier.started] == ["a", "a", "c", "d2", "e2"]
 
@@ -113,7 +113,7 @@ def test_it_is_not_called_for_requests_that_do_not_select_the_modifier() -> None
     subject = host(Slow)
     modifier = subject.runtime._by_name["slow"]
     modifier.go.clear()
-    admission = admitted(subject, "plain", SamplingParams())
+    admission = admit(subject, "plain", SamplingParams())
     assert admission.ready()
     subject.runtime.start(admission, 0)
     assert modifier.started == [None]
@@ -123,9 +123,9 @@ def test_it_is_not_called_for_requests_that_do_not_select_the_modifier() -> None
 def test_it_is_given_the_compiled_constraint() -> None:
     subject = host(Slow)
     modifier = subject.runtime._by_name["slow"]
-    admission = admitted(subject, "with", replace(params(), constraint=Regex("a+")))
+    admission = admit(subject, "with", replace(params(), constraint=Regex("a+")))
     assert admission.wait(timeout=30)
-    assert admitted(subject, "without", params()).wait(timeout=30)
+    assert admit(subject, "without", params()).wait(timeout=30)
     assert [isinstance(grammar, CompiledGrammar) for grammar in modifier.grammars] == [True, False]
 
 
@@ -160,7 +160,7 @@ def test_keys_that_cannot_be_compared_fail_their_requests_and_leave_nobody_waiti
     modifier = subject.runtime._by_name["slow"]
     modifier.go.clear()  # the first is still running when the second arrives
     wanted = [replace(params(key=Incomparable()), constraint=constraint) for _ in range(2)]
-    first, second = (admitted(subject, str(i), one) for i, one in enumerate(wanted))
+    first, second = (admit(subject, str(i), one) for i, one in enumerate(wanted))
     modifier.go.set()
     for admission in (first, second):
         assert admission.wait(timeout=30)
@@ -177,8 +177,8 @@ def test_a_request_does_not_wait_for_the_constraint_of_another() -> None:
             return super().compile(constraint)
 
     subject = host(Slow, strategies=[Stuck], compile_threads=1)
-    stuck = admitted(subject, "stuck", SamplingParams(constraint=Regex("a+")))
-    assert admitted(subject, "other", params()).wait(timeout=30)
+    stuck = admit(subject, "stuck", SamplingParams(constraint=Regex("a+")))
+    assert admit(subject, "other", params()).wait(timeout=30)
     assert not stuck.ready()
     go.set()
     assert stuck.wait(timeout=30)
@@ -195,7 +195,7 @@ def test_which_modifiers_may_act_is_known_before_all_is_compiled() -> None:
     subject = host(Slow, Idle)
     subject.runtime._by_name["slow"].go.clear()  # type: ignore[attr-defined]
     one, both = {"slow": {}}, {"slow": {}, "idle": {}}
-    admissions = [admitted(subject, str(wanted), SamplingParams(modifiers=wanted)) for wanted in (one, both)]
+    admissions = [admit(subject, str(wanted), SamplingParams(modifiers=wanted)) for wanted in (one, both)]
     assert [admission.ready() for admission in admissions] == [False, False]
     assert [subject.runtime.may_act(admission) for admission in admissions] == [("slow",), ("slow", "idle")]
     subject.runtime._by_name["slow"].go.set()  # type: ignore[attr-defined]
@@ -211,6 +211,6 @@ def test_it_may_refuse(error: BaseException) -> None:
 def test_a_rebuilt_sequence_is_given_the_same_value() -> None:
     subject = host(Slow)
     modifier = subject.runtime._by_name["slow"]
-    subject.runtime.start(admitted(subject, "a", params()), 0)
+    subject.runtime.start(admit(subject, "a", params()), 0)
     subject.runtime.rebuild(0)
     assert modifier.started[0] is modifier.started[1]

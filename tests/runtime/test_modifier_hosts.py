@@ -92,7 +92,7 @@ def using(seed: int = 7, **options: Any) -> SamplingParams:
     return SamplingParams(modifiers={"hostile": options}, temperature=1.0, seed=seed, max_tokens=24, logprobs=2)
 
 
-def said(host: FakeHost, wanted: list[SamplingParams]) -> list[Any]:
+def visible_results(host: FakeHost, wanted: list[SamplingParams]) -> list[Any]:
     """Return everything that users can see."""
     outputs = [result.outputs[0] for result in host.generate([PROMPT] * len(wanted), wanted)]
     return [(o.token_ids, o.logprobs, o.reports, o.unenforced, o.finish_reason, str(o.error)) for o in outputs]
@@ -121,10 +121,10 @@ def test_hosted_or_inline_the_user_is_told_the_same(served: Served, num_drafts: 
         using(when="prepare", what="raise", after=14),
         using(when="accept", what="raise", after=14),
     ]
-    here = said(served(modifiers, "inline", num_drafts=num_drafts), wanted)
+    here = visible_results(served(modifiers, "inline", num_drafts=num_drafts), wanted)
     host = served(modifiers, num_drafts=num_drafts)
     assert {type(m) for m in host.runtime._by_name.values()} == {HostedModifier}
-    assert said(host, wanted) == here
+    assert visible_results(host, wanted) == here
     assert len({tokens for tokens, *_ in here}) > 8, "the modifiers act"
 
 
@@ -161,9 +161,9 @@ def test_what_ends_its_host_ends_its_request_alone(
     hostile: FakeHost, when: str, what: str, error: type[Exception], words: str, companion: bool
 ) -> None:
     good = [using(companion=companion), using(8, companion=companion)]
-    alone = said(hostile, good)
+    alone = visible_results(hostile, good)
     bad = using(when=when, what=what, after=len(PROMPT) + 5)
-    results = said(hostile, [good[0], bad, good[1]])
+    results = visible_results(hostile, [good[0], bad, good[1]])
     assert [results[0], results[2]] == alone
     failure = hostile.results[1].outputs[0].error
     assert isinstance(failure, error), failure
@@ -177,9 +177,9 @@ def test_what_ends_its_host_ends_its_request_alone(
 @pytest.mark.parametrize("when", ["prepare", "accept"])
 def test_several_at_once(hostile: FakeHost, when: str) -> None:
     good = [using(), using(8)]
-    alone = said(hostile, good)
+    alone = visible_results(hostile, good)
     bad = [using(when=when, what=what, after=len(PROMPT) + 5) for what in ("crash", "spin", "raise")]
-    results = said(hostile, [bad[0], good[0], bad[1], good[1], bad[2]])
+    results = visible_results(hostile, [bad[0], good[0], bad[1], good[1], bad[2]])
     assert [results[1], results[3]] == alone
     assert [r[4] for r in results[::2]] == [FinishReason.INTERNAL_ERROR] * 3
 
@@ -188,7 +188,7 @@ def test_several_at_once(hostile: FakeHost, when: str) -> None:
 @pytest.mark.parametrize("num_drafts", everyday([0, 3], 3))
 def test_hosts_killed_from_outside_cost_nobody_anything(served: Served, how: signal.Signals, num_drafts: int) -> None:
     wanted = [using(), using(8, companion=True), replace(using(9), constraint=Regex("[a-z]{3,12}(x|y)"))]
-    expected = said(served(("hostile",), "inline", num_drafts=num_drafts), wanted)
+    expected = visible_results(served(("hostile",), "inline", num_drafts=num_drafts), wanted)
     host = served(("hostile",), num_drafts=num_drafts)
     step, killed = host.step, []
 
@@ -200,7 +200,7 @@ def test_hosts_killed_from_outside_cost_nobody_anything(served: Served, how: sig
         step()
 
     host.step = killing  # type: ignore[method-assign]
-    assert said(host, wanted) == expected
+    assert visible_results(host, wanted) == expected
     assert len(set(killed)) == 3
 
 
@@ -224,9 +224,9 @@ def test_what_was_announced_and_did_not_become_final_has_no_effect(served: Serve
                 runtime.prepare(batch)
             return [runtime.accept_one(*step) for step in steps]
 
-        expected = said(host, wanted)
+        expected = visible_results(host, wanted)
         runtime.accept = announcing  # type: ignore[method-assign]
-        assert said(host, wanted) == expected
+        assert visible_results(host, wanted) == expected
         runtime.accept = accept  # type: ignore[method-assign]
 
 
@@ -304,10 +304,10 @@ def living(host: FakeHost) -> int:
 
 def test_a_release_that_fails_ends_nobody(hostile: FakeHost, caplog: pytest.LogCaptureFixture) -> None:
     good = using()
-    (alone,) = said(hostile, [good])
+    (alone,) = visible_results(hostile, [good])
     for what in ("raise", "crash", "spin"):
-        said(hostile, [using(when="release", what=what)])
-        assert said(hostile, [good]) == [alone]
+        visible_results(hostile, [using(when="release", what=what)])
+        assert visible_results(hostile, [good]) == [alone]
     assert "modifier.hostile failed in release; its sequence had ended: RuntimeError: a bug" in caplog.text
 
 
@@ -350,7 +350,7 @@ def test_a_request_that_cannot_be_sent_is_refused(hostile: FakeHost) -> None:
 def test_nothing_is_left_when_they_are_closed(served: Served, tmp_path: Path) -> None:
     marks = tmp_path / "closed"
     host = served(("hostile",), options={"modifier.hostile": {"closed": str(marks)}})
-    said(host, [using()])
+    visible_results(host, [using()])
     zygote = hosted(host)._home._zygote._process
     assert zygote is not None
     pids = {zygote.pid, *children(zygote.pid)}
@@ -368,7 +368,7 @@ def test_nothing_is_left_when_they_are_closed(served: Served, tmp_path: Path) ->
 def test_health_tells_of_hosts_that_cannot_be_started(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     host = served(("hostile",), host_environment=("GWT_*",))
     host.runtime.check_health()
-    (alone,) = said(host, [using()])
+    (alone,) = visible_results(host, [using()])
     zygote = hosted(host)._home._zygote
     monkeypatch.setenv("GWT_HOSTILE_MODIFIER_REFUSES", "1")
     assert zygote._process is not None
@@ -382,7 +382,7 @@ def test_health_tells_of_hosts_that_cannot_be_started(served: Served, monkeypatc
         host.runtime.check_health()
     monkeypatch.delenv("GWT_HOSTILE_MODIFIER_REFUSES")
     zygote._rests_until = 0.0
-    assert said(host, [using()]) == [alone]
+    assert visible_results(host, [using()]) == [alone]
     host.runtime.check_health()
 
 
@@ -410,7 +410,7 @@ def test_an_answer_that_is_none_ends_its_request_alone(
 ) -> None:
     """Native code that corrupted the host may send such answers."""
     wanted = [using(), SamplingParams(temperature=1.0, seed=3, max_tokens=24)]
-    _, free = said(hostile, wanted)
+    _, free = visible_results(hostile, wanted)
     ask, send = Host.answer, Host.send
     asked: list[str] = []
 
@@ -424,7 +424,7 @@ def test_an_answer_that_is_none_ends_its_request_alone(
 
     monkeypatch.setattr(Host, "send", sending)
     monkeypatch.setattr(Host, "answer", answering)
-    failed, other = said(hostile, wanted)
+    failed, other = visible_results(hostile, wanted)
     assert other == free
     assert failed[4] is FinishReason.INTERNAL_ERROR
     assert "modifier.hostile failed in prepare: HostDied: its answer cannot be read" in failed[5]

@@ -50,14 +50,14 @@ def runtime(strategy: str = "reference", **options: Any) -> Runtime:
     return Runtime(CONTEXT, strategies=built, reasoning=ReasoningConfig(end_str=MARKER), **options)
 
 
-def started(subject: Runtime, slot: int = 0, request_id: str = "r", **params: Any) -> Any:
+def start_sequence(subject: Runtime, slot: int = 0, request_id: str = "r", **params: Any) -> Any:
     params = {"max_tokens": 40, "constraint": Regex(PATTERN)} | params
     admission = subject.admit(Request(request_id=request_id, prompt_token_ids=(1,), params=SamplingParams(**params)))
     subject.start(admission, slot)
     return admission
 
 
-def allowed(subject: Runtime, drafts: Sequence[int] = (), slot: int = 0) -> list[set[int]]:
+def allowed_tokens(subject: Runtime, drafts: Sequence[int] = (), slot: int = 0) -> list[set[int]]:
     """Return the tokens that each row of the next step allows."""
     position = 1 + len(subject.journal(slot).token_ids)
     step = subject.prepare(StepBatch.build([slot], [position], [list(drafts)]))
@@ -76,17 +76,17 @@ EVERY = set(range(len(TOKENS)))
 
 def test_until_the_marker_all_is_free_but_the_end_and_what_straddles_it() -> None:
     subject = runtime()
-    started(subject)
-    assert allowed(subject) == [EVERY - {STOP}]
+    start_sequence(subject)
+    assert allowed_tokens(subject) == [EVERY - {STOP}]
     for token_id, free in ((6, EVERY - {STOP}), (0, EVERY - {STOP}), (1, EVERY - {STOP, 11})):
         assert accept(subject, [token_id]) == "continue"
-        assert allowed(subject) == [free]
+        assert allowed_tokens(subject) == [free]
     assert accept(subject, [3]) == "continue"
-    assert allowed(subject) == [EVERY - {STOP, 5}]
+    assert allowed_tokens(subject) == [EVERY - {STOP, 5}]
     assert subject.journal(0).constraint_start is None
     assert accept(subject, [2]) == "continue"
     assert subject.journal(0).constraint_start == 5
-    assert allowed(subject) == [{6, 9, 12}]
+    assert allowed_tokens(subject) == [{6, 9, 12}]
     assert [accept(subject, [token_id]) for token_id in (6, 7, 8, STOP)] == ["continue"] * 3 + ["finish"]
     assert subject.fault(0) is None
 
@@ -95,7 +95,7 @@ def test_until_the_marker_all_is_free_but_the_end_and_what_straddles_it() -> Non
 def test_the_constraint_begins_in_the_midst_of_a_step(width: int) -> None:
     """If a host has drawn further, the constraint checks the tokens after the marker."""
     subject = runtime()
-    started(subject)
+    start_sequence(subject)
     tokens = [7, *ENDING, 6, 7, 8, STOP]
     for start in range(0, len(tokens), width):
         action = accept(subject, tokens[start : start + width])
@@ -104,49 +104,49 @@ def test_the_constraint_begins_in_the_midst_of_a_step(width: int) -> None:
 
 def test_drafts_are_cut_before_what_ends_the_reasoning() -> None:
     subject = runtime()
-    started(subject)
+    start_sequence(subject)
     assert subject.validate(0, [6, 7, *ENDING, 6]) == 3
     assert subject.validate(0, [6, STOP, 6]) == 1
     assert subject.validate(0, [4, 5]) == 1
-    assert allowed(subject, [6, 4]) == [EVERY - {STOP}, EVERY - {STOP}, EVERY - {STOP, 5}]
+    assert allowed_tokens(subject, [6, 4]) == [EVERY - {STOP}, EVERY - {STOP}, EVERY - {STOP, 5}]
 
 
 def test_a_budget_that_is_used_up_forces_the_marker() -> None:
     subject = runtime()
-    started(subject, thinking_token_budget=3)
+    start_sequence(subject, thinking_token_budget=3)
     assert accept(subject, [6, 6]) == "continue"
-    assert allowed(subject, [6, 4]) == [EVERY - {STOP}, {4}, {2}]
+    assert allowed_tokens(subject, [6, 4]) == [EVERY - {STOP}, {4}, {2}]
     assert accept(subject, [6]) == "continue"
     assert subject.validate(0, [4, 2]) == 1
-    assert allowed(subject) == [{4}]
+    assert allowed_tokens(subject) == [{4}]
     assert accept(subject, [4]) == "continue"
-    assert allowed(subject) == [{2}]
+    assert allowed_tokens(subject) == [{2}]
     assert accept(subject, [2]) == "continue"
-    assert allowed(subject) == [{6, 9, 12}]
+    assert allowed_tokens(subject) == [{6, 9, 12}]
     assert not subject.closed_early(0)
 
 
 def test_a_marker_that_has_begun_is_completed() -> None:
     subject = runtime()
-    started(subject, thinking_token_budget=3)
+    start_sequence(subject, thinking_token_budget=3)
     accept(subject, [6, 7, 4])
-    assert allowed(subject) == [{2}]
+    assert allowed_tokens(subject) == [{2}]
     other = runtime()
-    started(other, thinking_token_budget=2)
+    start_sequence(other, thinking_token_budget=2)
     accept(other, [6, 0])
-    assert allowed(other) == [{4}], "one of two tokens is no shorter than the marker, which the model knows"
+    assert allowed_tokens(other) == [{4}], "one of two tokens is no shorter than the marker, which the model knows"
 
 
 def test_the_marker_is_forced_when_what_is_left_is_marker_and_completion() -> None:
     """The marker takes two tokens, `x1` and the stop token one each."""
     subject = runtime()
-    started(subject, max_tokens=9, constraint=Regex("x1"))
+    start_sequence(subject, max_tokens=9, constraint=Regex("x1"))
     for _ in range(5):
-        assert allowed(subject) == [EVERY - {STOP}]
+        assert allowed_tokens(subject) == [EVERY - {STOP}]
         accept(subject, [7])
     for token_id in (4, 2, 9, STOP):
-        assert token_id in allowed(subject)[0]
-        assert len(allowed(subject)[0] - {6}) == 1
+        assert token_id in allowed_tokens(subject)[0]
+        assert len(allowed_tokens(subject)[0] - {6}) == 1
         action = accept(subject, [token_id])
     assert action == "finish"
     assert subject.closed_early(0)
@@ -155,9 +155,9 @@ def test_the_marker_is_forced_when_what_is_left_is_marker_and_completion() -> No
 
 def test_what_is_cut_all_the_same_was_not_closed() -> None:
     subject = runtime()
-    started(subject, max_tokens=9, constraint=Regex("x1"))
+    start_sequence(subject, max_tokens=9, constraint=Regex("x1"))
     for token_id in (7, 7, 7, 7, 7, 4, 2, 6, 8):  # from a host that ignores masks
-        allowed(subject)
+        allowed_tokens(subject)
         accept(subject, [token_id])
     assert subject.unenforced(0) == ("closing",)
     assert not subject.closed_early(0)
@@ -165,9 +165,9 @@ def test_what_is_cut_all_the_same_was_not_closed() -> None:
 
 def test_without_closing_nothing_is_forced_by_the_limit() -> None:
     subject = runtime()
-    started(subject, max_tokens=4, close=False)
+    start_sequence(subject, max_tokens=4, close=False)
     for _ in range(4):
-        assert allowed(subject) == [EVERY - {STOP}]
+        assert allowed_tokens(subject) == [EVERY - {STOP}]
         accept(subject, [7])
     assert subject.unenforced(0) == ("constraint",), "it never began"
 
@@ -176,18 +176,18 @@ def test_without_closing_nothing_is_forced_by_the_limit() -> None:
 def test_a_limit_too_small_for_marker_and_answer_is_refused(max_tokens: int) -> None:
     """The marker takes two tokens; `x1` and the stop token take two more."""
     with pytest.raises(InvalidRequest, match=f"into the {max(0, max_tokens - 2)} tokens that are left") as refused:
-        started(runtime(), max_tokens=max_tokens, constraint=Regex("x1"))
+        start_sequence(runtime(), max_tokens=max_tokens, constraint=Regex("x1"))
     assert refused.value.field == "max_tokens"
-    started(runtime(), max_tokens=max_tokens, constraint=Regex("x1"), close=False)
-    started(runtime(), max_tokens=max_tokens + 1, constraint=Regex("x1"), reasoning=False)
-    started(runtime(), max_tokens=4, constraint=Regex("x1"))
+    start_sequence(runtime(), max_tokens=max_tokens, constraint=Regex("x1"), close=False)
+    start_sequence(runtime(), max_tokens=max_tokens + 1, constraint=Regex("x1"), reasoning=False)
+    start_sequence(runtime(), max_tokens=4, constraint=Regex("x1"))
 
 
 def test_a_limit_too_small_for_marker_and_answer_is_named() -> None:
     subject = runtime(short_budget="cut")
-    started(subject, max_tokens=3)
+    start_sequence(subject, max_tokens=3)
     for token_id in (4, 2):
-        assert allowed(subject) == [{token_id}]
+        assert allowed_tokens(subject) == [{token_id}]
         accept(subject, [token_id])
     accept(subject, [6])
     assert subject.unenforced(0) == ("closing",)
@@ -195,24 +195,24 @@ def test_a_limit_too_small_for_marker_and_answer_is_named() -> None:
 
 def test_reasoning_without_a_constraint_is_only_bounded() -> None:
     subject = runtime()
-    started(subject, constraint=None, thinking_token_budget=2, max_tokens=4)
-    assert allowed(subject) == [EVERY]
+    start_sequence(subject, constraint=None, thinking_token_budget=2, max_tokens=4)
+    assert allowed_tokens(subject) == [EVERY]
     accept(subject, [0, 1])
-    assert allowed(subject) == [{4}]
+    assert allowed_tokens(subject) == [{4}]
     accept(subject, [4, 2])
     assert subject.journal(0).constraint_start == 4
     straddled = runtime()
-    started(straddled, constraint=None)
+    start_sequence(straddled, constraint=None)
     accept(straddled, [4])
-    assert allowed(straddled) == [EVERY]
+    assert allowed_tokens(straddled) == [EVERY]
     accept(straddled, [5, STOP])
     assert straddled.journal(0).constraint_start == 2
 
 
 def test_a_request_may_do_without() -> None:
     subject = runtime()
-    started(subject, reasoning=False)
-    assert allowed(subject) == [{6, 9, 12}]
+    start_sequence(subject, reasoning=False)
+    assert allowed_tokens(subject) == [{6, 9, 12}]
 
 
 def test_a_prompt_that_has_ended_it_asks_for_the_answer() -> None:
@@ -222,7 +222,7 @@ def test_a_prompt_that_has_ended_it_asks_for_the_answer() -> None:
         admission = subject.admit(Request(request_id=request_id, prompt_token_ids=(1, 4, 2, 10), params=params))
         assert admission.request.params.reasoning is bool(reasoning)
         subject.start(admission, 0)
-        assert allowed(subject) == [free]
+        assert allowed_tokens(subject) == [free]
         subject.release(0)
 
 
@@ -307,17 +307,17 @@ def test_whatever_becomes_of_a_sequence_its_reasoning_goes_with_it(
 ) -> None:
     params = params | {"constraint": Regex("x?yx?y1|xy1")}
     straight = runtime()
-    started(straight, **params)
+    start_sequence(straight, **params)
     masks = []
     for token_id in OUTPUT:
-        masks.append(allowed(straight))
+        masks.append(allowed_tokens(straight))
         accept(straight, [token_id])
     subject, slot = runtime(), 0
-    admission = started(subject, **params)
+    admission = start_sequence(subject, **params)
     for i, token_id in enumerate(OUTPUT):
         if i == moment and not (change is forked and i in (3, 4)):  # its parent could not continue
             subject, slot = change(subject, admission)
-        assert allowed(subject, slot=slot) == masks[i]
+        assert allowed_tokens(subject, slot=slot) == masks[i]
         assert accept(subject, [token_id], slot) == ("finish" if i == len(OUTPUT) - 1 else "continue")
     assert subject.journal(slot).constraint_start == 5
     assert subject.closed_early(slot) is straight.closed_early(0) is ("max_tokens" in params)
@@ -335,7 +335,7 @@ def test_whatever_becomes_of_a_sequence_its_reasoning_goes_with_it(
 )
 def test_what_cannot_be_is_refused(params: dict[str, Any], field: str, said: str) -> None:
     with pytest.raises(InvalidRequest, match=said) as caught:
-        started(runtime(), **params)
+        start_sequence(runtime(), **params)
     assert caught.value.field == field
 
 
@@ -343,9 +343,9 @@ def test_what_cannot_be_is_refused(params: dict[str, Any], field: str, said: str
 def test_without_a_marker_reasoning_is_refused(params: dict[str, Any]) -> None:
     subject = Runtime(CONTEXT, strategies={}, reasoning=ReasoningConfig())
     with pytest.raises(InvalidRequest, match=r"end of reasoning is not configured; set reasoning\.end_str") as caught:
-        started(subject, constraint=None, **params)
+        start_sequence(subject, constraint=None, **params)
     assert caught.value.field == next(iter(params))
-    started(subject, constraint=None, reasoning=False)
+    start_sequence(subject, constraint=None, reasoning=False)
 
 
 def test_a_stop_token_of_the_marker_is_refused_beside_a_constraint() -> None:
@@ -367,8 +367,8 @@ def test_a_stop_token_of_the_marker_is_refused_beside_a_constraint() -> None:
 
 def test_a_token_that_was_kept_out_is_a_fault() -> None:
     subject = runtime()
-    started(subject)
-    allowed(subject)
+    start_sequence(subject)
+    allowed_tokens(subject)
     assert accept(subject, [STOP]) == "fail"
     assert f"token {STOP} was drawn although the mask forbids it" in str(subject.fault(0))
 
@@ -399,10 +399,10 @@ def test_a_strategy_that_breaks_when_its_shortest_answer_is_searched_for_ends_no
     subject = Runtime(
         CONTEXT, strategies={"breaking": Breaking(VOCABULARY, {})}, reasoning=ReasoningConfig(end_str=MARKER)
     )
-    started(subject, 1, "other", constraint=None)
-    started(subject, max_tokens=40, constraint=Regex("x1"))
+    start_sequence(subject, 1, "other", constraint=None)
+    start_sequence(subject, max_tokens=40, constraint=Regex("x1"))
     with pytest.raises(PluginError, match=r"grammar\.breaking failed in closing: RuntimeError: out of order"):
-        started(subject, 2, "r2", max_tokens=2, constraint=Regex("x1"))
+        start_sequence(subject, 2, "r2", max_tokens=2, constraint=Regex("x1"))
     batch = StepBatch.build([1], [1], [[]])
     subject.prepare(batch)
     assert [outcome.action for outcome in subject.accept(batch, [[7]])] == ["continue"]

@@ -49,7 +49,7 @@ def runtime(config: ReasoningConfig = TEXT) -> Runtime:
     return Runtime(CONTEXT, strategies={"reference": REFERENCE}, reasoning=config)
 
 
-def started(subject: Runtime, prompt: Sequence[int] = (8,), slot: int = 0, **params: Any) -> Any:
+def start_sequence(subject: Runtime, prompt: Sequence[int] = (8,), slot: int = 0, **params: Any) -> Any:
     params = {"max_tokens": 60, "constraint": Regex(PATTERNS[0])} | params
     wanted = SamplingParams(**params)
     admission = subject.admit(Request(request_id=f"r{slot}", prompt_token_ids=tuple(prompt), params=wanted))
@@ -57,7 +57,7 @@ def started(subject: Runtime, prompt: Sequence[int] = (8,), slot: int = 0, **par
     return admission
 
 
-def allowed(subject: Runtime, drafts: Sequence[int] = (), slot: int = 0) -> list[set[int]]:
+def allowed_tokens(subject: Runtime, drafts: Sequence[int] = (), slot: int = 0) -> list[set[int]]:
     """Return the tokens that each row of the next step allows."""
     position = 1 + len(subject.journal(slot).token_ids)
     step = subject.prepare(StepBatch.build([slot], [position], [list(drafts)]))
@@ -71,7 +71,7 @@ def accept(subject: Runtime, token_ids: Sequence[int], slot: int = 0) -> str:
     return subject.accept_one(slot, 0, list(token_ids)).action
 
 
-def spelled(token_ids: Sequence[int], config: ReasoningConfig) -> tuple[Any, ...]:
+def spell(token_ids: Sequence[int], config: ReasoningConfig) -> tuple[Any, ...]:
     """Return an output as parts, in the units of the configuration's markers."""
     if config is TEXT:  # a special token is not text
         return tuple(part for i in token_ids for part in TOKENS[i] or (f"special {i}",))
@@ -92,7 +92,7 @@ def legal(output: Sequence[int], pattern: str) -> set[int]:
 
 def ways(output: Sequence[int], config: ReasoningConfig) -> set[int]:
     """Return the tokens that continue the opening marker, if an output is a prefix of it."""
-    opening, outputs = opening_of(config), [spelled([*output, i], config) for i in range(len(TOKENS))]
+    opening, outputs = opening_of(config), [spell([*output, i], config) for i in range(len(TOKENS))]
     return {i for i, then in enumerate(outputs) if len(then) > len(output) and opening[: len(then)] == then}
 
 
@@ -101,7 +101,7 @@ def expected(output: Sequence[int], config: ReasoningConfig, pattern: str) -> se
     for count in range(1, len(output) + 1):
         if output[count - 1] not in ways(output[: count - 1], config):
             break
-        if spelled(output[:count], config) == opening_of(config):
+        if spell(output[:count], config) == opening_of(config):
             return None
     return legal(output, pattern) | ways(output, config)
 
@@ -127,12 +127,12 @@ def test_the_first_tokens_decide(config: ReasoningConfig, pattern: str) -> None:
     for seed in range(40):
         rng = random.Random(seed)
         subject, slot, output = runtime(config), 0, list[int]()
-        admission = started(subject, constraint=Regex(pattern))
+        admission = start_sequence(subject, constraint=Regex(pattern))
         change, moment = rng.choice([rebuilt, moved, forked, elsewhere]), rng.randrange(5)
         while (wanted := expected(output, config, pattern)) is not None and output[-1:] != [STOP]:
             if len(output) == moment and slot == 0:
                 subject, slot = change(subject, admission)
-            assert allowed(subject, slot=slot) == [wanted], output
+            assert allowed_tokens(subject, slot=slot) == [wanted], output
             opening = sorted(ways(output, config)) if rng.random() < 0.6 else ()
             output.append(rng.choice(opening or sorted(wanted)))
             assert accept(subject, output[-1:], slot) == ("finish" if output[-1] == STOP else "continue")
@@ -145,12 +145,12 @@ def test_the_first_tokens_decide(config: ReasoningConfig, pattern: str) -> None:
             continue
         opened += 1
         assert (subject.journal(slot).constraint_start, subject.unenforced(slot)) == (None, ("constraint",))
-        assert STOP not in allowed(subject, slot=slot)[0]
+        assert STOP not in allowed_tokens(subject, slot=slot)[0]
         ending = [CLOSE] if config is not TEXT else [6]
         for token_id in (9, *ending):
             assert accept(subject, [token_id], slot) == "continue"
         assert subject.journal(slot).constraint_start == len(output) + 2
-        assert allowed(subject, slot=slot)[0] == legal([], pattern)
+        assert allowed_tokens(subject, slot=slot)[0] == legal([], pattern)
     assert opened
     assert answered
 
@@ -162,7 +162,7 @@ def test_several_tokens_of_a_step_are_as_one_by_one(config: ReasoningConfig) -> 
     output = [*opening, 9, 8, *([CLOSE] if config is not TEXT else [6]), 8, 9, 10, STOP]
     for width in range(1, len(output) + 1):
         subject = runtime(config)
-        started(subject)
+        start_sequence(subject)
         for start in range(0, len(output), width):
             action = accept(subject, output[start : start + width])
         assert (action, subject.fault(0)) == ("finish", None)
@@ -175,8 +175,8 @@ def test_several_tokens_of_a_step_are_as_one_by_one(config: ReasoningConfig) -> 
 
 def test_drafts_have_the_masks_of_where_they_lead() -> None:
     subject = runtime()
-    started(subject, constraint=Regex(PATTERNS[1]))
-    assert allowed(subject, [0, 1, 8]) == [
+    start_sequence(subject, constraint=Regex(PATTERNS[1]))
+    assert allowed_tokens(subject, [0, 1, 8]) == [
         expected(output, TEXT, PATTERNS[1]) for output in ([], [0], [0, 1], [0, 1, 8])
     ]
     assert subject.validate(0, [0, 1, 8, 8]) == 4
@@ -186,7 +186,7 @@ def test_drafts_have_the_masks_of_where_they_lead() -> None:
 
 def test_where_it_may_open_nothing_is_forced() -> None:
     subject = runtime(SPECIAL)
-    started(subject, constraint=Regex("xyx1"))
+    start_sequence(subject, constraint=Regex("xyx1"))
     assert subject.forced({0: 8}) == {0: ()}
     accept(subject, [8])
     assert list(subject.forced({0: 8})[0]) == [9, 12, STOP]
@@ -206,29 +206,29 @@ def test_where_it_may_open_nothing_is_forced() -> None:
 )
 def test_the_prompt_says_whether_an_output_reasons(prompt: list[int], reasons: bool | None) -> None:
     subject = runtime(SPECIAL)
-    assert started(subject, prompt).request.params.reasoning is reasons
+    assert start_sequence(subject, prompt).request.params.reasoning is reasons
     free, bound = set(range(len(TOKENS))) - {STOP}, {8, 12}
-    assert allowed(subject) == [free if reasons else bound if reasons is False else bound | {OPEN}]
-    assert started(subject, prompt, 1, reasoning=False) is not None
-    assert allowed(subject, slot=1) == [bound]
+    assert allowed_tokens(subject) == [free if reasons else bound if reasons is False else bound | {OPEN}]
+    assert start_sequence(subject, prompt, 1, reasoning=False) is not None
+    assert allowed_tokens(subject, slot=1) == [bound]
 
 
 def test_without_an_opening_marker_all_outputs_reason_whose_prompts_have_not_ended_it() -> None:
     subject = runtime(ReasoningConfig(end_str="</think>"))
-    assert started(subject).request.params.reasoning is True
-    assert started(subject, [8, CLOSE], 1).request.params.reasoning is False
+    assert start_sequence(subject).request.params.reasoning is True
+    assert start_sequence(subject, [8, CLOSE], 1).request.params.reasoning is False
 
 
 def test_it_is_not_opened_where_marker_and_answer_would_not_fit() -> None:
     """Opening marker, end marker, `x1` and stop token take four tokens."""
     for max_tokens, may_open in ((2, False), (3, False), (4, True)):
         subject = runtime(SPECIAL)
-        started(subject, constraint=Regex("x1"), max_tokens=max_tokens)
-        assert (OPEN in allowed(subject)[0]) is may_open
+        start_sequence(subject, constraint=Regex("x1"), max_tokens=max_tokens)
+        assert (OPEN in allowed_tokens(subject)[0]) is may_open
     output = [OPEN]
     accept(subject, output)
     while output[-1] != STOP:
-        (token_id,) = allowed(subject)[0] - {8}
+        (token_id,) = allowed_tokens(subject)[0] - {8}
         output.append(token_id)
         accept(subject, output[-1:])
     assert output == [OPEN, CLOSE, 12, STOP]
@@ -237,10 +237,10 @@ def test_it_is_not_opened_where_marker_and_answer_would_not_fit() -> None:
 
 def test_what_a_reader_takes_for_the_end_is_kept_out() -> None:
     subject = runtime(replace(SPECIAL, excluded_token_ids=(9,)))
-    started(subject, [OPEN])
-    assert allowed(subject) == [set(range(len(TOKENS))) - {STOP, 9}]
+    start_sequence(subject, [OPEN])
+    assert allowed_tokens(subject) == [set(range(len(TOKENS))) - {STOP, 9}]
     assert accept(subject, [9]) == "fail"
-    started(subject, [OPEN], 1, constraint=None)
+    start_sequence(subject, [OPEN], 1, constraint=None)
     assert accept(subject, [9], 1) == "continue"
 
 
@@ -251,18 +251,18 @@ def test_a_ban_of_the_marker_holds() -> None:
     params = SamplingParams(max_tokens=40, constraint=Regex("x+1"))
     request = Request(request_id="r", prompt_token_ids=(8,), params=params)
     subject.start(subject.admit(request, Bans(logit_bias=frozenset({OPEN}))), 0)
-    assert allowed(subject) == [{8, 12}]
+    assert allowed_tokens(subject) == [{8, 12}]
 
 
 def test_an_output_without_a_constraint_is_read_the_same_way() -> None:
     subject = runtime()
-    started(subject, constraint=None)
-    assert allowed(subject) == [set(range(len(TOKENS)))]
+    start_sequence(subject, constraint=None)
+    assert allowed_tokens(subject) == [set(range(len(TOKENS)))]
     accept(subject, [3, 7])  # 7 is past the end of the marker
     assert subject.journal(0).constraint_start is None
     accept(subject, [6, 8])
     assert subject.journal(0).constraint_start == 3
-    started(subject, constraint=None, slot=1)
+    start_sequence(subject, constraint=None, slot=1)
     accept(subject, [0, 8], 1)
     assert (subject.journal(1).constraint_start, subject.unenforced(1)) == (0, ())
 
@@ -270,8 +270,8 @@ def test_an_output_without_a_constraint_is_read_the_same_way() -> None:
 def test_a_stop_token_of_the_opening_marker_is_refused() -> None:
     subject = runtime(SPECIAL)
     with pytest.raises(InvalidRequest, match=f"stop_token_ids has {OPEN}, which is part of a marker"):
-        started(subject, stop_token_ids=(OPEN,))
-    started(subject, [OPEN], stop_token_ids=(OPEN,))
+        start_sequence(subject, stop_token_ids=(OPEN,))
+    start_sequence(subject, [OPEN], stop_token_ids=(OPEN,))
 
 
 @pytest.mark.parametrize("tokenizer", [demo, byte_level_with_added_tokens, llama2], ids=lambda make: make.__name__)

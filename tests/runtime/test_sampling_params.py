@@ -35,7 +35,7 @@ def runtime() -> Runtime:
     )
 
 
-def admitted(runtime: Runtime, params: Any, **others: Any) -> Request:
+def admit(runtime: Runtime, params: Any, **others: Any) -> Request:
     request = Request(**{"request_id": "r", "prompt_token_ids": (1, 2), "params": params, **others})
     admission = runtime.admit(request)
     for _ in range(admission.request.params.num_sequences):
@@ -81,7 +81,7 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_field(runtime: Runtime, nam
     assert WRONG[name], "its type takes anything"
     for value in WRONG[name]:
         with pytest.raises(InvalidRequest) as caught:
-            admitted(runtime, SamplingParams(**{**WARM, name: value}))
+            admit(runtime, SamplingParams(**{**WARM, name: value}))
         assert caught.value.field == name
         assert name in str(caught.value)
         assert len(str(caught.value)) < 300
@@ -109,7 +109,7 @@ RIGHT: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("given", RIGHT, ids="+".join)
 def test_right_values_pass(runtime: Runtime, given: dict[str, Any]) -> None:
-    request = admitted(runtime, SamplingParams(**given))
+    request = admit(runtime, SamplingParams(**given))
     assert pickle.loads(pickle.dumps(request)) == request
 
 
@@ -128,7 +128,7 @@ def test_right_values_pass(runtime: Runtime, given: dict[str, Any]) -> None:
 )
 def test_what_contradicts_itself_is_refused(runtime: Runtime, given: dict[str, Any], field: str, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says) as caught:
-        admitted(runtime, SamplingParams(**given))
+        admit(runtime, SamplingParams(**given))
     assert caught.value.field == field
     assert isinstance(caught.value, LimitExceeded) == ("1024" in says)
 
@@ -142,26 +142,26 @@ def test_what_contradicts_itself_is_refused(runtime: Runtime, given: dict[str, A
 )
 def test_stop_strings_are_limited(runtime: Runtime, stop: list[str], says: str) -> None:
     with pytest.raises(LimitExceeded, match=says) as caught:
-        admitted(runtime, SamplingParams(stop=stop))  # type: ignore[arg-type]
+        admit(runtime, SamplingParams(stop=stop))  # type: ignore[arg-type]
     assert caught.value.field == "stop"
     most = tuple(str(i) * (1000 // len(str(i))) for i in range(64))
-    assert admitted(runtime, SamplingParams(stop=most)).params.stop == most
-    assert admitted(runtime, SamplingParams(stop="end")).params.stop == ("end",)
+    assert admit(runtime, SamplingParams(stop=most)).params.stop == most
+    assert admit(runtime, SamplingParams(stop="end")).params.stop == ("end",)
 
 
 @pytest.mark.parametrize("tenant", [None, 3, b"x", "x" * 257, "\ud800"])
 def test_a_wrong_tenant_is_refused(runtime: Runtime, tenant: Any) -> None:
     with pytest.raises(InvalidRequest, match="tenant") as caught:
-        admitted(runtime, SamplingParams(), tenant=tenant)
+        admit(runtime, SamplingParams(), tenant=tenant)
     assert caught.value.field == "tenant"
-    assert admitted(runtime, SamplingParams(), tenant="x" * 256).tenant == "x" * 256
+    assert admit(runtime, SamplingParams(), tenant="x" * 256).tenant == "x" * 256
 
 
 def test_what_was_let_in_stays_as_it_was(runtime: Runtime) -> None:
     bias, stop, ids, options = {1: 2, 3: 0}, ["a"], [2], {"key": 5, "delta": 1.0, "more": {"list": [1, {"x": 2}]}}
     modifiers = {"green_list": options}
     params: Any = SamplingParams(logit_bias=bias, stop=stop, stop_token_ids=ids, modifiers=modifiers)  # type: ignore[arg-type]
-    request = admitted(runtime, params)
+    request = admit(runtime, params)
     bias[1], stop[0], ids[0], options["key"] = 9, "b", 4, 6
     options["more"]["list"][1]["x"] = 3  # type: ignore[index]
     modifiers.clear()
@@ -194,7 +194,7 @@ NUMPY: dict[str, Any] = {
 def test_numbers_of_numpy_become_pythons_own(runtime: Runtime) -> None:
     bias: Any = {np.int64(5): np.float32(1.5), 6: np.float64(-INF)}
     given: Any = {**NUMPY, "logit_bias": bias, "stop_token_ids": [np.int64(3), np.uint16(4)]}
-    params = admitted(runtime, SamplingParams(**given)).params
+    params = admit(runtime, SamplingParams(**given)).params
     for name, value in NUMPY.items():
         assert getattr(params, name) == value
         assert type(getattr(params, name)) in (int, float), name
@@ -218,9 +218,9 @@ def test_numbers_of_numpy_become_pythons_own(runtime: Runtime) -> None:
 )
 def test_a_number_of_numpy_is_judged_as_pythons(runtime: Runtime, given: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
-        admitted(runtime, SamplingParams(**given))
+        admit(runtime, SamplingParams(**given))
 
 
 def test_what_vllm_writes_means_what_it_means_there(runtime: Runtime) -> None:
     given: Any = {"stop": None, "stop_token_ids": None, "logit_bias": None, "modifiers": None, "top_k": -1}
-    assert admitted(runtime, SamplingParams(**given)).params == SamplingParams(on_unenforced="report")
+    assert admit(runtime, SamplingParams(**given)).params == SamplingParams(on_unenforced="report")

@@ -128,14 +128,14 @@ def shown(device: str, logits: Any, rows: Sequence[Row], vocabulary_size: int | 
     return np.asarray(Seen.distributions[0], dtype=np.float64)
 
 
-def closed(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+def keep_ties(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     """Return `after` with all tokens that are as likely as its least likely one: sorting in `transformers` decides
     which of equals it keeps."""
     lowest = torch.where(after > -torch.inf, after, torch.inf).min()
     return torch.where(before >= lowest, before, -torch.inf)
 
 
-def wanted(logits: NDArray[np.float32], row: Row) -> NDArray[Any]:
+def reference_logprobs(logits: NDArray[np.float32], row: Row) -> NDArray[Any]:
     """Return one row processed by `transformers`, and by the API's formulas if it has no processor."""
     ids: Any = torch.tensor([row.past or (0,)])
     scores: Any = torch.tensor(logits)[None]
@@ -150,7 +150,7 @@ def wanted(logits: NDArray[np.float32], row: Row) -> NDArray[Any]:
         warpers.append(TopKLogitsWarper(row.top_k))
     scores = warpers(ids, scores)
     if row.top_p < 1:
-        scores = closed(scores, TopPLogitsWarper(row.top_p)(ids, scores))
+        scores = keep_ties(scores, TopPLogitsWarper(row.top_p)(ids, scores))
     if row.min_p > 0:
         scores = MinPLogitsWarper(row.min_p)(ids, scores)
     if row.typical_p < 1:
@@ -162,7 +162,7 @@ def expect(got: NDArray[Any], logits: NDArray[np.float32], rows: Sequence[Row]) 
     for line, own, row in zip(got, logits, rows, strict=True):
         # rounding of float32 sums varies, so a cut may fall on either side of a token
         errors = (0, -1e-6, 1e-6, -3e-6, 3e-6, -1e-5, 1e-5) if row.top_p < 1 else (0,)
-        near = (wanted(own, replace(row, top_p=min(1.0, row.top_p * (1 + error)))) for error in errors)
+        near = (reference_logprobs(own, replace(row, top_p=min(1.0, row.top_p * (1 + error)))) for error in errors)
         right = next((one for one in near if (np.isneginf(line) == np.isneginf(one)).all()), None)
         assert right is not None, row
         np.testing.assert_allclose(line, right, rtol=1e-4, atol=2e-5)
