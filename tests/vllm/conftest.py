@@ -1,6 +1,7 @@
-"""vLLM in this process, with the demo model. Engines are kept while consecutive tests use the same options.
+"""vLLM in this process, with the demo model. Tests with the same options share an engine.
 
-`start` returns an `LLM`; new options end the previous engine. Tests that need more processes start them.
+`start` returns an `LLM`, and ends the least recently used engine when there are too many. Tests that need more
+processes start them.
 """
 
 from __future__ import annotations

@@ -191,6 +191,6 @@ def _misspelt(constraint: Constraint) -> frozenset[str]:
     unknown: set[str] = set()
     if isinstance(constraint, StructuralTag):
         for _, schema in schemas_in(constraint.parsed):
-            with suppress(InvalidGrammar):  # a strategy says so, and where in the tag it is
+            with suppress(InvalidGrammar):  # the strategy reports this error with its place in the tag
                 unknown |= constraint.cached(check_schema, schema)
     return misspelt_keywords(unknown)

@@ -16,16 +16,16 @@ from guideway.errors import InvalidRequest, LimitExceeded, contain
 __all__ = ["is_text", "python_number", "validated"]
 
 MAX_BIAS = 1e30
-"""With it and every penalty, at any temperature, logits in float32 stay finite."""
+"""With this bias and all penalties, at any temperature, float32 logits stay finite."""
 MAX_LOGPROBS = 1000
 """Most log-probabilities per row."""
 MAX_SEQUENCES = 1024
-"""The most sequences of one request."""
+"""Most sequences of one request."""
 MAX_STOP_STRINGS, MAX_STOP_LENGTH = 64, 1000
 """Limits of stop strings (number, characters of each): one thread searches for all of them after each token."""
 
 NOT_ALONE = ("stop_token_ids", "constraint", "modifiers")
-"""The parameters that admission checks against the vocabulary or the configuration."""
+"""Parameters that admission checks against the vocabulary or the configuration."""
 DEFAULTS = {field.name: field.default for field in fields(SamplingParams)}
 
 

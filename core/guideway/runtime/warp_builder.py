@@ -32,7 +32,7 @@ def banned_by(params: SamplingParams, num_tokens: int) -> set[str]:
     return names | {"logit_bias"} if -np.inf in params.logit_bias.values() else names
 
 
-class Warping:
+class WarpBuilder:
     """The sampling parameters of all running sequences, by slot, and the `Warp` of each step."""
 
     def __init__(self, num_slots: int, vocabulary_size: int, stop_token_ids: frozenset[int]) -> None:
@@ -83,8 +83,8 @@ class Warping:
         """Return `StepInput.num_logprobs`."""
         return self._num_logprobs[per_row] if self._uses_logprobs else None
 
-    def _note_uses(self) -> None:
-        """Once per start and end rather than per step."""
+    def _update_uses(self) -> None:
+        """Update the flags that let `build` skip unused parameters, once per start and end rather than per step."""
         self._used = [name for name, values in self._filters.items() if (values != FILTERS[name]).any()]
         self._uses_logprobs = bool((self._num_logprobs >= 0).any())
         self._uses_any = bool(self._tables or self._used)

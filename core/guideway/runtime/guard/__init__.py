@@ -50,8 +50,8 @@ class Guard:
 
 
 def check_bytes(constraint: Constraint, limits: Iterable[Mapping[str, int]]) -> None:
-    """Raise `LimitExceeded` if the text of `constraint` is longer than strategies of any of these `limits` take.
-    Reading it would cost its length already."""
+    """Raise `LimitExceeded` if the text of `constraint` is longer than all these `limits` allow, before it is
+    parsed."""
     text = getattr(constraint, kind_of(constraint).text or "", None)
     if not isinstance(text, str):
         return

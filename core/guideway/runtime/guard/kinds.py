@@ -66,7 +66,7 @@ def _measure_choices(constraint: Choice, measures: Measures) -> None:
 
 
 def _measure_tag(constraint: StructuralTag, measures: Measures) -> None:
-    """The parts of a structural tag, and each schema, pattern and grammar in it."""
+    """Measure a structural tag, and each schema, pattern and grammar in it."""
     stack: list[tuple[Any, Chain, int]] = [(constraint.parsed, None, 1)]
     while stack:
         node, chain, depth = stack.pop()

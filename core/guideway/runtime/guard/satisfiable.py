@@ -60,12 +60,12 @@ def schemas_in(tag: Any) -> Iterator[tuple[Chain, Schema]]:
 
 
 def _pruned_tag(constraint: StructuralTag) -> Any:
-    """Return a structural tag without the parts of its schemas that have no values; None if there are none."""
+    """Return a structural tag without the unsatisfiable parts of its schemas; None if there are none."""
     found: list[tuple[Chain, Schema]] = []
     for place, schema in schemas_in(constraint.parsed):
         try:
             constraint.cached(check_schema, schema)
-        except InvalidGrammar:  # a strategy says so, and where in the tag it is
+        except InvalidGrammar:  # the strategy reports it with its place in the tag
             continue
         if (left := pruned(schema, place)) is not schema:
             found.append((place, left))
