@@ -1,8 +1,8 @@
-"""All that a plugin may import. Needs nothing beyond the standard library, NumPy and pluggy.
+"""The names that plugins may import. Needs only the standard library, NumPy and pluggy.
 
-Names are imported on first use, so that a program which only looks at plugins pays for none of it.
+Names are imported on first use, so a program that only lists plugins stays light.
 """
-# ruff: noqa: F403, F405 - what is exported is said once, in `__all__`
+# ruff: noqa: F403, F405 - `__all__` lists the exports
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from guideway.errors import *
 
 CONTRACT = "1.0"
-"""The contract this core implements. A class that declares a newer minor version is refused."""
+"""Version of the contract that this core implements. A class that declares a newer minor version is refused."""
 
 _MODULES = (
     *("guideway.errors", "guideway.api.types", "guideway.api.hooks", "guideway.api.hookspecs", "guideway.api.options"),
@@ -36,7 +36,7 @@ _MODULES = (
     *("guideway.api.vocabulary", "guideway.api.steps", "guideway.api.grammar", "guideway.api.bitmask"),
     *("guideway.api.modifier", "guideway.api.device", "guideway.api.forward"),
 )
-"""The modules that the names come from, each from the first that lists it; those that need no NumPy stand first."""
+"""Modules that export the names, searched in this order; modules that do not import NumPy are first."""
 
 __all__ = [
     "ATTENTION_CAPABILITIES",

@@ -1,8 +1,8 @@
-"""Token bitmasks: the one place that knows their layout.
+"""Token bitmasks; no other module depends on their layout.
 
 A bitmask is ``int32[rows, num_words(width)]``. Token ``t`` of a row is allowed exactly if
-``bitmask[row, t // 32] >> (t % 32) & 1``; a word of -1 allows its 32 tokens. This is the layout of xgrammar,
-llguidance and vLLM, so their native code writes into it directly.
+``bitmask[row, t // 32] >> (t % 32) & 1``; a word of -1 allows its 32 tokens. This is the layout of xgrammar, llguidance
+and vLLM, so their native code can write into it directly.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def num_words(width: int) -> int:
 
 
 def allocate(num_rows: int, width: int) -> Bitmask:
-    """``int32[num_rows, num_words(width)]`` with every token allowed."""
+    """Return ``int32[num_rows, num_words(width)]`` with every token allowed."""
     return np.full((num_rows, num_words(width)), FULL, dtype=np.int32)
 
 
@@ -61,7 +61,7 @@ def is_allowed(bitmask: Bitmask, row: int, token_id: int) -> bool:
 
 
 def pack(allowed: NDArray[np.bool_]) -> Bitmask:
-    """``bool[rows, width]`` to ``int32[rows, num_words(width)]``; bits past the width are zero."""
+    """Convert ``bool[rows, width]`` to ``int32[rows, num_words(width)]``; bits past the width are zero."""
     num_rows, width = allowed.shape
     padded = np.zeros((num_rows, num_words(width) * BITS_PER_WORD), dtype=np.bool_)
     padded[:, :width] = allowed
@@ -70,7 +70,7 @@ def pack(allowed: NDArray[np.bool_]) -> Bitmask:
 
 
 def unpack(bitmask: Bitmask, width: int) -> NDArray[np.bool_]:
-    """``int32[rows, words]`` to ``bool[rows, width]``."""
+    """Convert ``int32[rows, words]`` to ``bool[rows, width]``. Raises ValueError if a row has too few words."""
     if bitmask.shape[1] < num_words(width):
         raise ValueError(f"a row of {bitmask.shape[1]} words holds fewer than {width} tokens")
     as_bytes = np.ascontiguousarray(bitmask).astype("<i4", copy=False).view(np.uint8)
@@ -79,9 +79,9 @@ def unpack(bitmask: Bitmask, width: int) -> NDArray[np.bool_]:
 
 
 def empty_rows(bitmask: Bitmask) -> NDArray[np.bool_]:
-    """``bool[rows]``: which rows allow no token at all.
+    """Return ``bool[rows]``: True for rows that allow no token.
 
-    This runs once per step over every row. Most rows allow one of the first tokens, and then no more is read of them.
+    Runs once per step over every row. Most rows allow one of the first tokens, so only these words are read.
     """
     empty: NDArray[np.bool_] = np.bitwise_or.reduce(bitmask[:, :128], axis=1) == 0
     if empty.any():
@@ -91,20 +91,20 @@ def empty_rows(bitmask: Bitmask) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class TokenLists:
-    """Masks as lists of the tokens they allow or refuse, whichever are fewer."""
+    """Masks stored as lists of the allowed or of the forbidden tokens, whichever is shorter."""
 
     offsets: NDArray[np.int32]
     """``int32[m + 1]``, the first 0: mask i has ``token_ids[offsets[i] : offsets[i + 1]]``."""
     token_ids: NDArray[np.int32]
-    """``int32[offsets[m]]``: within a mask ascending, each once."""
+    """``int32[offsets[m]]``: ascending within a mask, without repetition."""
     allow: NDArray[np.bool_]
-    """``bool[m]``: whether these are the tokens a mask allows, or those it refuses."""
+    """``bool[m]``: True if the mask's list holds its allowed tokens, False if it holds the forbidden ones."""
 
     def __len__(self) -> int:
         return len(self.allow)
 
     def bitmask(self, width: int) -> Bitmask:
-        """The same masks as ``int32[m, num_words(width)]``; listed tokens past the width mean nothing."""
+        """Return the masks as ``int32[m, num_words(width)]``; listed tokens past the width are ignored."""
         listed = np.zeros((len(self), width), dtype=np.bool_)
         rows = np.repeat(np.arange(len(self)), np.diff(self.offsets))
         inside = self.token_ids < width
@@ -113,15 +113,14 @@ class TokenLists:
 
 
 def token_lists(bitmask: Bitmask, num_tokens: int) -> tuple[TokenLists, NDArray[np.bool_]]:
-    """Those masks of `bitmask`, of which the first `num_tokens` bits mean something, that take fewer bytes as lists;
-    and which these are, ``bool[rows]``.
+    """Return as lists the rows of `bitmask` that are smaller that way, and ``bool[rows]``, True for these rows. Only
+    the first `num_tokens` bits of a row count.
 
-    Real masks are bimodal: they allow few tokens or refuse few. What is looked at bit by bit are only the words that
-    hold these exceptions.
+    Real masks are bimodal: they allow few tokens or forbid few. Only the words with such exceptions are unpacked.
     """
     allowed = _meaningful(bitmask, num_tokens)
     num_rows, words = allowed.shape
-    # A list is as long as a row has bits, so at least as long as it has words with some.
+    # A list has one entry per exceptional bit, so at least as many as there are words with one.
     least = [(kind != 0).sum(axis=1, dtype=np.int32) for kind in (allowed, _meaningful(~allowed, num_tokens))]
     allow = least[0] < least[1]
     undecided = least[0] == least[1]
@@ -141,7 +140,7 @@ def token_lists(bitmask: Bitmask, num_tokens: int) -> tuple[TokenLists, NDArray[
         places, found = places[listed], found[listed]
 
     bits = np.unpackbits(found.astype("<i4", copy=False).view(np.uint8), bitorder="little")
-    is_set = np.flatnonzero(bits.view(np.bool_))  # of numbers it would take three times as long
+    is_set = np.flatnonzero(bits.view(np.bool_))  # three times as fast on bools as on integers
     token_ids = places[is_set // BITS_PER_WORD] % max(words, 1) * BITS_PER_WORD + is_set % BITS_PER_WORD
     offsets = np.zeros(np.count_nonzero(chosen) + 1, dtype=np.int32)
     np.cumsum(lengths[chosen], out=offsets[1:])
@@ -149,7 +148,8 @@ def token_lists(bitmask: Bitmask, num_tokens: int) -> tuple[TokenLists, NDArray[
 
 
 def _meaningful(bitmask: Bitmask, num_tokens: int) -> Bitmask:
-    """``int32[rows, num_words(num_tokens)]``: the same without bits past `num_tokens`; words it lacks are 0."""
+    """Return `bitmask` as ``int32[rows, num_words(num_tokens)]``: bits past `num_tokens` are cleared, missing words
+    are 0."""
     words = num_words(num_tokens)
     missing, rest = words - bitmask.shape[1], num_tokens % BITS_PER_WORD
     if missing > 0:

@@ -1,8 +1,8 @@
-"""The data that a scheduler sends to workers for one forward pass, and the runner that carries it out (provisional: it
-may still change inside v1). What goes down are plain values that pickle; no tensors.
+"""The data that a scheduler sends to workers for one forward pass, and the runner that executes it (provisional: it
+may change within v1). The data are plain values that pickle, not tensors.
 
-Keys and values live in cells, one per token, numbered through the whole cache. A sequence owns one region of
-neighboring cells. The scheduler decides where; the worker moves and computes.
+The KV cache consists of numbered cells, one per token. A sequence owns one region of contiguous cells. The scheduler
+chooses the regions; the worker moves data and computes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Cells from `start` on; `size` is a power of two, and `start` a multiple of it."""
+    """The `size` cells from `start`; `size` is a power of two, and `start` a multiple of it."""
 
     start: int
     size: int
@@ -44,7 +44,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Copy the keys and values of `num_tokens` cells; source and target do not overlap."""
+    """An order to copy the keys and values of `num_tokens` cells; source and target do not overlap."""
 
     source: int
     target: int
@@ -53,7 +53,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Set `num_tokens` cells to zero."""
+    """An order to set `num_tokens` cells to zero."""
 
     start: int
     num_tokens: int
@@ -67,39 +67,39 @@ class Append(NamedTuple):
 
     region: Region
     length: int
-    """The number of tokens that the region holds before them."""
+    """The number of tokens in the region before these."""
     token_ids: Sequence[int]
-    """At least one."""
+    """The new tokens, at least one."""
     num_rows: int
-    """For how many of the last of them logits are wanted, each row predicting the token that follows."""
+    """The number of last tokens to return logits for; the row of a token predicts the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Given tokens whose log-probabilities are wanted: those of a prompt."""
+    """Tokens of a prompt whose log-probabilities are requested."""
 
     token_ids: NDArray[np.int32]
-    """``int32[m]``: what follows at each of the last m rows of logits."""
+    """``int32[m]``: the token that follows at each of the last m rows of logits."""
     num_logprobs: int
-    """The number of most likely tokens to return beside each."""
+    """The number of most likely tokens to return for each position."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardStep:
-    """One forward pass. Rows of logits come in the order of `appends`: those of sampled sequences, then those of their
-    companions, then those of `score`."""
+    """One forward pass. The rows of logits are in the order of `appends`: rows of sampled sequences, then of their
+    companions, then of `score`."""
 
     appends: Sequence[Append]
     moves: Sequence[Move] = ()
-    """To be done in order before the pass, each exactly once: a worker counts those it has done, and of a step that
-    is sent again does only the rest."""
+    """Moves to execute before the pass, in order, each exactly once: a worker counts executed moves, so if a step is
+    sent again it executes only the remaining ones."""
     first_move: int = 0
-    """The number of moves there have been before `moves`."""
+    """The number of moves in all earlier steps."""
     hidden_states: bool = False
-    """True if the hidden states of each row are wanted too."""
+    """True to return the hidden states of each row too."""
     score: Score | None = None
     sequence_ids: Sequence[str] = ()
-    """Whose each of `appends` is, for worker mixins: see `WorkerStep.sequence_ids`."""
+    """The sequence of each of `appends`, for worker mixins: see `WorkerStep.sequence_ids`."""
 
     @property
     def num_sequences(self) -> int:
@@ -116,15 +116,15 @@ class ForwardStep:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The facts that a worker reports about the model it has loaded."""
+    """Facts that a worker reports about its model."""
 
     logits_width: int
-    """The width of a row of logits, which may be more than the vocabulary holds."""
+    """The width of a row of logits, which may exceed the size of the vocabulary."""
     max_context: int | None
-    """The most tokens the model was made for; None if its configuration does not say."""
+    """The model's maximum number of tokens; None if its configuration does not say."""
     stop_token_ids: tuple[int, ...]
     static_shapes: bool = False
-    """True if its device compiles for each shape (`DeviceBackend.static_shapes`). Workers say so themselves."""
+    """`DeviceBackend.static_shapes` of the worker's device. Set by the worker, not by the runner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,33 +132,33 @@ class ForwardOutput:
     """The results of one forward pass."""
 
     logits: Array
-    """``float[rows, logits_width]``: the rows each append asked for, in the order of the appends, in any array library
-    the device takes. For a device with `static_shapes` further rows that mean nothing follow, so that there are only
-    few numbers of rows (`guideway.api.padded_size`)."""
+    """``float[rows, logits_width]``: the requested rows of each append, in the order of the appends, in any array
+    library that the device accepts. For a device with `static_shapes`, meaningless rows pad them to one of few shapes
+    (`guideway.api.padded_size`)."""
     hidden_states: Array | None = None
-    """``[rows, hidden size]`` in the model's dtype, if asked for: what the logits were computed from."""
+    """``[rows, hidden size]`` in the model's dtype, if requested: the states that the logits were computed from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerLimits:
-    """The sizes that a runner makes room for."""
+    """The sizes that a runner allocates memory for."""
 
     num_cells: int
-    """The number of tokens that the keys and values have room for."""
+    """The number of tokens in the KV cache."""
     max_length: int
-    """The most tokens of one sequence."""
+    """Maximum number of tokens of one sequence."""
     max_num_tokens: int
-    """The most tokens that pass through the model in one step."""
+    """Maximum number of tokens that the model processes in one step."""
     max_num_rows: int
-    """The most rows of logits a step asks for, those of `Score` left aside."""
+    """Maximum number of rows of logits that a step requests, not counting rows of `Score`."""
 
 
 class ModelRunner(ABC):
-    """Loads a model and runs its forward passes, with keys and values of its own.
+    """Loads a model and runs its forward passes, with its own KV cache.
 
-    Its methods are called in this order: `load`, `start`, then `forward` for each step. `backend` is the device the
-    logits go to, `device` its name in the words of the device's library. Of several workers that share the model this
-    is number `rank`; a runner that cannot share raises `InvalidConfiguration`.
+    Its methods are called in this order: `load`, `start`, then `forward` for each step. `backend` is the device for
+    the logits. `rank` is the index among the `num_workers` workers that share the model; a runner that cannot share it
+    raises `InvalidConfiguration`.
     """
 
     contract: ClassVar[str]
@@ -174,22 +174,22 @@ class ModelRunner(ABC):
 
     @abstractmethod
     def load(self, folder: str, dtype: str) -> ModelInfo:
-        """Load the model in `folder`, a model of ``transformers``; `dtype` as in ``EngineConfig.dtype``. Raises
+        """Load the ``transformers`` model in `folder`; `dtype` as in ``EngineConfig.dtype``. Raises
         `InvalidConfiguration`."""
 
     @abstractmethod
     def start(self, limits: RunnerLimits) -> None:
-        """Make room for keys and values. Raises `InvalidConfiguration`."""
+        """Allocate the KV cache. Raises `InvalidConfiguration`."""
 
     def dummy_steps(self) -> Iterable[ForwardStep]:
-        """A step for each shape that has to be compiled before requests are served; the host runs them, and the
-        pipeline after each. None where shapes do not matter. Their cells are not in use, and may be changed."""
+        """Return a step for each shape that must be compiled before requests are served; empty if shapes do not
+        matter. The host runs each step, and then the pipeline. Their cells are free, so they may be overwritten."""
         return ()
 
     @abstractmethod
     def forward(self, step: ForwardStep) -> ForwardOutput:
-        """Carry out the moves of `step`, pass its tokens through the model, and return without waiting for the device.
-        Whatever is raised, by the model or by an interrupt: doing the same step again computes the same."""
+        """Execute the moves of `step`, run its tokens through the model, and return without waiting for the device.
+        After any exception, from the model or from an interrupt, repeating the step must give the same result."""
 
     def close(self) -> None:  # noqa: B027 (most have nothing to let go of)
-        """Let go of everything. Closing twice is fine."""
+        """Release everything. May be called twice."""

@@ -1,4 +1,4 @@
-"""The context that validation hooks are given."""
+"""The context passed to validation hooks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["ValidationContext"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationContext:
-    """The host a request is about to enter."""
+    """Facts about the host that validates a request."""
 
     model: str
     max_model_len: int

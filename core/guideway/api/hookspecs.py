@@ -1,5 +1,5 @@
-"""The plug points. A plugin is a module (or object) with some of these as ``@hookimpl`` functions, named by an entry
-point ``kind.name`` in the group ``guideway.v1``. Heavy imports go inside the function body.
+"""The plug points. A plugin is a module (or object) that implements some of these as ``@hookimpl`` functions. An entry
+point ``kind.name`` in the group ``guideway.v1`` names it. Heavy imports go inside the function body.
 
 A component hook returns the class of that name; an implementation with one component may leave ``name`` out.
 """
@@ -31,7 +31,7 @@ hookimpl = HookimplMarker("guideway")
 
 @hookspec(firstresult=True)
 def guideway_grammar_strategy(name: str) -> type[GrammarStrategy]:
-    """Kind ``grammar``: compiles a constraint, then says which tokens may come next."""
+    """Kind ``grammar``: compiles a constraint, then computes which tokens may come next."""
 
 
 @hookspec(firstresult=True)
@@ -46,7 +46,7 @@ def guideway_logit_modifier(name: str) -> type[LogitModifier[Any]]:
 
 @hookspec(firstresult=True)
 def guideway_worker_mixin(name: str) -> type[WorkerMixin]:
-    """Kind ``worker``: code beside the model in every worker."""
+    """Kind ``worker``: code that runs with the model in every worker."""
 
 
 @hookspec(firstresult=True)
@@ -56,7 +56,7 @@ def guideway_model(name: str) -> type[Model]:
 
 @hookspec(firstresult=True)
 def guideway_model_runner(name: str) -> type[ModelRunner]:
-    """Kind ``runner`` (provisional): runs a model's forward passes, in whatever array library."""
+    """Kind ``runner`` (provisional): runs a model's forward passes, in any array library."""
 
 
 @hookspec(firstresult=True)
@@ -66,7 +66,7 @@ def guideway_executor(name: str) -> type[Executor]:
 
 @hookspec(firstresult=True)
 def guideway_workflow(name: str) -> type[Workflow]:
-    """Kind ``workflow`` (provisional): serves requests of one kind, with parts of its own."""
+    """Kind ``workflow`` (provisional): serves one kind of request, with its own parts."""
 
 
 @hookspec(firstresult=True)
@@ -76,14 +76,14 @@ def guideway_attention_backend(name: str) -> type[AttentionBackend]:
 
 @hookspec
 def guideway_validate_submission(submission: Submission, context: ValidationContext) -> None:
-    """Kind ``hooks``: pass, or raise `InvalidRequest`, before the prompt is tokenized. Any other exception refuses the
-    request too. Called off the thread that decodes, for several requests at once."""
+    """Kind ``hooks``: return, or raise `InvalidRequest`, before the prompt is tokenized. Any other exception refuses
+    the request too. Not called in the decoding thread; called for several requests at once."""
 
 
 @hookspec
 def guideway_validate_request(request: Request, context: ValidationContext) -> None:
-    """Kind ``hooks``: pass, or raise `InvalidRequest`, once the prompt is tokenized. Any other exception refuses the
-    request too. Called off the thread that decodes, for several requests at once."""
+    """Kind ``hooks``: return, or raise `InvalidRequest`, once the prompt is tokenized. Any other exception refuses the
+    request too. Not called in the decoding thread; called for several requests at once."""
 
 
 @hookspec
@@ -93,7 +93,7 @@ def guideway_request_started(request: Request) -> None:
 
 @hookspec
 def guideway_request_finished(request: Request, result: GenerationResult) -> None:
-    """Kind ``hooks``: a request that was admitted ended, whatever its finish reason."""
+    """Kind ``hooks``: an admitted request ended, with any finish reason."""
 
 
 @hookspec

@@ -1,4 +1,4 @@
-"""The rules of the admission guard: limits of what a constraint may cost, checked before any library reads it."""
+"""The rules of the admission guard: limits on the cost of a constraint, checked before any library reads it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["RULES", "Rule", "check_limits"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One thing of a constraint that is counted."""
+    """A limit on one count of a constraint."""
 
     limit: int
-    """The most there may be, for strategies that say nothing of it."""
+    """The default maximum; strategies and operators may set another."""
     counts: str
 
 
@@ -49,12 +49,12 @@ RULES: Mapping[str, Rule] = {
     # grammars
     "rules": Rule(1000, "rules of a grammar"),
 }
-"""By name. A strategy lowers or raises a limit for itself in `GrammarStrategy.limits`, an operator in its options."""
+"""Rules by name. A strategy changes a limit in `GrammarStrategy.limits`, an operator in the strategy's options."""
 
 
 def check_limits(limits: object, *, where: str) -> None:
-    """Raise `InvalidConfiguration` unless `limits` maps names of `RULES` to whole numbers. `where` is what holds
-    them, such as ``options.grammar.mine.limits``."""
+    """Raise `InvalidConfiguration` unless `limits` maps names of `RULES` to whole numbers. `where` is their place in
+    the configuration, such as ``options.grammar.mine.limits``."""
     if not isinstance(limits, Mapping):
         raise InvalidConfiguration(
             f"{where} must map rules of the admission guard to whole numbers, not {short_repr(limits)}", field=where

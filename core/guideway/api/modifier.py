@@ -1,8 +1,8 @@
-"""Logit modifiers: the one concept the engine knows. The grammar mask is one of them, and what it needs of a worker it
-declares as any transform may: `LogitTransform.bitmask`, `LogitTransform.hard`, `LogitTransform.idempotent`.
+"""Logit modifiers. The grammar mask is a modifier too, and declares its requirements on a worker as any transform may:
+`LogitTransform.bitmask`, `LogitTransform.hard`, `LogitTransform.idempotent`.
 
-A modifier has two halves. `LogitModifier` lives with the scheduler, keeps one state per sequence and each step turns
-states into a `Payload`. `LogitTransform` lives in the worker, holds no state and applies the payload to the logits.
+A modifier has two halves. `LogitModifier` runs with the scheduler, keeps one state per sequence and turns the states
+into a `Payload` each step. `LogitTransform` runs in the worker, has no state and applies the payload to the logits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModifierContext:
-    """The facts that a modifier is built with."""
+    """Facts about the host, passed to a modifier's constructor."""
 
     vocabulary: Vocabulary
     max_num_sequences: int
@@ -37,36 +37,36 @@ class ModifierContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContext:
-    """The facts that a transform is built with."""
+    """Facts about the worker, passed to a transform's constructor."""
 
     device: DeviceBackend
     vocabulary_size: int
     logits_width: int
-    """Columns of the logits: `vocabulary_size` or more. Those past it hold whatever the model gives, until they are
+    """Columns of the logits, at least `vocabulary_size`. Columns past it hold arbitrary values until they are
     forbidden at `Stage.MASK`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A use of a modifier for conformance runs: what makes it act, within the first dozen tokens. What is None the
-    suite chooses. In the suite's vocabulary the first 256 token ids are the bytes, and a token id that a run's
-    vocabulary does not have is left out."""
+    """A request for conformance runs that makes a modifier act within the first dozen tokens. The suite chooses fields
+    that are None. In the suite's vocabulary the first 256 token ids are the bytes; token ids that a run's vocabulary
+    lacks are dropped."""
 
     options: Mapping[str, Any]
-    """A value that ``params.modifiers[name]`` may have."""
+    """The value of ``params.modifiers[name]``."""
     prompt_token_ids: tuple[int, ...] | None = None
-    """At least one."""
+    """The prompt, at least one token id."""
     generated: tuple[int, ...] | None = None
-    """The first tokens that are generated, as far as they can be drawn; where a `Sampler` draws, it does."""
+    """The first tokens to generate, as long as they are allowed. Ignored for rows that a `Sampler` draws."""
     logits: Mapping[int, float] | None = None
-    """By token id, in every row; the other logits the suite chooses."""
+    """Logits of every row, by token id; the suite chooses the others."""
 
 
 class Step(Protocol):
-    """The data that a transform may look at while it is applied. Everything but `ops` and `positions` is there exactly
-    if the modifier declares it in `needs`; reading anything else raises `UnsupportedCapability`. `rows` is
-    ``int32[m]``, usually ``payload.rows``. Every call of a method makes an array of the caller's own; `positions` and
-    `companion_rows` are shared, and only to be read."""
+    """The data that a transform may read while it is applied. Except for `ops` and `positions`, reading data that the
+    modifier does not declare in `needs` raises `UnsupportedCapability`. `rows` is ``int32[m]``, usually
+    ``payload.rows``. Each method call returns a new array; `positions` and `companion_rows` are shared and must not be
+    changed."""
 
     @property
     def ops(self) -> ArrayOps:
@@ -80,58 +80,60 @@ class Step(Protocol):
 
     @property
     def companion_rows(self) -> Array:
-        """``int32[num_rows, c]``: the row of the logits of this modifier's j-th companion of each row's sequence,
-        -1 where there is none: what `LogitModifier.companions` gave for a request runs in each step of its sequences,
-        so it is -1 where that gave fewer, and for sequences that are not this modifier's. (`Need.COMPANIONS`)"""
+        """``int32[num_rows, c]``: the logits row of the j-th companion of each row's sequence. All companions that
+        `LogitModifier.companions` returned for a request run in each step; -1 where it returned fewer, and for
+        sequences without this modifier. (`Need.COMPANIONS`)"""
         ...
 
     def hidden_states(self, rows: Array) -> Array:
-        """``float[m, hidden]``: the model's last hidden states, in its own type: float32, float16 or bfloat16, whose
-        sums of squares may overflow. (`Need.HIDDEN_STATES`)"""
+        """Return ``float[m, hidden]``: the model's last hidden states in the model's dtype, float32, float16 or
+        bfloat16; sums of squares may overflow. (`Need.HIDDEN_STATES`)"""
         ...
 
     def bitmask(self, rows: Array) -> Array:
-        """``bool[m, width]``: which tokens the grammar allows, and every other modifier whose transform declares a
-        `LogitTransform.bitmask`; all True without one. (`Need.BITMASK`)"""
+        """Return ``bool[m, width]``: the tokens that the grammar and every other modifier with a
+        `LogitTransform.bitmask` allow; all True if there is none. (`Need.BITMASK`)"""
         ...
 
     def history(self, rows: Array) -> Array:
-        """``int32[m, history_length]``: the token ids before each row (prompt, output and earlier drafts), the
+        """Return ``int32[m, history_length]``: the token ids before each row (prompt, output and earlier drafts), the
         nearest last, -1 where the sequence is shorter. (`Need.HISTORY`)"""
         ...
 
     def uniform(self, purpose: str, rows: Array, width: int = 1) -> Array:
-        """``float32[m, width]`` in (0, 1), a function of (seed, sequence index, position, purpose) alone, never of
-        call order. Purposes of different modifiers do not meet. (`Need.UNIFORM`)"""
+        """Return ``float32[m, width]`` in (0, 1), which depends only on seed, sequence index, position and purpose,
+        not on call order. Modifiers may use the same `purpose` without getting the same numbers. (`Need.UNIFORM`)"""
         ...
 
     def emit(self, name: str, array: Array) -> None:
-        """Send one of the transform's `emits` back to the scheduler side; leading axis as `Payload.rows`.
+        """Send one of the transform's `emits` back to the scheduler; leading axis as `Payload.rows`.
         (`Need.FEEDBACK`)"""
         ...
 
 
 class LogitTransform(ABC):
-    """The worker's half of a modifier. Pure: what it returns depends on its arguments alone."""
+    """The worker's half of a modifier. Pure: its results depend only on its arguments."""
 
     arrays: ClassVar[frozenset[str]] = frozenset()
-    """Array libraries it calls directly (``{"torch"}``); empty: only `Step.ops`, so it runs on every device."""
+    """Array libraries that the transform calls directly (``{"torch"}``); empty: it uses only `Step.ops` and runs on
+    every device."""
     emits: ClassVar[Mapping[str, tuple[tuple[int, ...], str]]] = {}
     """Feedback by name: shape per row and dtype, at most 4 KiB per row in all."""
     history_length: ClassVar[int] = 0
     """The number of earlier token ids that `Step.history` holds."""
     bitmask: ClassVar[str | None] = None
-    """The payload array that is a bitmask, ``int32[m, num_words(logits_width)]`` as in `guideway.api.bitmask`, where
-    all that `apply` does is to forbid what it forbids, at `Stage.MASK`. A host need not call `apply` then: it uses
-    whichever operation of the device does the same, alone or together with other work, and `Step.bitmask` shows what
-    all of these arrays allow. Such a transform emits nothing."""
+    """The name of a payload array that is a bitmask, ``int32[m, num_words(logits_width)]`` as in
+    `guideway.api.bitmask`, if `apply` only applies this bitmask at `Stage.MASK`. The host may then use an equivalent
+    operation of the device instead of `apply`, also fused with other work, and `Step.bitmask` combines these arrays.
+    Such a transform emits nothing."""
     hard: ClassVar[bool] = False
-    """True if it is a hard constraint. Where modifiers leave a row without a token, the row is drawn under the hard
-    ones alone, and the others are in the result's `unenforced`. It may be applied twice in a step, so it emits nothing.
+    """True for a hard constraint. If the modifiers together forbid every token of a row, the row is drawn under the
+    hard ones only, and the result's `unenforced` names the others. A hard transform may be applied twice in a step, so
+    it emits nothing.
     """
     idempotent: ClassVar[bool] = False
-    """True if applying it again, after a call that ended or that failed halfway, gives what one call gives. A host then
-    keeps no copy of the rows to go back to when it fails."""
+    """True if applying it again, after a call that succeeded or failed halfway, has the same result as one call. The
+    host then keeps no copy of the rows to restore on failure."""
 
     def __init__(self, context: WorkerContext, options: Mapping[str, Any]) -> None:
         self.context = context
@@ -139,142 +141,145 @@ class LogitTransform(ABC):
 
     @abstractmethod
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
-        """The logits (or log-probabilities, at `Stage.POST_WARP`) ``float[rows, width]`` with the rows of `payload`
-        modified and all others as they were. No wait for the device, no loop over rows, never -inf made finite."""
+        """Return the logits (or log-probabilities, at `Stage.POST_WARP`) ``float[rows, width]`` with the rows of
+        `payload` modified and all others unchanged. Must not wait for the device, loop over rows, or make -inf
+        finite."""
 
     def close(self) -> None:  # noqa: B027 (most hold nothing)
-        """Once, when its worker shuts down or fails to start, before the device closes; it is not used later. What it
-        raises is logged."""
+        """Called once, when the worker shuts down or fails to start, before the device closes; the transform is not
+        used later. Exceptions are logged."""
 
 
 class Sampler(LogitTransform):
-    """A transform that owns the draw for the rows of its payload. A row has one owner."""
+    """A transform that draws the tokens of its payload's rows. At most one sampler draws a row."""
 
     @abstractmethod
     def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
-        """``int[len(payload)]``: the token drawn for each entry. `logprobs` is ``float[rows, width]``, after every
-        other stage, normalized, in at least float32; a token whose log-probability is -inf must not be drawn. With
-        draft tokens every row is drawn and the longest prefix in which draft equals draw is kept, so drafts never
-        change the distribution."""
+        """Return ``int[len(payload)]``: the token drawn for each entry. `logprobs` is ``float[rows, width]``, after
+        every other stage, normalized, in at least float32; a token whose log-probability is -inf must not be drawn.
+        With draft tokens every row is drawn, and drafts are kept up to the first that differs from its draw, so they
+        never change the distribution."""
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
-        """Return the logits as they are: a sampler leaves them alone."""
+        """Return the logits unchanged."""
         return logits
 
 
 class LogitModifier(ABC, Generic[State]):
     """The scheduler's half: one state per sequence, one payload per step.
 
-    An operator lists it in ``EngineConfig(modifiers=("name",))``; those of one stage act in the order of that list, at
-    `Stage.MASK` after the grammar mask. A request uses it with ``SamplingParams(modifiers={"name": {...}})``. Where it
-    and the grammar together leave a row without a token, the row is drawn without the modifier, and its name is in the
-    result's `unenforced` (unless it is `LogitTransform.hard` as the grammar mask is). So `accept` may hear any token.
+    An operator lists it in ``EngineConfig(modifiers=("name",))``; modifiers of one stage act in the order of that
+    list, at `Stage.MASK` after the grammar mask. A request uses it with ``SamplingParams(modifiers={"name": {...}})``.
+    If it and the grammar together forbid every token of a row, the row is drawn without the modifier, and its name is
+    in the result's `unenforced` (unless it is `LogitTransform.hard`, as the grammar mask is). So `accept` may get any
+    token.
 
-    Token ids come in tuples, the arrays of batch and feedback are read-only, and the host may reuse them after the
-    step: keep copies. What it does and answers is a function of request, options, tokens and feedback, never of the
-    clock: the same after forks and replays, hours later, and in another process. A `Request.request_id` may come again,
-    with other options. `options` are the operator's. Methods are called by one thread, but for those that say
-    otherwise. An exception in any of them ends the one request it concerned with `FinishReason.INTERNAL_ERROR`.
+    Token ids are passed in tuples. The arrays of batch and feedback are read-only, and the host may reuse them after
+    the step: keep copies. All results depend only on request, options, tokens and feedback, never on the clock: they
+    are the same after forks and replays, hours later, and in another process. A `Request.request_id` may be used again,
+    with other options. `options` come from the operator's configuration. Methods are called by one thread, unless their
+    docstring says otherwise. An exception in a method ends only the request concerned, with
+    `FinishReason.INTERNAL_ERROR`.
     """
 
     contract: ClassVar[str]
-    """The version of the contract it was written for, such as ``"1.0"``: each plugin's class states its own."""
+    """The version of the contract that the class was written for, such as ``"1.0"``. Every plugin's class sets it."""
     name: ClassVar[str]
     stage: ClassVar[Stage]
     needs: ClassVar[frozenset[Need]] = frozenset()
     transform: ClassVar[type[LogitTransform]]
     derived: ClassVar[bool] = False
-    """The state is a function of request and token ids, read from `Step.history`: `accept` and `fork` are never
-    called and one state serves every fork."""
+    """True if the transform reads past tokens from `Step.history` and the state depends only on the request: `accept`
+    and `fork` are never called, and forks share one state."""
 
     examples: ClassVar[Sequence[Example]] = (Example({}),)
-    """Ways to use it in conformance runs, at least one."""
+    """Examples for conformance runs, at least one."""
 
     def __init__(self, options: Mapping[str, Any], context: ModifierContext) -> None:
         self.options = options
         self.context = context
 
     def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
-        """The slow part of a request that selects this modifier, before any of its sequences starts: what it returns is
-        given to each `start`.
+        """Do the slow work for a request that selects this modifier, before its sequences start. The result is passed
+        to each `start`.
 
-        Called off the thread that decodes, from several threads at once, in every process that admits the request or
-        calls `start`; a function of the request and of this modifier's options alone. `grammar` is the request's
-        compiled constraint, None where it has none or this process does not hold it. Raises what `start` may raise.
+        Not called in the decoding thread, but from several threads at once, in every process that admits the request
+        or calls `start`. Depends only on the request and this modifier's options. `grammar` is the request's compiled
+        constraint; None if it has none or this process does not hold it. Raises as `start` does.
         """
         return None
 
     def compile_key(self, request: Request) -> Hashable | None:
-        """Requests of equal keys share one call of `compile` and its value; None: each has a call of its own. Asked of
-        the requests that `compile` will be called for, and where, from several threads at once. Goes with `compile`:
-        alone it would do nothing, and is refused."""
+        """Return a key; requests with equal keys share one call of `compile` and its result. None: no sharing. Called
+        for the same requests, and in the same processes, as `compile`, from several threads at once. A class that
+        overrides this without `compile` is refused."""
         return None
 
     @abstractmethod
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> State | None:
-        """The state of a new sequence, once per sequence; None leaves its rows alone. A request that selects this
-        modifier has its options in ``request.params.modifiers[name]``, a mapping. `compiled` is what `compile` returned
-        for the request, None for one that does not select this modifier. Raises `InvalidRequest` to refuse it; an
-        `InvalidConfiguration`, as `parse_options` raises, refuses it too."""
+        """Return the state of a new sequence; None leaves its rows unchanged. Called once per sequence. A request that
+        selects this modifier has its options in ``request.params.modifiers[name]``, a mapping. `compiled` is the result
+        of `compile` for the request, None if it does not select this modifier. Raises `InvalidRequest` to refuse the
+        request; an `InvalidConfiguration`, as `parse_options` raises, refuses it too."""
 
     def unenforced(self, state: State) -> Sequence[str]:
-        """Names of what was asked for this sequence and will not be enforced, once it has started; they are in the
+        """Return the names of requested things that will not be enforced for a started sequence; they are added to the
         result's `unenforced`."""
         return ()
 
     @abstractmethod
     def prepare(self, batch: StepBatch, states: Sequence[State | None]) -> Payload | None:
-        """This step's payload; ``states[i]`` belongs to ``batch.slots[i]``. None: nothing to apply. Runs beside the
-        forward pass, sees every earlier final token, and must not change a state. The row after a draft is treated as
-        if that draft were final (`StepBatch.drafts`), or drafts would change the output. A sequence it fails for is in
-        `Payload.faults`; if it raises, it is called again for each sequence alone, to find out whose failure it is."""
+        """Return this step's payload; ``states[i]`` belongs to ``batch.slots[i]``. None: nothing to apply. Runs during
+        the forward pass, after `accept` of all earlier final tokens, and must not change a state. Treat the row after a
+        draft as if that draft were final (`StepBatch.drafts`); otherwise drafts would change the output. Report
+        sequences that fail in `Payload.faults`; if this method raises, the host calls it again for each sequence
+        separately, to find the failing ones."""
 
     def accept(self, state: State, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
-        """Take the final tokens of a step (never drafts), in order, with what the transform emitted at the rows
-        that gave them: each array's leading axis is ``len(token_ids)``. `feedback` is None where the transform did
-        not act on every one of these rows."""
+        """Update `state` with the final tokens of a step (never drafts), in order. `feedback` holds the arrays that
+        the transform emitted at the rows of these tokens, with leading axis ``len(token_ids)``; None if the transform
+        did not act on all of these rows."""
         return CONTINUE
 
     def forced(self, state: State, limit: int) -> Sequence[int]:
-        """At most `limit` tokens that must come next, because its transform leaves no other: in the row before each,
-        with those before it as drafts, every other token is at -inf. `validate` lets them pass; the state does not
-        move. A host may compute several of them in one step, as drafts which the draw confirms: what is forced is up to
-        the transform, and a host that does not ask computes the same output."""
+        """Return at most `limit` tokens that must come next, because the transform sets every other token to -inf: in
+        the row before each, with the earlier ones as drafts. `validate` accepts them; the state does not change. A host
+        may process several of them in one step as drafts, which the draw confirms. A host that does not call this
+        computes the same output."""
         return ()
 
     def validate(self, state: State, token_ids: Sequence[int]) -> int:
-        """Return how many of these drafts this modifier would let pass; the state does not move. Where a modifier with
-        a state does not override this, nothing is drafted that other modifiers force: it might end the output amid
-        it."""
+        """Return how many of these drafts this modifier would accept; the state does not change. If a modifier with a
+        state does not override this, hosts draft no tokens that other modifiers force, since it might end the output
+        among them."""
         return len(token_ids)
 
     def companions(self, request: Request) -> Sequence[Companion]:
-        """Sequences to run beside each sequence of the request, asked once at its admission, from several threads at
-        once; none for a request this modifier leaves alone. (`Need.COMPANIONS`)"""
+        """Return the sequences to run along with each sequence of the request; none if this modifier does not act on
+        the request. Called once at admission, from several threads at once. (`Need.COMPANIONS`)"""
         return ()
 
     def fork(self, state: State) -> State:
-        """An independent copy of `state`. An immutable state is shared by returning it; a modifier that does not
-        implement this refuses to fork."""
+        """Return an independent copy of `state`, or `state` itself if it is immutable. A modifier that does not
+        implement this cannot fork."""
         raise UnsupportedCapability(f"modifier {self.name!r} cannot fork a sequence", field="fork")
 
     def report(self, state: State) -> Mapping[str, Any] | None:
-        """Return what the user is told of a sequence in `Completion.reports`, by this modifier's name: JSON, at most 4
-        KiB of it; None: nothing. A function of the state, as all else is: a replayed state tells the same, and a fork
-        what its parent would, up to where they part. Asked once, when a sequence that neither failed nor was given up
-        has ended, before `release`. If it fails, the request ends with `FinishReason.INTERNAL_ERROR` and keeps its
-        text."""
+        """Return this modifier's entry in `Completion.reports`, at most 4 KiB of JSON; None: no entry. Depends only on
+        the state: a replayed state has the same report, and so has a fork until it diverges. Called once, before
+        `release`, when a sequence ends that neither failed nor was aborted. If this fails, the request ends with
+        `FinishReason.INTERNAL_ERROR` and keeps its text."""
         return None
 
     def release(self, state: State | None) -> None:
-        """Let go of a sequence: exactly once for each one that was started or forked, however it ends, with its state,
-        or None if `start` or `fork` raised or left it alone. Preemption is not release."""
+        """Release the state of a sequence. Called exactly once for each started or forked sequence, however it ends;
+        `state` is None if `start` or `fork` raised or returned None. A preempted sequence is not released."""
 
     def close(self) -> None:
-        """Once, when the host needs it no more, also where another part failed to start: every sequence is released,
-        and nothing of it is used later. What it raises is logged."""
+        """Called once, when the host no longer needs the modifier, also if another part failed to start: every
+        sequence has been released, and the modifier is not used later. Exceptions are logged."""
 
     def plugin_of(self, state: State | None) -> str:
-        """``kind.name`` of the plugin to name when something fails over `state`, or over a sequence without one. For
-        a modifier that has other plugins work for it, as the grammar mask has strategies."""
+        """Return the ``kind.name`` of the plugin to blame for a failure at `state`, or at a sequence without one.
+        Overridden by modifiers that use other plugins, as the grammar mask uses strategies."""
         return f"modifier.{self.name}"

@@ -1,5 +1,4 @@
-"""Does a value that somebody wrote fit a type hint, and if not, what to say? Options, configurations and parameters are
-all read with this."""
+"""Check options, configurations and parameters against type hints."""
 
 from __future__ import annotations
 
@@ -40,8 +39,8 @@ WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bounds in a type hint, ``Annotated[int, Range(1)]``: of a number, or of the length of a string. All but `above`
-    belong to the range."""
+    """Bounds of a number, or of the length of a string, in a type hint: ``Annotated[int, Range(1)]``. `least` and
+    `most` are inclusive, `above` is exclusive."""
 
     least: float | None = None
     most: float | None = None
@@ -66,14 +65,14 @@ class Range:
 
 
 def fits(value: object, hint: Any) -> bool:
-    """Return whether `value` is of the type `hint`: bool, int, float (an int is one too), str, a Literal, a tuple of
-    one type (a list is one too), a mapping, a class, a union of these; or one of these ``Annotated``: with a
-    `Range`, with other functions that judge the value, and with the words for what is expected."""
+    """Return whether `value` is of the type `hint`: bool, int, float (an int fits too), str, a Literal, a tuple of one
+    type (a list fits too), a mapping, a class, or a union of these. A hint may be ``Annotated`` with a `Range`, with
+    other predicates, and with a description of the accepted values."""
     return _test(hint)(value)
 
 
 def expected(hint: Any) -> str:
-    """Describe in words the values of the type `hint`."""
+    """Describe the values of the type `hint` in words."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         words = [extra for extra in args[1:] if isinstance(extra, str)]
@@ -94,15 +93,15 @@ def expected(hint: Any) -> str:
 
 
 def mismatch(name: str, value: object, hint: Any) -> str | None:
-    """Describe what is wrong if `value` does not fit `hint`: ``name must be ..., not ...``. None if it fits."""
+    """Return the error ``name must be ..., not ...`` if `value` does not fit `hint`, else None."""
     return None if _test(hint)(value) else f"{name} must be {expected(hint)}, not {short_repr(value)}"
 
 
 def short_repr(value: object) -> str:
-    """`value` for an error message: short, and whatever it is."""
+    """Return the repr of any `value`, shortened for an error message."""
     try:
         text = repr(value)
-    except BaseException as error:  # an int of too many digits, or a stranger's __repr__
+    except BaseException as error:  # an int of too many digits, or a foreign __repr__
         contain(error)
         return f"({type(value).__name__}, too large to show)"
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -114,11 +113,11 @@ def is_int(value: object) -> bool:
 
 
 def parse_options(cls: type[Options], options: Mapping[str, Any], *, where: str) -> Options:
-    """An instance of the dataclass `cls` from `options`.
+    """Create an instance of the dataclass `cls` from `options`.
 
-    `where` names the place the options were written, for example ``grammar.llguidance``. Fields may be of any type that
-    `fits` knows. Raises `InvalidConfiguration` for an unknown key, naming the closest known one, and for a value of the
-    wrong type.
+    `where` is the place of the options in the configuration, such as ``grammar.llguidance``. Fields may have any type
+    that `fits` knows. Raises `InvalidConfiguration` for an unknown key, naming the closest known one, and for a value
+    of the wrong type.
     """
     known = {f.name: f for f in dataclasses.fields(cls) if f.init}
     hints = _hints(cls)
@@ -141,15 +140,15 @@ def parse_options(cls: type[Options], options: Mapping[str, Any], *, where: str)
 
 
 def check_fields(instance: DataclassInstance, *, table: str = "") -> None:
-    """Raise `InvalidConfiguration` for the first field of `instance` that is not of its type. `table` names the part of
-    the configuration that it is."""
+    """Raise `InvalidConfiguration` for the first field of `instance` that does not fit its type. `table` is the table
+    of the configuration that `instance` represents."""
     for name, hint in _hints(type(instance)).items():
         if wrong := mismatch(f"[{table}] {name}" if table else name, getattr(instance, name), hint):
             raise InvalidConfiguration(wrong, field=f"{table}.{name}" if table else name)
 
 
 def known_fields_only(cls: Class) -> Class:
-    """Decorate a dataclass: the TypeError that an unknown keyword raises names the closest field."""
+    """Decorate a dataclass so that the TypeError for an unknown keyword names the closest field."""
     init, known = vars(cls)["__init__"], [f.name for f in dataclasses.fields(cls) if f.init]
 
     @wraps(init)
@@ -189,7 +188,7 @@ def _test(hint: Any) -> Callable[[Any], bool]:
         return lambda value: isinstance(value, list | tuple) and all(map(item, value))
     if origin is Literal:
         kinds = tuple(map(type, args))
-        return lambda value: isinstance(value, kinds) and value in args  # an array cannot be asked whether it is equal
+        return lambda value: isinstance(value, kinds) and value in args  # arrays have no single truth value for ==
     if hint is int:
         return is_int
     if hint is float:
@@ -200,8 +199,8 @@ def _test(hint: Any) -> Callable[[Any], bool]:
 
 
 def docstrings_of(cls: type) -> dict[str, str]:
-    """Return the strings that stand below the fields of a class, in one line each, by name. Python keeps them in the
-    source only: without that there are none."""
+    """Return the docstrings below the fields of a class, each as one line, by field name. Empty if the source is not
+    available, as Python keeps these strings nowhere else."""
     try:
         source = textwrap.dedent(inspect.getsource(cls))
     except OSError:

@@ -1,5 +1,5 @@
-"""Contracts that may still change inside v1: models and executors. So may `guideway.api.attention` and
-`guideway.api.workflow`."""
+"""Provisional contracts, which may change within v1: models and executors. `guideway.api.attention` and
+`guideway.api.workflow` are provisional too."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ class Model(ABC):
 
     @abstractmethod
     def path(self) -> Path:
-        """A folder ``transformers`` can load: configuration, weights, tokenizer, chat template."""
+        """Return a folder that ``transformers`` can load: configuration, weights, tokenizer, chat template."""
 
 
 class Call(Protocol):
-    """A method under way on every worker."""
+    """A pending method call on every worker."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most so long. Returns whether `result` would not wait any more."""
+        """Wait at most `seconds`. Return True if `result` would then return or raise at once."""
         ...
 
     def result(self) -> Any:
-        """Wait, and return what worker 0 returned. Raises what any worker raised, and `WorkerLost`."""
+        """Wait, and return the result of worker 0. Raises the error of any worker, and `WorkerLost`."""
         ...
 
     def results(self) -> list[Any]:
-        """The same of every worker, by rank."""
+        """Wait, and return the results of all workers, by rank. Raises as `result` does."""
         ...
 
 
 class Executor(ABC):
-    """The owner of the workers, which decides where they live and how calls reach them.
+    """Owns the workers: decides where they run and how calls reach them.
 
-    ``make_worker(rank, num_workers)`` makes one worker; it pickles, so that another process can call it. Making the
-    executor makes the workers and raises what that raises. Used by one thread.
+    ``make_worker(rank, num_workers)`` creates one worker; the function pickles, so another process can call it.
+    Creating the executor creates the workers and raises their errors. An executor is used by one thread.
     """
 
     contract: ClassVar[str]
@@ -54,14 +54,14 @@ class Executor(ABC):
 
     @abstractmethod
     def submit(self, method: str, *args: Any) -> Call:
-        """Call a method of every worker, after all that were submitted before. Returns at once where workers run
-        elsewhere. Arguments pickle; arrays in them may change once the call's result is there."""
+        """Call a method of every worker, in the order of submission. Returns at once if the workers run elsewhere.
+        Arguments pickle; the caller may change arrays in them once the call has a result."""
 
     @abstractmethod
     def restart(self) -> None:
-        """Begin to make new workers in place of lost ones; calls under way are lost. What making them raises is raised
-        here, or by the results of the calls that follow."""
+        """Start to replace lost workers; pending calls are lost. If creating a worker fails, its error is raised here
+        or by the results of later calls."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let every worker go, calling its ``close()`` if it has one. Closing twice is fine."""
+        """Shut down every worker, calling its ``close()`` if it has one. May be called twice."""

@@ -1,4 +1,4 @@
-"""The settings of an operator for a model that thinks before it answers: how its reasoning begins and ends."""
+"""Configuration of a model that reasons before it answers: how its reasoning begins and ends."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ __all__ = ["ReasoningConfig"]
 @known_fields_only
 @dataclass(frozen=True, kw_only=True)
 class ReasoningConfig:
-    """The ``[reasoning]`` part of a configuration: the markers before and after the reasoning. An answer, and its
-    constraint, begins after the second. Raises `InvalidConfiguration`."""
+    """The ``[reasoning]`` table of a configuration: the markers before and after the reasoning. The answer, to which
+    the constraint applies, begins after the end marker. Raises `InvalidConfiguration`."""
 
     start_str: str = ""
-    """The text that opens the reasoning, such as ``<think>``. If it is set, an output reasons if its prompt has opened
-    the reasoning, or if it begins with this text; if not, all reason whose prompt does not end with the end."""
+    """The text that opens the reasoning, such as ``<think>``. If it is set, an output has reasoning if its prompt has
+    opened the reasoning or if the output begins with this text. If not, an output has reasoning unless its prompt ends
+    with the end marker."""
     start_token_ids: tuple[int, ...] = ()
     """The token ids that open the reasoning, in place of `start_str`."""
     end_str: str = ""
@@ -26,7 +27,7 @@ class ReasoningConfig:
     end_token_ids: tuple[int, ...] = ()
     """The token ids that end the reasoning, in place of `end_str`."""
     excluded_token_ids: tuple[int, ...] = ()
-    """Token ids that are never drawn in the reasoning before a constraint."""
+    """Token ids that are never drawn in the reasoning, if the request has a constraint."""
 
     def __post_init__(self) -> None:
         check_fields(self, table="reasoning")
@@ -53,12 +54,12 @@ class ReasoningConfig:
 
     @property
     def has_marker(self) -> bool:
-        """True if it is known how reasoning ends."""
+        """True if the end of the reasoning is configured."""
         return bool(self.end_str or self.end_token_ids)
 
     @property
     def has_opening(self) -> bool:
-        """True if it is known how reasoning begins."""
+        """True if the start of the reasoning is configured."""
         return bool(self.start_str or self.start_token_ids)
 
 

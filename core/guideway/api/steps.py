@@ -1,4 +1,4 @@
-"""The data that crosses the boundary between scheduler and worker once per step: arrays and small plain values.
+"""The data that scheduler and worker exchange once per step: arrays and small plain values.
 
 A row is not a sequence. A sequence with k draft tokens owns 1 + k rows of the logits: its first row predicts the
 token after its final tokens, row 1 + i the token after draft i. All per-step data are arrays over rows, built once
@@ -37,67 +37,69 @@ __all__ = [
 ]
 
 Array: TypeAlias = Any
-"""An array of whatever library the device uses: NumPy, torch, jax, ..."""
+"""An array of the device's library: NumPy, torch, jax, ..."""
 
 Feedback: TypeAlias = Mapping[str, NDArray[Any]]
-"""Arrays that a transform emitted, by name; the leading axis runs over the tokens it accompanies."""
+"""Arrays that a transform emitted, by name; the leading axis counts tokens."""
 
 GRAMMAR_MASK = "grammar"
 """The name of the grammar mask among modifiers and payloads; no other modifier may have it."""
 
 MAX_FEEDBACK_BYTES_PER_ROW = 4096
-"""More than this per row is refused: feedback is copied back with the token ids and journaled."""
+"""Maximum bytes of feedback per row; feedback is copied back with the token ids and journaled."""
 
 MAX_REPORT_BYTES = 4096
-"""The most bytes that a modifier's report of a sequence may take as JSON."""
+"""Maximum bytes of a modifier's report of a sequence, as JSON."""
 
 
 class Stage(Enum):
-    """The moment in the life of a row of logits at which a modifier acts. The order of definition is the order
-    everywhere.
+    """The point in the processing of a row of logits at which a modifier acts. Stages run in the order of their
+    definition.
 
-    Between MASK and POST_WARP a host applies what it has of bias, penalties, temperature, top-k, top-p and min-p.
+    Between MASK and POST_WARP a host applies bias, penalties, temperature, top-k, top-p and min-p, as far as it
+    supports them.
     """
 
     PRE_WARP = "pre_warp"
-    """Sees raw logits."""
+    """Gets raw logits."""
     MASK = "mask"
     """The stage at which the grammar forbids tokens; other modifiers that only forbid may act here too."""
     POST_WARP = "post_warp"
-    """Sees log-probabilities of the distribution that is about to be drawn from, in at least float32."""
+    """Gets log-probabilities of the distribution to draw from, in at least float32."""
     SAMPLE = "sample"
-    """Owns the draw; the transform is a `Sampler`."""
+    """Draws the tokens; the transform is a `Sampler`."""
 
 
 class Need(Enum):
-    """A thing that a modifier needs beyond logits, payload, ops and positions. A host states which of these it offers;
-    a request that uses a modifier whose needs are not met is refused at admission with the reason."""
+    """An input that a modifier needs in addition to logits, payload, ops and positions. A host declares which of these
+    it offers, and refuses at admission, with the reason, requests that use a modifier with other needs."""
 
     HIDDEN_STATES = "hidden_states"
     """`Step.hidden_states`: the model's last hidden states."""
     BITMASK = "bitmask"
-    """`Step.bitmask`: which tokens the grammar, and whatever else has a `LogitTransform.bitmask`, allows."""
+    """`Step.bitmask`: the tokens that the grammar, and every other transform with a `LogitTransform.bitmask`,
+    allows."""
     HISTORY = "history"
     """`Step.history`: token ids before each row, as many as the transform's `history_length`."""
     COMPANIONS = "companions"
-    """`Step.companion_rows`: logits of sequences that run beside this one (`LogitModifier.companions`)."""
+    """`Step.companion_rows`: logits of the companions of each sequence (`LogitModifier.companions`)."""
     UNIFORM = "uniform"
-    """`Step.uniform`: random numbers that are a function of seed, sequence, position and purpose."""
+    """`Step.uniform`: random numbers that depend only on seed, sequence, position and purpose."""
     FEEDBACK = "feedback"
-    """`Step.emit`: small arrays carried back to `LogitModifier.accept`."""
+    """`Step.emit`: small arrays sent back to `LogitModifier.accept`."""
     SCHEDULER_DRAW = "scheduler_draw"
-    """The scheduler side decides among candidates the worker emits. Provisional: no host offers it yet."""
+    """The scheduler chooses among candidates that the worker emits. Provisional: no host offers it yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The wish of a modifier for a sequence after the final tokens of a step."""
+    """A modifier's decision about a sequence after the final tokens of a step."""
 
     action: Literal["continue", "finish", "fail"]
     message: str = ""
     was_forbidden: bool = False
-    """With ``fail``: a token was drawn that this modifier's payload had forbidden. The failure is then that of the
-    modifier that acted on the row last, at `Stage.POST_WARP` or `Stage.SAMPLE`, if there is one."""
+    """With ``fail``: True if a token was drawn that this modifier's payload had forbidden. The host then blames the
+    last modifier at `Stage.POST_WARP` or `Stage.SAMPLE` that acted on the row, if there is one."""
 
     def __post_init__(self) -> None:
         if self.action not in ("continue", "finish", "fail"):
@@ -109,7 +111,7 @@ FINISH = Outcome("finish")
 
 
 def fail(message: str, *, was_forbidden: bool = False) -> Outcome:
-    """End this sequence with `FinishReason.INTERNAL_ERROR` and `message`."""
+    """Return the outcome that ends the sequence with `FinishReason.INTERNAL_ERROR` and `message`."""
     return Outcome("fail", message, was_forbidden)
 
 
@@ -119,11 +121,11 @@ class StepBatch:
 
     Sequence ``i`` of ``n`` owns rows ``row_start[i]`` up to ``row_start[i + 1]`` and has one draft fewer than rows.
     Companion sequences are not sampled: their rows follow after ``num_rows`` in the logits. The arrays are read-only,
-    and the host may reuse them after the call they were given to.
+    and the host may reuse them after the call they were passed to.
     """
 
     slots: NDArray[np.int32]
-    """``int32[n]``: the slot of each sequence, fixed from its start to its release."""
+    """``int32[n]``: the slot of each sequence, constant from its start to its release."""
     row_start: NDArray[np.int32]
     """``int32[n + 1]``: first row of each sequence; the last entry is `num_rows`."""
     draft_token_ids: NDArray[np.int32]
@@ -133,25 +135,25 @@ class StepBatch:
 
     def __post_init__(self) -> None:
         for array in (self.slots, self.row_start, self.draft_token_ids, self.positions):
-            array.setflags(False)  # by keyword it takes twice as long
+            array.setflags(False)  # twice as fast as `write=False`
 
     @property
     def num_sequences(self) -> int:
-        """The number of sequences that take part."""
+        """The number of sequences."""
         return len(self.slots)
 
     @property
     def num_rows(self) -> int:
-        """The number of rows that are sampled: one per sequence and one per draft."""
+        """The number of sampled rows: one per sequence and one per draft."""
         return len(self.positions)
 
     def drafts(self, index: int) -> NDArray[np.int32]:
-        """The draft token ids of the `index`-th sequence of the batch."""
+        """Return the draft token ids of the `index`-th sequence of the batch."""
         return self.draft_token_ids[self.row_start[index] - index : self.row_start[index + 1] - index - 1]
 
     def select(self, states: Sequence[object]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The rows of all sequences whose state is not None, ``int32[m]``, and each row's sequence, ``int64[m]``:
-        what most modifiers' `prepare` begins with."""
+        """Return the rows of all sequences whose state is not None, ``int32[m]``, and each row's sequence,
+        ``int64[m]``. Most modifiers' `prepare` begins with this."""
         has_state = np.array([state is not None for state in states], dtype=np.bool_)
         sequences = np.repeat(np.arange(self.num_sequences), np.diff(self.row_start))
         rows = np.flatnonzero(has_state[sequences]).astype(np.int32)
@@ -159,7 +161,7 @@ class StepBatch:
 
     @staticmethod
     def build(slots: list[int], positions: list[int], drafts: list[list[int]] | None = None) -> StepBatch:
-        """The batch in which ``slots[i]`` predicts the token at ``positions[i]`` and then one more per draft."""
+        """Build the batch in which ``slots[i]`` predicts the token at ``positions[i]`` and one more per draft."""
         first = np.array(positions, dtype=np.int32)
         slot_array = np.array(slots, dtype=np.int32)
         if drafts is None or not any(drafts):
@@ -176,35 +178,35 @@ class StepBatch:
 class Payload:
     """One modifier's data for one step, from `LogitModifier.prepare` to `LogitTransform.apply`.
 
-    Plain NumPy arrays of numbers, so that it pickles, until a device uploads it; then the same shape with the device's
-    arrays. A host may apply it in several calls on disjoint rows (chunked verification, sharded sampling, fault
-    isolation), so a transform must treat each entry on its own. The arrays may be reused by the modifier from the
-    second `prepare` after on: a host that keeps a payload longer copies it.
+    Holds plain NumPy arrays of numbers, which pickle, until a device uploads it; then device arrays of the same
+    shapes. A host may apply it in several calls on disjoint rows (chunked verification, sharded sampling, fault
+    isolation), so a transform must treat each entry separately. A modifier may reuse the arrays two `prepare` calls
+    later: a host that keeps a payload longer copies it.
     """
 
     rows: NDArray[np.int32] | Array
-    """``int32[m]``: the rows of the logits this payload speaks about, each at most once."""
+    """``int32[m]``: the logits rows that the payload is for, each at most once."""
     arrays: Mapping[str, Array] = field(default_factory=dict)
     """Named arrays whose leading axis is ``m``, aligned with `rows`."""
     shared: Mapping[str, Array] = field(default_factory=dict)
     """Named arrays all rows share."""
     faults: Mapping[int, Fault] = field(default_factory=dict)
-    """By index in the batch: the sequences whose rows could not be prepared. The host ends them and sends no faults to
-    the worker; a row of theirs must still be one that can be drawn."""
+    """The failures of sequences whose rows could not be prepared, by index in the batch. The host ends these sequences
+    and does not send faults to the worker; their rows must still allow a token."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def take(self, rows: NDArray[np.int32]) -> Payload:
-        """The entries whose row is in `rows`, in this payload's order; row numbers stay what they are.
-        For host (NumPy) payloads, before the upload."""
+        """Return the entries whose row is in `rows`, in this payload's order, with unchanged row numbers. For host
+        (NumPy) payloads, before the upload."""
         keep = np.isin(self.rows, rows)
         return replace(self, rows=self.rows[keep], arrays={k: v[keep] for k, v in self.arrays.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One sequence's plugin failed: which plugin, doing what, and why."""
+    """A plugin's failure at one sequence."""
 
     plugin: str
     """``kind.name``, such as ``grammar.reference`` or ``modifier.kgw``."""
@@ -214,11 +216,11 @@ class Fault:
 
     @staticmethod
     def of(plugin: str, phase: str, error: BaseException) -> Fault:
-        """The fault an exception amounts to."""
+        """Return the fault for an exception."""
         return Fault(plugin, phase, text_of(error))
 
     def error(self) -> GuidewayError:
-        """The error that the sequence ends with: a `PluginError`, or `LimitExceeded` where memory ran out over it."""
+        """Return the error that the sequence ends with: a `PluginError`, or `LimitExceeded` if memory ran out."""
         return failure_of(self.plugin, str(self))
 
     def __str__(self) -> str:
@@ -227,17 +229,17 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Warp:
-    """The arrays by which bias, penalties and sampling parameters change the logits of a step, between `Stage.MASK` and
-    `Stage.POST_WARP`. Each array is None where no row needs it.
+    """Bias, penalties and sampling parameters that change the logits of a step between `Stage.MASK` and
+    `Stage.POST_WARP`. An array is None if no row needs it.
 
-    The first two groups speak of single logits: a row and a column each, every pair at most once within a group.
+    The first two fields address single logits by row and column; a pair occurs at most once per field.
     """
 
     repeated: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]] | None = None
     """Rows, columns and repetition penalties ``p``, each ``[m]``: a logit x becomes ``x / p`` if x > 0, else
     ``x * p``."""
     added: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]] | None = None
-    """Rows, columns and what is added, each ``[m]``, after the repetition penalties; -inf bans."""
+    """Rows, columns and addends, each ``[m]``, applied after the repetition penalties; -inf bans."""
     top_k: NDArray[np.int32] | None = None
     """``int32[num_rows]``; 0: no limit."""
     top_p: NDArray[np.float32] | None = None
@@ -257,25 +259,26 @@ FILTERS: Mapping[str, np.int32 | np.float32] = {
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Raw log-probabilities of some rows, on the host."""
+    """Raw log-probabilities at some rows, on the host."""
 
     rows: NDArray[np.int32]
     """``int32[m]``"""
     chosen: NDArray[np.float32]
-    """``float32[m]``: of the token drawn (or given) at each row."""
+    """``float32[m]``: the log-probability of the token drawn (or given) at each row."""
     top_ids: NDArray[np.int32]
-    """``int32[m, k]``: the k most likely tokens of each row, descending; k is the most that any row asked for."""
+    """``int32[m, k]``: the k most likely tokens of each row, descending; k is the largest number that a row asked
+    for."""
     top: NDArray[np.float32]
     """``float32[m, k]``: their log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
-    """All that goes down from scheduler to workers for one step."""
+    """Everything that the scheduler sends to the workers for sampling in one step."""
 
     batch: StepBatch
     payloads: Mapping[str, Payload]
-    """By modifier name; a modifier with nothing to do this step is absent."""
+    """Payloads by modifier name; modifiers without work in this step are absent."""
     temperatures: NDArray[np.float32]
     """``float32[num_rows]``; 0: greedy."""
     seeds: NDArray[np.int64]
@@ -283,29 +286,30 @@ class StepInput:
     sequence_indices: NDArray[np.int32]
     """``int32[num_rows]``: `SequenceInfo.index` of each row's sequence."""
     history: NDArray[np.int32] | None = None
-    """``int32[num_rows, h]``: token ids before each row, nearest last, -1 where there are none; None if no payload's
-    transform reads it."""
+    """``int32[num_rows, h]``: token ids before each row, nearest last, -1 where there are none; None if no transform
+    with a payload reads it."""
     companion_rows: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)
-    """By modifier name ``int32[num_rows, c]``: logits row of each companion, -1 where there is none."""
+    """``int32[num_rows, c]`` by modifier name: the logits row of each companion, -1 where there is none."""
     warp: Warp | None = None
-    """None where temperature is all there is."""
+    """Changes of the logits; None if no row has any but its temperature."""
     num_logprobs: NDArray[np.int32] | None = None
-    """``int32[num_rows]``: how many most likely tokens' log-probabilities to return beside the drawn one's, -1: not
-    even that; None: no row asks."""
+    """``int32[num_rows]``: the number of most likely tokens whose log-probabilities to return with the drawn token's;
+    -1: return none at all; None: -1 for all rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """All that comes back up from a worker for one step, on the host."""
+    """Everything that a worker returns for one step, on the host."""
 
     token_ids: NDArray[np.int32]
     """``int32[num_rows]``: the token drawn at each row."""
     feedback: Mapping[str, Payload] = field(default_factory=dict)
-    """By modifier name: what its transform emitted, and at which rows."""
+    """The rows and arrays that transforms emitted, by modifier name."""
     faults: Mapping[int, Fault] = field(default_factory=dict)
-    """By row: what failed in the worker. The row's token means nothing; that matters only if it would be final."""
+    """Failures in the worker, by row. The row's token is meaningless; a fault counts only if the token would be
+    final."""
     overruled: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """By row: modifiers, as ``modifier.name``, or sampling parameters, as ``min_tokens``, that left it without any
-    token the grammar allows, so that it was drawn without them."""
+    """By row, the modifiers (``modifier.name``) and sampling parameters (``min_tokens``) that forbade every token the
+    grammar allows, so the row was drawn without them."""
     logprobs: Logprobs | None = None
     """Log-probabilities of the rows that asked for them."""

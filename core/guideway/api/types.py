@@ -1,7 +1,7 @@
-"""The nouns of a request: constraint, sampling parameters, request, result.
+"""The data types of a request: constraint, sampling parameters, request, result.
 
-All are frozen values. Nothing here judges them: a value of any content can be written down, and admission says what
-is wrong with it (`InvalidRequest`), so that one bad request in a batch never costs its neighbors.
+All are frozen values. Their constructors do not validate: admission does (`InvalidRequest`), so one bad request in a
+batch never affects the others.
 """
 
 from __future__ import annotations
@@ -45,75 +45,76 @@ __all__ = [
 T = TypeVar("T")
 
 Whitespace: TypeAlias = Literal["bounded", "compact", "spaced", "any"]
-"""White space between two JSON tokens; before the first and after the last there is none.
+"""White space between two JSON tokens; there is none before the first and after the last.
 
-``bounded``: at most `MAX_WHITESPACE` characters in a row. ``compact``: none. ``spaced``: one space after each comma and
-each colon and none elsewhere, as ``json.dumps`` writes by default. ``any``: what JSON allows, without bound. A strategy
-may allow less than ``bounded`` and ``any`` say, and never more; inside strings none of them means anything.
+``bounded``: at most `MAX_WHITESPACE` characters in a row. ``compact``: none. ``spaced``: one space after each comma
+and each colon and none elsewhere, as ``json.dumps`` writes by default. ``any``: any white space of JSON, without bound.
+For ``bounded`` and ``any``, a strategy may allow less, but never more. White space inside strings is not affected.
 """
 
 OnUnenforced: TypeAlias = Literal["report", "refuse", "check"]
-"""The policy for a constraint that the strategy serving it would not enforce in full.
+"""The policy for a constraint that the chosen strategy does not enforce in full.
 
 ``report``: it is served, and `Completion.unenforced` names the rest. ``refuse``: it is refused before the first token.
-``check``: it is served, and each finished text is judged as a whole: `Completion.valid`.
+``check``: it is served, and each finished text is validated: `Completion.valid`.
 """
 
 WHITESPACE: tuple[Whitespace, ...] = get_args(Whitespace)
 
 MAX_WHITESPACE = 64
-"""Spaces, tabs and line ends in a row, in ``bounded`` white space."""
+"""Maximum number of consecutive spaces, tabs and line ends in ``bounded`` white space."""
 
 
 class FinishReason(StrEnum):
-    """Why a generation ended."""
+    """The reason why a generation ended."""
 
     STOP = "stop"
-    """A stop token, the end of the grammar, or a modifier that said it is finished."""
+    """A stop token, the end of the grammar, or a modifier ended it."""
     LENGTH = "length"
     """`SamplingParams.max_tokens` or the model's context was used up."""
     ABORT = "abort"
-    """The caller gave it up."""
+    """The caller aborted it."""
     REFUSED = "refused"
-    """It never started, or ran out of memory: `GenerationResult.error` is an `InvalidRequest` that says what to
-    change."""
+    """It never started, or ran out of memory; `GenerationResult.error` is an `InvalidRequest` that names the
+    remedy."""
     INTERNAL_ERROR = "internal_error"
     """A plugin or the host failed; `GenerationResult.error` names plugin, phase and cause."""
 
 
 @dataclass(frozen=True)
 class Constraint(ABC):
-    """The form that the output must obey. `strategy` names a configured grammar strategy; None lets the host choose."""
+    """A constraint on the output. `strategy` names a configured grammar strategy; None lets the host choose."""
 
     strategy: str | None = field(default=None, kw_only=True)
 
     @property
     @abstractmethod
     def kind(self) -> str:
-        """The kind a `GrammarStrategy` lists in `kinds`, such as ``json_schema``."""
+        """The kind, as listed in `GrammarStrategy.kinds`, such as ``json_schema``."""
 
     @abstractmethod
     def source(self) -> str:
-        """The constraint as canonical text, part of its cache key. Raises `InvalidGrammar` if it is malformed."""
+        """Return the constraint as canonical text, part of its cache key. Raises `InvalidGrammar` if it is
+        malformed."""
 
     @property
     def spacing(self) -> Whitespace | None:
-        """The white space of its JSON, part of its cache key; None for a constraint that is not about JSON. Raises
-        `InvalidGrammar` if it is no `Whitespace`."""
+        """The white space of its JSON, part of its cache key; None for a constraint without JSON. Raises
+        `InvalidGrammar` if it is not a `Whitespace`."""
         return None
 
     def frozen(self) -> Self:
-        """The constraint, out of reach of later changes to what it was made of. Text is taken as it is, unread; raises
-        `InvalidGrammar` where anything else is malformed."""
+        """Return a copy that later changes to mutable fields do not affect. Text is not parsed; raises
+        `InvalidGrammar` if another value is malformed."""
         return self
 
 
 @dataclass(frozen=True)
 class _Spaced(Constraint):
-    """A constraint with JSON in its outputs."""
+    """A constraint whose outputs contain JSON."""
 
     whitespace: Whitespace | None = field(default=None, kw_only=True)
-    """The white space of its JSON; None: what the operator chose, ``bounded`` by default. Strategies read `spacing`."""
+    """White space in the JSON; None: the operator's choice, ``bounded`` by default. Strategies read `spacing`."""
 
     @property
     def spacing(self) -> Whitespace:
@@ -128,8 +129,8 @@ class _Spaced(Constraint):
 
 
 class _JsonConstraint(_Spaced):
-    """A constraint that is JSON itself. What is learned from a text is kept beside the fields: it is no part of the
-    value, and stays behind when the constraint is pickled. Of a mapping, which may change, nothing is kept."""
+    """A constraint written in JSON. Facts derived from a text are cached in the instance, outside of the fields, and
+    are not pickled. Nothing derived from a mapping is cached, since it may change."""
 
     _field: ClassVar[str]
     _what: ClassVar[str]
@@ -142,13 +143,13 @@ class _JsonConstraint(_Spaced):
 
     @property
     def parsed(self) -> Any:
-        """The JSON value, whose parts are dicts and lists. It is shared: whoever needs another one copies it. Raises
-        `InvalidGrammar` as `source` does."""
+        """The JSON value, made from dicts and lists. It is shared: copy it before changing it. Raises `InvalidGrammar`
+        as `source` does."""
         return self._read[1] if isinstance(getattr(self, self._field), str) else json.loads(self.source())
 
     def cached(self, find: Callable[[Any], T], part: Any = None) -> T:
-        """``find(parsed)``, or ``find(part)`` of a part of it, called once for as long as the constraint lives. `find`
-        is a function of its argument alone, and its result is shared. What it raises is not kept."""
+        """Return ``find(parsed)``, or ``find(part)`` for a part of it, called at most once in the life of the
+        constraint. `find` must depend only on its argument; its result is shared. Exceptions are not cached."""
         value = self.parsed if part is None else part
         if not isinstance(getattr(self, self._field), str):
             return find(value)
@@ -167,7 +168,7 @@ class _JsonConstraint(_Spaced):
 
     @cached_property
     def _read(self) -> tuple[str, Any]:
-        """Source and value of a text."""
+        """The source and the value of a text."""
         return _read_json(getattr(self, self._field), self._what)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -176,9 +177,9 @@ class _JsonConstraint(_Spaced):
 
 @dataclass(frozen=True)
 class JsonSchema(_JsonConstraint):
-    """JSON that validates against a schema, given as a dict, a bool or JSON text.
+    """JSON that is valid under a schema, which is a dict, a bool or JSON text.
 
-    The order of keys is kept: it decides the order of properties in the output.
+    The order of keys matters: it is the order of properties in the output.
     """
 
     schema: Mapping[str, Any] | bool | str
@@ -205,8 +206,8 @@ class JsonObject(_Spaced):
 
 @dataclass(frozen=True)
 class Regex(Constraint):
-    """Text that matches a regular expression as a whole, as Python's `re.fullmatch` reads it. A strategy that lacks
-    something refuses the expression, or names what it reads otherwise, as ``regex:boundary``."""
+    """Text that matches a regular expression as a whole, in the sense of Python's `re.fullmatch`. A strategy refuses
+    expressions that it does not support, or reports a different reading by name, such as ``regex:boundary``."""
 
     pattern: str
 
@@ -244,7 +245,7 @@ class Choice(Constraint):
 class Grammar(Constraint):
     """A context-free grammar in a declared dialect, such as ``lark``, ``ebnf`` (xgrammar's GBNF) or ``gbnf``.
 
-    The dialect is never guessed: the same text can mean two languages in two dialects.
+    The dialect is never guessed: a text can have different meanings in different dialects.
     """
 
     text: str
@@ -265,8 +266,8 @@ class Grammar(Constraint):
 
 @dataclass(frozen=True)
 class StructuralTag(_JsonConstraint):
-    """Free text with tagged regions that obey a schema of their own, in the ``structural_tag`` JSON format of
-    vLLM, SGLang and xgrammar; a dict or JSON text. `whitespace` is that of regions with a JSON schema."""
+    """Free text with tagged regions that each have their own schema, in the ``structural_tag`` JSON format of vLLM,
+    SGLang and xgrammar; a dict or JSON text. `whitespace` applies to regions with a JSON schema."""
 
     tag: Mapping[str, Any] | str
 
@@ -279,33 +280,34 @@ class StructuralTag(_JsonConstraint):
 
 
 CONSTRAINTS: tuple[type[Constraint], ...] = (JsonSchema, JsonObject, Regex, Choice, Grammar, StructuralTag)
-"""All constraints, in the order in which messages name them. `guideway.runtime.guard.kinds` says how each is served."""
+"""All constraints, in the order in which messages name them. `guideway.runtime.guard.kinds` defines how each is
+served."""
 
 
 class _CanonicalJson(str):
-    """The canonical text that `_read_json` made, kept so that it is made once."""
+    """Canonical text from `_read_json`. The type marks it, so it is not parsed again."""
 
     __slots__ = ()
 
 
 def _read_json(value: object, what: str) -> tuple[str, Any]:
-    """`value`, or the value its text denotes, as compact JSON in its own key order; and that value."""
+    """Return as compact JSON `value`, or the value of the JSON text `value`, in its key order; and the value."""
     try:
         if isinstance(value, _CanonicalJson):
             return value, json.loads(value)
         parsed = strict_json(value) if isinstance(value, str) else value
         text = json.dumps(parsed, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_dict)
         text.encode()
-        _check_keys(parsed)  # after the dump, which has found any circle
+        _check_keys(parsed)  # after the dump, which detects cycles
     except RecursionError as error:
         raise InvalidGrammar(f"{what} is nested too deeply") from error
-    except Exception as error:  # besides json's own, whatever a stranger's mapping raises
+    except Exception as error:  # a foreign mapping may raise anything
         raise InvalidGrammar(f"{what} is not JSON: {error}") from error
     return _CanonicalJson(text), parsed
 
 
 def strict_json(text: str) -> Any:
-    """The value of JSON text. Raises ValueError, also for a key that an object has twice, and for NaN and infinity."""
+    """Parse JSON text. Raises ValueError, also for duplicate keys of an object, NaN and infinity."""
     return json.loads(text, object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
 
 
@@ -314,7 +316,7 @@ def _refuse_constant(constant: str) -> NoReturn:
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON text; a key written twice would lose a value without a word."""
+    """Return the dict of a JSON object. Raises ValueError for a duplicate key, which would drop a value silently."""
     found = dict(pairs)
     if len(found) != len(pairs):
         counts = Counter(key for key, _ in pairs)
@@ -323,7 +325,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_keys(value: object) -> None:
-    """Refuse keys that are no strings, which `json` would turn into some."""
+    """Raise TypeError for keys that are not strings, which `json` would convert."""
     stack = [value]
     while stack:
         item = stack.pop()
@@ -337,7 +339,7 @@ def _check_keys(value: object) -> None:
 
 
 def _as_dict(value: object) -> object:
-    """A mapping that is no dict, as a dict; `json` asks for what it cannot write itself."""
+    """Convert a mapping to a dict; `json` calls this for values that it cannot write."""
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is not a JSON type")
@@ -360,126 +362,125 @@ Switch: TypeAlias = Annotated[bool, "True or False"]
 Temperature: TypeAlias = Annotated[
     float, lambda value: value == 0 or 1e-3 <= value <= 1e3, "0 (greedy) or a number from 0.001 to 1000"
 ]
-"""Beyond its range, as beyond that of penalties, logits in float32 overflow or come out equal."""
+"""Outside of this range, or of the penalties' range, float32 logits overflow or become equal."""
 Repetition: TypeAlias = Annotated[float, Range(1e-3, 1e3), "a number from 0.001 to 1000, 1 for no change"]
 
 
 @known_fields_only
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """The parameters by which one prompt is continued. Checked at admission, not here.
+    """The parameters of generating from one prompt. Validated at admission, not here.
 
-    Admission also makes one value of what may be written in several ways: numbers of other libraries, such as NumPy's,
-    become Python's own, and None, where vLLM has it for no mapping or no list, an empty one.
+    Admission also normalizes values: numbers of other libraries, such as NumPy's, become Python's, and None becomes an
+    empty mapping or list where vLLM allows None.
 
-    Logits pass, in this order: penalties, bias and bans of stop tokens; temperature, top-k, top-p, min-p, typical-p;
-    the draw. The grammar mask and modifiers act before and after, as `Stage` says.
+    Logits are processed in this order: penalties, bias and bans of stop tokens; temperature, top-k, top-p, min-p,
+    typical-p; the draw. `Stage` defines when the grammar mask and modifiers act.
 
-    This is the table of parameters: by a field's type admission checks it, and the flags of ``guideway generate`` and
-    the keys of its input lines are these fields, with the first sentence of each docstring as help.
+    Admission checks each field by its type. The fields are also the flags of ``guideway generate`` and the keys of its
+    input lines, with the first sentence of each docstring as help.
     """
 
     max_tokens: Annotated[Positive | None, "a whole number of at least 1, or None for the rest of the context"] = None
-    """The most tokens to generate, at least 1; None: as many as the model's context leaves room for."""
+    """Maximum number of tokens to generate, at least 1; None: as many as fit into the model's context."""
     min_tokens: Annotated[int, Range(0)] = 0
-    """Before this many tokens no stop token is drawn and no stop string looked for; where a grammar allows nothing
-    but its end, the grammar wins and ``min_tokens`` is named in `Completion.unenforced`."""
+    """Number of tokens before which stop tokens are not drawn and stop strings not searched for. If a grammar allows
+    only a stop token, the grammar wins and `Completion.unenforced` names ``min_tokens``."""
     temperature: Temperature = 0.0
-    """0 takes the most likely token each time (greedy, as in ``transformers``); above 0 draws."""
+    """0: always take the most likely token (greedy, as in ``transformers``); above 0: draw."""
     top_k: Annotated[int, Range(0), "a whole number of at least 0, or 0 or -1 for all tokens"] = 0
     """Draw among the k most likely tokens; 0, or -1 as in vLLM: among all. (Fan et al., 2018)"""
     top_p: Share = 1.0
-    """Draw among the fewest most likely tokens whose probabilities sum to this; in (0, 1], 1: among all. (Nucleus
-    sampling; Holtzman et al., 2020)"""
+    """Draw among the fewest most likely tokens whose probabilities sum to at least this; in (0, 1], 1: among all.
+    (Nucleus sampling; Holtzman et al., 2020)"""
     min_p: Annotated[float, Range(0, 1)] = 0.0
-    """Draw among tokens at least this fraction as likely as the likeliest; in [0, 1], 0: among all.
-    (Nguyen et al., 2024)"""
+    """Draw among tokens whose probability is at least this fraction of the largest; in [0, 1], 0: among all. (Nguyen
+    et al., 2024)"""
     typical_p: Share = 1.0
-    """Draw among the fewest most typical tokens whose probabilities sum to this; most typical are those closest to the
-    expected information; in (0, 1], 1: among all. (Locally typical sampling; Meister et al., 2022)"""
+    """Draw among the fewest most typical tokens whose probabilities sum to at least this; a token is typical if its
+    information is close to the expected information; in (0, 1], 1: among all. (Locally typical sampling; Meister et
+    al., 2022)"""
     repetition_penalty: Repetition = 1.0
-    """Divides positive logits and multiplies negative ones of tokens in prompt or output; above 0, 1: no change. (CTRL;
-    Keskar et al., 2019)"""
+    """Divisor of positive logits, and factor of negative ones, of tokens in prompt or output; above 0, 1: no change.
+    (CTRL; Keskar et al., 2019)"""
     frequency_penalty: Penalty = 0.0
-    """Is subtracted from a token's logit for each time it is in the output, as in OpenAI's API."""
+    """Subtracted from a token's logit for each occurrence in the output, as in OpenAI's API."""
     presence_penalty: Penalty = 0.0
-    """Is subtracted from a token's logit if it is in the output, as in OpenAI's API."""
+    """Subtracted from a token's logit if the token is in the output, as in OpenAI's API."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    """Is added to logits, by token id; ``-inf`` bans the token."""
+    """Added to logits, by token id; ``-inf`` bans the token."""
     seed: Annotated[int, Range(0, 2**63 - 1)] | None = None
-    """Makes draws repeatable; 0 to 2**63 - 1. None: a seed is drawn at admission."""
+    """Seed of reproducible draws, 0 to 2**63 - 1. None: drawn at admission."""
     stop: str | tuple[str, ...] = ()
-    """Strings that end the generation, wherever in the output they appear, also across tokens; not part of `text`. One
-    alone may be given as it is. Where the text before it is not all that the constraint asks for, ``constraint`` is
-    named in `Completion.unenforced`."""
+    """One or more strings that end the generation, anywhere in the output, also across tokens; not part of `text`. If
+    the text before is not complete under the constraint, `Completion.unenforced` names ``constraint``."""
     stop_token_ids: tuple[int, ...] = ()
-    """Token ids that end the generation besides the vocabulary's own."""
+    """Token ids that end the generation, in addition to the vocabulary's stop tokens."""
     ignore_eos: Switch = False
-    """True if the vocabulary's own stop tokens end nothing; for benchmarks."""
+    """True to continue after the vocabulary's stop tokens; for benchmarks."""
     n: Positive = 1
     """The number of sequences to return."""
     best_of: Annotated[Positive | None, "a whole number of at least 1, or None for n"] = None
     """The number of sequences to generate; the `n` with the highest mean log-probability are returned, best first;
     None: `n`."""
     logprobs: int | None = None
-    """Return the raw log-probability of each generated token and of this many most likely ones, 0 or more; raw means
-    of the model's own logits, before anything changed them. None: return none."""
+    """Return the log-probabilities of each generated token and of this many most likely ones, 0 or more, computed from
+    the model's unmodified logits. None: return none."""
     prompt_logprobs: int | None = None
-    """The same for the tokens of the prompt."""
+    """As `logprobs`, for the tokens of the prompt."""
     echo: Switch = False
     """True if `text` begins with the text of the prompt."""
     priority: Annotated[int, Range(-(2**31), 2**31 - 1)] = 0
     """Lower runs first."""
     constraint: Constraint | Any | None = None
-    """The form that the output must obey: a `Constraint`, or in guideway's engine what `guideway.objects.constraint_of`
-    takes, such as a type."""
+    """A `Constraint`; guideway's engine also takes the arguments of `guideway.objects.constraint_of`, such as a
+    type."""
     on_unenforced: OnUnenforced | None = None
-    """The policy for a constraint of which not all can be enforced; None: what the operator chose, ``report`` by
+    """The policy for a constraint that cannot be enforced in full; None: the operator's choice, ``report`` by
     default."""
     max_retries: Annotated[int, Range(0, 100)] = 0
-    """The number of times that an invalid output is drawn again, each time with another seed; with
+    """Maximum number of times to redraw an invalid output, each time with another seed; needs
     ``on_unenforced="check"``."""
     close: Switch = True
-    """True if the last tokens of its limit are kept to complete what the constraint asks for."""
+    """True to reserve tokens at the end of the limit for completing the output under its constraint."""
     reasoning: Annotated[bool | None, "True or False, or None where the configuration says"] = None
-    """True if the output begins with reasoning, and the constraint after its marker; None: where the configuration has
-    a marker and the prompt does not end with it."""
+    """True if the output begins with reasoning and the constraint applies after the end marker; None: True if the
+    configuration has a marker and the prompt does not end with it."""
     thinking_token_budget: Annotated[Positive | None, "a whole number of at least 1, or None for no budget"] = None
-    """So many tokens of reasoning at most, at least 1; then its marker is forced. None: as many as leave room for the
-    answer that the constraint asks for."""
+    """Maximum number of reasoning tokens, at least 1; then the end marker is forced. None: as many as leave room for
+    an answer under the constraint."""
     modifiers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Configured logit modifiers this request uses, each with its options for this request."""
+    """Options of the configured logit modifiers that this request uses, by name."""
 
     @property
     def num_sequences(self) -> int:
-        """The number of sequences that are generated."""
+        """The number of sequences to generate."""
         return self.n if self.best_of is None else self.best_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """The request as a caller sent it, before a host tokenizes it. Only the form of the prompt has been looked at: what
-    else is wrong with it may be found later."""
+    """A request as the caller sent it, before the host tokenizes it. Only the form of the prompt has been
+    validated."""
 
     request_id: str
     prompt: str | tuple[int, ...] | tuple[str, str] | tuple[Mapping[str, Any], ...] | None
-    """Text, token ids, a pair of texts or chat messages, as it came; None where the host knows its token ids alone. A
-    workflow of a stranger's may take more. In a message, as in a tool, at most 100 lists and mappings are in one
-    another: hosts refuse what is nested deeper."""
+    """Text, token ids, a pair of texts or chat messages; None if the host knows only token ids. Third-party workflows
+    may take other types. Hosts refuse messages and tools with more than 100 nested lists and mappings."""
     params: SamplingParams
-    """Those of its task, if that is not ``generate``, are `priority` alone."""
+    """Sampling parameters; for tasks other than ``generate`` only `priority` is set."""
     task: str = "generate"
     """The task, such as ``generate``, ``embed``, ``rerank``, ``classify``."""
     prompt_token_ids: tuple[int, ...] | None = None
-    """The token ids of the prompt, if the host knows them already."""
+    """The token ids of the prompt, if the host already knows them."""
     tenant: str = ""
     tools: tuple[Mapping[str, Any], ...] = ()
-    """The tools that the chat template tells the model of beside the messages, in the form of OpenAI's API."""
+    """The tools for the chat template, in the format of OpenAI's API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One prompt on its way through a host, after tokenization."""
+    """A tokenized request."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
@@ -489,9 +490,9 @@ class Request:
     task: str = "generate"
     """The task, such as ``generate``, ``embed``, ``rerank``, ``classify``."""
     prompt: str | None = None
-    """The text of the prompt where the host knows it."""
+    """The text of the prompt, if the host knows it."""
     tenant: str = ""
-    """On whose behalf: tenants share a busy host fairly."""
+    """The tenant that the request belongs to: tenants share a busy host fairly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -499,27 +500,27 @@ class SequenceInfo:
     """One of the sequences that continue a request's prompt."""
 
     index: int
-    """0 for the first sequence of its request, 1 for the next, ... Part of every random number's address."""
+    """0 for the first sequence of its request, 1 for the next, ... An input of every random number."""
     seed: int
     prompt_token_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """A sequence that runs beside another one: same generated tokens, another prompt. Never sampled."""
+    """A sequence that runs along with another one: same generated tokens, another prompt. Never sampled."""
 
     prompt_token_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Raw natural log-probabilities at one position."""
+    """Raw log-probabilities (natural logarithm) at one position."""
 
     token_id: int
-    """The token that stands there."""
+    """The token at this position."""
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
-    """The most likely tokens and their log-probabilities, descending; as many as were asked for."""
+    """The most likely tokens and their log-probabilities, descending; as many as requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -530,66 +531,65 @@ class Completion:
     """`SequenceInfo.index`."""
     text: str = ""
     """The generated text, without stop and other special tokens and without the stop string that ended it. Bytes that
-    are no character come as U+FFFD, as `transformers` decodes them; the text ends in one where the output was cut in
-    the middle of a character."""
+    are not valid UTF-8 become U+FFFD, as `transformers` decodes them; a character that is cut at the end of the output
+    becomes one too."""
     token_ids: tuple[int, ...] = ()
-    """The generated token ids, a final stop token or the tokens of a stop string included."""
+    """The generated token ids, including a final stop token or the tokens of a stop string."""
     finish_reason: FinishReason = FinishReason.STOP
     stop: str | int | None = None
     """The stop string or stop token that ended it."""
     error: GuidewayError | None = None
-    """Why it was refused or failed; None otherwise."""
+    """Why the sequence was refused or failed; None otherwise."""
     strategy: str | None = None
     """The grammar strategy that served the constraint."""
     unenforced: tuple[str, ...] = ()
-    """Everything that was asked for and not enforced, by name; empty: all of it was. ``constraint`` stands here where
-    a stop string or a modifier ended the output before it was complete, ``closing`` where its limit did."""
+    """The names of everything that was requested and not enforced. Contains ``constraint`` if a stop string or a
+    modifier ended the output before it was complete, and ``closing`` if its limit did."""
     num_reasoning_tokens: int = 0
-    """The number of its tokens that are reasoning, the marker included."""
+    """The number of reasoning tokens, including the marker."""
     answer_start: int = 0
-    """The offset in `text` at which the reasoning and its marker end; without reasoning, where the generated text
-    begins."""
+    """The offset in `text` after the reasoning and its marker; without reasoning, the start of the generated text."""
     closed_early: bool = False
-    """True if the output was kept from going on as the model would have, so that it is complete within its limit."""
+    """True if the output was shortened so that it is complete within its limit."""
     valid: bool | None = None
-    """True if the text is what the constraint asks for; None: it was not checked (`SamplingParams.on_unenforced`), it
-    failed or was given up, or that could not be found out."""
+    """True if the text satisfies the constraint; None if it was not checked (`SamplingParams.on_unenforced`), failed
+    or was aborted, or if the check cannot decide."""
     reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By modifier name what `LogitModifier.report` says of it."""
+    """Results of `LogitModifier.report`, by modifier name."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
-    """One per generated token, if asked for."""
+    """One per generated token, if requested."""
     parse: Callable[[str], Any] | None = field(default=None, repr=False, compare=False)
-    """Makes the object of a complete answer, as what was given for a constraint has it."""
+    """Converts a complete answer to an object of the type that was given as constraint."""
 
     @property
     def is_complete(self) -> bool:
-        """True if the output ended by itself, and nothing cut what the constraint asks for."""
+        """True if the output was not cut: it stopped, and is complete under its constraint."""
         return self.finish_reason is FinishReason.STOP and "constraint" not in self.unenforced
 
     @property
     def parsed(self) -> Any:
-        """The answer as an object: an instance of the type that was given as constraint, the value of JSON, else text;
-        made anew each time. None without a constraint, and where the output is not complete. Raises
-        `guideway.InvalidAnswer` if it is no such object, which a strategy that left something out may bring about, and
-        a type that judges more than its JSON Schema says."""
+        """The answer as a new object: an instance of the type that was given as constraint, the value of JSON, or else
+        text. None without a constraint, and if the output is not complete. Raises `guideway.InvalidAnswer` if the
+        answer cannot be converted: the strategy may not have enforced the whole constraint, or the type may check more
+        than its JSON Schema."""
         return self.parse(self.answer) if self.parse is not None and self.is_complete else None
 
     @property
     def answer(self) -> str:
-        """The text after the reasoning: what the constraint is about."""
+        """The text after the reasoning, to which the constraint applies."""
         return self.text[self.answer_start :]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationResult:
-    """The result of one prompt: `outputs`, and the first of them at hand as `text`, `token_ids` and so on."""
+    """The result of one prompt: `outputs`, with the fields of the first one as properties."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...] = ()
     outputs: tuple[Completion, ...] = (Completion(),)
-    """`SamplingParams.n` of them, by index, or best first with `best_of`; a refused request has one."""
+    """`SamplingParams.n` outputs, by index, or best first with `best_of`; a refused request has one."""
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
-    """One per token of the prompt, None for the first, if asked for; fewer if it ended before."""
+    """One per token of the prompt, None for the first, if requested; fewer if the request ended early."""
 
     @property
     def text(self) -> str:
@@ -598,7 +598,7 @@ class GenerationResult:
 
     @property
     def parsed(self) -> Any:
-        """The object that the first output stands for."""
+        """`Completion.parsed` of the first output."""
         return self.outputs[0].parsed
 
     @property
@@ -628,7 +628,7 @@ class GenerationResult:
 
     @property
     def unenforced(self) -> tuple[str, ...]:
-        """The names of what was not enforced in the first output."""
+        """`Completion.unenforced` of the first output."""
         return self.outputs[0].unenforced
 
     @property
@@ -638,7 +638,7 @@ class GenerationResult:
 
     @property
     def valid(self) -> bool | None:
-        """The verdict on the first output."""
+        """`Completion.valid` of the first output."""
         return self.outputs[0].valid
 
     @property

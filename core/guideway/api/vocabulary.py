@@ -1,4 +1,4 @@
-"""The tokens of one model, as bytes: all a grammar engine may know of a tokenizer."""
+"""The tokens of one model as bytes: the only facts about a tokenizer that grammar engines see."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ __all__ = ["Encoder", "Vocabulary"]
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Turns bytes into token ids exactly as the model's tokenizer would, without adding special tokens.
+    """Encodes bytes into token ids exactly as the model's tokenizer does, without adding special tokens.
 
     Must pickle, because vocabularies are sent to worker processes.
     """
 
     @property
     def identity(self) -> bytes:
-        """Serialize what decides this encoder's behavior; equal identities encode alike."""
+        """A serialization of everything that affects the encoding; encoders with equal identities encode alike."""
         ...
 
     def encode(self, text: bytes) -> list[int] | None:
-        """The token ids of `text`, or None where the tokenizer has no ids for exactly these bytes
-        (for most tokenizers: bytes that are not UTF-8)."""
+        """Return the token ids of `text`, or None if the tokenizer has no ids for exactly these bytes (for most
+        tokenizers: bytes that are not UTF-8)."""
         ...
 
 
 @dataclass(frozen=True)
 class _Narrow:
-    """An encoder that has no ids for text with a token at or past `width`."""
+    """An encoder without the tokens at or past `width`: text that needs one has no ids."""
 
     encoder: Encoder
     width: int
@@ -49,22 +49,22 @@ class _Narrow:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Token ids 0 to ``len(vocabulary) - 1`` and the bytes each one stands for.
+    """Token ids 0 to ``len(vocabulary) - 1`` and the bytes of each.
 
-    Some tokenizers have tokens past the columns of the model's logits, such as a ``[PAD]`` that a fine-tune added. No
-    model can draw them, so they are left out, with their names, and `encode` has no ids for what they stand for.
+    Some tokenizers have tokens past the columns of the model's logits, such as a ``[PAD]`` that a fine-tune added. The
+    model cannot draw them, so they and their names are dropped, and `encode` has no ids for their text.
 
-    Raises `InvalidConfiguration` where ids do not fit together.
+    Raises `InvalidConfiguration` if the ids contradict each other.
     """
 
     tokens: Sequence[bytes]
-    """The exact bytes of each token id; ``b""`` for special tokens and ids that stand for no text."""
+    """The exact bytes of each token id; ``b""`` for special tokens and for ids without text."""
     stop_token_ids: frozenset[int]
-    """Ids that end a generation. All are special tokens, and inside the vocabulary."""
+    """Ids that end a generation. All are special tokens of the vocabulary."""
     special_tokens: Mapping[int, str] = field(default_factory=dict)
     """Special token ids with their names, such as ``{2: "</s>"}``. A grammar never produces one as text."""
     logits_width: int = 0
-    """Columns of the model's logits, more than ``len(tokens)`` where the model pads. Defaults to that length."""
+    """Columns of the model's logits, more than ``len(tokens)`` if the model pads. 0: ``len(tokens)``."""
     encoder: Encoder | None = field(default=None, compare=False)
     """Encodes text as the model's tokenizer does; None if there is none."""
 
@@ -94,7 +94,7 @@ class Vocabulary:
             self._leave_out()
 
     def _leave_out(self) -> None:
-        """Leave out the tokens that have no logits."""
+        """Drop the tokens that have no logits."""
         kept = frozenset(i for i in self.stop_token_ids if i < self.logits_width)
         if self.stop_token_ids and not kept:
             stops = ", ".join(map(str, sorted(self.stop_token_ids)))
@@ -115,17 +115,17 @@ class Vocabulary:
         return len(self.tokens)
 
     def encode(self, text: bytes) -> list[int] | None:
-        """Token ids of exactly `text`, or None if there is no encoder or it has no ids for these bytes."""
+        """Return the token ids of exactly `text`, or None if there is no encoder or it has no ids for these bytes."""
         return None if self.encoder is None else self.encoder.encode(text)
 
     def decode(self, token_ids: Sequence[int]) -> bytes:
-        """The bytes of `token_ids` joined; special tokens stand for none."""
+        """Return the bytes of `token_ids`, joined; special tokens have none."""
         return b"".join(self.tokens[i] for i in token_ids)
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 (hex) over tokens, specials, stop ids, logits width and the encoder's identity. Part of every
-        cache key: two vocabularies with one fingerprint compile every grammar alike."""
+        """The sha256 (hex) of tokens, special tokens, stop ids, logits width and the encoder's identity. Part of every
+        cache key: vocabularies with equal fingerprints compile every grammar alike."""
         digest = hashlib.sha256()
         digest.update(len(self.tokens).to_bytes(8, "little"))
         for token in self.tokens:

@@ -1,4 +1,4 @@
-"""Worker mixins: code that runs inside every worker process, beside the model."""
+"""Worker mixins: code that runs with the model in every worker process."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ __all__ = ["Worker", "WorkerMixin", "WorkerStep"]
 
 
 class Worker(Protocol):
-    """The facts that a mixin may know of the worker it is part of."""
+    """The worker, as its mixins see it."""
 
     @property
     def model(self) -> Any:
-        """The model, as its runner loaded it: with the engine's own runner a ``transformers.PreTrainedModel``."""
+        """The model that the runner loaded; with the engine's default runner a ``transformers.PreTrainedModel``."""
         ...
 
     @property
     def device(self) -> str:
-        """The device it runs on, in the words of the device's library."""
+        """The worker's device, as the device's library names it."""
         ...
 
     @property
@@ -31,7 +31,7 @@ class Worker(Protocol):
 
 
 class WorkerStep(Protocol):
-    """The facts that a mixin may know of a step."""
+    """A step, as worker mixins see it."""
 
     @property
     def num_sequences(self) -> int:
@@ -40,52 +40,52 @@ class WorkerStep(Protocol):
 
     @property
     def sequence_ids(self) -> Sequence[str]:
-        """Whose they are, ``num_sequences`` of them: what the host calls a sequence in all its steps, made from its
-        request's id. A companion has that of the sequence it runs beside."""
+        """The ids of these sequences, ``num_sequences`` of them. The host derives the id of a sequence from its
+        request's and keeps it for all steps. A companion has the id of its main sequence."""
         ...
 
     @property
     def num_tokens(self) -> int:
-        """The number of tokens that pass through the model."""
+        """The number of tokens that the model processes."""
         ...
 
     @property
     def num_rows(self) -> int:
-        """The number of rows of logits that come out."""
+        """The number of rows of logits that the model returns."""
         ...
 
 
 class WorkerMixin:
-    """Subclass, and override what you need. The mixins of a configuration become one class, in configured order, of
-    which each worker has one object: `self` is the same for all of them.
+    """Base class of worker mixins. The mixins of a configuration are combined into one class, in configured order, and
+    each worker has one instance of it: `self` is the same object for all of them.
 
-    The host calls the five methods below for every mixin in order (`close` in reverse). Any other attribute that two
-    mixins define, on their classes or in ``__init__``, is refused at start-up, naming both. Public methods you add are
-    reachable as ``engine.call_workers("name.method", ...)``; give them arguments and results that pickle.
+    The host calls the five methods below for every mixin in order (`close` in reverse). If two mixins define the same
+    other attribute, on their classes or in ``__init__``, start-up fails with an error that names both. Public methods
+    can be called as ``engine.call_workers("name.method", ...)``; their arguments and results must pickle.
     """
 
     contract: ClassVar[str]
-    """The version of the contract it was written for, such as ``"1.0"``: each plugin's class states its own."""
+    """The version of the contract that the class was written for, such as ``"1.0"``. Every plugin's class sets it."""
     name: ClassVar[str]
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        """`options` are this mixin's own; an `InvalidConfiguration`, as `parse_options` raises, refuses them. Do not
-        call ``super().__init__``: the host calls each mixin's."""
+        """Check `options`, which are this mixin's own. Raises `InvalidConfiguration`, as `parse_options` does, to
+        refuse them. Do not call ``super().__init__``: the host calls each mixin's."""
 
     def on_model_loaded(self, worker: Worker) -> None:
-        """Once, after the model's weights are in place and before the first step. What it raises stops the start.
+        """Called once, after the weights are loaded and before the first step. An exception stops the start-up.
 
-        Here weights may be changed in any way. Later only by assignment or in place under `torch.no_grad`, not through
-        ``.data``: the engine may keep a copy arranged for the processor, and does not see that one."""
+        Weights may be changed here in any way. Later change them only by assignment or in place under `torch.no_grad`,
+        not through ``.data``: the engine may hold a repacked copy and does not notice such a change."""
 
     def before_step(self, step: WorkerStep) -> None:
-        """Before each forward pass. `SequencesFailed` ends the sequences it names, and the step goes on for the others;
-        what else it raises ends the requests of this step. The next step calls it again."""
+        """Called before each forward pass. `SequencesFailed` ends the sequences it names, and the step continues with
+        the others; any other exception ends the requests of this step. The next step calls it again."""
 
     def after_step(self, step: WorkerStep) -> None:
-        """After each step's tokens are drawn, which are not final yet. `SequencesFailed` ends the sequences it names;
-        what else it raises ends the requests of this step."""
+        """Called after each step's tokens are drawn; they are not final yet. `SequencesFailed` ends the sequences it
+        names; any other exception ends the requests of this step."""
 
     def close(self) -> None:
-        """Once, when the worker shuts down or fails to start, with or without `on_model_loaded` before it. What it
-        raises is logged."""
+        """Called once, when the worker shuts down or fails to start, perhaps without `on_model_loaded` before it.
+        Exceptions are logged."""

@@ -1,7 +1,7 @@
-"""The contract of a workflow: what a host does with requests of one kind, and the parts that do it.
+"""The contract of workflows, which serve one kind of request, and of their parts.
 
-A workflow says which tasks it serves and which models it can serve them with, and names its parts. Asking it imports
-none of them; an engine that serves it imports them, and makes each once.
+A workflow class declares the tasks and models it serves, and names its parts. The parts are imported only by an engine
+that serves the workflow, which creates each once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """A model as it lies on the disk; none of its weights are read."""
+    """A model's folder on disk. Its weights are not read."""
 
     path: Path
     config: Mapping[str, Any]
@@ -44,7 +44,8 @@ class ModelFolder:
 
     @staticmethod
     def read(path: Path) -> ModelFolder:
-        """The model in the folder `path`. Raises `InvalidConfiguration` if it has no ``config.json``."""
+        """Read the configuration of the model in the folder `path`. Raises `InvalidConfiguration` if it has no
+        ``config.json``."""
         folder = ModelFolder(path, {})
         config = folder.json("config.json")
         if not isinstance(config, dict):
@@ -53,9 +54,9 @@ class ModelFolder:
         return ModelFolder(path, config)
 
     def file(self, name: str) -> Path:
-        """The path of the file `name` of the model, which need not exist. Names in a model's own files may lead
-        anywhere, and so may links: raises `InvalidConfiguration` where this one leaves the folder, or is no regular
-        file. The links of a snapshot in the hub's cache lead to its ``blobs``, which belong to it."""
+        """Return the path of the model's file `name`, which need not exist. A model's files may contain links and
+        names that point elsewhere: raises `InvalidConfiguration` if the path leaves the folder or is not a regular
+        file. In the hub's cache, links from a snapshot to its ``blobs`` are accepted."""
         path = self.path / name
         try:
             home, target = self.path.resolve(), path.resolve()
@@ -76,7 +77,7 @@ class ModelFolder:
         return path
 
     def json(self, name: str) -> Any:
-        """The content of the JSON file `name` beside the model; None if there is no such file. Raises
+        """Return the content of the JSON file `name` in the model's folder; None if there is no such file. Raises
         `InvalidConfiguration` if it cannot be read, and as `file` does."""
         path = self.file(name)
         try:
@@ -90,58 +91,58 @@ class ModelFolder:
 
     @property
     def architecture(self) -> str:
-        """The name of the model's class, such as ``BertModel``; else its type, such as ``bert``."""
+        """The name of the model's class, such as ``BertModel``, or else its type, such as ``bert``."""
         names = self.config.get("architectures") or [self.config.get("model_type", "a model of no type")]
         return str(names[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Task:
-    """One request as a caller sent it: nothing of it is tokenized. Equal to itself alone."""
+    """One request as the caller sent it, not tokenized. Compared by identity."""
 
     request_id: str
     kind: str
     """One of the workflow's `tasks`."""
     value: Any
-    """The input: text, token ids, ``{"prompt": ...}``, ``{"prompt_token_ids": ...}``, a pair, or what else
-    the workflow takes."""
+    """The input: text, token ids, ``{"prompt": ...}``, ``{"prompt_token_ids": ...}``, a pair, or another type that the
+    workflow accepts."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """The parameters of the call, by name."""
     priority: int = 0
-    """Lower goes first."""
+    """Lower runs first."""
     tenant: str = ""
-    """On whose behalf: tenants share a busy host fairly."""
+    """The tenant that the request belongs to: tenants share a busy host fairly."""
     arrival: int = 0
-    """Its number among all that came."""
+    """The task's number in order of arrival."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
-    """A task that can be computed."""
+    """A tokenized task, ready to compute."""
 
     task: Task
     token_ids: np.ndarray[Any, Any]
     """int64 ``[num_tokens]``, with special tokens."""
     token_types: np.ndarray[Any, Any] | None = None
-    """int64 ``[num_tokens]``: which text of a pair each is of; None: the model has no such types."""
+    """int64 ``[num_tokens]``: the index of each token's text in a pair; None: the model has no token types."""
     truncated: bool = False
-    """True if the input was longer, and cut as the caller allowed."""
+    """True if the input was too long and was cut, as the caller allowed."""
 
     @property
     def num_tokens(self) -> int:
-        """The number of its tokens."""
+        """The number of tokens."""
         return len(self.token_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowContext:
-    """The things that each part of a workflow is made from; it pickles."""
+    """The constructor argument of each part of a workflow; it pickles."""
 
     model: ModelFolder
     max_model_len: int
-    """The most tokens of a request."""
+    """Maximum number of tokens of a request."""
     dtype: str = "float32"
-    """The type of weights."""
+    """The dtype of the weights."""
     device: str = "cpu"
     options: Any = None
     """An instance of `Workflow.options`, from the operator's configuration."""
@@ -155,68 +156,68 @@ class Part:
 
 
 class InputProcessor(Part, ABC):
-    """Looks at what a caller gave, before it waits. Called in the caller's thread."""
+    """Validates a task before it is queued. Called in the caller's thread."""
 
     @abstractmethod
     def check(self, task: Task) -> None:
-        """Pass, or raise `InvalidRequest`. Must not tokenise: of a text's length only its bytes are known here."""
+        """Return, or raise `InvalidRequest`. Must not tokenize: only the length of a text in bytes is known here."""
 
 
 class RequestProcessor(Part, ABC):
-    """Turns tasks into what can be computed, when the scheduler is about to take them. Called off the
-    caller's thread."""
+    """Tokenizes tasks shortly before they are scheduled. Not called in the caller's thread."""
 
     @abstractmethod
     def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
-        """One of each task, in order: the request, or why there is none. A task's error touches no other task, so
-        nothing is raised: what is raised at one input, as by a tokenizer, becomes the error of its task. A request of
-        more than `max_model_len` tokens is cut if the caller allows it, or refused with `LimitExceeded`."""
+        """Return the prepared request or the error of each task, in order. Never raises: an error at one input, such
+        as a tokenizer's, is returned for that task and does not affect others. A request of more than `max_model_len`
+        tokens is cut if the caller allows it, or refused with `LimitExceeded`."""
 
 
 class WorkScheduler(Part, ABC):
-    """Decides what is computed together. Its methods are called by one thread at a time."""
+    """Forms batches. Its methods are called by one thread at a time."""
 
     @abstractmethod
     def add(self, task: Task) -> None:
-        """A task waits from now on."""
+        """Queue a task."""
 
     @abstractmethod
     def upcoming(self) -> list[Task]:
-        """The tasks to prepare next, in turn; each is returned once. Empty: enough are prepared, or none waits."""
+        """Return the tasks to prepare next, in order; each is returned once. Empty if enough tasks are prepared or
+        none is queued."""
 
     @abstractmethod
     def prepared(self, request: Prepared) -> None:
-        """The request of a task that `upcoming` returned."""
+        """Take the prepared request of a task that `upcoming` returned."""
 
     @abstractmethod
     def abort(self, task: Task) -> None:
-        """Forget a task, wherever it stands. Nothing happens if it is not known. Called in the place of `prepared`
-        for a task that came to no request."""
+        """Drop a task in any state; an unknown task is ignored. Called instead of `prepared` if preparing the task
+        failed."""
 
     @abstractmethod
     def next(self, *, more: bool) -> Sequence[Prepared] | None:
-        """The work of one step, taken out of what is prepared; None if there is none yet. `more`: tasks are about to be
-        added, so that a step which is not full had better wait."""
+        """Remove and return the requests of one step; None if there is none yet. `more`: tasks are about to be added,
+        so a step that is not full should wait."""
 
     @abstractmethod
     def finished(self, work: Sequence[Prepared]) -> None:
-        """The step of this work is over, well or not."""
+        """Note that the step of `work` ended, successfully or not."""
 
     @abstractmethod
     def window(self) -> int:
-        """The tasks of one caller that are taken from him at a time: enough for several full steps."""
+        """Return how many tasks of one caller to read ahead: enough for several full steps."""
 
 
 class StepBuilder(Part, ABC):
-    """Turns work into arrays."""
+    """Turns requests into arrays."""
 
     @abstractmethod
     def build(self, work: Sequence[Prepared]) -> Any:
-        """The step that goes to a worker: arrays and small plain values; it pickles."""
+        """Return the step to send to a worker: arrays and small plain values; it pickles."""
 
 
 class WorkflowRunner(Part, ABC):
-    """The model on a worker. Made and called there."""
+    """Runs the model on a worker. Created and called there."""
 
     @abstractmethod
     def load(self) -> None:
@@ -224,22 +225,22 @@ class WorkflowRunner(Part, ABC):
 
     @abstractmethod
     def execute(self, step: Any) -> Any:
-        """The output of a step: NumPy arrays; it pickles."""
+        """Run a step and return its output: NumPy arrays; it pickles."""
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release all resources."""
 
 
 class OutputProcessor(Part, ABC):
-    """Turns outputs into what callers get."""
+    """Turns outputs into the results that callers get."""
 
     @abstractmethod
     def results(self, work: Sequence[Prepared], output: Any) -> list[Any | GuidewayError]:
-        """The result of each request, in order, or why it has none."""
+        """Return the result or the error of each request, in order."""
 
     @abstractmethod
     def failed(self, task: Task, error: GuidewayError) -> Any:
-        """The result of a task that came to nothing."""
+        """Return the result of a task that failed with `error`."""
 
 
 PARTS: Mapping[str, type[Part]] = {
@@ -250,41 +251,42 @@ PARTS: Mapping[str, type[Part]] = {
     "runner": WorkflowRunner,
     "output_processor": OutputProcessor,
 }
-"""The parts of a workflow, and the class each derives from. An option of the workflow of the same name,
-``"module:Class"``, replaces one."""
+"""The parts of a workflow and their base classes. The workflow's option of the same name, ``"module:Class"``, replaces
+a part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoOptions:
-    """There are none."""
+    """No options."""
 
 
 class Workflow(ABC):
-    """A way to serve requests. Only its class is used: it says what it can do and names its parts.
+    """A way to serve requests. Never instantiated: the class declares its tasks and models and names its parts.
 
-    The class is imported to find out whether it serves a model, so its module imports nothing heavy.
+    The class is imported only to ask whether it serves a model, so its module must be light.
     """
 
     contract: ClassVar[str]
     name: ClassVar[str]
     tasks: ClassVar[tuple[str, ...]]
-    """The tasks that it serves, such as ``embed``."""
+    """The tasks that the workflow serves, such as ``embed``."""
     parts: ClassVar[Mapping[str, str]]
-    """By name of `PARTS`, each as ``"module:Class"``."""
+    """The class of each part as ``"module:Class"``, by name of `PARTS`."""
     options: ClassVar[type] = NoOptions
-    """A dataclass of the operator's options, each with a default. No field is named ``driver`` or as one of `PARTS`."""
+    """A dataclass of the operator's options, each with a default. The names ``driver`` and those in `PARTS` are
+    reserved."""
 
     @classmethod
     @abstractmethod
     def supports(cls, model: ModelFolder) -> str | None:
-        """None if it serves this model; else why not, as what follows "it cannot serve ...: "."""
+        """Return None if the workflow serves this model, else the reason, to follow "it cannot serve ...: "."""
 
     @classmethod
     @abstractmethod
     def max_length(cls, model: ModelFolder) -> int:
-        """The most tokens of a request that the model was made for."""
+        """Return the model's maximum number of tokens of a request."""
 
     @classmethod
     def default_length(cls, model: ModelFolder) -> int:
-        """The most tokens of a request where the operator does not say; at most `max_length`."""
+        """Return the default maximum number of tokens of a request; at most `max_length`."""
         return cls.max_length(model)
