@@ -1,8 +1,8 @@
 """guideway: a plugin ecosystem for structured output and logit modification in LLM inference.
 
-Names are imported on first use, so that ``import guideway`` is light.
+Names are imported on first use, so ``import guideway`` is light.
 """
-# ruff: noqa: F403, F405 - what is exported is said once, in `__all__`
+# ruff: noqa: F403, F405 - `__all__` lists the exports
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _MODULES = (
     *("guideway_engine.config", "guideway_engine.task_results", "guideway_engine.engine"),
     *("guideway_engine.generation", "guideway_engine.async_engine", "guideway_engine.extract"),
 )
-"""The modules that the names come from, each from the first that lists it; the lighter ones stand first."""
+"""Modules that export the names, searched in this order; the lighter ones are first."""
 
 
 def __getattr__(name: str) -> Any:

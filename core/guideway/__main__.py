@@ -1,4 +1,4 @@
-"""``python -m guideway`` is the program ``guideway``."""
+"""Run the program ``guideway`` with ``python -m guideway``."""
 
 from __future__ import annotations
 

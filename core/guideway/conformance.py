@@ -1,7 +1,6 @@
-"""The conformance suite, which is a distribution of its own: ``pip install 'guideway[conformance]'``.
+"""The conformance suite, from a separate distribution: ``pip install 'guideway[conformance]'``.
 
-A plugin's tests say ``from guideway.conformance import conformance``; what the names mean is told in
-`guideway_conformance`.
+A plugin's tests use ``from guideway.conformance import conformance``. `guideway_conformance` documents the names.
 """
 
 from __future__ import annotations

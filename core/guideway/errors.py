@@ -1,7 +1,7 @@
-"""The exception tree. Every error guideway raises on purpose is one of these.
+"""The exceptions of guideway, and helpers for errors of plugins.
 
-A plugin maps its library's exceptions onto this tree once, at its own edge, with ``raise ... from``.
-A refused token is a return value, never an exception.
+A plugin maps its library's exceptions to these once, where it calls the library, with ``raise ... from``. A refused
+token is a return value, never an exception.
 """
 
 from __future__ import annotations
@@ -65,30 +65,30 @@ OUT_OF_MEMORY = re.compile(
     r"|\bmemory allocation of \d+ bytes\b|\bmemory_bytes\b",
     re.IGNORECASE,
 )
-"""The words for memory that ran out: Python's, C++'s, Rust's, the system's and ours."""
+"""Messages for exhausted memory, of Python, C++, Rust, the operating system and guideway."""
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 MAX_EXCERPT = 60
-"""Characters of a line that are shown beside a place in it."""
+"""Maximum characters of a line to show around a position."""
 
 MAX_TEXT = 2000
-"""Characters of a stranger's message that are passed on."""
+"""Maximum characters to keep of a foreign message."""
 
 
 class GuidewayError(Exception):
-    """Base of every error guideway raises on purpose. It pickles with all its fields; its cause arrives as a
+    """Base class of all errors that guideway raises. It pickles with all its fields; its cause is unpickled as a
     `RemoteError`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # BaseException's own way calls the class with `args` alone, which keyword-only fields refuse
+        # BaseException.__reduce__ calls the class with `args` only, without keyword-only fields
         cause = self.__cause__ and RemoteError.of(self.__cause__)
         return _restored, (type(self), self.args, dict(vars(self)), cause)
 
 
 class RemoteError(GuidewayError):
-    """The message of an exception of another process, where the exception itself cannot come along. `type_name` is the
-    name of its type."""
+    """The message of an exception in another process that could not be pickled. `type_name` is the name of the
+    exception's type."""
 
     def __init__(self, message: str, *, type_name: str) -> None:
         super().__init__(message)
@@ -96,7 +96,7 @@ class RemoteError(GuidewayError):
 
     @staticmethod
     def of(error: BaseException) -> RemoteError:
-        """All that can be said of `error` and its causes in plain text."""
+        """Convert `error` and its causes to text."""
         chain = [error]
         while (cause := chain[-1].__cause__) is not None and cause not in chain:
             chain.append(cause)
@@ -108,10 +108,10 @@ class RemoteError(GuidewayError):
 
 
 class PluginError(GuidewayError):
-    """Something is wrong with one plugin.
+    """An error in a plugin.
 
-    `plugin` is its canonical id, ``distribution/kind.name``, or ``kind.name`` where no distribution is known. `phase`
-    says when, as in ``in compile``; empty where the message alone says that.
+    `plugin` is its canonical id, ``distribution/kind.name``, or ``kind.name`` if the distribution is unknown. `phase`
+    is the time of the failure, such as ``in compile``; it may be empty.
     """
 
     def __init__(self, message: str, *, plugin: str, phase: str = "") -> None:
@@ -129,20 +129,20 @@ class PluginConflict(PluginError):
 
 
 class PluginUnavailable(PluginError):
-    """The component is installed but cannot or may not run here; the message says why."""
+    """The component is installed but cannot or may not run here; the message gives the reason."""
 
 
 class NotCertified(PluginUnavailable):
-    """Selected components have no verdict that stands, and ``[plugins] require`` is ``certified``; the message names
-    them all, and `plugin` the first."""
+    """Selected components have no valid conformance verdict, and ``[plugins] require`` is ``certified``; the message
+    names all of them, and `plugin` the first."""
 
 
 class PluginLoadError(PluginError):
-    """A selected component failed while it was imported, looked up or checked against its contract."""
+    """Importing or looking up a selected component, or checking it against its contract, failed."""
 
 
 class PluginExited(PluginLoadError):
-    """A selected component ends the process that imports it. `status` is the exit status, less than 0 for a signal."""
+    """Importing a selected component ends the process. `status` is the exit status, negative for a signal."""
 
     def __init__(self, message: str, *, plugin: str, status: int) -> None:
         super().__init__(message, plugin=plugin)
@@ -150,8 +150,8 @@ class PluginExited(PluginLoadError):
 
 
 class SequencesFailed(GuidewayError):
-    """Some sequences of a step cannot go on. `sequence_ids` are theirs, of `WorkerStep.sequence_ids`: a worker mixin
-    raises this from `before_step` or `after_step` to end those alone."""
+    """Some sequences of a step failed. A worker mixin raises this from `before_step` or `after_step` to end only
+    these. `sequence_ids` are their ids, from `WorkerStep.sequence_ids`."""
 
     def __init__(self, message: str, *, sequence_ids: Iterable[str]) -> None:
         super().__init__(message)
@@ -159,11 +159,11 @@ class SequencesFailed(GuidewayError):
 
 
 class Unhealthy(GuidewayError):
-    """The host refuses requests that nothing is wrong with."""
+    """The host is unhealthy and refuses even valid requests."""
 
 
 class WorkerLost(GuidewayError):
-    """A worker is gone or does not answer; what it was doing is lost, what the scheduler knows is not."""
+    """A worker ended or does not answer. Its current work is lost; the scheduler's state is not."""
 
 
 class InvalidConfiguration(GuidewayError, ValueError):
@@ -175,7 +175,7 @@ class InvalidConfiguration(GuidewayError, ValueError):
 
 
 class InvalidRequest(GuidewayError, ValueError):
-    """A request that cannot be served as it stands. `field` names the part the caller has to change."""
+    """The request cannot be served. `field` names the part that the caller must change."""
 
     def __init__(self, message: str, *, field: str = "request") -> None:
         super().__init__(message)
@@ -183,19 +183,18 @@ class InvalidRequest(GuidewayError, ValueError):
 
 
 class InvalidAnswer(GuidewayError, ValueError):
-    """An answer that is no instance of the type, or no value of the JSON, it was asked for as; or, from
-    `guideway.extract`, one that is not whole."""
+    """The answer is not an instance of the requested type, not valid JSON, or (in `guideway.extract`) not complete."""
 
 
 class InvalidGrammar(InvalidRequest):
-    """The constraint is malformed or describes no output at all: no strategy could serve it."""
+    """The constraint is malformed or allows no output at all, so no strategy can serve it."""
 
     def __init__(self, message: str, *, field: str = "constraint") -> None:
         super().__init__(message, field=field)
 
 
 class UnsupportedGrammar(InvalidRequest):
-    """The constraint is well formed, but this strategy cannot serve it. `feature` names what it lacks."""
+    """The constraint is well formed, but this strategy cannot serve it. `feature` names the missing feature."""
 
     def __init__(self, message: str, *, feature: str, field: str = "constraint") -> None:
         super().__init__(message, field=field)
@@ -203,17 +202,17 @@ class UnsupportedGrammar(InvalidRequest):
 
 
 class UnsupportedCapability(InvalidRequest):
-    """A plugin or host was asked for something it does not offer."""
+    """A plugin or host does not offer the requested capability."""
 
 
 class LimitExceeded(InvalidRequest):
-    """The request is larger, deeper or slower than the configured limits allow, or memory ran out over it."""
+    """The request is larger, deeper or slower than the configured limits allow, or serving it ran out of memory."""
 
 
 def failure_of(plugin: str, message: str, *, phase: str = "") -> GuidewayError:
-    """Return the error of a request over which a plugin failed. `message` says how, with the type of the cause: where
-    that is memory that ran out, whatever library found it so, it is a `LimitExceeded`; else a `PluginError`. A device's
-    memory, or a worker's, is no limit of a request."""
+    """Return the error of a request at which a plugin failed. `message` contains the type of the cause. The error is a
+    `LimitExceeded` if a grammar or a modifier ran out of memory, in any library, else a `PluginError`: the memory of a
+    device or worker is not a limit of a request."""
     kind, _, name = plugin.rpartition("/")[2].partition(".")
     field = {"grammar": "constraint", "modifier": f"modifiers.{name}"}.get(kind)
     if field is None or OUT_OF_MEMORY.search(message) is None:
@@ -222,23 +221,24 @@ def failure_of(plugin: str, message: str, *, phase: str = "") -> GuidewayError:
 
 
 class DeadEnd(GuidewayError):
-    """A live matcher state in which no token is legal. Ends that request only."""
+    """A matcher that has not terminated has no legal token. Ends only that request."""
 
 
 class ConformanceError(GuidewayError):
-    """A plugin broke its contract at run time. The message names the sentence it broke."""
+    """A plugin violated its contract at run time. The message quotes the violated sentence."""
 
 
 def contain(error: BaseException) -> None:
-    """Return for everything that can be one plugin's failure, re-raise a wish to stop.
+    """Re-raise interrupts; return for everything that may be a plugin's failure.
 
     A host catches BaseException around a plugin, because a Rust panic (pyo3's ``PanicException``) and ``SystemExit``
-    are no `Exception`, and calls this first. A wish to stop is what a signal's handler raises, amid whatever the main
-    thread does: Ctrl-C's KeyboardInterrupt, or the SystemExit of a handler that ends the program. In any other thread,
-    and where the handlers raise nothing, as in workers' processes and under an event loop, they are the plugin's.
+    are not `Exception`, and calls this first. An interrupt is raised by a signal handler in the main thread: Ctrl-C's
+    KeyboardInterrupt, or the SystemExit of a handler that ends the program. In other threads, and if no handler raises,
+    as in worker processes and under an event loop, these exceptions count as the plugin's.
 
-    Python's own handler of Ctrl-C leaves no trace, so a KeyboardInterrupt of a plugin passes as well, but once: where
-    the host does again what was interrupted, and the same ``raise`` statement interrupts that, it is the plugin's.
+    Python's own handler of Ctrl-C does not appear in the traceback, so a KeyboardInterrupt raised by a plugin is
+    re-raised too, but only once: if the host retries the interrupted work and the same ``raise`` statement interrupts
+    it again, it counts as the plugin's.
     """
     if not isinstance(error, KeyboardInterrupt | SystemExit) or current_thread() is not main_thread():
         return
@@ -248,7 +248,7 @@ def contain(error: BaseException) -> None:
         if default_int_handler not in handlers or not isinstance(error, KeyboardInterrupt):
             return
         origin, depth = _raise_statement(error), _depth()
-        is_passing = depth < getattr(error, PASSED, 0)  # hosts further out are asked as well
+        is_passing = depth < getattr(error, PASSED, 0)  # an outer host calls this for the same exception
         setattr(error, PASSED, depth)
         if origin is not None and origin == INTERRUPTED.origin and not is_passing:
             return
@@ -257,36 +257,36 @@ def contain(error: BaseException) -> None:
 
 
 def record_progress() -> None:
-    """Note that what was interrupted has been done: a host calls this at the end of a step."""
+    """Note that the interrupted work is done. A host calls this at the end of a step."""
     INTERRUPTED.origin = None
 
 
 @dataclass(slots=True)
 class _Interrupted:
-    """The last wish to stop that passed."""
+    """The last interrupt that `contain` re-raised."""
 
     origin: tuple[CodeType, int] | None = None
-    """The ``raise`` statement that it came from; None: it came from a signal, or from no such statement."""
+    """The ``raise`` statement that raised it; None if a signal or native code did."""
 
 
 INTERRUPTED = _Interrupted()
 
 PASSED = "_guideway_passed"
-"""The attribute of an interrupt that has passed: how deep in the stack that was."""
+"""Attribute of a re-raised interrupt: the stack depth at which it was re-raised."""
 
 
 CALLS: dict[int, blame] = {}
-"""By thread: the call into a plugin that it is in, for whoever asks what takes so long."""
+"""The current call into a plugin, by thread id, for diagnosing slow calls."""
 
 
 @dataclass(slots=True)
-class blame:  # noqa: N801 - used as a function is
-    """``with blame(plugin, phase):`` around a call into a plugin: whatever the call raises becomes an error that names
-    the plugin and says in which phase it failed.
+class blame:  # noqa: N801 - used like a function
+    """Context manager around a call into a plugin, ``with blame(plugin, phase):``. Converts exceptions of the call to
+    an error that names the plugin and the phase.
 
-    `phase` is the name of the method that is called, or words such as ``while it was built``. `error` is the class of
-    what is raised, or `LimitExceeded` for memory that ran out over a request (`failure_of`); errors of the types in
-    `passing`, which a plugin may raise there, pass as they are, and so does a wish to stop (`contain`).
+    `phase` is the name of the called method, or words such as ``while it was built``. `error` is the class of the
+    raised error; for `PluginError` it may be `LimitExceeded` instead (`failure_of`). Errors of the types in `passing`,
+    which the plugin may raise, are not converted, nor are interrupts (`contain`).
     """
 
     plugin: str
@@ -294,7 +294,7 @@ class blame:  # noqa: N801 - used as a function is
     error: type[PluginError] = field(default=PluginError, kw_only=True)
     passing: tuple[type[BaseException], ...] = field(default=(), kw_only=True)
     keeps_deadlines: bool = field(default=False, kw_only=True)
-    """True if the call ends by itself when it takes too long."""
+    """True if the call enforces its own timeout."""
     began: float = field(default=0.0, init=False)
     """Start of the call, by the clock of `time.monotonic`."""
     _outer: blame | None = field(default=None, init=False)
@@ -323,29 +323,29 @@ class blame:  # noqa: N801 - used as a function is
 
     @property
     def when(self) -> str:
-        """The phase after a verb."""
+        """The phase as a phrase that follows a verb."""
         return self.phase if " " in self.phase else f"in {self.phase}"
 
 
 def close_each(parts: Iterable[tuple[str, Callable[[], object]]]) -> None:
-    """Close parts, first to last, each given as ``kind.name`` of its plugin and the method to call. What one raises is
-    logged and keeps no other from closing; a wish to stop waits for the last."""
+    """Close parts, first to last, each given as ``kind.name`` of its plugin and the method to call. An exception is
+    logged, and the other parts are still closed; an interrupt is raised after the last."""
     with ExitStack() as last_first:
         for plugin, close in reversed(list(parts)):
             last_first.callback(_close, plugin, close)
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """``did you mean 'this'?``, with the known word that is closest to `word`; empty if none is close."""
-    import difflib  # for the rare word that is wrong
+    """Return ``did you mean 'this'?`` with the known word closest to `word`; empty if none is close."""
+    import difflib  # rarely needed
 
     close = difflib.get_close_matches(str(word)[:80], list(known), n=1)
     return f"did you mean {close[0]!r}?" if close else ""
 
 
 def excerpt(text: str, at: int) -> str:
-    """The line of `text` that has the character at index `at`, and below it a caret under that character, each on an
-    indented line of its own. A long line is cut around the place."""
+    """Return the line of `text` that contains index `at`, and a line with a caret below that character, both indented.
+    A long line is cut around the character."""
     begin = text.rfind("\n", 0, at) + 1
     line, at = text[begin:].partition("\n")[0].rstrip("\r"), at - begin
     first = max(0, at - 40) if len(line) > MAX_EXCERPT else 0
@@ -365,7 +365,7 @@ def _close(plugin: str, close: Callable[[], object]) -> None:
 
 
 def _raised(handler: Any, error: BaseException) -> bool:
-    """Return whether `error` came through a signal's handler."""
+    """Return whether the signal handler is in the traceback of `error`."""
     while isinstance(handler, partial):
         handler = handler.func
     code, trace = getattr(handler, "__code__", None), error.__traceback__
@@ -375,7 +375,7 @@ def _raised(handler: Any, error: BaseException) -> bool:
 
 
 def _depth() -> int:
-    """The number of frames on the stack."""
+    """Return the number of frames on the stack."""
     frame, count = sys._getframe(), 0
     while frame.f_back is not None:
         frame, count = frame.f_back, count + 1
@@ -383,8 +383,9 @@ def _depth() -> int:
 
 
 def _raise_statement(error: BaseException) -> tuple[CodeType, int] | None:
-    """The ``raise`` statement that `error` came from, by its code and place there. No signal arrives in one."""
-    import dis  # for the rare interrupt
+    """Return the ``raise`` statement that raised `error`, as its code object and offset. Signals never arrive in
+    one."""
+    import dis  # rarely needed
 
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -396,32 +397,32 @@ def _raise_statement(error: BaseException) -> tuple[CodeType, int] | None:
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Names of keywords in a message: `not` is one, too."""
+    """Quote keywords for a message, so that names such as `not` are not read as words."""
     return ", ".join(f"`{name}`" for name in names)
 
 
 def printable(text: str) -> str:
-    """`text` with control characters escaped, so that what a request holds commands no terminal: all of Unicode's
-    but for the end of a line and the tab, and what turns the direction of writing."""
+    """Return `text` with control characters escaped, so that requests cannot send control sequences to a terminal: all
+    of Unicode's, except line feed and tab, and those that change the text direction."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def passable(text: str) -> str:
-    """`text` as every encoder takes it, `printable`, and no more than `MAX_TEXT` characters of it."""
+    """Return at most `MAX_TEXT` characters of `text`, `printable` and without lone surrogates."""
     return printable(text.encode("utf-8", "backslashreplace").decode()[:MAX_TEXT])
 
 
 def text_of(error: BaseException) -> str:
-    """``Type: message``, `passable`, whatever a stranger's class makes of its message."""
-    if isinstance(error, RemoteError):  # it says both of the error it stands for
+    """Return ``Type: message``, `passable`, even if the error's ``__str__`` fails."""
+    if isinstance(error, RemoteError):  # contains both already
         return passable(str(error))
     return passable(_with_memory(f"{type(error).__name__}: {_message(error)}", error))
 
 
 def without_frames(error: E) -> E:
-    """An error that is kept, as in a result: its causes keep their lines, but nothing keeps the variables of what it
-    came through, which may be a whole request and refer to the error in turn."""
-    seen: list[BaseException] = [error]  # one that several wait for may be raised again amid what it caused: a circle
+    """Drop the traceback of an error that will be stored, such as in a result, and the local variables in the
+    tracebacks of its causes. These may hold whole requests and refer back to the error."""
+    seen: list[BaseException] = [error]  # an error with several waiters may be its own context
     while (cause := seen[-1].__cause__ or seen[-1].__context__) is not None and not any(cause is one for one in seen):
         clear_frames(cause.__traceback__)
         seen.append(cause)
@@ -431,13 +432,13 @@ def without_frames(error: E) -> E:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException as unprintable:  # of a stranger's class
+    except BaseException as unprintable:  # of a foreign class
         contain(unprintable)
         return "its message cannot be printed"
 
 
 def _with_memory(text: str, error: BaseException) -> str:
-    """Add the type of a cause of `error` to its text where that alone says that memory ran out."""
+    """Add `(MemoryError)` to the text of `error` if only a cause shows that memory ran out."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None and cause not in chain:
         if OUT_OF_MEMORY.search(f"{type(cause).__name__}: {_message(cause)}"):
@@ -460,7 +461,7 @@ def _in_words(error: BaseException, cause: RemoteError | None) -> RemoteError:
 def _restored(
     cls: type[GuidewayError], args: tuple[Any, ...], fields: dict[str, Any], cause: RemoteError | None
 ) -> GuidewayError:
-    """An error as it was pickled."""
+    """Unpickle a `GuidewayError`."""
     error = cls.__new__(cls, *args)
     error.args = args
     vars(error).update(fields)

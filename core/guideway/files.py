@@ -1,7 +1,7 @@
-"""The files of commands: read whole within a bound, created, replaced at once, and locked while they are in use.
+"""Files of commands: bounded reads, atomic replacement, and locks.
 
-Nothing here follows a symbolic link in order to write. Where nothing else is said, whatever is refused is an OSError
-whose `strerror` says why: the caller says what the file was for.
+Writes do not follow symbolic links. Unless stated otherwise, errors are OSError with the reason in `strerror`, to
+which the caller adds the purpose of the file.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ AnyPath: TypeAlias = str | os.PathLike[str]
 
 MIB = 1 << 20
 LARGEST = 16 * MIB
-"""Bytes that a file which is read whole may have: many times what a schema, a report or a lock file needs."""
+"""Default maximum size of a file that is read whole, in bytes: far more than a schema, report or lock file needs."""
 
 DESCRIPTOR = re.compile(r"-|/dev/(stdin|stdout|stderr)|/(?:dev|proc/self)/fd/([0-9]{1,9})")
-"""The paths of outputs that name an open descriptor of this process."""
+"""Output paths that name an open file descriptor of this process."""
 STANDARD = {"stdin": 0, "stdout": 1, "stderr": 2}
 
 KINDS = {
@@ -54,20 +54,20 @@ KINDS = {
 }
 
 PATIENCE, PAUSE = 200, 0.05
-"""Attempts of `alone`, and the seconds between two of them: what it waits for takes milliseconds."""
+"""Maximum attempts of `alone`, and seconds between two; other processes hold the lock for milliseconds."""
 
 MOST_SHOWN = 200
-"""Characters of a command that are shown."""
+"""Maximum characters of a command to show."""
 
 
 def read_file(path: AnyPath, most: int = LARGEST) -> bytes:
-    """Return the content of a regular file of at most `most` bytes. Waits for no other process, as opening a named pipe
-    would, and reads no device."""
+    """Return the content of a regular file of at most `most` bytes. Raises OSError for named pipes, without waiting
+    for a writer, and for devices."""
 
     def opened(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
-    with open(path, "rb", opener=opened) as file:  # a Path takes no opener
+    with open(path, "rb", opener=opened) as file:  # Path.open has no `opener`
         _check_regular(file.fileno())
         data = file.read(most + 1)
     if len(data) > most:
@@ -76,7 +76,7 @@ def read_file(path: AnyPath, most: int = LARGEST) -> bytes:
 
 
 def write_file(path: AnyPath, text: str, *, field: str) -> None:
-    """Write `text` in UTF-8 as `replacing` does. Raises `InvalidConfiguration` for the option `field` if that fails."""
+    """Write `text` in UTF-8 as `replacing` does. Raises `InvalidConfiguration` with `field` if that fails."""
     try:
         with replacing(path) as file:
             file.write(text.encode())
@@ -85,14 +85,15 @@ def write_file(path: AnyPath, text: str, *, field: str) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Return why a file cannot be used, without its path and an error number."""
+    """Return the reason of a file error, without path and error number."""
     return getattr(error, "strerror", None) or str(error)
 
 
 @contextmanager
 def replacing(path: AnyPath) -> Iterator[BinaryIO]:
-    """Within, write a file that takes the place of the one at `path`, whole and on the disk, when the block ends; if it
-    raises, the earlier one stays as it was. The new one has its permissions. What `open_stream` opens is written to."""
+    """Open a file that atomically replaces the one at `path` when the block ends, after a sync to disk; if the block
+    raises, the old file is unchanged. The new file gets the permissions of the old one. If `open_stream` opens `path`,
+    write to that stream instead."""
     stream = open_stream(path)
     if stream is not None:
         with os.fdopen(stream, "wb") as file:
@@ -122,28 +123,28 @@ def replacing(path: AnyPath) -> Iterator[BinaryIO]:
 
 
 def claim(path: AnyPath, *, new: bool) -> int:
-    """Open the regular file at `path` to read and append to it, created if it is missing, with a lock that the kernel
-    keeps for as long as the descriptor is open: a crash leaves none. Raises FileExistsError for a file that should be
-    `new` and is not, and BlockingIOError, which names the holder, for one in use."""
+    """Open the regular file at `path` for reading and appending, create it if missing, and lock it until the
+    descriptor is closed; a crash releases the lock. Raises FileExistsError if the file should be `new` but exists, and
+    BlockingIOError, which names the holder, if it is locked."""
     while True:
         try:
             number = _open(path, os.O_CREAT | os.O_EXCL)
         except FileExistsError:
             try:
                 number = _open(path)
-            except FileNotFoundError:  # it is gone by now
+            except FileNotFoundError:  # removed in the meantime
                 continue
             existed = True
         else:
             existed = False
         try:
             _check_regular(number)
-            if existed and new:  # without a lock, which might keep the process that has just created it from its own
+            if existed and new:  # without locking it, which could block the process that has just created it
                 if (holder := _holder(number)) is not None:
                     raise BlockingIOError(errno.EWOULDBLOCK, f"{holder} is using it")
                 raise FileExistsError(errno.EEXIST, "it already exists")
             lock(number)
-            if _is_at(number, path):  # else it was replaced before it was locked
+            if _is_at(number, path):  # otherwise it was replaced before the lock
                 return number
         except BaseException:
             os.close(number)
@@ -163,7 +164,7 @@ def _open(path: AnyPath, more: int = 0) -> int:
 
 
 def disclaim(number: int, path: AnyPath) -> None:
-    """Close what `claim` opened as a new file at `path`, and remove it if nothing was written to it."""
+    """Close a new file that `claim` opened at `path`, and remove it if it is empty."""
     try:
         if os.fstat(number).st_size == 0 and _is_at(number, path):
             Path(path).unlink()
@@ -172,8 +173,8 @@ def disclaim(number: int, path: AnyPath) -> None:
 
 
 def lock(number: int) -> None:
-    """Lock an open file or folder. Raises BlockingIOError, which names the holder where Linux tells it."""
-    import fcntl  # not everywhere
+    """Lock an open file or folder. Raises BlockingIOError, which names the holder if Linux reports it."""
+    import fcntl  # not on every platform
 
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -183,8 +184,8 @@ def lock(number: int) -> None:
 
 @contextmanager
 def alone(path: AnyPath) -> Iterator[None]:
-    """Within, no other process is in such a block for a file of the same folder: for those that read a file and then
-    replace it. They wait for each other; raises BlockingIOError, which names the holder, if that takes too long."""
+    """Lock the folder of `path` against other processes in this block, for reading a file and then replacing it. Waits
+    for other holders; raises BlockingIOError, which names the holder, if that takes too long."""
     folder = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for left in reversed(range(PATIENCE)):
@@ -201,10 +202,11 @@ def alone(path: AnyPath) -> Iterator[None]:
 
 
 def open_stream(path: AnyPath) -> int | None:
-    """Open what is written to as it is: the descriptor that ``-``, /dev/stdout, /dev/stderr or /dev/fd/N names, which
-    is duplicated; a named pipe, whose reader is waited for; a device such as /dev/null. None for any other path."""
+    """Open an output that is not replaced: a duplicate of the descriptor that ``-``, /dev/stdout, /dev/stderr or
+    /dev/fd/N names, a named pipe (waits for a reader), or a device such as /dev/null. Return None for any other
+    path."""
     if (descriptor := _descriptor(path)) is not None:
-        # where native code is kept quiet, the real one is elsewhere for the time being
+        # `quiet_libraries` moves the real standard error to another descriptor
         return os.dup(sys.stderr.fileno() if descriptor == 2 else descriptor)
     try:
         mode = os.lstat(path).st_mode
@@ -220,8 +222,8 @@ def open_stream(path: AnyPath) -> int | None:
 
 
 def clash(written: Mapping[str, AnyPath | None], read: Mapping[str, AnyPath | None]) -> str | None:
-    """Say which two of these name one file, if one of the two is `written`. The keys are words for them, such as
-    flags."""
+    """Return an error message if a `written` path names the same file as another one, else None. The keys describe the
+    paths, for example as flags."""
     seen = {words: path for words, path in read.items() if path is not None}
     for words, path in written.items():
         if path is None:
@@ -239,9 +241,9 @@ def _is_same(path: AnyPath, other: AnyPath) -> bool:
     try:
         found = Path(path).stat()
         return stat.S_ISREG(found.st_mode) and os.path.samestat(found, Path(other).stat())
-    except OSError:  # one of them is not there yet
+    except OSError:  # one of the files does not exist yet
         return os.path.realpath(path) == os.path.realpath(other)
-    except ValueError:  # a NUL, as opening it will say
+    except ValueError:  # a NUL, which opening it will report
         return False
 
 
@@ -269,7 +271,7 @@ def _is_at(number: int, path: AnyPath) -> bool:
 
 
 def _holder(number: int) -> str | None:
-    """Return the process that has locked an open file, with its command; None if Linux names none."""
+    """Describe the process that has locked an open file, with its command; None if Linux reports none."""
     inode = str(os.fstat(number).st_ino)
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/locks").read_text("utf-8").splitlines():

@@ -1,5 +1,5 @@
-"""Constraints from what Python programs have at hand, and objects from answers: types through pydantic, schemas as
-dicts, compiled patterns, lists of strings."""
+"""Convert Python objects to constraints, and answers to objects: types (through pydantic), schemas as dicts, compiled
+patterns, lists of strings."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["constraint_of", "is_type", "parse", "parse_partial"]
 
 FIELD = "constraint"
 FLAGS = re.compile("").flags
-"""The flags of a pattern that was given none."""
+"""The flags of a pattern compiled without any."""
 TOKENS = re.compile(r'"(?:[^"\\]|\\[^u]|\\u[0-9a-fA-F]{4})*+(?P<quote>"?)|[][{},:]|[^][{},:"\s]+')
-"""The tokens of JSON. A string that is not over has no `quote`, and goes as far as its last whole escape."""
+"""The tokens of JSON. An unfinished string has no `quote` and ends at its last whole escape."""
 
 
 def constraint_of(given: Any) -> Constraint:
-    """The constraint that `given` stands for.
+    """Convert `given` to a constraint.
 
-    A `Constraint` is itself. A mapping is a JSON Schema, a compiled pattern a `Regex`, a list of strings a `Choice`. A
-    type (a pydantic model, a dataclass, a ``TypedDict``, an ``Enum``, ``Literal[...]``, ``list[...]``, ``int``, ...) is
-    the JSON Schema that pydantic writes of it, with objects closed: properties that it would ignore are not allowed.
-    Raises `InvalidRequest` for anything else, for a pattern with flags, for a type that pydantic has no JSON Schema of,
+    A `Constraint` is returned unchanged. A mapping becomes a `JsonSchema`, a compiled pattern a `Regex`, a list of
+    strings a `Choice`. A type (a pydantic model, a dataclass, a ``TypedDict``, an ``Enum``, ``Literal[...]``,
+    ``list[...]``, ``int``, ...) becomes pydantic's JSON Schema of it, without the additional properties that the type
+    would ignore. Raises `InvalidRequest` for anything else, for a pattern with flags, for a type without a JSON Schema,
     and if pydantic is not installed.
     """
     match given:
@@ -57,9 +57,9 @@ def constraint_of(given: Any) -> Constraint:
 
 
 def parse(given: Any, answer: str) -> Any:
-    """The object that a complete answer stands for: of a type an instance, of a JSON Schema the value, else the text.
-    Raises `InvalidAnswer` if it is none, as it may be where a strategy left something out or the type judges more than
-    its schema says."""
+    """Convert a complete answer to an instance of the type, the value of a JSON Schema, or else text. Raises
+    `InvalidAnswer` if that fails: the strategy may not have enforced everything, or the type may check more than its
+    schema."""
     if not _is_json(given):
         return answer
     read: Callable[[str], Any] = _adapted(given)[1] if is_type(given) else json.loads
@@ -73,12 +73,12 @@ def parse(given: Any, answer: str) -> Any:
 
 
 def parse_partial(given: Any, answer: str, *, whole: bool, growing_strings: bool) -> Any:
-    """Return what is finished of an answer that goes on, or all of one that is `whole`: the values of JSON as
-    ``json.loads`` has them, of other constraints the text.
+    """Return the finished part of an incomplete answer, or all of a `whole` one: values as of ``json.loads`` for JSON,
+    text for other constraints.
 
-    Objects and arrays are there as soon as they begin, and grow. A string is finished with its quote, a number or a
-    word with what follows it, a property with its value; with `growing_strings` a string that is a value grows as well.
-    None: nothing is finished. Raises `InvalidAnswer` if what there is begins no JSON.
+    Objects and arrays appear when they begin, and grow. A string is finished at its closing quote, a number or a word
+    at the next token, a property with its value; with `growing_strings`, strings that are values grow too. None if
+    nothing is finished. Raises `InvalidAnswer` if the answer is not the beginning of JSON.
     """
     if not _is_json(given):
         return answer if whole or growing_strings else None
@@ -90,8 +90,8 @@ def parse_partial(given: Any, answer: str, *, whole: bool, growing_strings: bool
 
 
 def _finished(text: str, growing_strings: bool) -> str:
-    """Return the beginning of `text`, up to where the last value of it ended or began to hold others, and then the end
-    of all that is open there."""
+    """Return `text` up to the last finished value or opened container, and then the closing characters of everything
+    open there."""
     ends: list[str] = []
     end, before = 0, ""
     for token in TOKENS.finditer(text):
@@ -110,7 +110,7 @@ def _finished(text: str, growing_strings: bool) -> str:
                 if not token["quote"]:
                     if growing_strings and not is_name:
                         end = token.end()
-                        # the first half of a character in two escapes, of which the second may come
+                        # a surrogate whose second half may follow
                         end -= 6 if "\ud800" <= json.loads(token[0] + '"')[-1:] <= "\udbff" else 0
                         ends.append('"')
                     break
@@ -123,20 +123,20 @@ def _finished(text: str, growing_strings: bool) -> str:
 
 
 def _is_json(given: Any) -> bool:
-    """Return whether what was given for a constraint has JSON for an answer."""
+    """Return whether the answers of a constraint given as `given` are JSON."""
     return is_type(given) or isinstance(given, Mapping | JsonSchema | JsonObject)
 
 
 def is_type(given: Any) -> bool:
-    """Return whether `given` is a type, or a form of one such as ``list[int]``; a constraint's instance is none."""
+    """Return whether `given` is a type or a generic alias such as ``list[int]``."""
     return isinstance(given, type) or get_origin(given) is not None
 
 
 def _adapted(given: Any) -> tuple[dict[str, Any], Callable[[str], Any]]:
-    """The JSON Schema of a type, and what reads an instance from JSON. Raises `InvalidRequest`."""
+    """Return the JSON Schema of a type, and a function that reads an instance from JSON. Raises `InvalidRequest`."""
     try:
         return _remembered(given)
-    except TypeError:  # metadata that has no hash
+    except TypeError:  # unhashable metadata
         return _adapt(given)
 
 
@@ -151,17 +151,17 @@ def _adapt(given: Any) -> tuple[dict[str, Any], Callable[[str], Any]]:
     try:
         adapter = TypeAdapter(given)
         return _closed(adapter.json_schema()), adapter.validate_json
-    except Exception as error:  # whatever a stranger's type raises
+    except Exception as error:  # a foreign type may raise anything
         raise InvalidRequest(f"{short_repr(given)} has no JSON Schema: {_said(error)}", field=FIELD) from error
 
 
 def _said(error: Exception) -> str:
-    """Return what pydantic says, without the addresses it adds."""
+    """Return pydantic's message without its URLs."""
     return re.sub(r"\s*For further information visit \S+", "", text_of(error))
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """`schema`, in which no object may have properties that its type would ignore."""
+    """Change `schema` to forbid properties that its types would ignore, and return it."""
     for _, subschema in subschemas(schema):
         if isinstance(subschema, dict) and subschema.get("type") == "object" and "properties" in subschema:
             subschema.setdefault("additionalProperties", False)

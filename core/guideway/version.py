@@ -1,3 +1,3 @@
-"""The version of guideway, of its engine and of its suite: the three are released together."""
+"""The version of guideway, its engine and its conformance suite, which are released together."""
 
 __version__ = "0.1.0.dev0"
