@@ -1,1 +1,1 @@
-"""The program ``guideway``, and the commands of the library itself."""
+"""The program ``guideway`` and the library's own commands."""

@@ -1,9 +1,9 @@
-"""The commands that installed distributions bring, from metadata; a command is imported when it is chosen.
+"""Find the commands of installed distributions by metadata. A command is imported when it is called.
 
-An entry point of the group ``guideway.commands`` is called like its command and names a function that takes argparse's
-subparsers and adds the command's parser to them; the parser sets ``run``, a function that takes the parsed arguments
-and returns the exit status. What ``guideway --help`` says of a command is the first sentence of its module's
-docstring, read without importing it.
+An entry point of the group ``guideway.commands`` has the name of its command and points to a function that takes
+argparse's subparsers and adds the command's parser to them; the parser sets ``run``, a function that takes the parsed
+arguments and returns the exit status. ``guideway --help`` shows the first sentence of the module's docstring, read
+without importing it.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ __all__ = ["GROUP", "HELP", "OURS", "Command", "find", "installed"]
 
 GROUP = "guideway.commands"
 HELP = "help"
-"""The command that the program has by itself."""
+"""The built-in command."""
 OURS = ("guideway", "guideway-engine", "guideway-conformance")
-"""The distributions whose commands are theirs, whoever else claims the names."""
+"""The distributions whose commands take precedence if others claim the same names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command as the metadata of distributions describes it."""
+    """A command, from the metadata of distributions."""
 
     name: str
     value: str
     """``module:function``."""
     distributions: tuple[str, ...]
-    """Those that claim the name, sorted."""
+    """The distributions that claim the name, sorted."""
 
     def add_to(self, subparsers: _SubParsersAction[Any]) -> None:
-        """Import it and let it add its parser. Raises `PluginConflict` and `PluginLoadError`."""
+        """Import the command and let it add its parser. Raises `PluginConflict` and `PluginLoadError`."""
         if len(self.distributions) > 1 and self.owner is None:
             claims = " and ".join(self.distributions)
             raise PluginConflict(f"the command {self.name!r} is claimed by {claims}: uninstall one", plugin=self.name)
@@ -55,30 +55,30 @@ class Command:
 
     @property
     def owner(self) -> str | None:
-        """The one of `OURS` that brings it, if one does."""
+        """The distribution of `OURS` that provides the command, or None."""
         return next((name for name in OURS if name in self.distributions), None)
 
     def summary(self) -> str:
-        """Say what it does, in the words of its module; empty if that cannot be read."""
+        """Return the first sentence of the module's docstring, without the period; empty if it cannot be read."""
         module = self.value.partition(":")[0].strip()
         try:
             spec: Any = find_module(module)
             text = ast.get_docstring(ast.parse(spec.loader.get_source(spec.loader.name))) or ""
-        except Exception:  # it may be nowhere, and a stranger's file may hold anything
+        except Exception:  # the module may be missing, and a foreign file may hold anything
             return ""
         return " ".join(text.partition("\n\n")[0].split()).partition(". ")[0].removesuffix(".")
 
 
 def find(name: str) -> Command | None:
-    """The command of that name; None if none is installed."""
-    # ours are found without a look at all others
+    """Return the command of that name; None if none is installed."""
+    # searching only these three distributions is faster
     ours = (_found(importlib_metadata.distributions(name=each)).get(name) for each in OURS)
     return next(filter(None, ours), None) or installed().get(name)
 
 
 def installed() -> dict[str, Command]:
-    """Every command of this environment, by name, in alphabetical order. A distribution whose metadata cannot be read
-    brings none; ``guideway plugins doctor`` tells of it."""
+    """Return every command of this environment by name, in alphabetical order. Distributions with unreadable metadata
+    are skipped; ``guideway plugins doctor`` reports them."""
     return _found(importlib_metadata.distributions())
 
 

@@ -1,9 +1,8 @@
-"""List what is installed, and what is wrong with it.
+"""List the installed plugins and their problems.
 
-``guideway plugins``, with its subcommands. Imports no plugin, but for ``doctor --import``, and that one in a process of
-its own.
+``guideway plugins`` and its subcommands. Only ``doctor --import`` imports plugins, each in a separate process.
 """
-# ruff: noqa: T201 - printing is what a command is for
+# ruff: noqa: T201 - commands print
 
 from __future__ import annotations
 
@@ -138,7 +137,7 @@ def _list(args: Namespace) -> int:
 
 
 def _with_foreign(index: PluginIndex) -> PluginIndex:
-    """`index`, its records those of other contracts too, but for plugins that are there for this one as well."""
+    """Return `index` with the records of plugins that are only available for other contracts."""
     offered = {record.id for record in index.records}
     return replace(index, records=(*index.records, *(r for r in index.foreign if r.id not in offered)))
 
@@ -202,7 +201,7 @@ def _doctor(args: Namespace) -> int:
 
 
 def _claimed_twice() -> list[Problem]:
-    """The commands that several distributions claim."""
+    """Return a problem for each command that several distributions claim."""
     return [
         Problem(
             "conflict",
@@ -216,7 +215,7 @@ def _claimed_twice() -> list[Problem]:
 
 
 def _stale(index: PluginIndex, certifications: Mapping[str, Certification], lock: str) -> list[Problem]:
-    """The plugins that were certified once, in the lock file at `lock`."""
+    """Return a problem for each plugin whose verdict in the lock file at `lock` is stale."""
     return [
         Problem(
             "stale-verdict",
@@ -231,7 +230,7 @@ def _stale(index: PluginIndex, certifications: Mapping[str, Certification], lock
 
 
 def _print_problems(index: PluginIndex, problems: Sequence[Problem]) -> None:
-    """The place most plugins are installed in is named once, not in each line."""
+    """Print problems. The folder with the most plugins is printed once, not in each line."""
     places = [record.location for record in index.records]
     usual = max(places, key=places.count, default="")
     at_usual = re.compile(rf" at {re.escape(usual)}(?=[\s,;:)]|$)")
@@ -333,7 +332,7 @@ def _conformance(found: Certification) -> str:
 
 
 def _about(record: PluginRecord) -> dict[str, str | None]:
-    """Return what its distribution says of itself; None for what it leaves out."""
+    """Return summary, author and license of the plugin's distribution; None for missing ones."""
     (dist, *_) = importlib_metadata.distributions(name=record.distribution, path=[record.location])
     metadata = dist.metadata
     authors = [text for key in ("Author", "Author-email") for text in metadata.get_all(key, ())]
@@ -348,14 +347,14 @@ def _about(record: PluginRecord) -> dict[str, str | None]:
 
 
 def _chosen(index: PluginIndex, addresses: Sequence[str]) -> list[PluginRecord]:
-    """The records these addresses mean, each of which must mean some; without addresses all of them."""
+    """Return the records that match `addresses`, each of which must match some; all records if there are none."""
     if not addresses:
         return list(index.records)
     return list(dict.fromkeys(record for address in addresses for record in matching(index, address)))
 
 
 def _lines(value: object) -> list[str]:
-    """Return the lines in which a fact is printed; no lines if there is nothing to say."""
+    """Return the lines to print for a fact; none if it is empty."""
     if isinstance(value, tuple | list):
         return [str(item) for item in value]
     if value is None or value is False:

@@ -1,11 +1,11 @@
-"""The ``guideway`` program. Commands are found in metadata; each one's module is imported when it is chosen.
+"""The ``guideway`` program. Commands are found in metadata; a command's module is imported when it is called.
 
-A command's ``run`` gets the parsed arguments. Whatever the command, ``args.enable_plugin`` is a tuple of the ids
-(``distribution/hooks.name``) of the plugins that ``--enable-plugin`` and GUIDEWAY_PLUGINS_ENABLE name, resolved, in
-order, each once: what a command that starts a host passes on as ``PluginSettings(enable=args.enable_plugin)``.
-``args.enabled_by_flag`` holds those among them that the flag names.
+A command's ``run`` gets the parsed arguments. For every command, ``args.enable_plugin`` is a tuple of the resolved ids
+(``distribution/hooks.name``) of the plugins that ``--enable-plugin`` and GUIDEWAY_PLUGINS_ENABLE name, in order,
+without duplicates. Commands that start a host pass it to ``PluginSettings(enable=args.enable_plugin)``.
+``args.enabled_by_flag`` holds the ids that the flag names.
 """
-# ruff: noqa: T201 - printing is what a command is for
+# ruff: noqa: T201 - commands print
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BROUGHT_BY = {
     "conform": "conformance",
     **dict.fromkeys(("classify", "config", "embed", "generate", "inspect", "rerank", "serve"), "engine"),
 }
-"""By command of another distribution of ours: the extra that installs it."""
+"""The extra that installs a command of the other guideway distributions, by command."""
 
 EPILOG = f"""\
 Plugins of kind 'hooks' act only if they are enabled: name them with
@@ -58,7 +58,7 @@ exit status:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit status, as `EPILOG` lists them; what went wrong is on standard error."""
+    """Run one command and return the exit status (see `EPILOG`). Errors are printed to standard error."""
     _reopen_what_is_closed()
     _print_anything()
     loading.forks_first = True
@@ -79,8 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _reopen_what_is_closed() -> None:
-    """Take the place of a standard output or error that was closed before the program began: the next file it opens
-    would. What is written to such an output fails, as it would have; errors go nowhere."""
+    """Reopen standard streams that were closed at the start, so that the next opened file does not get their
+    descriptors. Writes to standard output still fail; writes to standard error are discarded."""
     for number, name, mode in ((0, "", os.O_WRONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
         try:
             os.fstat(number)
@@ -91,24 +91,24 @@ def _reopen_what_is_closed() -> None:
 
 
 def _print_anything() -> None:
-    """Escape what an output cannot encode, instead of failing on it."""
+    """Make the standard streams escape characters that they cannot encode, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _failed(error: OSError) -> int:
-    """Report a read or write that failed, in one line."""
+    """Report a failed read or write in one line."""
     where = ""
     try:
         print(end="", flush=True)
         with suppress(UnsupportedOperation):  # a stand-in for standard output, in a test
-            os.write(sys.stdout.fileno(), b"")  # what could not be flushed may have left the buffer
+            os.write(sys.stdout.fileno(), b"")  # the failed flush may have emptied the buffer
     except OSError:
         # Python would complain again when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         where = "cannot write to standard output: "
-    if not isinstance(error, BrokenPipeError):  # the reader, such as `head`, has seen enough
+    if not isinstance(error, BrokenPipeError):  # the reader, such as `head`, closed the pipe
         notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
         print(printable(f"guideway: {where}{error.strerror if where else error}{notes}"), file=sys.stderr)
     return 1
@@ -145,8 +145,8 @@ def _run(argv: list[str]) -> int:
 
 
 class _Parser(ArgumentParser):
-    """A parser that says what a misspelled word may have meant. Its subparsers are of this class too, so that each
-    reports its own unknown options, under its own usage."""
+    """A parser that suggests corrections of misspelled words. Its subparsers are of this class too, so each reports
+    its own unknown options under its own usage."""
 
     _words: Sequence[str] = ()
 
@@ -163,7 +163,7 @@ class _Parser(ArgumentParser):
         return known, unknown
 
     def _get_values(self, action: Action, arg_strings: list[str]) -> Any:
-        # called for each time an option is given; argparse would keep the last and say nothing of the others
+        # called for each occurrence of an option; argparse would silently keep only the last
         if action.option_strings and not isinstance(action, _AppendAction):
             if action in self._given:
                 raise ArgumentError(action, "is given twice; keep one")
@@ -171,7 +171,7 @@ class _Parser(ArgumentParser):
         return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> NoReturn:
-        # whatever argparse says, a misspelled option may be why: a required one is then reported missing
+        # a misspelled option may cause any error, such as a missing required option
         options = [word.partition("=")[0] for word in self._words if word.startswith("--")]
         known = self._option_string_actions
         hints = [hint for option in options if option not in known and (hint := did_you_mean(option, known))]
@@ -202,7 +202,7 @@ def _parser(*, add_help: bool = True) -> _Parser:
 
 
 def _help(commands: Mapping[str, Command]) -> ArgumentParser:
-    """A parser that knows every command's name and what it does, for its help."""
+    """Return a parser with the name and summary of every command, to print the help."""
     parser = _parser()
     subparsers = parser.add_subparsers(metavar="COMMAND", title="commands")
     for name, command in commands.items():
@@ -212,8 +212,8 @@ def _help(commands: Mapping[str, Command]) -> ArgumentParser:
 
 
 def _enabled(flags: list[str]) -> tuple[Plugins | None, tuple[str, ...]]:
-    """The installed plugins, with those enabled that `flags` and the environment name, None if they name none; and the
-    ids of those that `flags` name. Resolves every name and imports nothing. Raises `PluginError`."""
+    """Return the installed plugins, with those enabled that `flags` and the environment name (None if they name none),
+    and the ids of the plugins that `flags` name. Resolves every name and imports nothing. Raises `PluginError`."""
     listed = [name.strip() for name in os.environ.get(ENABLE_VARIABLE, "").split(",") if name.strip()]
     if not listed and not flags:
         return None, ()

@@ -1,4 +1,4 @@
-"""Keeps what libraries say to their developers from the terminal of who uses a program."""
+"""Hide warnings and other diagnostics of libraries from the users of a program."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["quiet_libraries"]
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Within, standard error is for what Python writes there: what native code writes, here and in processes begun
-    meanwhile, goes nowhere, and Python's warnings are not shown. Without effect where they were asked for
-    (``python -W``, PYTHONWARNINGS, PYTHONDEVMODE) and where `sys.stderr` is not the process's own."""
+    """Suppress Python's warnings, and the standard error of native code, in this process and in those started in the
+    block; Python code can still write to `sys.stderr`. No effect if warnings are enabled (``python -W``,
+    PYTHONWARNINGS, PYTHONDEVMODE) or if `sys.stderr` is replaced."""
     ours = sys.__stderr__
     if sys.warnoptions or sys.flags.dev_mode or ours is None or sys.stderr is not ours or ours.fileno() != 2:
         yield

@@ -1,4 +1,4 @@
-"""SIGTERM as a wish to stop, for a command that has something to save when it ends."""
+"""Handle SIGTERM like Ctrl-C, for commands that must save something when they end."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["Terminated", "interrupted_by_sigterm", "status_of"]
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came: what Ctrl-C does is done, and the exit status says which of them it was."""
+    """Raised by SIGTERM. Handled like Ctrl-C, with another exit status."""
 
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Within, SIGTERM raises `Terminated` in the main thread. Without effect in other threads, and where SIGTERM is
-    handled or ignored already."""
+    """Make SIGTERM raise `Terminated` in the main thread. No effect in other threads, or if SIGTERM is already handled
+    or ignored."""
     if current_thread() is not main_thread() or getsignal(SIGTERM) is not SIG_DFL:
         yield
         return
@@ -30,7 +30,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 
 def status_of(interrupt: KeyboardInterrupt) -> int:
-    """The exit status of a program that was ended so."""
+    """Return the exit status of a program that `interrupt` ended."""
     return 143 if isinstance(interrupt, Terminated) else 130
 
 

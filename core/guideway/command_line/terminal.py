@@ -1,5 +1,5 @@
-"""Print for a person at a terminal."""
-# ruff: noqa: T201 - printing is what a command is for
+"""Print JSON and tables to standard output."""
+# ruff: noqa: T201 - commands print
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ KEY, STRING, OTHER, PLAIN = "\x1b[34m", "\x1b[32m", "\x1b[36m", "\x1b[0m"
 
 
 def print_json(value: object) -> None:
-    """Print JSON, indented, as readable as standard output allows; colored at a terminal. No line is broken but where
-    JSON allows it, so that it can be copied."""
+    """Print indented JSON, colored at a terminal. Characters are escaped if standard output cannot encode them. Lines
+    are not wrapped, so the output can be copied."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
     if printable(as_stdout_can(text)) != text:
         text = json.dumps(value, indent=2, default=str)
@@ -35,8 +35,8 @@ def _colored(found: re.Match[str]) -> str:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, longest: int | None = None) -> None:
-    """Print columns; what does not fit beside each other at a terminal follows on lines that are indented. Cells of
-    more than `longest` characters may stand out, and widen no column."""
+    """Print columns. At a terminal, cells that do not fit on the line are printed on indented lines below. Cells of
+    more than `longest` characters may overflow: they do not widen their column."""
     table = [header, *rows]
     widths = [
         max(len(row[i]) for row in table if longest is None or len(row[i]) <= longest) for i in range(len(header))
@@ -53,6 +53,6 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, longest
 
 
 def as_stdout_can(text: str) -> str:
-    """`text`, with what standard output cannot encode escaped."""
+    """Return `text` with characters escaped that standard output cannot encode."""
     encoding = sys.stdout.encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -1,4 +1,4 @@
-"""The errors of a command line that is wrong by itself."""
+"""Errors in the command line itself."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ __all__ = ["WrongUsage", "WrongValue"]
 
 
 class WrongUsage(GuidewayError):
-    """A value on the command line is wrong by itself, whatever files and models hold: the exit status is 2."""
+    """A value on the command line is invalid, independent of files and models. The exit status is 2."""
 
 
 class WrongValue(InvalidRequest, WrongUsage):
-    """A constraint or an input is wrong in the command line itself."""
+    """A constraint or an input on the command line is invalid."""
