@@ -1,7 +1,7 @@
-"""From a model's tokenizer to a `Vocabulary`: the exact bytes of each token id.
+"""Build a `Vocabulary`, the exact bytes of each token id, from a model's tokenizer.
 
-Nothing here imports a tokenizer library: the class of the object that was handed in says which one it belongs to,
-and that library is then loaded already. A tokenizer whose tokens cannot be given exact bytes is refused.
+No tokenizer library is imported: the class of the tokenizer shows its library, which is then already loaded.
+Tokenizers whose tokens have no exact bytes are refused.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ __all__ = ["build_vocabulary", "register_family"]
 def build_vocabulary(
     tokenizer: Any, *, logits_width: int | None = None, stop_token_ids: Iterable[int] | None = None
 ) -> Vocabulary:
-    """The vocabulary of a tokenizer: a fast one of ``transformers``, a ``tokenizers.Tokenizer``, a
+    """Build the vocabulary of a tokenizer: a fast one of ``transformers``, a ``tokenizers.Tokenizer``, a
     ``tiktoken.Encoding``, a ``mistral_common`` tokenizer with a tekken vocabulary, or one of a family that
     `register_family` added.
 
-    Token bytes are what a token appends to running text. What a tokenizer does to the start of a whole text only,
-    such as the space SentencePiece puts there, belongs to prompts and is no part of any token.
+    The bytes of a token are those it appends in the middle of a text. Changes at the start of a whole text, such as
+    the space that SentencePiece adds, belong to prompts and not to a token.
 
-    `logits_width` is the number of columns of the model's logits, by default the number of token ids.
-    `stop_token_ids` end a generation besides the tokenizer's own end-of-text token. An added token that is a stop
-    token counts as special, whether or not the tokenizer says so: it never appears as text.
+    `logits_width` is the number of columns of the model's logits, by default the number of token ids. `stop_token_ids`
+    end a generation, in addition to the tokenizer's end-of-text token. An added token that is a stop token is always
+    treated as special: it never appears as text.
 
-    Raises `InvalidConfiguration` for a tokenizer of another kind, one whose tokens have no exact bytes, one without
-    any stop token, and where the ids do not fit each other or `logits_width`.
+    Raises `InvalidConfiguration` for a tokenizer of another kind, without exact token bytes or without any stop token,
+    and if the ids contradict each other or `logits_width`.
     """
     stops = frozenset(stop_token_ids or ())
     width = 0 if logits_width is None else logits_width

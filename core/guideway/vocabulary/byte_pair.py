@@ -1,4 +1,4 @@
-"""tiktoken encodings, and tekken vocabularies, which are a tiktoken encoding behind a block of special tokens."""
+"""Vocabularies of tiktoken encodings and of tekken, which is a tiktoken encoding after a block of special tokens."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["BytePairEncoder", "from_tekken", "from_tiktoken", "is_tekken"]
 
 
 class BytePairEncoder:
-    """Encodes as a tiktoken encoding does, with special tokens taken for ordinary text.
+    """Encodes as a tiktoken encoding does, treating the names of special tokens as ordinary text.
 
-    It pickles as its table: tiktoken pickles the encodings it knows by name only, and would fetch them again.
+    Pickles its table: tiktoken pickles its own encodings by name only, and would download them again.
     """
 
     def __init__(self, encoding: Any, first_id: int) -> None:
-        # tiktoken's documented way to extend an encoding names these two attributes; it has no public ones
+        # tiktoken documents these two attributes for extending an encoding; there are no public ones
         self._pattern: str = encoding._pat_str
         self._ranks: Mapping[bytes, int] = encoding._mergeable_ranks
         self._first_id = first_id
@@ -40,15 +40,15 @@ class BytePairEncoder:
 
     @cached_property
     def identity(self) -> bytes:
-        """A digest of the pattern that splits text, and of every token with its rank."""
+        """The digest of the pattern that splits text and of every token with its rank."""
         digest = hashlib.sha256(f"byte_pair {self._first_id} {self._pattern!r}".encode())
         for token, rank in sorted(self._ranks.items(), key=lambda item: item[1]):
             digest.update(f"{rank} {len(token)} ".encode() + token)
         return digest.digest()
 
     def encode(self, text: bytes) -> list[int] | None:
-        """Token ids of `text`; None unless it is UTF-8 and the ids decode to exactly it (tiktoken drops text that
-        the encoding's pattern does not match)."""
+        """Return the token ids of `text`; None if it is not UTF-8 or if the ids do not decode to it (tiktoken drops
+        text that the encoding's pattern does not match)."""
         try:
             ids = self._encoding.encode_ordinary(text.decode())
         except UnicodeDecodeError:
@@ -59,19 +59,19 @@ class BytePairEncoder:
 
 
 def from_tiktoken(encoding: Any, logits_width: int, stop_token_ids: frozenset[int]) -> Vocabulary:
-    """The vocabulary of a ``tiktoken.Encoding``; its end-of-text token, if it has one, is a stop token."""
+    """Build the vocabulary of a ``tiktoken.Encoding``; its end-of-text token, if any, is a stop token."""
     special = {encoding.encode_single_token(name): name for name in encoding.special_tokens_set}
     end = {token_id for token_id, name in special.items() if name == "<|endoftext|>"}
     return _vocabulary(encoding, encoding.n_vocab, 0, special, logits_width, stop_token_ids | end)
 
 
 def is_tekken(tokenizer: Any) -> bool:
-    """Return whether it is a ``Tekkenizer`` of ``mistral_common``, or a wrapper around one."""
+    """Return whether `tokenizer` is a ``Tekkenizer`` of ``mistral_common``, or a wrapper of one."""
     return is_a(_unwrapped(tokenizer), "mistral_common", "Tekkenizer")
 
 
 def from_tekken(tokenizer: Any, logits_width: int, stop_token_ids: frozenset[int]) -> Vocabulary:
-    """The vocabulary of a ``Tekkenizer``: special tokens first, then the ranks in order."""
+    """Build the vocabulary of a ``Tekkenizer``: special tokens first, then the ranks in order."""
     tokenizer = _unwrapped(tokenizer)
     first_id = tokenizer.num_special_tokens
     special = {token_id: tokenizer.id_to_piece(token_id) for token_id in range(first_id)}
@@ -80,8 +80,7 @@ def from_tekken(tokenizer: Any, logits_width: int, stop_token_ids: frozenset[int
 
 
 def _unwrapped(tokenizer: Any) -> Any:
-    """Return what is inside transformers' own wrapper around mistral_common, and mistral_common's around the
-    vocabulary."""
+    """Remove the wrappers of transformers and of mistral_common around a ``Tekkenizer``."""
     if is_a(tokenizer, "transformers", "MistralCommonBackend"):
         tokenizer = tokenizer.tokenizer
     if is_a(tokenizer, "mistral_common", "MistralTokenizer"):

@@ -1,4 +1,4 @@
-"""The families of tokenizers a vocabulary can be built from."""
+"""The supported families of tokenizers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from guideway.errors import InvalidConfiguration
 __all__ = ["Reader", "check_fits", "is_a", "reader_of", "register_family"]
 
 Reader: TypeAlias = Callable[[Any, int, frozenset[int]], Vocabulary]
-"""Builds the vocabulary of a tokenizer for a logits width (0: the number of token ids), with stop token ids besides the
-tokenizer's own. Raises `InvalidConfiguration` for a tokenizer whose tokens have no exact bytes."""
+"""Builds the vocabulary of a tokenizer for a logits width (0: the number of token ids), with additional stop token
+ids. Raises `InvalidConfiguration` for a tokenizer whose tokens have no exact bytes."""
 
 _FAMILIES: dict[str, tuple[Callable[[Any], bool], Reader]] = {}
 
 
 def register_family(name: str, owns: Callable[[Any], bool], read: Reader) -> None:
-    """Add a family of tokenizers, from now on and in this process. `name` says in messages what is accepted; `owns`
-    tells whether an object is one of them. Who came last is asked first. Raises `InvalidConfiguration` if the name is
+    """Add a family of tokenizers in this process. `name` describes the family in messages; ``owns(tokenizer)`` returns
+    whether a tokenizer belongs to it. Later families take precedence. Raises `InvalidConfiguration` if the name is
     taken."""
     if name in _FAMILIES:
         raise InvalidConfiguration(f"there is a family of tokenizers {name!r} already", field="tokenizer")
@@ -27,8 +27,7 @@ def register_family(name: str, owns: Callable[[Any], bool], read: Reader) -> Non
 
 
 def reader_of(tokenizer: Any) -> Reader:
-    """Return the function by which the family of `tokenizer` reads it. Raises `InvalidConfiguration` if no family owns
-    it."""
+    """Return the reader of the family of `tokenizer`. Raises `InvalidConfiguration` if no family owns it."""
     for owns, read in reversed(_FAMILIES.values()):
         if owns(tokenizer):
             return read
@@ -41,8 +40,8 @@ def reader_of(tokenizer: Any) -> Reader:
 
 
 def check_fits(num_tokens: int, logits_width: int) -> None:
-    """Refuse a tokenizer whose own tokens, those it was trained with, end past the model's logits (0: they fit). What
-    was added to it later may lie there: `Vocabulary` leaves that out."""
+    """Raise `InvalidConfiguration` if the tokens that the tokenizer was trained with exceed the columns of the model's
+    logits (0: no limit). Tokens added later may exceed them: `Vocabulary` drops those."""
     if 0 < logits_width < num_tokens:
         raise InvalidConfiguration(
             f"the tokenizer has {num_tokens} tokens of its own, but the model's logits only {logits_width} columns: "
@@ -52,7 +51,7 @@ def check_fits(num_tokens: int, logits_width: int) -> None:
 
 
 def is_a(value: object, library: str, name: str) -> bool:
-    """Return whether `value` is an instance of `library`'s class `name`, told without importing the library."""
+    """Return whether `value` is an instance of `library`'s class `name`, without importing the library."""
     return any(
         cls.__name__ == name and (cls.__module__ == library or cls.__module__.startswith(f"{library}."))
         for cls in type(value).__mro__

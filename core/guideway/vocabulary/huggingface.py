@@ -1,11 +1,11 @@
-"""Vocabularies of Hugging Face ``tokenizers``, read from what their ``tokenizer.json`` says.
+"""Vocabularies of Hugging Face ``tokenizers``, read from ``tokenizer.json``.
 
-The decoder decides the bytes of a token, because it is what turns generated ids into text. Two families are exact:
+The decoder, which turns generated ids into text, defines the bytes of a token. Two families are exact:
 
 * byte-level: each character of a token stands for one byte in the alphabet of GPT-2;
 * SentencePiece-like: a few replacements (``▁`` is a space), then ``<0xNN>`` is the byte NN, then everything is joined.
 
-Decoders that look at a token's neighbors, or at the text around it, have no bytes per token and are refused.
+Decoders that depend on neighboring tokens or text have no bytes per token and are refused.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
 def is_fast(tokenizer: Any) -> bool:
-    """Return whether it is a fast tokenizer of ``transformers``."""
+    """Return whether `tokenizer` is a fast tokenizer of ``transformers``."""
     return is_a(tokenizer, "transformers", "PreTrainedTokenizerBase") and hasattr(tokenizer, "backend_tokenizer")
 
 
 def from_transformers(tokenizer: Any, logits_width: int, stop_token_ids: frozenset[int]) -> Vocabulary:
-    """The vocabulary of a fast tokenizer of ``transformers``, whose end-of-text token is a stop token."""
+    """Build the vocabulary of a fast tokenizer of ``transformers``, whose end-of-text token is a stop token."""
     eos = tokenizer.eos_token_id
     return from_tokenizers(
         tokenizer.backend_tokenizer,
@@ -48,15 +48,15 @@ def from_tokenizers(
     stop_token_ids: frozenset[int],
     also_special: frozenset[int] = frozenset(),
 ) -> Vocabulary:
-    """The vocabulary of a ``tokenizers.Tokenizer``. `also_special` are ids that are special though its own added
-    tokens do not say so. Raises `InvalidConfiguration` naming the part of the tokenizer that has no exact bytes."""
+    """Build the vocabulary of a ``tokenizers.Tokenizer``. `also_special` are ids of special tokens that the tokenizer
+    does not mark as special. Raises `InvalidConfiguration` naming the part of the tokenizer that has no exact bytes."""
     description = tokenizer.to_str()
     bytes_of = TokenBytes(_without_vocabulary(description) or json.loads(description))
     added = tokenizer.get_added_tokens_decoder()
     special = {i for i, token in added.items() if token.special} | also_special | (stop_token_ids & added.keys())
     names = {i: name for name, i in tokenizer.get_vocab(with_added_tokens=True).items()}
     check_fits(max(names.keys() - added.keys(), default=-1) + 1, logits_width)
-    # an added token's own text wins where the model's vocabulary has another name for its id, as when decoding
+    # as in decoding, an added token's text takes precedence over the model's name for its id
     names.update({i: token.content for i, token in added.items()})
     tokens = tuple(
         b"" if i in special or i not in names else bytes_of(names[i]) for i in range(max(names, default=-1) + 1)
@@ -71,12 +71,12 @@ def from_tokenizers(
 
 
 VOCABULARY = re.compile(r'(?<=[{,])"vocab":')
-"""The key of a model's tokens in ``tokenizer.json``. Inside a string its first quote would be escaped."""
+"""The key of a model's tokens in ``tokenizer.json``. It never matches inside a string, where quotes are escaped."""
 
 
 def _without_vocabulary(description: str) -> dict[str, Any] | None:
-    """Return what ``tokenizer.json`` says before the tokens of its model, which come last and take most of the time to
-    read; None if they do not come last."""
+    """Return ``tokenizer.json`` without the model's tokens, which are last and take most of the time to parse; None if
+    they are not last."""
     found = VOCABULARY.search(description)
     try:
         head: dict[str, Any] = json.loads(f'{description[: found.start()]}"vocab":null}}}}') if found else {}
@@ -86,7 +86,7 @@ def _without_vocabulary(description: str) -> dict[str, Any] | None:
 
 
 class TokenBytes:
-    """The bytes a token appends to running text, by the rules of the tokenizer's decoder."""
+    """Computes the bytes that a token appends to a text, by the rules of the tokenizer's decoder."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self._byte_level = False
@@ -123,7 +123,7 @@ class TokenBytes:
                 case {"type": "Fuse"}:
                     joined = True
                 case {"type": "Strip", "stop": 0} if joined:
-                    pass  # takes characters off the start of the whole text: none of running text
+                    pass  # removes characters only at the start of the whole text
                 case _:
                     raise _refusal("decoder", steps, step)
             if joined and step["type"] in ("Replace", "Metaspace"):
@@ -153,12 +153,12 @@ class TokenBytes:
 
 
 class TokenizersEncoder:
-    """Encodes the middle of a text as the tokenizer does, with special tokens taken for ordinary text.
+    """Encodes the middle of a text as the tokenizer does, treating the names of special tokens as ordinary text.
 
-    The tokenizer is rebuilt from its own description without the parts that act on the start of a whole text (the
-    dummy prefix of SentencePiece: ``Prepend``, ``prepend_scheme``, ``add_prefix_space``), so that no space appears
-    before text that continues other text, and nothing has to be cut off again afterwards. What random merges
-    (``dropout``), truncation, padding and the template of special tokens would do is left out as well.
+    The tokenizer is rebuilt from its description without the parts that act on the start of a whole text (the dummy
+    prefix of SentencePiece: ``Prepend``, ``prepend_scheme``, ``add_prefix_space``), so no space is added before text
+    that continues other text. Random merges (``dropout``), truncation, padding and the template of special tokens are
+    removed too.
     """
 
     def __init__(self, description: str, tokens: Sequence[bytes]) -> None:
@@ -170,7 +170,7 @@ class TokenizersEncoder:
 
     @cached_property
     def _description(self) -> str:
-        """Without what acts on a whole text; made when it is needed, because that takes a while."""
+        """The description without the parts that act on a whole text; created on first use, because that is slow."""
         head = _without_vocabulary(self._given)
         if head is not None:
             text = json.dumps(_for_running_text(head), ensure_ascii=False, separators=(",", ":"))
@@ -182,7 +182,7 @@ class TokenizersEncoder:
 
     @cached_property
     def identity(self) -> bytes:
-        """A digest of the tokenizer's description as this encoder uses it."""
+        """The digest of the tokenizer's description as this encoder uses it."""
         return hashlib.sha256(b"tokenizers " + self._description.encode()).digest()
 
     @cached_property
@@ -190,18 +190,18 @@ class TokenizersEncoder:
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_str(self._description)
-        tokenizer.encode_special_tokens = True  # in this library's words: take their names for ordinary text
+        tokenizer.encode_special_tokens = True  # the library's term for treating their names as ordinary text
         return tokenizer
 
     def encode(self, text: bytes) -> list[int] | None:
-        """Token ids of `text`; None unless it is UTF-8 and the ids decode to exactly it (normalizers change text,
-        unknown characters are lost, and added tokens may swallow the spaces around them)."""
+        """Return the token ids of `text`; None if it is not UTF-8 or if the ids do not decode to it (normalizers
+        change text, unknown characters are lost, and added tokens may remove the spaces around them)."""
         try:
             ids: list[int] = self._tokenizer.encode(text.decode(), add_special_tokens=False).ids
         except UnicodeDecodeError:
             return None
         except Exception as error:
-            # the library raises a bare Exception where a Unigram model has no id for a character
+            # the library raises a bare Exception if a Unigram model has no id for a character
             if type(error) is not Exception:
                 raise
             return None
@@ -227,7 +227,7 @@ def _without_prefix(pre_tokenizer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flatten(part: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The steps of a decoder, normalizer or pre-tokenizer: a sequence's members, or the one there is, or none."""
+    """Return the steps of a decoder, normalizer or pre-tokenizer: the members of a sequence, one step, or none."""
     if part is None:
         return []
     if part["type"] != "Sequence":
@@ -257,9 +257,9 @@ def _refusal(part: str, steps: Sequence[dict[str, Any]], step: dict[str, Any] | 
 
 
 def _byte_level_alphabet() -> dict[int, str]:
-    """Make the table for `str.translate` from GPT-2's alphabet to the characters U+0000 to U+00FF, one for each byte:
-    printable Latin-1 characters stand for themselves, the other bytes, in order, for the characters from U+0100 on. A
-    character that is not in the alphabet becomes one past U+00FF, or stays one."""
+    """Return the table for `str.translate` from GPT-2's alphabet to the characters U+0000 to U+00FF, one for each
+    byte. In the alphabet, printable Latin-1 bytes are the same characters, and the other bytes, in order, are the
+    characters from U+0100. Characters outside the alphabet map to one past U+00FF."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     table = dict.fromkeys(others, "\uffff")
