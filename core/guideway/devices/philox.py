@@ -1,4 +1,4 @@
-"""Philox4x32-10, the counter-based random function behind every draw, for any array library.
+"""Philox4x32-10, the counter-based random number generator of every draw, for any array library.
 
 Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC'11). The known answers of the authors'
 Random123 are in its test.
@@ -27,11 +27,11 @@ def philox4x32(
     multiply: Callable[[Array, int], tuple[Array, Array]],
     scalar: Callable[[int], Any] = int,
 ) -> Block:
-    """Four random words for each counter and key, whose words broadcast against each other.
+    """Return four random words for each counter and key, whose words broadcast against each other.
 
-    Words are integers from 0 to 2**32 - 1 in uint32, int64 or uint64.
-    ``multiply(word, constant)`` is ``(high, low)``: the two words of their product. `scalar` wraps a
-    constant where the library cannot take a Python int of 32 bits beside such words.
+    Words are integers from 0 to 2**32 - 1 in uint32, int64 or uint64. ``multiply(word, constant)`` returns
+    ``(high, low)``, the two words of the product. `scalar` converts a constant if the library cannot combine such words
+    with a Python int of 32 bits.
     """
     mask = scalar(WORD)
     step0, step1 = (scalar(step) for step in KEY_STEPS)
@@ -46,6 +46,7 @@ def philox4x32(
 
 
 def multiply_64(word: Array, constant: int) -> tuple[Array, Array]:
-    """`multiply` for 64-bit integers, signed or not: a signed product wraps around, but its bits are the same."""
+    """Return the two words of a product (`multiply`) for 64-bit integers, signed or not: a signed product wraps
+    around, but has the same bits."""
     product = word * constant
     return (product >> 32) & WORD, product & WORD

@@ -1,4 +1,4 @@
-"""The component ``device.numpy``; its array library is imported when the device is asked for."""
+"""The component ``device.numpy``; NumPy is imported when the device is requested."""
 
 from __future__ import annotations
 

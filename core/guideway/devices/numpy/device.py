@@ -1,4 +1,4 @@
-"""The NumPy device: the reference that every other device is checked against, so obvious before fast."""
+"""The NumPy device, the reference for every other device: simple rather than fast."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class NumpyOps(ArrayOps):
 
     def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
         values = np.asarray(values)
-        if x.dtype == np.float16:  # what it does not hold would be infinite, and with -inf make NaN
+        if x.dtype == np.float16:  # a value out of range would become inf, and inf + -inf is NaN
             values = np.where(np.isinf(values), values, np.clip(values, -LARGEST_HALF, LARGEST_HALF))
         np.add.at(x, (rows, columns), values.astype(x.dtype))
         return x
 
     def scale_rows(self, x: Array, rows: Array, factors: Array) -> Array:
-        # a factor that float16 does not hold would be 0 or infinite in it, and -inf times 0 is NaN
+        # in float16 a factor out of range would become 0 or inf, and -inf times 0 is NaN
         with np.errstate(over="ignore", under="ignore"):
             x[rows] = (x[rows] * factors[:, None]).astype(x.dtype)
         return x
@@ -52,7 +52,7 @@ class NumpyOps(ArrayOps):
         return x
 
     def cumsum(self, x: Array) -> Array:
-        # a running sum in float32 is off by 3e-6 after 1,000 probabilities, which moves a cut at the top 0.999
+        # a running sum in float32 has an error of 3e-6 after 1,000 probabilities, which would move a top-p cut at 0.999
         return x.cumsum(axis=1, dtype=np.float64).astype(np.promote_types(x.dtype, np.float32))
 
     def forbid_from(self, x: Array, column: int) -> Array:
@@ -70,7 +70,7 @@ class NumpyOps(ArrayOps):
     def log_softmax(self, x: Array) -> Array:
         x = x.astype(np.promote_types(x.dtype, np.float32))
         shifted = x - _finite_max(x)
-        with np.errstate(invalid="ignore"):  # a row of -inf alone has no distribution: NaN
+        with np.errstate(invalid="ignore"):  # a row of only -inf gives NaN
             return shifted - self.log(self.exp(shifted).sum(axis=1, keepdims=True))
 
     def topk(self, x: Array, k: int) -> tuple[Array, Array]:
@@ -84,8 +84,8 @@ class NumpyOps(ArrayOps):
         wide = logprobs.astype(np.float64)
         weights = self.exp(wide - _finite_max(wide))
         cumulative = weights.cumsum(axis=1)
-        # NumPy sums from left to right, so the first column past the target is one that weighs something; there is one,
-        # as a float32 below 1 times the total, in float64, stays below the total
+        # NumPy sums from left to right, so the first column past the target has a positive weight; there is one, since
+        # a float32 below 1 times the total, in float64, is below the total
         return np.argmax(cumulative > uniforms[:, None] * cumulative[:, -1:], axis=1)
 
     def uniform(self, seeds: Array, sequences: Array, positions: Array, purpose: int, width: int) -> Array:
@@ -106,14 +106,14 @@ class NumpyOps(ArrayOps):
 
 
 def _finite_max(x: NDArray[Any]) -> NDArray[Any]:
-    """Each row's largest value, ``[rows, 1]``, or 0 for a row of -inf, from which it cannot be subtracted."""
+    """Return each row's largest value, ``[rows, 1]``; 0 for a row of -inf, to avoid -inf - -inf."""
     largest: NDArray[Any] = x.max(axis=1, keepdims=True)
     return np.where(np.isneginf(largest), 0, largest)
 
 
 @dataclass(frozen=True, slots=True)
 class Downloaded:
-    """A `Download` that is already there."""
+    """A finished `Download`."""
 
     arrays: Mapping[str, NDArray[Any]]
 
@@ -137,14 +137,14 @@ class NumpyDevice(DeviceBackend):
         self.ops = NumpyOps()
 
     def from_logits(self, logits: Array) -> Array:
-        """A writable array of `logits`, which may be of any library with CPU arrays. bfloat16 becomes float32 (the
-        same values) where it comes from a library that cannot hand it to NumPy."""
+        """Return a writable array of `logits`, which may come from any library with CPU arrays. bfloat16 tensors of
+        torch become float32 (the same values), since NumPy has no bfloat16."""
         if hasattr(logits, "detach"):  # a torch tensor
             logits = logits.detach().cpu()
             if str(logits.dtype) == "torch.bfloat16":
                 logits = logits.float()
         array = np.asarray(logits)
-        # rows that share memory, as those of torch's `expand` do, cannot be masked one by one
+        # rows that share memory, as after torch's `expand`, cannot be masked separately
         return array if array.flags.writeable and 0 not in array.strides else array.copy()
 
     def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:

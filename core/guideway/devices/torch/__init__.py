@@ -1,4 +1,4 @@
-"""The component ``device.torch``; its array library is imported when the device is asked for."""
+"""The component ``device.torch``; torch is imported when the device is requested."""
 
 from __future__ import annotations
 

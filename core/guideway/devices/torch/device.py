@@ -1,4 +1,4 @@
-"""The torch device: logits in torch tensors on any torch device, without a kernel of its own."""
+"""The torch device: logits in torch tensors on any torch device, without custom kernels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from guideway.devices.torch.mask import can_forbid, forbid
 __all__ = ["TorchDevice", "TorchOps"]
 
 BLOCK = 512
-"""So many weights are summed before they are looked at one by one."""
+"""Weights per block. A draw finds the block by its sum, then the weight within it."""
 
 
 class TorchOps(ArrayOps):
@@ -34,24 +34,24 @@ class TorchOps(ArrayOps):
         self.device = device
 
     def asarray(self, array: NDArray[Any]) -> Tensor:
-        # torch warns of read-only memory and refuses negative strides, which a contiguous array of one element may have
+        # torch warns about read-only memory and refuses negative strides, which even a contiguous array may have
         if not array.flags.writeable or not array.flags.c_contiguous or min(array.strides, default=0) < 0:
             array = array.copy()
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
     def add_at(self, x: Tensor, rows: Tensor, columns: Tensor, values: Tensor) -> Tensor:
-        if x.dtype.itemsize < values.dtype.itemsize:  # what x does not hold would be infinite, and with -inf make NaN
+        if x.dtype.itemsize < values.dtype.itemsize:  # a value out of range would become inf, and inf + -inf is NaN
             most = torch.finfo(x.dtype).max
             values = torch.where(values.isinf(), values, values.clamp(-most, most))
         return x.index_put_((rows.long(), columns.long()), values.to(x.dtype), accumulate=True)
 
     def scale_rows(self, x: Tensor, rows: Tensor, factors: Tensor) -> Tensor:
         rows = rows.long()
-        return x.index_copy_(0, rows, (x[rows] * factors[:, None]).to(x.dtype))  # float16 may not hold a factor
+        return x.index_copy_(0, rows, (x[rows] * factors[:, None]).to(x.dtype))  # factors may exceed float16's range
 
     def where_rows(self, x: Tensor, rows: Tensor, condition: Tensor | bool, values: Array) -> Tensor:
         rows = rows.long()
-        # A plain value is written by the device; copying it there would wait for it.
+        # The device fills in a Python scalar; copying it to the device would wait.
         if isinstance(condition, bool):
             condition = torch.full((), condition, device=x.device)
         values = values.to(x.dtype) if isinstance(values, Tensor) else x.new_full((), values)
@@ -82,7 +82,7 @@ class TorchOps(ArrayOps):
 
     def topk(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
         if k == x.shape[1] and x.device.type == "cpu" and x.dtype == torch.float32:
-            # A whole sort, which is what top-p needs; NumPy's takes a fifth of the time of torch's on one core.
+            # A full sort, as top-p needs; NumPy's takes a fifth of the time of torch's on one core.
             columns = torch.from_numpy(np.argsort(-x.numpy(), axis=1))
             return x.gather(1, columns), columns
         values, columns = torch.topk(x, k, dim=1)
@@ -94,9 +94,9 @@ class TorchOps(ArrayOps):
         return torch.argmax(x, dim=1)
 
     def categorical(self, logprobs: Tensor, uniforms: Tensor) -> Tensor:
-        # float64 all through a wide vocabulary would take as long as a small model: sum blocks, then look into one
+        # float64 sums of a whole row would take as long as a small model: sum blocks, then search in one
         rows, width = logprobs.shape
-        # softmax and not exp, which on a CPU takes four times as long where most of a row is -inf
+        # softmax and not exp, which on a CPU takes four times as long if most of a row is -inf
         weights = torch.softmax(logprobs, dim=1, dtype=torch.promote_types(logprobs.dtype, torch.float32))
         if width % BLOCK:
             weights = torch.nn.functional.pad(weights, (0, -width % BLOCK))
@@ -106,7 +106,7 @@ class TorchOps(ArrayOps):
         block, before = _first_past(sums, target)
         within = blocks[torch.arange(rows, device=block.device), block].double()
         column, _ = _first_past(within, target - before)
-        return (block * BLOCK + column).clamp_(max=width - 1)  # where the weights are not numbers it would be past it
+        return (block * BLOCK + column).clamp_(max=width - 1)  # NaN weights give a column past the end
 
     def uniform(self, seeds: Tensor, sequences: Tensor, positions: Tensor, purpose: int, width: int) -> Tensor:
         seeds, sequences, positions = (a.long()[:, None] for a in (seeds, sequences, positions))
@@ -127,10 +127,10 @@ class TorchOps(ArrayOps):
 
 
 def _first_past(weights: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """In each row the first column up to which the weights sum to more than `target`, or the last that weighs something
-    if none is; and the sum of those before it."""
+    """Return for each row the first column at which the running sum of weights exceeds `target`, or else the last
+    column with a positive weight; and the sum of the weights before it."""
     cumulative = weights.cumsum(dim=1)
-    # A parallel sum may be rounded so that it is not monotonic, so only columns that weigh something count.
+    # A parallel sum may not be monotonic because of rounding, so only columns with a positive weight count.
     past = (cumulative > target[:, None]) & (weights > 0)
     last = weights.shape[1] - 1 - torch.argmax((weights > 0).flip(1).byte(), dim=1)
     column = torch.where(past.any(dim=1), torch.argmax(past.byte(), dim=1), last)
@@ -151,7 +151,7 @@ class _Copying:
 
 
 class TorchDevice(DeviceBackend):
-    """torch tensors on the device of that name."""
+    """torch tensors on one torch device."""
 
     contract = "1.0"
     name = "torch"
@@ -173,14 +173,14 @@ class TorchDevice(DeviceBackend):
         return torch.inference_mode()
 
     def from_logits(self, logits: Array) -> Tensor:
-        """`logits` itself where it is a tensor on this device whose rows are in memory of their own, else a copy there;
-        NumPy arrays are shared."""
+        """Return `logits` itself if it is a tensor on this device whose rows do not share memory, else a copy; NumPy
+        arrays on the CPU are shared."""
         if isinstance(logits, np.ndarray):
             return self.ops.asarray(logits)
         if not isinstance(logits, Tensor):
             logits = from_dlpack(logits).clone()  # the other library's arrays may be immutable
         tensor: Tensor = logits.detach().to(self._device)
-        # rows of `expand` share memory, and are masked one by one
+        # rows that share memory, as after `expand`, cannot be masked separately
         return tensor.clone(memory_format=torch.contiguous_format) if 0 in tensor.stride() else tensor
 
     def apply_bitmask(self, logits: Tensor, bitmask: Array, rows: Array) -> Tensor:
@@ -188,7 +188,7 @@ class TorchDevice(DeviceBackend):
             return forbid(logits, np.asarray(bitmask), np.asarray(rows))
         bitmask, rows = (self.ops.asarray(a) if isinstance(a, np.ndarray) else a for a in (bitmask, rows))
         num_rows, width = logits.shape
-        # One row more, which -1 means as well: which entries are padding is the device's affair, nobody waits to hear.
+        # -1 addresses an extra last row, so the host need not wait to learn which entries are padding.
         forbidden = torch.zeros((num_rows + 1, width), dtype=torch.bool, device=logits.device)
         forbidden.index_copy_(0, rows.long() % (num_rows + 1), ~self.ops.unpack_bitmask(bitmask, width))
         return logits.masked_fill_(forbidden[:num_rows], -torch.inf)
