@@ -1,4 +1,4 @@
-"""The worker's side of a step: transforms applied to logits, stage by stage, and the draw."""
+"""The worker's part of a step: apply transforms to logits, stage by stage, and draw tokens."""
 
 from guideway.pipeline.pipeline import Pipeline
 from guideway.pipeline.verification import accepted_tokens

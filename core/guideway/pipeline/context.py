@@ -1,4 +1,4 @@
-"""The parts that all steps of a pipeline share: the device, the transforms by stage, and the bitmasks among them."""
+"""The parts that all steps of a pipeline share: the device, and the transforms and bitmasks by stage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Entry", "PipelineContext", "combined_bitmask", "failed_output"]
 
 STAGES = tuple(Stage)
 MAX_CACHED_SIZES = 256
-"""Lists of all rows are kept on the device for so many numbers of rows."""
+"""Maximum number of cached device arrays of all rows, one per number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Entry:
 
 
 class PipelineContext:
-    """Built once per worker. `entries` of one stage act in the order they come in."""
+    """Created once per worker. `entries` of one stage act in their order."""
 
     def __init__(self, worker: WorkerContext, entries: Sequence[Entry]) -> None:
         self.device = worker.device
@@ -49,21 +49,21 @@ class PipelineContext:
         self.hard_bitmasks = {
             e.name: e.transform.bitmask for e in ordered if e.transform.hard and e.transform.bitmask is not None
         }
-        """By modifier name the payload array of each hard constraint that is a bitmask: where nothing else acts, a
-        device may do all there is to do in one operation."""
+        """The payload array of each hard constraint that is a bitmask, by modifier name. If nothing else acts, a
+        device may do the whole step in one operation."""
         self._all_rows: dict[int, Array] = {}
 
     def acting(self, step: StepInput) -> list[list[tuple[Entry, Payload]]]:
-        """By stage the modifiers that have something to do in this step, in order."""
+        """Return the modifiers with a payload in this step by stage, in order."""
         payloads = step.payloads
         return [[(e, payloads[e.name]) for e in entries if e.name in payloads] for entries in self._by_stage]
 
     def bitmask(self, step: StepInput) -> Payload | None:
-        """Return what the bitmasks of a step allow together, as `combined_bitmask` has it."""
+        """Return the combined bitmask of a step (`combined_bitmask`)."""
         return combined_bitmask(step.payloads, self._bitmasks)
 
     def check_drawable(self, step: StepInput, largest: NDArray[Any], faults: dict[int, Fault]) -> None:
-        """Add to `faults` the rows whose value in `largest`, their largest, is none to draw."""
+        """Add faults for the rows that cannot be drawn because `largest`, their largest logit, is NaN or -inf."""
         for row in np.flatnonzero(~(largest > -np.inf)).tolist():  # true for NaN
             if np.isnan(largest[row]):
                 fault = self.blame_for(step, row, "the logits are not numbers (NaN)")
@@ -81,8 +81,8 @@ class PipelineContext:
         faults: dict[int, Fault],
         blamed: Callable[[int, str], Fault],
     ) -> NDArray[np.int32]:
-        """`token_ids`, 0 where a row has a fault: those that cannot be drawn are added to `faults`, and those drawn
-        wrongly, for which `blamed` says whose failure it is, given the row and the message."""
+        """Return `token_ids`, with 0 for rows with a fault. Adds faults for rows that cannot be drawn, and for rows
+        with an invalid token id, for which ``blamed(row, message)`` returns the fault."""
         self.check_drawable(step, largest, faults)
         for row in np.flatnonzero((token_ids < 0) | (token_ids >= self.num_tokens)).tolist():
             faults.setdefault(row, blamed(row, f"it drew a token id outside 0..{self.num_tokens - 1}"))
@@ -91,9 +91,9 @@ class PipelineContext:
         return token_ids.astype(np.int32)
 
     def blame_for(self, step: StepInput, row: int, message: str, *, bitmasks: bool = False) -> Fault:
-        """The failure of the last modifier that acted on `row`, or of the model. Those with a bitmask count only if
-        asked for: what a bitmask does is known."""
-        *stages, _ = self.acting(step)  # a sampler leaves the logits alone
+        """Return a fault that blames the last modifier that acted on `row`, or else the model. Modifiers with a
+        bitmask are considered only with `bitmasks`, since a bitmask can only forbid tokens."""
+        *stages, _ = self.acting(step)  # a sampler does not change the logits
         names = [e.name for acting in stages for e, payload in acting if row in payload.rows]
         names = [name for name in names if bitmasks or name not in self._bitmasks]
         return Fault(f"modifier.{names[-1]}", "apply", message) if names else Fault("model", "forward", message)
@@ -101,23 +101,24 @@ class PipelineContext:
     def raw_logprobs(
         self, logits: Array, wanted: NDArray[np.int32] | None, padding: Padding | None
     ) -> RawLogprobs | None:
-        """Those of the rows for which `wanted`, `StepInput.num_logprobs`, is not -1; None if there are none."""
+        """Return the raw log-probabilities of the rows for which `wanted` (`StepInput.num_logprobs`) is not -1; None
+        if there are none."""
         if wanted is None or wanted.max() < 0:
             return None
         return self.logprobs_of(logits, np.flatnonzero(wanted >= 0).astype(np.int32), int(wanted.max()), padding)
 
     def logprobs_of(self, logits: Array, rows: NDArray[np.int32], k: int, padding: Padding | None) -> RawLogprobs:
-        """Raw log-probabilities of `rows`, and of the `k` most likely tokens of each."""
+        """Return the raw log-probabilities of `rows`, with the `k` most likely tokens of each."""
         taken = rows if padding is None else padding.aligned(rows)
         values = self.forbid_padding(self.ops.gather(logits, self.ops.asarray(taken)))
         return RawLogprobs(self.ops, values, rows, k, padding)
 
     def forbid_padding(self, logits: Array) -> Array:
-        """`logits` with the columns past the vocabulary at -inf."""
+        """Set the columns of `logits` past the vocabulary to -inf."""
         return logits if self.width == self.num_tokens else self.ops.forbid_from(logits, self.num_tokens)
 
     def all_rows(self, num_rows: int) -> Array:
-        """``int32[num_rows]`` on the device: 0, 1, 2, ..."""
+        """Return ``int32[num_rows]`` on the device: 0, 1, 2, ..."""
         if num_rows not in self._all_rows:
             if len(self._all_rows) == MAX_CACHED_SIZES:
                 self._all_rows.clear()
@@ -126,9 +127,9 @@ class PipelineContext:
 
 
 def combined_bitmask(payloads: Mapping[str, Payload], arrays: Mapping[str, str]) -> Payload | None:
-    """Combine all bitmasks among the `payloads` of a step, on the host, into what they allow together, as the array
-    ``bitmask`` of one payload; None if there are none. `arrays` has by modifier name the array that is a bitmask
-    (`LogitTransform.bitmask`)."""
+    """Combine all bitmasks among the `payloads` of a step, on the host, into the array ``bitmask`` of one payload;
+    None if there are none. `arrays` are the names of the payload arrays that are bitmasks (`LogitTransform.bitmask`),
+    by modifier name."""
     masks = [(payloads[name].rows, payloads[name].arrays[key]) for name, key in arrays.items() if name in payloads]
     if len(masks) < 2:
         return Payload(masks[0][0], {"bitmask": masks[0][1]}) if masks else None
@@ -140,6 +141,6 @@ def combined_bitmask(payloads: Mapping[str, Payload], arrays: Mapping[str, str])
 
 
 def failed_output(step: StepInput, fault: Fault) -> StepOutput:
-    """Return the output of `step` where every row has the same `fault`."""
+    """Return the output of a `step` in which every row has the same `fault`."""
     num_rows = step.batch.num_rows
     return StepOutput(np.zeros(num_rows, dtype=np.int32), faults=dict.fromkeys(range(num_rows), fault))

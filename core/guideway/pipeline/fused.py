@@ -1,4 +1,4 @@
-"""Steps in which only hard bitmasks, such as the grammar mask, and temperatures act: drawn in one pass."""
+"""Draw in one pass, for steps with only hard bitmasks (such as the grammar mask) and temperatures."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["FusedStep"]
 
 
 class FusedStep:
-    """One step drawn by `masked_sample`, or by `masked_argmax` where nothing is drawn. Neither changes the logits, so
-    that a failure can be tried again row by row."""
+    """One step drawn by `masked_sample`, or by `masked_argmax` if all rows are greedy. Neither changes the logits, so
+    a failed operation can be retried row by row."""
 
     def __init__(self, context: PipelineContext, step: StepInput) -> None:
         self.context = context
@@ -35,13 +35,13 @@ class FusedStep:
 
     @property
     def suits(self) -> bool:
-        """True if nothing but hard bitmasks and temperatures acts, and the device declares the operation."""
+        """True if only hard bitmasks and temperatures apply, and the device declares the operation."""
         step = self.step
         alone = step.warp is None and step.payloads.keys() <= self.context.hard_bitmasks.keys()
         return alone and self.operation in self.device.fused
 
     def run(self, logits: Array) -> StepOutput:
-        """`Pipeline.run` from the device's logits on."""
+        """Continue `Pipeline.run` from the device's logits."""
         num_rows, size, width = self.step.batch.num_rows, len(logits), logits.shape[1]
         padding = Padding(size, width) if self.device.static_shapes else None
         logprobs = self.context.raw_logprobs(logits, self.step.num_logprobs, padding)
@@ -67,7 +67,7 @@ class FusedStep:
             downloads |= logprobs.downloads
         try:
             host = self.device.download(downloads).result()
-        except BaseException as error:  # what failed on the device without anybody waiting
+        except BaseException as error:  # an asynchronous failure on the device
             contain(error)
             return failed_output(self.step, Fault.of(f"device.{self.device.name}", self.operation, error))
         token_ids = self._checked(np.array(host["ids"][:num_rows], dtype=np.int64), host["largest"][:num_rows])
@@ -85,7 +85,7 @@ class FusedStep:
     def _row_by_row(
         self, logits: Array, mask: Payload, draw: Mapping[str, NDArray[Any]], logprobs: RawLogprobs | None
     ) -> StepOutput:
-        """Each row by itself, so that those are left that it did not fail for."""
+        """Draw each row separately, so that only failing rows get a fault."""
         num_rows = self.step.batch.num_rows
         token_ids, largest = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=np.float32)
         for row in range(num_rows):
@@ -111,7 +111,7 @@ class FusedStep:
         return StepOutput(token_ids, faults=self.faults, logprobs=None if logprobs is None else logprobs.result(host))
 
     def _checked(self, token_ids: NDArray[np.int64], largest: NDArray[np.float32]) -> NDArray[np.int32]:
-        """`token_ids` with a fault for each row that could not be drawn, or was drawn wrongly."""
+        """Return `token_ids`, adding a fault for each row that could not be drawn or was drawn wrongly."""
         plugin = f"device.{self.device.name}"
         return self.context.checked(
             self.step, token_ids, largest, self.faults, lambda _, message: Fault(plugin, self.operation, message)
@@ -119,7 +119,7 @@ class FusedStep:
 
 
 def _padded(mask: Payload, size: int) -> Payload:
-    """`mask` with at least `size` entries, those added of no row."""
+    """Pad `mask` to at least `size` entries; padding entries have row -1."""
     missing = size - len(mask)
     if missing <= 0:
         return mask

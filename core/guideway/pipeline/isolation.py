@@ -1,4 +1,4 @@
-"""Transforms applied so that one that fails costs the rows it fails for, and no others."""
+"""Apply transforms so that a failure affects only the failing rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["TransformRunner"]
 
 
 class TransformRunner:
-    """Calls the transforms of one step, and keeps what they emit."""
+    """Calls the transforms of one step and stores the arrays they emit."""
 
     def __init__(self, context: PipelineContext, data: StepData, padding: Padding | None) -> None:
         self._context = context
@@ -28,17 +28,18 @@ class TransformRunner:
         self._data = data
         self._padding = padding
         self.faults: dict[int, Fault] = {}
-        """By row."""
+        """Failures by row."""
         self._emitted: dict[str, list[tuple[NDArray[np.int32], dict[str, Array]]]] = {}
         self._uploads: dict[int, tuple[Payload, Payload]] = {}
-        """By `id` a payload, and what it is on the device: hard constraints are applied twice, and moved once."""
+        """Payloads and their device copies, by `id`: hard constraints are applied twice but uploaded once."""
         self._lists: dict[int, tuple[Payload, TokenLists, NDArray[np.int32], Payload]] = {}
-        """By `id` a payload of bitmasks, its short lists of tokens, their rows, and the payload of the others."""
+        """Payloads of bitmasks, with their masks as token lists, the rows of these, and a payload of the other rows,
+        by `id`."""
 
     def apply(self, entry: Entry, payload: Payload, logits: Array) -> Array:
-        """`entry` applied to its rows; if it fails, applied row by row, leaving those alone it fails for."""
+        """Apply `entry` to its rows; if that fails, apply it row by row and restore the failing rows."""
         ops = self._context.ops
-        # what is idempotent needs no copy to go back to, unless what it is applied to is lost
+        # an idempotent transform needs no copy to restore, unless the device donates its arguments
         rows = before = None
         if self._device.donates:
             before = ops.gather(logits, self._context.all_rows(len(logits)))
@@ -59,7 +60,7 @@ class TransformRunner:
         return logits
 
     def sample(self, entry: Entry, payload: Payload, logprobs: Array) -> list[tuple[NDArray[np.int32], Array]]:
-        """Draw tokens by the `Sampler` of `entry` for its rows, in one part or row by row."""
+        """Draw tokens with the `Sampler` of `entry`, for all its rows at once or, after a failure, row by row."""
         try:
             view = self._view(entry, payload)
             uploaded = self.upload(payload)
@@ -80,14 +81,14 @@ class TransformRunner:
         return [part for one in _one_by_one(payload) for part in self.sample(entry, one, logprobs)]
 
     def upload(self, payload: Payload) -> Payload:
-        """`payload` on the device, padded where the device has static shapes; moved once a step."""
+        """Return `payload` on the device, padded if the device has static shapes; uploaded once per step."""
         if id(payload) not in self._uploads:
             padded = payload if self._padding is None else self._padding.payload(payload)
             self._uploads[id(payload)] = (payload, self._device.upload(padded))
         return self._uploads[id(payload)][1]
 
     def downloads(self) -> dict[str, Array]:
-        """Return what was emitted, still on the device, by names that `feedback` knows."""
+        """Return the emitted arrays, still on the device, by the names that `feedback` expects."""
         return {
             f"feedback/{name}/{i}/{key}": array
             for name, parts in self._emitted.items()
@@ -96,7 +97,7 @@ class TransformRunner:
         }
 
     def feedback(self, host: Mapping[str, NDArray[Any]]) -> dict[str, Payload]:
-        """`StepOutput.feedback`, from `downloads` on the host."""
+        """Build `StepOutput.feedback` from `downloads`, copied to the host."""
         feedback = {}
         for name, parts in self._emitted.items():
             arrays = {}
@@ -120,13 +121,13 @@ class TransformRunner:
                 f"{describe(modified)}"
             )
         if self._device.donates:
-            modified[:1]  # raises now, where the plugin is known, if it returned what it gave away
+            modified[:1]  # raises here, where the plugin is known, if it returned a donated array
         if view is not None:
             self._keep_emitted(entry, payload, view, type(logits))
         return modified
 
     def _apply_bitmask(self, logits: Array, payload: Payload, name: str) -> Array:
-        """By lists of tokens where the device takes them and they are shorter, else by the bitmask."""
+        """Apply masks as token lists where the device supports them and they are shorter, else as bitmasks."""
         if self._padding is None and "apply_token_lists" in self._device.fused:
             if id(payload) not in self._lists:
                 found, short = token_lists(payload.arrays[name], self._context.num_tokens)
@@ -168,7 +169,7 @@ def describe(value: object) -> str:
 
 
 def is_writable(array: Array) -> bool:
-    """Return whether a library that changes arrays in place could change this one; true where none does."""
+    """Return whether `array` can be changed in place; True for libraries that never do."""
     return bool(getattr(getattr(array, "flags", None), "writeable", True))
 
 

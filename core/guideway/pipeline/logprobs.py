@@ -1,4 +1,4 @@
-"""Raw log-probabilities: of the model's own logits, before anything changed them."""
+"""Raw log-probabilities, computed from the model's unmodified logits."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["RawLogprobs"]
 
 
 class RawLogprobs:
-    """Those of the rows that asked for them, on the device until `result`.
+    """The raw log-probabilities of the rows that requested them, on the device until `result`.
 
-    ``logits[i]`` is that of ``rows[i]``, columns that no token stands for at -inf; `count` most likely tokens are
-    wanted.
+    ``logits[i]`` are the logits of ``rows[i]``, with padding columns at -inf. `count` is the number of most likely
+    tokens to return.
     """
 
     def __init__(
@@ -34,19 +34,19 @@ class RawLogprobs:
             self.downloads["logprobs/top"], self.downloads["logprobs/top_ids"] = ops.topk(self._values, looked_up)
 
     def choose(self, rows: NDArray[np.integer[Any]], token_ids: Array) -> None:
-        """These tokens were chosen at these rows, in place of what may have been said of them before."""
+        """Set the chosen tokens of `rows`. A later call for the same row replaces its token."""
         ops, width = self._ops, self._values.shape[1]
         _, here, there = np.intersect1d(self._rows, rows, assume_unique=True, return_indices=True)
         places = (here, there) if self._padding is None else map(self._padding.aligned, (here, there))
         from_values, from_ids = (ops.asarray(place.astype(np.int32)) for place in places)
         ids = token_ids[from_ids]
-        ids = ids * ((ids >= 0) * (ids < width))  # what a broken sampler drew must not be looked up
+        ids = ids * ((ids >= 0) * (ids < width))  # a broken sampler may draw ids out of range
         values = ops.gather(self._values, from_values, ids[:, None])[:, 0]
         self.downloads[f"logprobs/chosen/{len(self._chosen)}"] = values
         self._chosen.append(here)
 
     def result(self, host: Mapping[str, NDArray[Any]]) -> Logprobs:
-        """From `downloads`, on the host."""
+        """Build the result from `downloads`, copied to the host."""
         num_rows = len(self._rows)
         chosen = np.zeros(num_rows, dtype=np.float32)
         for i, here in enumerate(self._chosen):

@@ -1,4 +1,4 @@
-"""The worker mixins of a configuration as one object: composed in order, with clashes refused."""
+"""Combine the worker mixins of a configuration into one object, in order, and refuse clashes."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ OF_EVERY_CLASS = frozenset(vars(type("", (), {}))) | LIFECYCLE | {
     "__init__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__firstlineno__",
     "__static_attributes__", "__orig_bases__", "__parameters__", "__abstractmethods__", "_abc_impl", "contract", "name",
 }  # fmt: skip
-"""Attributes that say nothing about a clash: each class has its own."""
+"""Attributes that every class has, which are not a clash."""
 
 
 class Mixins:
     """The configured mixins of one worker.
 
-    Raises `PluginConflict` if two of them define the same attribute, `PluginLoadError` if one cannot be built, and
-    the `InvalidConfiguration` with which one refuses its options.
+    Raises `PluginConflict` if two mixins define the same attribute, `PluginLoadError` if one cannot be built, and the
+    `InvalidConfiguration` of a mixin that refuses its options.
     """
 
     def __init__(self, mixins: Sequence[tuple[type[WorkerMixin], Mapping[str, Any]]]) -> None:
@@ -49,17 +49,17 @@ class Mixins:
         self._open = True
 
     def on_model_loaded(self, worker: Worker) -> None:
-        """Raises `PluginLoadError`, naming the mixin that failed."""
+        """Call every mixin. Raises `PluginLoadError`, naming the mixin that failed."""
         for name, cls in self._classes.items():
             with blame(f"worker.{name}", "on_model_loaded", error=PluginLoadError):
                 cls.on_model_loaded(self._object, worker)
 
     def before_step(self, step: WorkerStep) -> dict[str, Fault]:
-        """By sequence, why a mixin says that it cannot go on. Raises `PluginError`, naming the mixin that failed."""
+        """Call every mixin. Return failures by sequence id. Raises `PluginError`, naming the mixin that failed."""
         return self._call_each("before_step", step)
 
     def after_step(self, step: WorkerStep) -> dict[str, Fault]:
-        """By sequence, why a mixin says that it cannot go on. Raises `PluginError`, naming the mixin that failed."""
+        """Call every mixin. Return failures by sequence id. Raises `PluginError`, naming the mixin that failed."""
         return self._call_each("after_step", step)
 
     def _call_each(self, phase: str, step: WorkerStep) -> dict[str, Fault]:
@@ -78,8 +78,8 @@ class Mixins:
         return blamed
 
     def call(self, address: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call the method ``name.method`` and return what it returns. Raises `UnsupportedCapability` if there is none
-        that may be called, and `PluginError` for what it raises, unless that is an error of guideway's own."""
+        """Call the method ``name.method`` and return its result. Raises `UnsupportedCapability` if there is no such
+        method or it may not be called, and `PluginError` for its exceptions, except guideway's own errors."""
         name, dot, method = address.partition(".") if isinstance(address, str) else ("", "", "")
         if not dot:
             raise UnsupportedCapability(
@@ -97,19 +97,19 @@ class Mixins:
             return getattr(self._object, method)(*args, **kwargs)
 
     def close(self) -> None:
-        """In reverse order, once. What fails is logged."""
+        """Close the mixins in reverse order, once. Exceptions are logged."""
         if self._open:
             self._open = False
             _close(self._object, list(self._classes.values()))
 
 
 def _composed(classes: list[type[WorkerMixin]]) -> type[WorkerMixin]:
-    """One class with the attributes of all."""
+    """Return a class that inherits from all mixins."""
     owner: dict[str, tuple[type[WorkerMixin], type]] = {}
     for cls in classes:
         for attribute, definer in _attributes(cls):
             other, other_definer = owner.setdefault(attribute, (cls, definer))
-            # one helper class may stand behind two mixins; its attribute is then one and the same
+            # two mixins may inherit the same attribute from one helper class
             if other_definer is not definer:
                 raise _clash(attribute, other, cls)
     try:
@@ -126,7 +126,7 @@ def _composed(classes: list[type[WorkerMixin]]) -> type[WorkerMixin]:
 def _instance(
     composed: type[WorkerMixin], mixins: Sequence[tuple[type[WorkerMixin], Mapping[str, Any]]]
 ) -> WorkerMixin:
-    """An object of the composed class that went through every mixin's ``__init__``."""
+    """Create an object of the composed class by calling every mixin's ``__init__``."""
     instance = composed.__new__(composed)
     on_classes = {attribute: cls for cls, _ in mixins for attribute, _ in _attributes(cls)}
     kept: dict[str, Any] = {}
@@ -135,8 +135,8 @@ def _instance(
     try:
         for cls, options in mixins:
             with blame(f"worker.{cls.name}", "__init__", error=PluginLoadError, passing=(InvalidConfiguration,)):
-                # each begins with an empty object of its own class, so that what it sets can be told from what others
-                # have, and so that no other's ``__init__`` is next in line
+                # each starts with an empty object of its own class, to separate its attributes from other mixins', and
+                # so that ``super().__init__`` calls no other mixin's
                 instance.__class__ = cls
                 instance.__dict__ = {}
                 cls.__init__(instance, options)
@@ -158,7 +158,7 @@ def _instance(
 
 
 def _check_blamed(failed: SequencesFailed, step: WorkerStep) -> None:
-    """Raise `ConformanceError` unless it names sequences of the step."""
+    """Raise `ConformanceError` unless `failed` names only sequences of the step, and at least one."""
     unknown = [sequence_id for sequence_id in failed.sequence_ids if sequence_id not in step.sequence_ids]
     if unknown or not failed.sequence_ids:
         whom = f"{unknown[0]!r}, which is not in the step" if unknown else "no sequence at all"
@@ -171,7 +171,7 @@ def _close(instance: WorkerMixin, classes: Sequence[type[WorkerMixin]]) -> None:
 
 
 def _attributes(cls: type[WorkerMixin]) -> Iterator[tuple[str, type]]:
-    """Each attribute that `cls` brings along, and the class that defines it."""
+    """Yield each attribute of `cls`, and the class that defines it."""
     seen: set[str] = set()
     for definer in cls.__mro__:
         if definer is WorkerMixin or definer is object:
@@ -182,7 +182,7 @@ def _attributes(cls: type[WorkerMixin]) -> Iterator[tuple[str, type]]:
 
 
 def _methods(cls: type[WorkerMixin]) -> Iterator[str]:
-    """Return the methods that may be called by name."""
+    """Yield the methods that may be called by name."""
     for attribute, _ in _attributes(cls):
         if not attribute.startswith("_") and callable(inspect.getattr_static(cls, attribute, None)):
             yield attribute

@@ -1,9 +1,8 @@
-"""Shapes that stay the same from step to step, for devices that compile for each.
+"""Pad arrays to few shapes, for devices that compile for each shape.
 
-Every list of rows is filled up with rows that mean nothing: the logits of a step are given as many scratch rows again
-as they have rows, and a list that is short of entries ends with scratch rows, each once, under the values of its first
-entry. So a transform is applied to more rows than were asked for, all of them its own, and needs to know nothing of
-it. What comes back is cut on the host.
+Every list of rows is padded: the logits of a step get as many scratch rows as they have rows, and a list that is too
+short ends with scratch rows, each used once, with the values of its first entry. So a transform is applied to
+additional rows, without having to know about padding. Results are cut on the host.
 """
 
 from __future__ import annotations
@@ -23,33 +22,33 @@ __all__ = ["Padding", "dummy_steps", "padded_step"]
 
 LEAST_PAIRS = 64
 GROWTH = 4
-"""Pairs of rows and columns are padded to `LEAST_PAIRS` times a power of this."""
+"""Lists of (row, column) pairs are padded to `LEAST_PAIRS` times a power of this."""
 WARM_PAIRS_PER_ROW = 512
-"""Lists of pairs of up to so many for each row are part of `dummy_steps`; longer ones are compiled when they come."""
+"""Maximum pairs per row for which `dummy_steps` compiles lists; longer ones are compiled on first use."""
 MOST_LIKELY = 32
-"""So many most likely tokens are looked up wherever fewer are asked for, and where more are, the next power of two."""
+"""Least number of most likely tokens to compute; larger numbers are rounded up to a power of two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """The padding of the lists of one step. `num_rows` of the logits are no scratch rows."""
+    """The padding of one step. `num_rows` rows of the logits are not scratch rows."""
 
     num_rows: int
     width: int
     """The width of the logits."""
 
     def rows(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
-        """``int32[num_rows]``: `rows`, then scratch rows."""
+        """Return ``int32[num_rows]``: `rows`, then scratch rows."""
         missing = self.num_rows - len(rows)
         scratch = np.arange(self.num_rows, self.num_rows + missing, dtype=np.int32)
         return np.concatenate([rows.astype(np.int32), scratch])
 
     def aligned(self, array: NDArray[Any]) -> NDArray[Any]:
-        """`array`, whose leading axis runs over a list of rows, as long as `rows` makes that list."""
+        """Pad `array`, with one entry per row of a list, to the length that `rows` gives the list."""
         return _filled(array, self.num_rows)
 
     def payload(self, payload: Payload) -> Payload:
-        """`payload` with an entry for each of `rows`."""
+        """Pad `payload` to an entry for each of `rows`."""
         return replace(
             payload,
             rows=self.rows(payload.rows),
@@ -57,7 +56,7 @@ class Padding:
         )
 
     def pairs(self, pairs: Pairs) -> Pairs:
-        """`pairs`, then as many of scratch rows as bring them to one of a few lengths."""
+        """Pad `pairs` with pairs in scratch rows to one of a few lengths."""
         rows, columns, values = pairs
         size = LEAST_PAIRS
         while size < len(rows):
@@ -70,7 +69,7 @@ class Padding:
         )
 
     def filter(self, chosen: Filter) -> Filter:
-        """`chosen` over all of `rows`, with every token a candidate."""
+        """Pad `chosen` to all of `rows`, with every token as a candidate."""
         aligned = {
             field.name: None if (array := getattr(chosen, field.name)) is None else self.aligned(array)
             for field in fields(chosen)
@@ -79,12 +78,12 @@ class Padding:
         return Filter(rows=self.rows(chosen.rows), num_candidates=self.width, **aligned)
 
     def num_logprobs(self, count: int) -> int:
-        """Return how many most likely tokens to look up where `count` are wanted."""
+        """Return the number of most likely tokens to compute if `count` are requested."""
         return min(self.width, max(MOST_LIKELY, 1 << (count - 1).bit_length())) if count else 0
 
 
 def padded_step(step: StepInput, num_rows: int) -> StepInput:
-    """`step` as one of `num_rows` rows, those beyond its own greedy ones that no payload speaks of. Its warp stays."""
+    """Pad `step` to `num_rows` rows with greedy rows that no payload addresses. Its warp is not changed."""
     batch = step.batch
     if batch.num_rows == num_rows:
         return step
@@ -101,8 +100,8 @@ def padded_step(step: StepInput, num_rows: int) -> StepInput:
 
 
 def dummy_steps(num_rows: int, width: int, bitmasks: Mapping[str, str]) -> Iterator[StepInput]:
-    """Steps of so many rows, a sequence each, that between them use everything a step may but modifiers other than
-    those whose payload is a bitmask: by their names the array that holds it."""
+    """Yield steps of `num_rows` rows, one per sequence, that together use every feature of a step except modifiers
+    without a bitmask. `bitmasks` are the names of payload arrays that are bitmasks, by modifier name."""
     rows = np.arange(num_rows, dtype=np.int32)
     zeros, ones = np.zeros(num_rows, dtype=np.int32), np.ones(num_rows, dtype=np.float32)
     greedy = StepInput(
@@ -125,7 +124,7 @@ def dummy_steps(num_rows: int, width: int, bitmasks: Mapping[str, str]) -> Itera
 
 
 def _dummy_pairs(num_rows: int, width: int) -> Iterator[Warp]:
-    """Bias, penalties and bans over lists of each length that a step of so many rows may commonly need."""
+    """Yield bias, penalties and bans with lists of each length that steps of `num_rows` rows commonly need."""
     size = LEAST_PAIRS
     while size <= num_rows * min(WARM_PAIRS_PER_ROW, width):
         places = np.arange(size)
@@ -139,19 +138,19 @@ def _dummy_pairs(num_rows: int, width: int) -> Iterator[Warp]:
 
 
 def _filled(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """`array`, its first entry repeated up to `size`; zeros if it has none."""
+    """Pad `array` to `size` with its first entry, or with zeros if it is empty."""
     if not len(array):
         return np.zeros((size, *array.shape[1:]), dtype=array.dtype)
     return np.concatenate([array, np.broadcast_to(array[:1], (size - len(array), *array.shape[1:]))])
 
 
 def _zeros(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """`array` with zeros up to `size`."""
+    """Pad `array` to `size` with zeros."""
     return np.concatenate([array, np.zeros((size - len(array), *array.shape[1:]), dtype=array.dtype)])
 
 
 def _like_some(companions: NDArray[np.int32], size: int) -> NDArray[np.int32]:
-    """`companions` up to `size`, those added being some row's that has one: a transform looks at them."""
+    """Pad `companions` to `size` with the companions of a row that has one, since transforms read them."""
     has_one = companions[:, :1].ravel() >= 0
     some = companions[np.argmax(has_one) :][:1]
     return np.concatenate([companions, np.broadcast_to(some, (size - len(companions), companions.shape[1]))])

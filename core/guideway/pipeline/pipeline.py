@@ -1,21 +1,20 @@
-"""Stages applied to logits in the one order that holds everywhere, and the draw.
+"""Apply the stages to logits in a fixed order, and draw tokens.
 
 ::
 
     raw logits -> pre_warp -> mask -> repetition penalties -> bias, other penalties, bans -> temperature
     -> log-softmax -> top-k -> top-p -> min-p -> typical-p -> log-softmax -> post_warp -> sample
 
-Where modifiers leave a row without a token the grammar allows, the row goes on without them; where bans of tokens do,
-it goes on without the bans. Either is said in `StepOutput.overruled`: bans as `BANS`, because a worker cannot tell
-which of these parameters a ban came from; the runtime keeps those that banned something.
+If modifiers forbid all tokens of a row that the grammar allows, the row continues without them; the same holds for
+bans of tokens. `StepOutput.overruled` names both: bans as `BANS`, because a worker does not know which of these
+parameters a ban came from; the runtime keeps those that banned something.
 
-Columns past the vocabulary are forbidden with the mask, after `pre_warp`, which sees finite logits only.
+Columns past the vocabulary are forbidden with the mask, after `pre_warp`, so that `pre_warp` gets only finite logits.
 
-Nothing here waits for the device before the one download at the end, and a transform that fails costs the sequences
-it failed for and no others. Where a device declares an operation that does several of these things in one pass, that
-is used instead of the sequence: a draw under mask and temperatures alone (`guideway.pipeline.fused`), mask, bias and
-temperature together, short lists of tokens for a mask. For a device that compiles for each shape every list of rows is
-padded (`guideway.pipeline.padding`).
+Nothing waits for the device before the single download at the end, and a failing transform fails only the sequences at
+which it failed. Operations that a device declares as fused replace several stages: a draw with only mask and
+temperatures (`guideway.pipeline.fused`), mask, bias and temperature together, masks as short lists of tokens. For a
+device that compiles for each shape, every list of rows is padded (`guideway.pipeline.padding`).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ __all__ = ["Pipeline"]
 
 
 class Pipeline:
-    """Built once per worker from the modifier classes and options of the configuration.
+    """Runs steps. Created once per worker from the modifier classes and options of the configuration.
 
     Raises `InvalidConfiguration` for a transform that cannot run on this device.
     """
@@ -59,16 +58,16 @@ class Pipeline:
         self._device, self._ops = context.device, context.device.ops
 
     def close(self) -> None:
-        """Close the transforms, the last one first; the pipeline is not used later. Closing twice is fine."""
+        """Close the transforms, the last one first. May be called twice."""
         entries, self._entries = self._entries, []
         close_each((f"modifier.{entry.name}", entry.transform.close) for entry in reversed(entries))
 
     def run(
         self, logits: Array, step: StepInput, hidden_states: Array | None = None, *, num_rows: int | None = None
     ) -> StepOutput:
-        """One step from raw logits to drawn tokens. Of the logits, which are dead afterwards, the first `num_rows`
-        (default: all) mean something: those of the step, then those of its companions. For a device with
-        `static_shapes` there may be more, so that their number is one of few."""
+        """Run one step from raw logits to drawn tokens. The first `num_rows` logits (default: all) are the rows of the
+        step, then its companions' rows; for a device with `static_shapes`, padding rows may follow. The logits are dead
+        afterwards."""
         with self._device.scope():
             logits = self._trimmed(self._device.from_logits(logits), num_rows)
             if hidden_states is not None:
@@ -81,9 +80,9 @@ class Pipeline:
                 return failed_output(step, failed.fault)
 
     def mask(self, logits: Array, step: StepInput, hidden_states: Array | None = None) -> tuple[Array, StepOutput]:
-        """The stages up to the mask, for a host that warps and draws by itself: the logits as it is to take them, and
-        what came of it, without tokens. The logits given are dead afterwards; they have the step's rows, then those
-        of its companions. Raises ValueError if a modifier of the step acts later."""
+        """Run the stages up to the mask, for a host that warps and draws itself. Return the logits to use, and the
+        output without tokens. `logits` has the step's rows, then its companions' rows, and is dead afterwards. Raises
+        ValueError if a modifier of the step acts at a later stage."""
         with self._device.scope():
             logits = self._device.from_logits(logits)
             if hidden_states is not None:
@@ -98,7 +97,7 @@ class Pipeline:
                 return logits, failed_output(step, failed.fault)
 
     def _trimmed(self, x: Array, num_rows: int | None) -> Array:
-        """The first `num_rows` rows of `x`; with static shapes perhaps more."""
+        """Return the first `num_rows` rows of `x`; with static shapes perhaps more."""
         if num_rows is None or num_rows == len(x):
             return x
         if not self._device.static_shapes:
@@ -107,8 +106,8 @@ class Pipeline:
         return x if len(x) <= size else self._ops.gather(x, self._ops.asarray(np.arange(size, dtype=np.int32)))
 
     def score(self, logits: Array, rows: NDArray[np.int32], token_ids: NDArray[np.int32], k: int) -> Logprobs:
-        """Raw log-probabilities of given tokens, ``int32[m]``, each at its own of `rows`, and of the `k` most likely
-        ones. The logits stay as they are."""
+        """Return the raw log-probabilities at `rows` of the given tokens, ``int32[m]``, and of the `k` most likely
+        ones. The logits are not changed."""
         with self._device.scope():
             logits = self._device.from_logits(logits)
             padding = Padding(len(logits), logits.shape[1]) if self._device.static_shapes else None
@@ -117,9 +116,9 @@ class Pipeline:
             return scored.result(self._device.download(scored.downloads).result())
 
     def warm_up(self, logits: Callable[[], Array], num_rows: int) -> None:
-        """Run steps of `num_rows` rows over fresh `logits`, so that requests find everything compiled: mask,
-        temperatures, penalties, filters and log-probabilities. What a modifier does is not known here, nor how long the
-        prompts will be whose log-probabilities are asked for."""
+        """Run steps of `num_rows` rows with fresh `logits`, so that everything is compiled before the first request:
+        mask, temperatures, penalties, filters and log-probabilities. Does not cover modifiers other than bitmasks, and
+        log-probabilities of prompts, whose length is unknown."""
         with self._device.scope():
             rows = self._device.from_logits(logits())
             size = padded_size(1)
@@ -139,7 +138,7 @@ def _build(cls: type[LogitModifier[Any]], options: Mapping[str, Any], context: W
 
 
 def _problem(cls: type[LogitModifier[Any]], device: DeviceBackend) -> str | None:
-    """Why the transform of `cls` cannot run on `device`."""
+    """Return why the transform of `cls` cannot run on `device`, or None."""
     transform = cls.transform
     if transform.arrays and device.arrays not in transform.arrays:
         return (

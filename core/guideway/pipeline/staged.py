@@ -1,4 +1,4 @@
-"""A step taken stage by stage, whatever acts on it, and the draw."""
+"""Run a step stage by stage, with any modifiers, and draw tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BANS = ("min_tokens", "logit_bias")
 
 
 class StepFailed(Exception):
-    """The logits of a step are gone, and which plugin is to blame is unknown: every row has `fault`."""
+    """The logits of a step are lost and the failing plugin is unknown: every row gets `fault`."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(str(fault))
@@ -33,7 +33,7 @@ class StepFailed(Exception):
 
 
 class StagedStep:
-    """One step's passage through the stages, over `size` rows of logits."""
+    """Runs one step through the stages, on `size` rows of logits."""
 
     def __init__(self, context: PipelineContext, step: StepInput, size: int, hidden_states: Array | None) -> None:
         self.context = context
@@ -47,7 +47,7 @@ class StagedStep:
             step = padded_step(step, 2 * size)
             hidden_states = None if hidden_states is None else self._with_scratch(hidden_states)
         self.step = step
-        # of no method: what refers to itself keeps its arrays until a collection of garbage
+        # not a bound method: a reference cycle would keep the arrays until garbage collection
         self._bitmask = partial(_bitmask, context, step, self.padding)
         self.data = StepData(step, self.ops, context.width, hidden_states, self._bitmask)
         self.transforms = TransformRunner(context, self.data, self.padding)
@@ -55,9 +55,9 @@ class StagedStep:
         self.all_rows = context.all_rows(step.batch.num_rows)
         self.downloads: dict[str, Array] = {}
         self.rescued: dict[str, list[tuple[Entry, Payload]]] = {}
-        """By name of a download that says which rows were left empty: the modifiers that may have done it."""
+        """The modifiers that may have emptied rows, by the name of the download that marks these rows."""
         self.banned: NDArray[np.int32] = np.empty(0, dtype=np.int32)
-        """Rows with bans; the download ``banned`` says which of them were left empty."""
+        """Rows with bans; the download ``banned`` marks those that were empty."""
 
     def run(self, logits: Array) -> StepOutput:
         ops = self.ops
@@ -78,7 +78,7 @@ class StagedStep:
         chosen: list[tuple[NDArray[np.int32], Array]] = [(np.arange(self.num_rows, dtype=np.int32), greedy)]
         if len(drawn):
             ids = self._draw(logits, ops.asarray(drawn))
-            if self.padding is not None:  # of every row, those that are not drawn among them
+            if self.padding is not None:  # ids of all rows; greedy ones are replaced
                 is_greedy = ops.asarray(self.step.temperatures <= 0)
                 ids = ops.where_rows(ids[:, None], self.all_rows, is_greedy[:, None], greedy[:, None])[:, 0]
                 drawn = drawn[: self.num_rows]
@@ -105,7 +105,7 @@ class StagedStep:
         )
 
     def mask_only(self, logits: Array) -> tuple[Array, StepOutput]:
-        """The stages up to the mask: the logits, and what came of it."""
+        """Run the stages up to the mask. Return the logits and the output."""
         size = len(logits)
         if self.padding is not None:
             logits = self._with_scratch(logits)
@@ -117,7 +117,7 @@ class StagedStep:
         return logits, StepOutput(no_tokens, self.transforms.feedback(host), self.faults, self._overruled(host))
 
     def _downloaded(self) -> Mapping[str, NDArray[Any]]:
-        """Return what all of it came to, and with it what failed on the device without anybody waiting."""
+        """Download all results. Raises `StepFailed` for asynchronous failures on the device."""
         try:
             return self.device.download(self.downloads | self.transforms.downloads()).result()
         except BaseException as error:
@@ -125,18 +125,19 @@ class StagedStep:
             raise StepFailed(Fault.of(f"device.{self.device.name}", "download", error)) from error
 
     def _with_scratch(self, x: Array) -> Array:
-        """A copy of `x` with as many rows again."""
+        """Return a copy of `x` with as many scratch rows as it has rows."""
         size = len(x)
         rows = np.concatenate([np.arange(size, dtype=np.int32), np.zeros(size, dtype=np.int32)])
         return self.ops.gather(x, self.ops.asarray(rows))
 
     def _drawn(self) -> NDArray[np.int32]:
-        """The rows that are drawn by temperature; with static shapes all, where any is."""
+        """Return the rows to draw with a temperature; with static shapes all rows if there are any."""
         drawn = np.flatnonzero(self.step.temperatures > 0).astype(np.int32)
         return np.arange(len(self.all_rows), dtype=np.int32) if self.padding is not None and len(drawn) else drawn
 
     def _draw(self, logits: Array, rows: Array) -> Array:
-        """One token for each of `rows` from its log-probabilities, by the method the device draws by."""
+        """Draw one token for each of `rows` from its log-probabilities, by the same method as the device's
+        `masked_sample`, if it has one."""
         ops = self.ops
         logprobs = ops.gather(logits, rows)
         if "masked_sample" not in self.device.fused:
@@ -145,7 +146,7 @@ class StagedStep:
         return ops.argmax(logprobs - ops.log(0 - ops.log(u)))
 
     def _warped(self, logits: Array, drawn: NDArray[np.int32]) -> Array:
-        """`logits` under every mask, with penalties, bias and temperature."""
+        """Apply modifiers up to the mask, penalties, bias and temperature to `logits`."""
         temperatures = self.step.temperatures[drawn]
         tempered = drawn[(temperatures > 0) & (temperatures != 1)]
         if self._in_one_pass(tempered):
@@ -158,12 +159,12 @@ class StagedStep:
         return self.ops.scale_rows(widened(self.ops, logits), self.ops.asarray(rows), self.ops.asarray(factors))
 
     def _factors(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
-        """One over the temperature of each of `rows`; 1 where it is 0."""
+        """Return one over the temperature of each of `rows`; 1 where it is 0."""
         temperatures = self.step.temperatures[rows]
         return (1 / np.where(temperatures > 0, temperatures, 1)).astype(np.float32)
 
     def _in_one_pass(self, tempered: NDArray[np.int32]) -> bool:
-        """Return whether `warp_masked` does all there is to do before the filters, and more than the mask."""
+        """Return whether `warp_masked` can do everything before the filters, and there is more to do than the mask."""
         warp = self.step.warp
         added = None if warp is None else warp.added
         return (
@@ -177,7 +178,7 @@ class StagedStep:
         )
 
     def _warp_masked(self, logits: Array) -> Array:
-        """In one pass. It may fail with the logits gone, and then every row of this step fails with it."""
+        """Do `_warped` in one pass. A failure may lose the logits, so it fails every row of the step."""
         asarray, mask = self.ops.asarray, self._bitmask()
         assert mask is not None  # `_in_one_pass`
         added = None if self.step.warp is None else self.step.warp.added
@@ -195,7 +196,7 @@ class StagedStep:
         return self.context.forbid_padding(logits)
 
     def _penalized(self, logits: Array) -> Array:
-        """`logits` with penalties, bias and bans. Where bans leave a row empty, it has penalties and bias alone."""
+        """Apply penalties, bias and bans to `logits`. Bans are not applied to rows that they would leave empty."""
         ops, warp = self.ops, self.step.warp
         if warp is None or (warp.repeated is None and warp.added is None):
             return logits
@@ -220,7 +221,7 @@ class StagedStep:
         return pairs if self.padding is None else self.padding.pairs(pairs)
 
     def _distribution(self, logits: Array, drawn: bool) -> Array:
-        """`logits` through the filters: log-probabilities, where something reads them."""
+        """Apply the filters to `logits`. The result is log-probabilities, normalized if a later stage reads them."""
         ops, warp = self.ops, self.step.warp
         logits = ops.log_softmax(logits)
         if warp is None or not drawn:
@@ -233,7 +234,7 @@ class StagedStep:
         return logits
 
     def _modified(self, logits: Array, acting: list[tuple[Entry, Payload]]) -> Array:
-        """`logits` through these transforms. A row they leave empty is as it was, under the hard constraints alone."""
+        """Apply transforms to `logits`. A row that they leave empty gets only the hard constraints."""
         soft = [pair for pair in acting if not pair[0].transform.hard]
         before = self.ops.gather(logits, self.all_rows) if soft else None
         for entry, payload in acting:
@@ -248,7 +249,8 @@ class StagedStep:
         return self._rescue_empty_rows(logits, before, soft)
 
     def _rescue_empty_rows(self, x: Array, otherwise: Array, by: list[tuple[Entry, Payload]]) -> Array:
-        """`x` with its rows of -inf alone taken from `otherwise`, which has sampled rows only."""
+        """Replace the empty rows of `x` (all -inf) by the same rows of `otherwise`, which has only the sampled
+        rows."""
         rows = self.all_rows
         largest = self.ops.gather(x, rows, self.ops.argmax(x)[: len(rows), None])
         empty = largest == -np.inf
@@ -275,7 +277,7 @@ class StagedStep:
         return self.context.checked(self.step, token_ids, host["largest"][: self.num_rows], self.faults, blamed)
 
     def _most_likely(self, logits: Array) -> Array:
-        """The most likely token of each sampled row; in one that has NaN, the first of these."""
+        """Return the most likely token of each sampled row; in a row with NaN, the first NaN."""
         return self.ops.argmax(logits)[: len(self.all_rows)]
 
     def _overruled(self, host: Mapping[str, NDArray[Any]]) -> dict[int, tuple[str, ...]]:
@@ -291,10 +293,10 @@ class StagedStep:
 
 
 def _bitmask(context: PipelineContext, step: StepInput, padding: Padding | None) -> Payload | None:
-    """Return what all bitmasks of the step allow."""
+    """Return the combined bitmask of the step, padded if shapes are static."""
     mask = context.bitmask(step)
     if padding is None:
         return mask
-    if mask is None:  # what reads it finds the same shape in every step
+    if mask is None:  # readers get the same shape in every step
         mask = Payload(np.empty(0, dtype=np.int32), {"bitmask": allocate(0, context.width)})
     return padding.payload(mask)

@@ -1,4 +1,4 @@
-"""Decide which drawn tokens become final when draft tokens were scored beside them."""
+"""Verify draft tokens against drawn tokens."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["accepted_tokens"]
 
 
 def accepted_tokens(batch: StepBatch, token_ids: NDArray[np.int32]) -> list[tuple[int, ...]]:
-    """The final tokens of each sequence: the drafts that equal the draw at the row before them, up to the first that
-    does not, and then that row's own draw (the bonus token).
+    """Return the final tokens of each sequence: the drafts that equal the draw of the previous row, up to the first
+    that does not, then the draw that follows the last kept draft (the bonus token).
 
-    Every row is drawn from its true distribution with random numbers that depend on its position alone, so what is
-    kept is what decoding one token at a time would have drawn, whoever owns the draw: lossless.
+    This is lossless for every sampler: each row is drawn from its true distribution with random numbers that depend
+    only on its position, so the final tokens are those that decoding one token at a time would draw.
     """
     if batch.num_rows == batch.num_sequences:
         return [(token_id,) for token_id in token_ids.tolist()]

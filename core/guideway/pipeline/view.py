@@ -1,4 +1,4 @@
-"""The `Step` a transform sees: exactly what its modifier declared, nothing more."""
+"""The `Step` that a transform gets, limited to the needs that its modifier declared."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ __all__ = ["DRAW", "StepData", "StepView", "purpose_id"]
 
 
 def purpose_id(owner: str, purpose: str) -> int:
-    """The Philox counter word that keeps random numbers of different owners and purposes apart."""
+    """Return the Philox counter word that separates random numbers of different owners and purposes."""
     return zlib.crc32(f"{owner}/{purpose}".encode()) & 0x7FFFFFFF
 
 
 DRAW = purpose_id("guideway", "draw")
-"""Purpose of the random numbers behind each draw that no modifier owns."""
+"""Purpose of the random numbers for draws without a sampler."""
 
 
 @dataclass(slots=True)
 class StepData:
-    """The data that all views of one step share; device arrays are made on first use."""
+    """The data shared by all views of one step; device arrays are created on first use."""
 
     step: StepInput
     ops: ArrayOps
     width: int
     hidden_states: Array | None
     bitmask: Callable[[], Payload | None]
-    """Makes what all bitmasks of the step allow, on the host."""
+    """Combines all bitmasks of the step, on the host."""
     _cache: dict[str, Array] = field(default_factory=dict)
 
     def positions(self) -> Array:
         return self._cached("positions", self.step.batch.positions)
 
     def allowed(self, rows: Array) -> Array:
-        """``bool[len(rows), width]`` from the bitmasks; a row without one allows everything."""
+        """Return ``bool[len(rows), width]`` from the bitmasks; a row without one allows everything."""
         if "bitmask" not in self._cache:
             mask = self.bitmask()
             lookup = np.zeros(self.step.batch.num_rows, dtype=np.int32)
@@ -59,7 +59,7 @@ class StepData:
         return self.ops.unpack_bitmask(self._cache["bitmask"][self._cache["lookup"][rows]], self.width)
 
     def uniform(self, purpose: int, rows: Array, width: int) -> Array:
-        """The random numbers of `Step.uniform`."""
+        """Return the random numbers of `Step.uniform`."""
         seeds = self._cached("seeds", self.step.seeds)
         sequences = self._cached("sequence_indices", self.step.sequence_indices)
         return self.ops.uniform(seeds[rows], sequences[rows], self.positions()[rows], purpose, width)
@@ -71,7 +71,7 @@ class StepData:
 
 
 class StepView:
-    """`guideway.api.Step` for one call of one transform."""
+    """The `guideway.api.Step` of one call of one transform."""
 
     def __init__(
         self, data: StepData, modifier: type[LogitModifier[Any]], transform: LogitTransform, num_entries: int

@@ -1,7 +1,7 @@
-"""Penalties, bias and filters where the logits live, with `ArrayOps` alone, so that they run on every device.
+"""Penalties, bias and filters, implemented with `ArrayOps`, so that they run on every device.
 
-A filter keeps every token at least as likely as its last one: of equally likely tokens at the threshold either all stay
-or none, so that all devices keep the same tokens in whatever order they sort equals.
+A filter keeps every token at least as likely as its threshold. Ties are kept together, so all devices keep the same
+tokens, in whatever order they sort ties.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Pairs: TypeAlias = tuple[Ids, Ids, NDArray[np.float32]]
 
 
 def widened(ops: ArrayOps, x: Array) -> Array:
-    """`x` in at least float32."""
+    """Return `x` in at least float32."""
     return x + ops.asarray(np.zeros((1, 1), dtype=np.float32)) if "16" in str(x.dtype) else x
 
 
 def penalized(ops: ArrayOps, x: Array, repeated: Pairs) -> Array:
-    """`Warp.repeated`: positive logits are divided, the others multiplied, so that all become less likely."""
+    """Apply `Warp.repeated`: divide positive logits and multiply the others, so that all become less likely."""
     rows, columns, penalties = (ops.asarray(array) for array in repeated)
     every = ops.asarray(np.arange(len(repeated[0]), dtype=np.int32))
     before, factors = ops.gather(x, rows, columns[:, None]), penalties[:, None]
@@ -37,14 +37,15 @@ def penalized(ops: ArrayOps, x: Array, repeated: Pairs) -> Array:
 
 
 def banned(ops: ArrayOps, x: Array, rows: Ids, columns: Ids, concerned: Ids) -> tuple[Array, Array]:
-    """`x` with these logits at -inf, but for those rows of `concerned` that this would leave empty; and which of them
-    those are, ``bool[len(concerned)]`` on the device. `concerned` are sorted; nobody reads other rows."""
+    """Set these logits of `x` to -inf, except in rows of `concerned` that would become empty. Return x and
+    ``bool[len(concerned)]`` on the device, True for those rows. `concerned` is sorted and contains all rows that are
+    read."""
     on_device, at = ops.asarray(rows), ops.asarray(columns)[:, None]
     before = ops.gather(x, on_device, at)
     bans = np.full((len(rows), 1), -np.inf, dtype=np.float32)
     x = ops.scatter(x, on_device, at, ops.asarray(bans))
     every = ops.asarray(np.arange(len(concerned), dtype=np.int32))
-    # whole rows of a wide vocabulary are copied only where some are not concerned
+    # avoid copying whole rows if all are concerned
     is_all = np.array_equal(concerned, np.arange(x.shape[0]))
     after = x if is_all else ops.gather(x, ops.asarray(concerned))
     best = ops.gather(after, every, ops.argmax(after)[:, None])
@@ -57,11 +58,11 @@ def banned(ops: ArrayOps, x: Array, rows: Ids, columns: Ids, concerned: Ids) -> 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Rows that use the same filters; a filter none of them uses is None."""
+    """Rows that use the same filters; unused filters are None."""
 
     rows: NDArray[np.int32]
     num_candidates: int
-    """The number of a row's most likely tokens that have to be looked at."""
+    """The number of most likely tokens of a row to examine."""
     top_k: NDArray[np.int32] | None = None
     top_p: NDArray[np.float32] | None = None
     min_p: NDArray[np.float32] | None = None
@@ -74,12 +75,12 @@ USES: dict[str, Callable[[NDArray[Any], int], NDArray[np.bool_]]] = {
     "typical_p": lambda values, _: values < 1,
     "min_p": lambda values, _: values > 0,
 }
-"""Functions that tell where a filter changes anything, given its values and the width of the logits."""
+"""Functions that return where a filter has an effect, given its values and the width of the logits."""
 
 
 def filters(warp: Warp, drawn: NDArray[np.bool_], width: int) -> list[Filter]:
-    """The filters of a step, by rows that use the same ones; rows that are not drawn are taken greedily, which no
-    filter changes. `width` is that of the logits."""
+    """Return the filters of a step, grouped by rows that use the same ones. Rows that are not `drawn` are greedy,
+    which no filter changes. `width` is the width of the logits."""
     values: dict[str, NDArray[Any]] = {}
     kinds = np.zeros(len(drawn), dtype=np.int64)
     for i, (name, uses) in enumerate(USES.items()):
@@ -95,7 +96,8 @@ def filters(warp: Warp, drawn: NDArray[np.bool_], width: int) -> list[Filter]:
 
 
 def filtered(ops: ArrayOps, x: Array, chosen: Filter) -> Array:
-    """`x`, log-probabilities in at least float32, a row without any as NaN, with what `chosen` filters out at -inf."""
+    """Set the tokens that `chosen` filters out to -inf. `x` are log-probabilities in at least float32; an empty row is
+    NaN."""
     rows = ops.asarray(chosen.rows)
     part = _Part(ops, x if len(chosen.rows) == len(x) else ops.gather(x, rows), chosen)
     unlikely = part.unlikely()
@@ -105,7 +107,7 @@ def filtered(ops: ArrayOps, x: Array, chosen: Filter) -> Array:
 
 
 class _Part:
-    """The rows of one filter; candidates are its most likely tokens, sorted, as many as have to be looked at."""
+    """The rows of one filter. Candidates are the most likely tokens to examine, sorted if top-k or top-p needs it."""
 
     def __init__(self, ops: ArrayOps, x: Array, chosen: Filter) -> None:
         self.ops, self.x, self.chosen = ops, x, chosen
@@ -115,10 +117,10 @@ class _Part:
         self.candidates = ops.topk(x, chosen.num_candidates)[0] if is_sorted else x
         self.largest = ops.gather(self.candidates, self.every, ops.argmax(self.candidates)[:, None])
         self.threshold = self.largest - np.inf
-        """The least likely token that stays, ``[rows, 1]``."""
+        """The log-probability of the least likely token to keep, ``[rows, 1]``."""
 
     def unlikely(self) -> Array:
-        """Return what top-k, then top-p, then min-p filter out, as ``bool[rows, width]``."""
+        """Return the tokens that top-k, then top-p, then min-p filter out, as ``bool[rows, width]``."""
         ops, chosen = self.ops, self.chosen
         if chosen.top_k is not None:
             self.threshold = ops.gather(self.candidates, self.every, ops.asarray(chosen.top_k[:, None] - 1))
@@ -131,9 +133,9 @@ class _Part:
         return self.x < self.threshold
 
     def untypical(self, mass: NDArray[np.float32]) -> Array:
-        """Return what typical-p filters out of what `unlikely` left. A token's information differs from the expected
-        one by as much as its logit from the mean logit; what is filtered out already is farther away than the least
-        likely token that is left, and weighs nothing."""
+        """Return the tokens that typical-p filters out of those that `unlikely` keeps. A token's information differs
+        from the expected one by as much as its logit from the mean logit. Tokens already filtered out have weight 0,
+        and are farther away than the least likely token that is kept."""
         ops, weights = self.ops, self._weights()
         mean = (weights * self._below_largest(weights == 0)).sum(axis=1) / weights.sum(axis=1)
         mean = self.largest + mean[:, None]
@@ -143,8 +145,8 @@ class _Part:
         return self._absolute(self.x - mean) > reach
 
     def _weights(self) -> Array:
-        """Weigh each candidate, up to a factor per row. Those at the threshold bear the weight of equals that are no
-        candidates."""
+        """Return the weight of each candidate, up to a factor per row. Candidates at the threshold share the weight of
+        ties that are not candidates."""
         ops, threshold = self.ops, self.threshold
         weights = ops.exp(self._below_largest(self.candidates < threshold))
         weights = ops.where_rows(weights, self.every, self.candidates < threshold, 0.0)
@@ -156,11 +158,11 @@ class _Part:
         return weights + weights * at_border * outside / (inside + (inside == 0))
 
     def _below_largest(self, ignored: Array) -> Array:
-        """Return how far each candidate is below the largest; 0 where `ignored`."""
+        """Return the difference of each candidate from the largest, at most 0; 0 where `ignored`."""
         return self.ops.where_rows(self.candidates - self.largest, self.every, ignored, 0.0)
 
     def _reaching(self, values: Array, weights: Array, mass: NDArray[np.float32]) -> Array:
-        """The value, of those in their order, with which the sum of weights reaches `mass` of its total."""
+        """Return the first of `values` at which the running sum of weights reaches `mass` of the total."""
         sums = self.ops.cumsum(weights)
         last = (sums < sums[:, -1:] * self.ops.asarray(mass[:, None])).sum(axis=1)
         return self.ops.gather(values, self.every, last[:, None])
