@@ -1,6 +1,6 @@
-"""The plugin system: index, selection, loading, and the plan every worker is checked against.
+"""The plugin system: index, selection, loading, and the plan that every worker is checked against.
 
-`Plugins` is what a host needs. Nothing here imports NumPy, or a plugin.
+Hosts use `Plugins`. Importing this package imports neither NumPy nor a plugin.
 """
 
 from guideway.plugins.hooks import Hook, Hooks

@@ -1,4 +1,4 @@
-"""From the classes a configuration chose to objects, with whatever fails named."""
+"""Create objects from the configured classes, with errors that name the failing plugin."""
 
 from __future__ import annotations
 
@@ -43,15 +43,14 @@ Options = Mapping[str, Mapping[str, Any]]
 
 
 def building(plugin: str) -> blame:
-    """Around what makes an object of a plugin's class: what is not guideway's own error becomes a `PluginLoadError`
-    that names the plugin."""
+    """Return a context manager around the construction of a plugin's class. It converts errors, except guideway's own,
+    to a `PluginLoadError` that names the plugin."""
     return blame(plugin, "while it was built", error=PluginLoadError, passing=(GuidewayError,))
 
 
 @contextmanager
 def closing_if_it_fails(kind: str, built: Iterable[Any]) -> Iterator[None]:
-    """Around what is made after components of one kind were built: if that fails they are closed, the last one
-    first."""
+    """Close the `built` components, the last one first, if the block raises."""
     try:
         yield
     except BaseException:
@@ -60,7 +59,7 @@ def closing_if_it_fails(kind: str, built: Iterable[Any]) -> Iterator[None]:
 
 
 def build_device(backend: type[DeviceBackend], device: str) -> DeviceBackend:
-    """The backend on `device`. Raises `PluginUnavailable` with the reason if it cannot run here."""
+    """Build the backend on `device`. Raises `PluginUnavailable` with the reason if it cannot run here."""
     plugin = f"device.{backend.name}"
     _check_available(plugin, backend)
     with building(plugin):
@@ -73,8 +72,8 @@ def build_device(backend: type[DeviceBackend], device: str) -> DeviceBackend:
 def build_strategies(
     classes: Sequence[type[GrammarStrategy]], vocabulary: Vocabulary, options: Options
 ) -> dict[str, GrammarStrategy]:
-    """The strategies by name, in the given order, with their limits. Raises `PluginUnavailable` with the reason for
-    one that cannot be built here."""
+    """Build the strategies, with their limits, and return them by name, in the given order. Raises `PluginUnavailable`
+    with the reason if one cannot be built here."""
     for cls in classes:
         _check_available(f"grammar.{cls.name}", cls)
     strategies: dict[str, GrammarStrategy] = {}
@@ -93,7 +92,7 @@ def build_strategies(
 def _check_reads(cls: type[GrammarStrategy], options: Mapping[str, Any], where: str) -> None:
     from guideway.api.grammar import GrammarStrategy
 
-    if options and cls.__init__ is GrammarStrategy.__init__:  # which reads none
+    if options and cls.__init__ is GrammarStrategy.__init__:  # which reads no options
         raise InvalidConfiguration(
             f"{where} has {', '.join(map(repr, options))}, but this strategy takes none but 'limits'; leave it out",
             field=where,
@@ -101,7 +100,7 @@ def _check_reads(cls: type[GrammarStrategy], options: Mapping[str, Any], where: 
 
 
 def limits_of(cls: type[GrammarStrategy], options: Options) -> Mapping[str, int]:
-    """Return the limits that a strategy declares and its operator set, by rule of the admission guard. Raises
+    """Return the limits that a strategy declares or its operator sets, by rule of the admission guard. Raises
     `InvalidConfiguration`."""
     plugin = f"grammar.{cls.name}"
     limits = options.get(plugin, {}).get("limits", {})
@@ -113,7 +112,7 @@ def limits_of(cls: type[GrammarStrategy], options: Options) -> Mapping[str, int]
 def build_modifiers(
     classes: Sequence[type[LogitModifier[Any]]], context: ModifierContext, options: Options
 ) -> list[LogitModifier[Any]]:
-    """The modifiers, in the given order."""
+    """Build the modifiers, in the given order."""
     modifiers: list[LogitModifier[Any]] = []
     with closing_if_it_fails("modifier", modifiers):
         for cls in classes:
@@ -124,7 +123,7 @@ def build_modifiers(
 
 
 def validators(hooks: Hooks) -> dict[type, list[tuple[str, Validator]]]:
-    """By what they validate, a `Submission` or a `Request`, the hooks that do, each with the id of its plugin."""
+    """Return the validating hooks with their plugins' ids, by the class they validate, `Submission` or `Request`."""
 
     def calling(hook: Hook, argument: str) -> Validator:
         return lambda subject, context: hook(**{argument: subject, "context": context})

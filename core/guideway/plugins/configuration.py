@@ -1,4 +1,4 @@
-"""The part of a host's configuration that chooses plugins: the same fields, under the same rules, for every host."""
+"""The fields of a host's configuration that select plugins, and their rules, which all hosts share."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Names: TypeAlias = Annotated[tuple[Name, ...], "a list of names"]
 Options: TypeAlias = Annotated[Mapping[str, Mapping[str, Any]], "a mapping of 'kind.name' to options"]
 
 LISTS = ("grammar", "modifiers", "worker_mixins")
-"""The fields that choose any number of components."""
+"""The fields that select any number of components."""
 
 
 def freeze_components(config: Any, kind_of: Mapping[str, str], *, undecided: str | None = None) -> None:
-    """Check the fields of a frozen dataclass that choose components, `kind_of` by name with the kind of each, and its
-    ``options``, all of the right types; make lists tuples, that of ``host_environment`` too, and ``options`` a mapping
-    that never changes. Of the kind `undecided` the component is chosen later, and the caller checks then which options
-    are for it. Raises `InvalidConfiguration`, naming the field."""
+    """Check and freeze the fields of a frozen dataclass that select components, and its ``options``. `kind_of` maps
+    the field names to kinds; values have the right types. Lists become tuples (``host_environment`` too), and
+    ``options`` an immutable mapping. Components of the kind `undecided` are selected later, so the caller checks the
+    options for it then. Raises `InvalidConfiguration`, naming the field."""
     for name in LISTS:
         _check_names(name, kind_of[name], getattr(config, name))
         object.__setattr__(config, name, tuple(getattr(config, name)))
@@ -37,7 +37,7 @@ def freeze_components(config: Any, kind_of: Mapping[str, str], *, undecided: str
 
 
 def components(config: Any, kind_of: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the components in use of the kinds that take options, as ``kind.name``, sorted."""
+    """Return the selected components as ``kind.name``, sorted."""
     used = []
     for name, kind in kind_of.items():
         value = getattr(config, name)
@@ -65,8 +65,8 @@ def _check_options(options: Mapping[Any, object], used: Sequence[str], undecided
 
 
 class _Frozen(Mapping[str, Any]):
-    """A mapping that never changes. Unlike `types.MappingProxyType` it can be pickled, and a list that it holds can
-    be taken out and changed without changing it."""
+    """An immutable mapping. Unlike `types.MappingProxyType` it pickles, and it returns copies of the lists it
+    contains."""
 
     __slots__ = ("_items",)
 
@@ -87,18 +87,19 @@ class _Frozen(Mapping[str, Any]):
 
 
 def _copied(value: Any) -> Any:
-    """`value` with copies of all mappings, lists, tuples and sets in it; other objects are kept as they are."""
+    """Copy `value` with all mappings, lists, tuples and sets in it; other objects are shared."""
     if isinstance(value, _Frozen):
         return value
     if isinstance(value, Mapping):
         return {key: _copied(item) for key, item in value.items()}
-    if type(value) in (list, tuple, set):  # not a named tuple, which is not made from a list
+    if type(value) in (list, tuple, set):  # not a named tuple, which takes no list
         return type(value)([_copied(item) for item in value])
     return value
 
 
 def _check_names(field_name: str, kind: str, addresses: Sequence[str]) -> None:
-    """No two components may have one name: options, payloads and results go by name."""
+    """Raise `InvalidConfiguration` if two components have the same name, which identifies options, payloads and
+    results."""
     names: dict[str, str] = {}
     for address in addresses:
         name = component_name(kind, address)
@@ -114,5 +115,5 @@ def _check_names(field_name: str, kind: str, addresses: Sequence[str]) -> None:
 
 
 def component_name(kind: str, address: str) -> str:
-    """The component's name in ``name``, ``kind.name`` or ``distribution/name``."""
+    """Return the component's name in ``name``, ``kind.name`` or ``distribution/name``."""
     return address.rpartition("/")[2].removeprefix(f"{kind}.")

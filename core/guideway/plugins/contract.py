@@ -1,4 +1,4 @@
-"""Check that a class is what the contract of its kind asks for."""
+"""Check a component's class against the contract of its kind."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 
 class ContractViolation(TypeError):
-    """The error for a plugin that returned what its kind must not be."""
+    """A plugin's class or object violates the contract of its kind."""
 
 
 def check_class(record: PluginRecord, component: Any) -> None:
-    """Raise `ContractViolation`, with everything that is wrong and what to write instead."""
+    """Raise `ContractViolation` with all problems and hints to fix them."""
     kind = KINDS[record.kind]
     base = getattr(api, kind.base)
     if not (isinstance(component, type) and issubclass(component, base)):
@@ -43,7 +43,7 @@ def check_class(record: PluginRecord, component: Any) -> None:
 
 
 def check_built(kind: str, built: Any) -> None:
-    """Raise `ContractViolation` with what is wrong of a modifier or device and shows only once it is built."""
+    """Raise `ContractViolation` with problems of a modifier or device that only an instance shows."""
     if kind == "modifier":
         _refuse(_dropped(kind, type(built), getattr(built, "__dict__", ()), api.LogitModifier))
     else:
@@ -51,14 +51,14 @@ def check_built(kind: str, built: Any) -> None:
 
 
 def check_returned(returned: Any, base: type) -> None:
-    """Raise `ConformanceError` if methods of what a strategy returned cannot be called as those of `base`,
-    `CompiledGrammar` or `Matcher`, are. Looks at each class once."""
+    """Raise `ConformanceError` if an object that a strategy returned has methods that do not accept the arguments of
+    `base`, which is `CompiledGrammar` or `Matcher`. Checks each class once."""
     if problems := _problems_of_returned(type(returned), base):  # type: ignore[arg-type]  # a class can be hashed
         raise ConformanceError(problems)
 
 
 def checked_support(support: Any) -> api.Support:
-    """Return what a strategy's ``supports`` returned. Raises `ConformanceError` if that is no usable `Support`."""
+    """Return the result of a strategy's ``supports``. Raises `ConformanceError` if it is not a valid `Support`."""
     if not isinstance(support, api.Support):
         raise ConformanceError(f"supports must return a Support, not {type(support).__name__}")
     for name in ("enforced", "unenforced"):
@@ -101,7 +101,7 @@ def _class_variables(base: type) -> Iterator[str]:
 def _contract(component: Any) -> Iterator[str]:
     name = component.__qualname__
     stating = next((cls for cls in component.__mro__ if "contract" in vars(cls)), None)
-    # a class that derives from one of guideway's was not written when that was
+    # the contract of a guideway class does not apply to classes derived from it
     if stating is None or (stating is not component and _is_ours(stating)):
         yield (
             f"{name} does not set contract, the version of the contract it was written for\n"
@@ -123,7 +123,7 @@ def _contract(component: Any) -> Iterator[str]:
 
 
 def _moved(kind: str, component: Any, base: Any) -> Iterator[str]:
-    """Return what the class has of an earlier contract."""
+    """Yield problems with attributes of an earlier contract."""
     own = {attribute for cls in component.__mro__ if not _is_ours(cls) for attribute in vars(cls)}
     yield from _dropped(kind, component, own, base)
     if kind not in ("modifier", "grammar"):
@@ -140,7 +140,7 @@ def _moved(kind: str, component: Any, base: Any) -> Iterator[str]:
 
 
 def _without_effect(cls: Any, base: Any) -> Iterator[str]:
-    """Return the methods that are overridden and never asked."""
+    """Yield problems with overridden methods that are never called."""
     if base is api.LogitModifier and cls.compile is base.compile and cls.compile_key is not base.compile_key:
         yield (
             f"{cls.__qualname__}.compile_key does nothing without compile\n"
@@ -150,17 +150,17 @@ def _without_effect(cls: Any, base: Any) -> Iterator[str]:
 
 
 def _dropped(kind: str, component: type, own: Container[str], base: type) -> Iterator[str]:
-    """Return its attributes that an earlier contract had, and this one has not."""
+    """Yield attributes that an earlier contract had and this one does not."""
     for (of_kind, attribute), instead in moved.ATTRIBUTES.items():
         if of_kind == kind and attribute in own and not hasattr(base, attribute):
             yield f"{component.__qualname__}.{attribute} is no longer part of the contract\nhint: {instead}"
 
 
 def _signatures(kind: str, component: Any, base: type) -> Iterator[str]:
-    """Methods that cannot be called as the contract's are: by position, but for what the contract has after a ``*``."""
+    """Yield methods that do not accept the contract's arguments: by position, except those after a ``*``."""
     for method, declared in _methods(base).items():
         own = inspect.getattr_static(component, method, declared)
-        if own is declared:  # or it derives from no class of guideway's, and hands this on
+        if own is declared:  # or the class is not derived from guideway's, and delegates the method
             continue
         said = f"{component.__qualname__}.{method}"
         if not callable(getattr(component, method)):
@@ -172,7 +172,7 @@ def _signatures(kind: str, component: Any, base: type) -> Iterator[str]:
         wanted = _parameters(declared)
         try:
             given = _parameters(own)
-        except (TypeError, ValueError):  # of an extension module that does not say
+        except (TypeError, ValueError):  # an extension module without signatures
             continue
         if problem := _misfit(given, wanted):
             missing = wanted[_room(given) :]
@@ -186,7 +186,7 @@ def _signatures(kind: str, component: Any, base: type) -> Iterator[str]:
 
 
 def _methods(base: type) -> dict[str, Any]:
-    """Return the methods that a plugin may override."""
+    """Return the methods of the contract that a plugin may override."""
     found: dict[str, Any] = {}
     for cls in filter(_is_ours, base.__mro__):
         for name, value in vars(cls).items():
@@ -196,7 +196,7 @@ def _methods(base: type) -> dict[str, Any]:
 
 
 def _parameters(function: Any) -> list[inspect.Parameter]:
-    """Those a caller gives. Raises TypeError or ValueError where they cannot be told."""
+    """Return the parameters that a caller passes. Raises TypeError or ValueError if they are unknown."""
     if isinstance(function, staticmethod):
         return list(inspect.signature(function.__func__).parameters.values())
     inner = function.__func__ if isinstance(function, classmethod) else function
@@ -206,7 +206,7 @@ def _parameters(function: Any) -> list[inspect.Parameter]:
 
 
 def _misfit(given: list[inspect.Parameter], wanted: list[inspect.Parameter]) -> str | None:
-    """Why a method with the parameters `given` cannot be called with all those of `wanted`, in the way of each."""
+    """Return why a method with the parameters `given` cannot be called with the arguments of `wanted`, or None."""
     keywords = [parameter.name for parameter in wanted if parameter.kind is parameter.KEYWORD_ONLY]
     names = [parameter.name for parameter in wanted if parameter.name not in keywords]
     if unknown := [] if any(p.kind is p.VAR_KEYWORD for p in given) else _unnamed(given[len(names) :], keywords):
@@ -225,13 +225,13 @@ def _misfit(given: list[inspect.Parameter], wanted: list[inspect.Parameter]) -> 
 
 
 def _unnamed(parameters: list[inspect.Parameter], keywords: list[str]) -> list[str]:
-    """Return those of `keywords` that none of `parameters` takes by name."""
+    """Return the `keywords` that no parameter accepts by name."""
     taken = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     return [name for name in keywords if name not in taken]
 
 
 def _room(parameters: list[inspect.Parameter]) -> int:
-    """Return how many arguments can be given by position."""
+    """Return how many arguments can be passed by position."""
     if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
         return 1 << 30
     return sum(parameter.kind in POSITIONAL for parameter in parameters)

@@ -1,9 +1,9 @@
-"""Digests of components, so that two processes, or two days, can tell whether they run the same code.
+"""Digests of components, to compare their code between processes and over time.
 
-A digest covers the package that the value of an entry point names, with all that lies in it; or, where that is a
-module, the module and what it imports of the package it lies in. To this come the modules that classes there derive
-from, each with what it imports of its package and derives from in turn, where they are code of guideway or of a plugin:
-other libraries have versions of their own. So has the contract, ``guideway.api`` and ``guideway.errors``.
+A digest covers all files of the package that the entry point names; for a module, it covers the module and the modules
+it imports from its own package. It also covers the modules of base classes, with their imports from their own package
+and their base classes in turn, if these belong to guideway or to a plugin: other libraries are identified by their
+versions. So is the contract, ``guideway.api`` and ``guideway.errors``.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from guideway.plugins.sources import find_module, module_files, references
 __all__ = ["Digests", "sha256"]
 
 CONTRACT = ("guideway.api.", "guideway.errors.")
-"""The beginning of module names that are of the contract, which is compared by its version."""
+"""Prefixes of modules of the contract, which is compared by its version."""
 
 
 MISSING = "missing"
-"""The digest of what is named and not there."""
+"""The digest of missing files."""
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """The content of one file: a digest, and if it is Python, what its classes derive from and what it imports."""
+    """The digest of one file and, if it is Python, its base classes and imports."""
 
     digest: str
     bases: frozenset[str] = frozenset()
@@ -34,24 +34,25 @@ class _File:
 
 
 class Digests:
-    """The digests of what is installed at one time: each file is read once, when it is first asked for."""
+    """Digests of one scan. Each file is read once, on first use."""
 
     def __init__(self) -> None:
         self.packages = {"guideway"}
-        """The top-level packages that hold plugins."""
+        """The top-level packages that contain plugins."""
         self._files: dict[str, _File] = {}
         self._digests: dict[tuple[str, str | None], str] = {}
 
     def of(self, value: str, location: str | None) -> str:
-        """``sha256:<hex>`` over the names and contents of the files behind the entry point `value`, whose top-level
-        package is in the folder or zip `location` or else wherever Python finds it; ``missing`` if it is nowhere."""
+        """Return ``sha256:<hex>`` over the names and contents of the files covered for the entry point `value`;
+        ``missing`` if there are none. The top-level package is searched in the folder or zip `location`, then on
+        Python's path."""
         if (value, location) not in self._digests:
             lines = [f"{path}\0{file.digest}\n" for path, file in sorted(self.covered(value, location).items())]
             self._digests[value, location] = f"sha256:{sha256(''.join(lines).encode())}" if lines else MISSING
         return self._digests[value, location]
 
     def covered(self, value: str, location: str | None) -> dict[str, _File]:
-        """The files, by their path below the folder that the top-level package is in."""
+        """Return the covered files, by their path relative to the parent of the top-level package."""
         module = value.partition(":")[0].strip()
         covered: dict[str, _File] = {}
         seen, names = set(), [module]
@@ -64,7 +65,7 @@ class Digests:
             spec = (find_module(name, [here]) if here else None) or find_module(name)
             if spec is None:
                 if name != module:
-                    names.append(name.rpartition(".")[0])  # it is something in a module
+                    names.append(name.rpartition(".")[0])  # an object in a module
                 continue
             is_package = spec.submodule_search_locations is not None
             own = f"{spec.name if is_package else spec.name.rpartition('.')[0]}."
@@ -77,18 +78,18 @@ class Digests:
         return covered
 
     def _is_followed(self, name: str) -> bool:
-        # `guideway` itself only passes on names
+        # `guideway` itself only re-exports names
         return _top(name) in self.packages and name != "guideway" and not name.startswith(CONTRACT)
 
     def _read(self, path: str, place: Any) -> _File:
-        """The file at `place`, whose path is `path` seen from the folder of the top-level package."""
+        """Read the file at `place`; `path` is relative to the parent of the top-level package."""
         if str(place) not in self._files:
             try:
-                if isinstance(place, Path) and not place.is_file():  # nobody may ever write to a pipe
+                if isinstance(place, Path) and not place.is_file():  # reading a pipe may block forever
                     raise FileNotFoundError
                 content = place.read_bytes()
             except OSError:
-                self._files[str(place)] = _File(MISSING)  # a link to nothing, say: a digest of its own
+                self._files[str(place)] = _File(MISSING)  # such as a broken link
             else:
                 package = path.rpartition("/")[0].replace("/", ".")
                 names = references(content, package) if path.endswith(".py") else ()
@@ -97,8 +98,8 @@ class Digests:
 
 
 def sha256(data: bytes) -> str:
-    """In hexadecimal digits."""
-    import hashlib  # which loads OpenSSL: a look at what is installed does without
+    """Return the SHA-256 digest in hexadecimal digits."""
+    import hashlib  # loads OpenSSL, which listing plugins does not need
 
     return hashlib.sha256(data).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Find what is wrong with the installed plugins, by metadata alone. Imports none of them."""
+"""Find problems of the installed plugins from metadata, without importing them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["examine"]
 
 
 def examine(index: PluginIndex) -> tuple[Problem, ...]:
-    """Every problem of `index` and of the editable installs in this environment."""
+    """Return all problems of `index` and of the editable installs in this environment."""
     found = [*index.problems, *_conflicts(index), *_other_contracts(index), *_requirements(index), *_editables()]
     return tuple(sorted(found, key=lambda p: (p.severity, p.plugin, p.code)))
 
@@ -41,7 +41,7 @@ def _conflicts(index: PluginIndex) -> Iterator[Problem]:
 def _other_contracts(index: PluginIndex) -> Iterator[Problem]:
     offered = {record.id for record in index.records}
     for record in index.foreign:
-        if record.id not in offered:  # a plugin may serve several majors side by side
+        if record.id not in offered:  # a plugin may support several major versions
             yield Problem(
                 "other-contract",
                 record.id,
@@ -70,13 +70,13 @@ def _requirements(index: PluginIndex) -> Iterator[Problem]:
 
 
 def _editables() -> Iterator[Problem]:
-    """Entry points are read when a project is installed: editing them has no effect until it is installed again."""
+    """Find editable installs whose entry points were edited since, which has no effect until they are reinstalled."""
     for dist in importlib_metadata.distributions():
         try:
             folder = project_folder(dist)
             if folder is not None:
                 yield from _editable(dist, Path(folder))
-        except Exception:  # what else is wrong with a stranger's project is not ours to report
+        except Exception:  # other problems of third-party projects are not reported
             continue
 
 

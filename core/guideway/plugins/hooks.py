@@ -1,4 +1,4 @@
-"""Validators and observers, taken from pluggy once: what a host calls per request."""
+"""Validators and observers, which a host calls for each request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Hook", "Hooks", "Validator", "observe", "validate"]
 log = logging.getLogger(__name__)
 
 Validator: TypeAlias = "Callable[[Any, ValidationContext], None]"
-"""Given a `Submission` or a `Request`."""
+"""A function that validates a `Submission` or a `Request`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Hook:
     """One plugin's implementation of one hook. Call it with all of the hook's arguments, by keyword."""
 
     plugin: str
-    """The id of the plugin it belongs to."""
+    """The plugin's id."""
     function: Callable[..., Any]
     arguments: tuple[str, ...]
-    """The arguments it takes; as with pluggy, it may leave some out."""
+    """The names of the arguments it takes; as in pluggy, it may omit some."""
 
     def __call__(self, **arguments: Any) -> Any:
         return self.function(*[arguments[name] for name in self.arguments])
@@ -38,9 +38,8 @@ class Hook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """The enabled hooks, in the order they are called: as `PluginSettings.enable` lists their plugins, except for
-    what an implementation asks for with ``tryfirst`` or ``trylast``. The hooks' rules on exceptions are the
-    caller's to apply."""
+    """The enabled hooks, in the order of calls: as `PluginSettings.enable` lists their plugins, except for
+    implementations with ``tryfirst`` or ``trylast``. The caller handles exceptions as the hooks specify."""
 
     validate_submission: tuple[Hook, ...] = ()
     validate_request: tuple[Hook, ...] = ()
@@ -50,9 +49,9 @@ class Hooks:
 
     @staticmethod
     def of(plugins: Sequence[Loaded]) -> Hooks:
-        """The hooks of these loaded components."""
+        """Collect the hooks of loaded components."""
         manager = hook_manager()
-        # a module may stand behind several entries; it is still called once
+        # several entries may name one module, which is called once
         first = {id(plugin.component): plugin for plugin in reversed(plugins)}
         once = [plugin for plugin in plugins if first[id(plugin.component)] is plugin]
         # pluggy calls the last registered one first
@@ -62,8 +61,8 @@ class Hooks:
 
 
 def validate(plugin: str, validator: Validator, subject: Submission | Request, context: ValidationContext) -> None:
-    """Ask one validator. One that breaks refuses what it is asked of too, because what it guards is not known to hold.
-    Raises `InvalidRequest`."""
+    """Call one validator. Raises `InvalidRequest` if it refuses or fails: after a failure nothing is known about
+    `subject`."""
     try:
         with blame(plugin, f"validate_{type(subject).__name__.lower()}", passing=(InvalidRequest,)):
             validator(subject, context)
@@ -75,7 +74,7 @@ def validate(plugin: str, validator: Validator, subject: Submission | Request, c
 
 
 def observe(hooks: Sequence[Hook], **arguments: object) -> None:
-    """Call observers; one that raises stops neither the request nor the others."""
+    """Call observers; an exception does not affect the request or other observers."""
     for hook in hooks:
         try:
             hook(**arguments)

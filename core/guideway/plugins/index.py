@@ -1,4 +1,4 @@
-"""The index of what is installed, from metadata alone. Nothing of a plugin is imported here."""
+"""The index of installed components, from metadata. Imports no plugin."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KIND_ORDER = {name: i for i, name in enumerate(KINDS)}
 
 @dataclass(frozen=True, slots=True)
 class PluginRecord:
-    """One component, as its distribution's metadata describes it."""
+    """One component, from its distribution's metadata."""
 
     kind: str
     name: str
@@ -34,9 +34,9 @@ class PluginRecord:
     """The distribution's name, normalized."""
     version: str
     location: str
-    """The folder (or zip) the distribution is installed in."""
+    """The folder (or zip) of the installed distribution."""
     editable: str | None = None
-    """The project's folder, if this is an editable install."""
+    """The project's folder, for an editable install."""
     requires: tuple[str, ...] = ()
     """The distribution's requirements, as written."""
     group: str = GROUP
@@ -44,8 +44,8 @@ class PluginRecord:
 
     @property
     def digest(self) -> str:
-        """The digest of its code, see `guideway.plugins.digest`: computed when it is first asked for, and once for all
-        equal records of a scan."""
+        """The digest of the code, see `guideway.plugins.digest`. Computed on first use, once for equal records of a
+        scan."""
         return self._digests.of(self.value, None if self.editable else self.location)
 
     @property
@@ -59,7 +59,7 @@ class PluginRecord:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something an operator should know about what is installed."""
+    """A problem of an installed plugin, for the operator."""
 
     code: str
     """``stale-metadata``, ``unknown-kind``, ``conflict``, ...; stable, for programs."""
@@ -68,39 +68,39 @@ class Problem:
     message: str
     fix: str
     severity: Literal["error", "warning", "note"] = "error"
-    """``note``: nothing is wrong, but it cannot be used as it is."""
+    """``note``: not an error, but the plugin cannot be used without a change."""
 
 
 @dataclass(frozen=True, slots=True)
 class PluginIndex:
-    """Every component that is installed. Two scans of the same installation are equal."""
+    """All installed components. Two scans of the same installation are equal."""
 
     records: tuple[PluginRecord, ...]
-    """Usable addresses, ordered by kind, name and distribution."""
+    """Components for this contract, ordered by kind, name and distribution."""
     foreign: tuple[PluginRecord, ...] = ()
-    """Components written for another contract major."""
+    """Components for another major version of the contract."""
     shadowed: tuple[PluginRecord, ...] = ()
-    """Components described by metadata that another copy of the same distribution hides."""
+    """Components whose metadata is hidden by another copy of the same distribution."""
     problems: tuple[Problem, ...] = ()
 
     @staticmethod
     def scan(path: Sequence[str] | None = None) -> PluginIndex:
-        """One pass over all distributions on `path`, by default ``sys.path``. Metadata that cannot be read becomes a
-        problem of the index, never an exception."""
+        """Scan all distributions on `path` (default: ``sys.path``). Unreadable metadata becomes a problem of the
+        index, not an exception."""
         return _Scan({} if path is None else {"path": list(path)}).run()
 
     def named(self, kind: str, name: str) -> tuple[PluginRecord, ...]:
-        """The records of that kind and name; two or more: a conflict."""
+        """Return the records of that kind and name; two or more are a conflict."""
         return tuple(r for r in self.records if r.kind == kind and r.name == name)
 
     def conflicts(self) -> Iterator[tuple[PluginRecord, ...]]:
-        """Each group of records that claim the same kind and name."""
+        """Return each group of records that claim the same kind and name."""
         groups = (tuple(group) for _, group in groupby(self.records, key=lambda r: (r.kind, r.name)))
         return (group for group in groups if len(group) > 1)
 
 
 class _Scan:
-    """The pass itself."""
+    """A scan in progress."""
 
     def __init__(self, where: dict[str, Any]) -> None:
         self.where = where
@@ -114,7 +114,7 @@ class _Scan:
         found: dict[str, _Copy] = {}
         for dist in importlib_metadata.distributions(**self.where):
             try:
-                # most distributions have no entries of ours, and everything but this costs more than it is worth
+                # skip most distributions, which have no entries for guideway, as early as possible
                 text = dist.read_text("entry_points.txt")
                 if text and GROUP_PREFIX in text:
                     copy = _Copy(dist, text, self.digests)
@@ -131,9 +131,9 @@ class _Scan:
         )
 
     def distribution(self, found: _Copy) -> None:
-        """Every copy of a distribution, of which `found` is the first one with entries of ours. Python imports from
-        the first of all on the path, with entries or without. A distribution is called as its metadata folder is: one
-        whose metadata names another, as `found` may, would hide that one."""
+        """Add the components and problems of every copy of a distribution. `found` is the first copy with entries for
+        guideway; Python imports from the first copy on the path, with or without entries. The metadata folder decides
+        the name of a distribution: a copy whose metadata has another name, as `found` may, is a problem."""
         dists = list(importlib_metadata.distributions(name=found.name, **self.where))
         is_one = found.text in map(_entry_points, dists)
         if not is_one:
@@ -151,14 +151,14 @@ class _Scan:
             self.problems.append(_stale(active, other))
 
     def copies(self, name: str, dists: Iterable[Any]) -> tuple[_Copy, ...]:
-        """The different ones among `dists`, in the order of the path."""
+        """Return the distinct copies among `dists`, in the order of the path."""
         copies: dict[tuple[str, str], _Copy] = {}
         for dist in dists:
             try:
                 copy = _Copy(dist, dist.read_text("entry_points.txt") or "", self.digests)
-                # the same folder may be on the path twice, and lib64 is often a link to lib
+                # a folder may be on the path twice, and lib64 is often a link to lib
                 copies.setdefault((os.path.realpath(copy.location), copy.version), copy)
-            except KeyError:  # no metadata at all: pip left the folder behind
+            except KeyError:  # pip left a metadata folder without metadata
                 self.problems.append(
                     Problem(
                         "stale-metadata",
@@ -177,8 +177,8 @@ class _Scan:
 
 
 class _Copy:
-    """One place a distribution is installed in, and the components it offers there. Raises KeyError if its metadata
-    does not say what it is."""
+    """One installed copy of a distribution, and its components. Raises KeyError if the metadata has no name or
+    version."""
 
     def __init__(self, dist: Any, entry_points: str, digests: Digests) -> None:
         facts = headers(dist)
@@ -228,14 +228,14 @@ def _stale(active: _Copy, hidden: _Copy) -> Problem:
 
 
 def _order(record: PluginRecord) -> tuple[Any, ...]:
-    # entries of another major may have kinds of their own: they come last
+    # unknown kinds, of another major version, are last
     rank = _KIND_ORDER.get(record.kind, len(_KIND_ORDER))
     return (rank, record.kind, record.name, record.distribution, record.group, record.location)
 
 
 def headers(dist: Any) -> dict[str, list[str]]:
-    """The metadata of a distribution: values by lower-case name."""
-    # an e-mail parser, which is what importlib_metadata uses, would take longer than the rest of the scan
+    """Return the metadata of a distribution: values by lower-case name."""
+    # importlib_metadata's e-mail parser would take longer than the rest of the scan
     text = dist.read_text("METADATA") or dist.read_text("PKG-INFO") or ""
     found: dict[str, list[str]] = {}
     for line in text.partition("\n\n")[0].splitlines():
@@ -246,7 +246,7 @@ def headers(dist: Any) -> dict[str, list[str]]:
 
 
 def entries(text: str) -> Iterator[tuple[str, str, str]]:
-    """(group, name, value) of the entry points in an ``entry_points.txt``."""
+    """Yield (group, name, value) of the entry points in an ``entry_points.txt``."""
     group = ""
     for line in text.splitlines():
         line = line.strip()
@@ -258,7 +258,7 @@ def entries(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _complaint(group: str, kind: str, component: str, value: str) -> tuple[str, str, str] | None:
-    """(code, what is wrong, what to do) of an entry that cannot be a component of any kind."""
+    """Return code, problem and fix of an entry that cannot be a component of any kind, or None."""
     if not NAME.fullmatch(component):
         return (
             "malformed-entry",
@@ -281,7 +281,7 @@ def _complaint(group: str, kind: str, component: str, value: str) -> tuple[str, 
 
 
 def _egg_requires(dist: Any) -> Iterator[str]:
-    """The requirements of an .egg-info; those up to the first [section] hold unconditionally."""
+    """Yield the unconditional requirements of an .egg-info, which are before the first [section]."""
     for line in (dist.read_text("requires.txt") or "").splitlines():
         if line.startswith("["):
             return
@@ -292,7 +292,7 @@ def _egg_requires(dist: Any) -> Iterator[str]:
 def _entry_points(dist: Any) -> str | None:
     try:
         text: str | None = dist.read_text("entry_points.txt")
-    except Exception:  # a problem of that copy, as reading all of it says
+    except Exception:  # reported when the copy is read
         return None
     return text
 
@@ -302,7 +302,7 @@ def _location(dist: Any) -> str:
 
 
 def project_folder(dist: Any) -> str | None:
-    """The folder of the project an editable install refers to; None for any other install."""
+    """Return the project folder of an editable install; None for any other install."""
     text = dist.read_text("direct_url.json")
     if not text or '"editable"' not in text:
         return None

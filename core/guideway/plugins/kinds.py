@@ -1,4 +1,4 @@
-"""The kinds of component, and the two ways an operator writes a component's address."""
+"""The kinds of components."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ __all__ = ["GROUP", "GROUP_PREFIX", "HOOKS", "KINDS", "Kind", "normalize"]
 
 GROUP_PREFIX = "guideway.v"
 GROUP = GROUP_PREFIX + CONTRACT.split(".")[0]
-"""The entry-point group of this core's contract major."""
+"""The entry-point group of this core's major contract version."""
 
 NAME = re.compile(r"[a-z][a-z0-9_-]*")
 """The pattern of a component's name."""
 
 HOOKS = "hooks"
-"""The one kind that is enabled by name instead of selected, and returns no class."""
+"""The only kind that is enabled by name instead of selected, and that is not a class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The hook through which one kind of component is reached, and the class it has to be."""
+    """One kind of component, with its hook and base class."""
 
     name: str
     hook: str
     """The hook of `guideway.api.hookspecs` that returns the class; empty for `HOOKS`."""
     base: str
-    """The class of `guideway.api` it has to inherit from; empty for `HOOKS`."""
+    """The class of `guideway.api` that components inherit from; empty for `HOOKS`."""
     provisional: bool = False
-    """True if its contract may still change inside this major version."""
+    """True if the contract may change within this major version."""
     unchecked: bool = False
-    """True if the conformance suite has no checks for it yet."""
+    """True if the conformance suite has no checks for the kind yet."""
 
 
 KINDS = {
@@ -53,5 +53,5 @@ KINDS = {
 
 
 def normalize(distribution: str) -> str:
-    """The one spelling of a distribution's name (PEP 503): ``My_Plugin.x`` is ``my-plugin-x``."""
+    """Normalize a distribution's name (PEP 503): ``My_Plugin.x`` becomes ``my-plugin-x``."""
     return re.sub(r"[-_.]+", "-", distribution).lower()

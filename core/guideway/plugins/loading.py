@@ -1,7 +1,7 @@
-"""Turning a record into the class it names: the only place that imports a plugin.
+"""Import the class that a record names. No other module imports plugins.
 
-A component that failed stays failed for the life of the process: asking again raises the same error without running
-any of its code again. Selecting one component activates no other, not even one of the same module.
+A component that failed stays failed in this process: loading it again raises the same error without running its code.
+Selecting a component does not activate others, even of the same module.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ __all__ = ["Loaded", "hook_manager", "incompatibility", "load", "missing_extra",
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A component that is ready for use."""
+    """A component that is ready to use."""
 
     record: PluginRecord
     component: Any
-    """The class; for the kind ``hooks`` the object that carries the hook implementations."""
+    """The class; for the kind ``hooks`` the object with the hook implementations."""
     import_seconds: float
-    """The seconds that importing its module took; close to 0 if that had been imported before."""
+    """Seconds that importing its module took; about 0 if it was already imported."""
 
 
 OF_THE_PROGRAM = ("guideway", "guideway-engine", "guideway-conformance")
-"""Distributions that are the program itself: where they crash there is nobody to tell."""
+"""Distributions of the program itself, which need not be loaded in a fork first."""
 
 forks_first = False
-"""True in the program `guideway`: what is not its own is loaded in a fork first."""
+"""True in the program `guideway`: plugins of other distributions are loaded in a fork first."""
 
 _LOCK = threading.RLock()
 _OUTCOMES: dict[PluginRecord, Loaded | PluginLoadError] = {}
@@ -53,7 +53,7 @@ _OUTCOMES: dict[PluginRecord, Loaded | PluginLoadError] = {}
 
 def load(record: PluginRecord) -> Loaded:
     """Check, import and verify `record`, once per process. Raises `PluginLoadError`, whose first line names plugin,
-    version, place, phase and original cause, and whose ``__cause__`` is that cause."""
+    version, location, phase and cause, and whose ``__cause__`` is the cause."""
     with _LOCK:
         if record not in _OUTCOMES:
             try:
@@ -67,25 +67,25 @@ def load(record: PluginRecord) -> Loaded:
                 raise
         found = _OUTCOMES[record]
     if isinstance(found, PluginLoadError):
-        # a fresh one: an exception raised twice would drag the first traceback along
+        # a new error: raising the same one twice would keep the first traceback
         raise _error(record, str(found), found.__cause__) from found.__cause__
     return found
 
 
 def outcome(record: PluginRecord) -> Loaded | PluginLoadError | None:
-    """Return what `load` returned or raised for `record` in this process; None if it was not asked."""
+    """Return the result or error of `load` for `record` in this process; None if it was not loaded."""
     return _OUTCOMES.get(record)
 
 
 def record_of(component: Any) -> PluginRecord | None:
-    """Return the record that `component` was loaded for in this process; None if no entry point named it."""
+    """Return the record for which `component` was loaded in this process; None if it was not loaded from an entry
+    point."""
     found = (o for o in _OUTCOMES.values() if isinstance(o, Loaded) and o.component is component)
     return next((loaded.record for loaded in found), None)
 
 
 def incompatibility(record: PluginRecord) -> str | None:
-    """Why `record` could not work with this guideway, by its contract or requirements; None if nothing speaks against
-    it."""
+    """Return why `record` is incompatible with this guideway by its contract or requirements; None if it is not."""
     if record.group != GROUP:
         theirs = record.group.removeprefix("guideway.")
         return f"it is written for contract {theirs}, and this guideway has {api.CONTRACT}"
@@ -96,7 +96,7 @@ def incompatibility(record: PluginRecord) -> str | None:
 def _load(record: PluginRecord) -> Loaded:
     with _phase(record, "checking its requirements"):
         _check_requirements(record)
-    getattr(api, KINDS[record.kind].base or "hookimpl")  # what every plugin of the kind needs is not its own slowness
+    getattr(api, KINDS[record.kind].base or "hookimpl")  # not part of the plugin's import time
     began = time.perf_counter()
     with _phase(record, "importing"):
         module, _, attributes = (part.strip() for part in record.value.partition(":"))
@@ -126,7 +126,7 @@ def _load(record: PluginRecord) -> Loaded:
 
 
 class Ended(Exception):
-    """The process that imported the plugin ended, with this status."""
+    """Importing the plugin ended the process, with this status."""
 
     def __init__(self, status: int) -> None:
         how = f"with status {status}"
@@ -144,7 +144,7 @@ def _try(record: PluginRecord) -> None:
 
 
 def _status(cause: BaseException | None) -> int | None:
-    """The exit status of a process in which nobody catches `cause`; None for what is only an error."""
+    """Return the exit status of a process that does not catch `cause`; None for ordinary errors."""
     if isinstance(cause, Ended):
         return cause.status
     if isinstance(cause, KeyboardInterrupt):
@@ -162,8 +162,8 @@ def _error(record: PluginRecord, message: str, cause: BaseException | None) -> P
 
 
 def hook_manager() -> Any:
-    """A new pluggy manager that knows guideway's hooks and no plugin."""
-    # pluggy is imported by the first program that loads something, not by those that only look
+    """Return a new pluggy manager with guideway's hooks and no plugin."""
+    # programs that only list plugins do not import pluggy
     import pluggy
 
     from guideway.api import hookspecs
@@ -175,8 +175,7 @@ def hook_manager() -> Any:
 
 @contextmanager
 def _phase(record: PluginRecord, phase: str) -> Iterator[None]:
-    """Turn whatever goes wrong inside into a `PluginLoadError`. Unlike `blame` it says where the plugin is installed,
-    and what to try."""
+    """Convert exceptions in the block to `PluginLoadError`. Unlike `blame`, adds the plugin's location and hints."""
     try:
         yield
     except BaseException as cause:
@@ -216,7 +215,7 @@ def _import_hint(record: PluginRecord, cause: ImportError) -> str:
 
 
 def _moved_name(cause: ImportError) -> str | None:
-    """Return what a plugin writes instead of a name of guideway's that is not there any more."""
+    """Return the hint for a removed name of guideway."""
     name = cause.name or ""
     if missing := re.match(r"ImportError: cannot import name '(\w+)'", text_of(cause)):
         name = f"{name}.{missing[1]}"
@@ -226,14 +225,14 @@ def _moved_name(cause: ImportError) -> str | None:
 
 
 def _moved_keyword(cause: BaseException) -> str | None:
-    """Return what a plugin writes instead of a keyword that a class of guideway's does not take any more."""
+    """Return the hint for a removed keyword of a guideway class."""
     called = re.match(r"TypeError: (\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", text_of(cause))
     return moved.KEYWORDS.get((called[1], called[2])) if called else None
 
 
 def missing_extra(record: PluginRecord, cause: BaseException | None) -> str | None:
-    """Return what pip has to install, ``distribution[extra]``, if `cause` is that a module is missing which only an
-    extra of the plugin's own distribution brings; else None."""
+    """Return the requirement to install, ``distribution[extra]``, if `cause` is a missing module that an extra of the
+    plugin's distribution requires; else None."""
     if not isinstance(cause, ModuleNotFoundError) or not cause.name:
         return None
     extra = extra_with(record.requires, cause.name)
@@ -257,7 +256,7 @@ def _check_requirements(record: PluginRecord) -> None:
 
 
 def _check_hook_names(manager: Any, plugin: Any) -> None:
-    """Every hook it implements is one of guideway's."""
+    """Raise, with hints, if the plugin implements a hook that is not guideway's."""
     try:
         manager.check_pending()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The lock file: which plugins an operator accepted, by digest, and which of them are certified."""
+"""The lock file: the plugins that an operator accepted, by digest, and their certifications."""
 
 from __future__ import annotations
 
@@ -32,44 +32,44 @@ __all__ = [
 _FORMAT = 1
 LOCK_VARIABLE = "GUIDEWAY_PLUGINS_LOCK"
 DEFAULT_LOCK = f"what {LOCK_VARIABLE} names, or guideway.lock in sys.prefix"
-"""The lock file that is meant if nothing is said, in words, for the help of commands."""
+"""Description of the default lock file, for the help of commands."""
 
 
 def default_lock() -> str:
-    """Return the path of the lock file that is meant if nothing is said: the one that the environment variable
-    GUIDEWAY_PLUGINS_LOCK names, or else ``guideway.lock`` in the folder of the Python environment that it describes."""
+    """Return the path of the default lock file: the environment variable GUIDEWAY_PLUGINS_LOCK, or else
+    ``guideway.lock`` in the folder of the Python environment."""
     return os.environ.get(LOCK_VARIABLE) or str(Path(sys.prefix, "guideway.lock"))
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A passed conformance report, and what it was about."""
+    """A passed conformance report, and the tested files and contract."""
 
     report: str
     """Digest of the report."""
     digest: str
-    """Digest of the plugin's files when it passed."""
+    """Digest of the plugin's files at the time of the test."""
     contract: str
     levels: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Certification:
-    """The verdict of the lock file on an installed plugin."""
+    """The certification of an installed plugin, from the lock file."""
 
     state: Literal["certified", "locked", "stale", "unproven"]
-    """``locked``: of a kind without checks, and unchanged since it was locked."""
+    """``locked``: the kind has no checks, and the plugin has not changed since it was locked."""
     reason: str
-    """Why, or at which levels it is certified."""
+    """The reason, or the certified levels."""
 
     @property
     def accepted(self) -> bool:
-        """True if it may run where ``[plugins] require`` is ``certified``."""
+        """True if the plugin may run if ``[plugins] require`` is ``certified``."""
         return self.state in ("certified", "locked")
 
 
 def certifying_command(records: Sequence[PluginRecord], path: str) -> str:
-    """Return the one command that makes all `records` acceptable to the lock file at `path`."""
+    """Return the command that certifies all `records` in the lock file at `path`."""
     where = "" if path == default_lock() else f" --lock {shlex.quote(path)}"
     return f"guideway conform {' '.join(record.id for record in records)} --record{where}"
 
@@ -84,13 +84,13 @@ class Locked:
 
 @dataclass(frozen=True)
 class Lock:
-    """The lock file's content: what was accepted, by plugin id."""
+    """The content of the lock file: the accepted plugins, by id."""
 
     plugins: Mapping[str, Locked]
 
     @staticmethod
     def of(records: Iterable[PluginRecord], earlier: Lock | None = None) -> Lock:
-        """A lock of `records` as they are installed now. Verdicts of `earlier` are kept where they still hold."""
+        """Create a lock of the installed `records`. Verdicts of `earlier` are kept for unchanged plugins."""
         plugins = {}
         for record in records:
             plugin = PlannedPlugin.of(record)
@@ -100,7 +100,7 @@ class Lock:
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Lock:
-        """Raises `InvalidConfiguration` if there is no such file or it is no lock file this guideway can read."""
+        """Read a lock file. Raises `InvalidConfiguration` if it does not exist or has another format."""
         try:
             content = json.loads(read_file(path))
             if content["format"] != _FORMAT:
@@ -118,16 +118,15 @@ class Lock:
             ) from error
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Replace the file at once, so that a reader never sees half of it. Raises `InvalidConfiguration` if it cannot
-        be written."""
+        """Replace the file atomically. Raises `InvalidConfiguration` if it cannot be written."""
         content = {"format": _FORMAT, "plugins": {key: _line(self.plugins[key]) for key in sorted(self.plugins)}}
         write_file(path, json.dumps(content, indent=2) + "\n", field="plugins.lock")
 
     @staticmethod
     def update(path: str | os.PathLike[str], change: Callable[[Lock], Lock]) -> tuple[Lock, Lock]:
-        """Replace the lock file by what `change` makes of it, or of an empty one; nobody else changes it meanwhile.
-        Returns it as it was and as it is. Raises what `read` and `change` raise, and `InvalidConfiguration` if it
-        cannot be written."""
+        """Replace the lock file (empty if missing) by the result of `change`, while no other process changes it.
+        Return the old and the new lock. Raises as `read` and `change` do, and `InvalidConfiguration` if the file cannot
+        be written."""
         try:
             with alone(path):
                 earlier = Lock.read(path) if Path(path).exists() else Lock({})
@@ -139,7 +138,8 @@ class Lock:
         return earlier, lock
 
     def differences(self, index: PluginIndex) -> dict[str, tuple[str, ...]]:
-        """By plugin id, what is not as it was locked: a row for each fact, or one that says that it is gone."""
+        """Return the differences between locked and installed plugins by id: a row for each fact, or one for a missing
+        plugin."""
         installed = {record.id: record for record in index.records}
         found: dict[str, tuple[str, ...]] = {}
         for plugin_id, locked in sorted(self.plugins.items()):
@@ -153,7 +153,7 @@ class Lock:
         return found
 
     def certified(self, record: PluginRecord, verdict: Verdict) -> Lock:
-        """This lock, with `verdict` on `record` as it is installed now, accepted with it. Raises `PluginUnavailable` if
+        """Return this lock with the installed `record` accepted and `verdict` recorded. Raises `PluginUnavailable` if
         the verdict is about other files."""
         plugin = PlannedPlugin.of(record)
         if verdict.digest != plugin.digest:
@@ -163,8 +163,8 @@ class Lock:
         return Lock({**self.plugins, plugin.id: Locked(plugin, verdict)})
 
     def certification(self, record: PluginRecord) -> Certification:
-        """Tell whether `record` is certified, as it is installed now. Of a kind for which there are no
-        checks, no more can be asked than that the files are those that were locked."""
+        """Return whether the installed `record` is certified. For a kind without checks, it suffices that the files
+        have not changed since they were locked."""
         if record.group != GROUP:
             return Certification("unproven", "it is written for another contract")
         locked = self.plugins.get(record.id)

@@ -1,4 +1,4 @@
-"""The face of the plugin system: what a host asks."""
+"""The interface of the plugin system for hosts."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ State = Literal["discovered", "denied", "incompatible", "conflict", "failed", "l
 
 
 class Plugins:
-    """The plugins that are installed, and those of them that the operator wants.
+    """The installed plugins, and the operator's selection of them.
 
-    `index` defaults to a scan of ``sys.path``. Nothing is imported before `load` or `hooks` asks for it.
+    `index` defaults to a scan of ``sys.path``. Plugins are imported only by `load` and `hooks`.
     """
 
     def __init__(self, index: PluginIndex | None = None, settings: PluginSettings | None = None) -> None:
@@ -39,13 +39,13 @@ class Plugins:
         self._hooks: Hooks | None = None
 
     def resolve(self, kind: str, address: str) -> PluginRecord:
-        """The record `address` (``name`` or ``distribution/name``) means. Raises `PluginNotFound`, `PluginConflict`,
-        or `PluginUnavailable` if the operator's settings forbid it."""
+        """Return the record for `address` (``name`` or ``distribution/name``). Raises `PluginNotFound`,
+        `PluginConflict`, or `PluginUnavailable` if the operator's settings forbid it."""
         return self._resolve_all([(kind, address)])[0]
 
     def require(self, selection: Iterable[tuple[str, str]]) -> tuple[PluginRecord, ...]:
-        """The records that the selected (kind, address) pairs mean, and those of the enabled hooks. Raises what
-        `resolve` raises; where several are not certified and have to be, one `NotCertified` names all of them."""
+        """Return the records of the selected (kind, address) pairs and of the enabled hooks. Raises as `resolve` does;
+        if certification is required, one `NotCertified` names all components without it."""
         return tuple(self._resolve_all([*selection, *((HOOKS, address) for address in self.settings.enable)]))
 
     def _resolve_all(self, selection: Sequence[tuple[str, str]]) -> list[PluginRecord]:
@@ -81,17 +81,17 @@ class Plugins:
     @overload
     def load(self, kind: str, address: str) -> Any: ...
     def load(self, kind: str, address: str) -> Any:
-        """The class `address` means, imported and checked. Raises what `resolve` raises, and `PluginLoadError`."""
+        """Import, check and return the class for `address`. Raises as `resolve` does, and `PluginLoadError`."""
         return loading.load(self.resolve(kind, address)).component
 
     def hooks(self) -> Hooks:
-        """Validators and observers of the enabled ``hooks`` components. Taken once: the same object each time."""
+        """Return the validators and observers of the enabled ``hooks`` components. Always the same object."""
         if self._hooks is None:
             self._hooks = Hooks.of([loading.load(record) for record in dict.fromkeys(self.require([]))])
         return self._hooks
 
     def state(self, record: PluginRecord) -> tuple[State, str]:
-        """Tell where `record` stands in this process, and why where that is not obvious. Imports nothing."""
+        """Return the state of `record` in this process, and the reason if it needs one. Imports nothing."""
         if outcome := loading.outcome(record):
             return ("loaded", "") if isinstance(outcome, loading.Loaded) else ("failed", str(outcome))
         if reason := denial(self.settings, record):
@@ -104,7 +104,8 @@ class Plugins:
         return "discovered", ""
 
     def certification(self, record: PluginRecord) -> Certification:
-        """Tell what the lock file says of `record` as it is installed now. Without one, nothing is proven."""
+        """Return the certification of the installed `record` in the lock file; ``unproven`` if there is no lock
+        file."""
         lock, problem = self._lock_if_any
         return Certification("unproven", problem) if problem else lock.certification(record)
 
@@ -114,34 +115,34 @@ class Plugins:
         return self._lock_if_any[1]
 
     def plan(self, selection: Iterable[tuple[str, str]], configuration: Mapping[str, Any]) -> PluginPlan:
-        """The plan for the selected (kind, address) pairs and the enabled hooks. `configuration` is whatever else
-        workers have to agree on, as plain JSON values."""
+        """Return the plan for the selected (kind, address) pairs and the enabled hooks. `configuration` is everything
+        else that workers must agree on, as plain JSON values."""
         plan = PluginPlan.build(self.require(selection), self.settings, configuration)
-        # a worker in this process has nothing else to compare
+        # a worker in this process needs no comparison
         _BOOTSTRAPPED[os.getpid(), plan.fingerprint] = self._limited_to(plan)
         return plan
 
     def _limited_to(self, plan: PluginPlan) -> Plugins:
-        """These, but only those that `plan` has."""
+        """Return the plugins, limited to those in `plan`."""
         wanted = {plugin.id for plugin in plan.plugins}
-        # who planned has checked the verdicts, of files with these very digests
+        # the planner has checked the verdicts, and the digests of the files are equal
         limited = Plugins(self.index, replace(plan.settings, require="installed", allow=tuple(sorted(wanted))))
         limited._resolved = {address: record for address, record in self._resolved.items() if record.id in wanted}
         return limited
 
     @property
     def lock_file(self) -> str:
-        """The path of the lock file, whether or not there is one."""
+        """The path of the lock file, which need not exist."""
         return self.settings.lock or default_lock()
 
     @cached_property
     def _lock(self) -> Lock:
-        """The lock file, empty if there is none: what it does not name is not accepted."""
+        """The lock file; empty, so that it accepts nothing, if there is none."""
         return Lock.read(self.lock_file) if Path(self.lock_file).exists() else Lock({})
 
     @cached_property
     def _lock_if_any(self) -> tuple[Lock, str]:
-        """The lock file, empty if there is none, and what is wrong with it."""
+        """The lock file, empty if there is none or it is unreadable, and the error of reading it."""
         try:
             return self._lock, ""
         except InvalidConfiguration as error:
@@ -149,15 +150,16 @@ class Plugins:
 
 
 _BOOTSTRAPPED: dict[tuple[int, str], Plugins] = {}
-"""By process and fingerprint. A forked child inherits the table, and still has to check for itself."""
+"""Verified plugins by process and fingerprint. A forked child inherits the table, but has another process id and
+checks again."""
 
 
 def bootstrap_worker(plan: PluginPlan) -> Plugins:
-    """Check, as every worker does first, however it was started, that what is installed here is what `plan` says, and
-    return the plugins, limited to those of the plan. Imports none of them.
+    """Verify that the installed plugins match `plan`, and return them, limited to the plan. Every worker calls this
+    first. Imports no plugin.
 
-    Raises `PluginError` with a row for each difference. Cheap when called again in the same process, or in the one that
-    made the plan.
+    Raises `PluginError` with a row for each difference. Cheap for later calls in the same process, and in the process
+    that made the plan.
     """
     key = (os.getpid(), plan.fingerprint)
     if key not in _BOOTSTRAPPED:

@@ -1,5 +1,4 @@
-"""The names and forms of the contract before 1.0, and what a plugin writes now: for errors, which then say what to
-change."""
+"""Names and forms of the contract before 1.0 and their replacements, for hints in error messages."""
 
 from __future__ import annotations
 
@@ -25,13 +24,13 @@ NAMES = {
     "guideway.engine": "guideway.engine is now guideway_engine; guideway has Engine and EngineConfig as before",
     "guideway.conformance": "guideway.conformance has one function, for test modules; the rest is guideway_conformance",
 }
-"""By the former name of a module, of its package, or of what a module has no more."""
+"""Hints by the former name of a module, of its package, or of a name that was removed from a module."""
 
 KEYWORDS = {("Example", keyword): EXAMPLES for keyword in ("constraint", "accepted", "rejected")}
-"""By class and the keyword it was built with."""
+"""Hints by class and removed keyword of its constructor."""
 
 HOOKS = {"guideway_commands": "a command is an entry point of the group 'guideway.commands', and needs no hook"}
-"""By the hook's former name."""
+"""Hints by the former name of a hook."""
 
 ATTRIBUTES = {
     ("modifier", "order"): (
@@ -39,7 +38,7 @@ ATTRIBUTES = {
         "that name needs another"
     ),
 }
-"""By kind and the former name of an attribute, of the class or of what is built."""
+"""Hints by kind and the former name of an attribute of the class or its instances."""
 
 PARAMETERS = {
     ("modifier", "start", "compiled"): (
@@ -47,4 +46,4 @@ PARAMETERS = {
         "request, None where the class does not override that"
     ),
 }
-"""By kind, method and parameter that a method written before has no place for."""
+"""Hints by kind, method and parameter that the method did not have before."""

@@ -1,4 +1,4 @@
-"""The plan that the parent process resolved, frozen, so that every worker can prove that it runs the same."""
+"""The frozen plan of the parent process, with which every worker verifies that it runs the same plugins."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACTING = {
     HOOKS: "hooks",
     "device": "device",
 }
-"""The kinds of what acts on requests, as a host's one line calls them."""
+"""The kinds of components that act on requests, with their names in a host's start-up line."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -38,22 +38,23 @@ class PlannedPlugin:
     version: str
     value: str
     digest: str
-    """The digest of its code; see `guideway.plugins.digest`."""
+    """The digest of the code; see `guideway.plugins.digest`."""
     libraries: tuple[str, ...] = ()
-    """The distributions that its own requires, such as ``torch 2.13.0``: what a component does is mostly theirs."""
+    """The distributions that its own requires, such as ``torch 2.13.0``, since most of its behavior is theirs."""
 
     @staticmethod
     def of(record: PluginRecord) -> PlannedPlugin:
-        """The component as it is installed now."""
+        """Return the component as currently installed."""
         libraries = required_versions(record.requires)
         return PlannedPlugin(record.id, record.version, record.value, record.digest, libraries)
 
 
 @dataclass(frozen=True)
 class PluginPlan:
-    """The components a host will use, the versions of everything that decides how they behave, and the configuration.
+    """The components that a host will use, the versions of everything that affects their behavior, and the
+    configuration.
 
-    Plain values only: it pickles, and goes to every worker as the argument of `bootstrap_worker`.
+    Contains only plain values, so it pickles. Every worker gets it as the argument of `bootstrap_worker`.
     """
 
     plugins: tuple[PlannedPlugin, ...]
@@ -67,8 +68,8 @@ class PluginPlan:
     def build(
         records: Iterable[PluginRecord], settings: PluginSettings, configuration: Mapping[str, Any]
     ) -> PluginPlan:
-        """The plan for `records`. Raises `InvalidConfiguration` if `configuration` is not made of plain JSON values,
-        because then equal configurations could not be told from different ones."""
+        """Build the plan for `records`. Raises `InvalidConfiguration` if `configuration` does not consist of plain
+        JSON values, since other values cannot be compared reliably."""
         try:
             text = json.dumps(configuration, sort_keys=True, allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -80,14 +81,13 @@ class PluginPlan:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 (hex) over all of it, but for where the lock file lies: equal on two machines that will do the
-        same."""
+        """The sha256 (hex) of everything except the path of the lock file: equal on machines that behave the same."""
         facts = asdict(replace(self, settings=replace(self.settings, lock=PluginSettings.lock)))
         return sha256(json.dumps(facts, sort_keys=True).encode())
 
     def summary(self, host: str, *more: str) -> str:
-        """The one line that `host` logs when it has started: what acts on its requests, what it has `more` to say, and
-        the fingerprint, which is the same on every machine that does the same."""
+        """Return the line that `host` logs at start-up: the components that act on requests, `more` facts, and the
+        fingerprint."""
         told = []
         for kind, what in ACTING.items():
             acting = [f"{p.id} {p.version}" for p in self.plugins if p.id.partition("/")[2].startswith(f"{kind}.")]
@@ -96,7 +96,7 @@ class PluginPlan:
         return f"guideway {self.guideway} in {host}: {'; '.join(told)}; fingerprint {self.fingerprint}"
 
     def differences(self, other: PluginPlan) -> tuple[str, ...]:
-        """One row for each thing `other` has different; empty if the fingerprints are equal."""
+        """Return one row for each difference from `other`; empty if the fingerprints are equal."""
         return tuple(f"{what}: want {want}, have {have}" for what, want, have in self._rows(other))
 
     def _rows(self, other: PluginPlan) -> Iterator[tuple[str, str, str]]:
@@ -117,7 +117,7 @@ class PluginPlan:
 
 
 def differing(one: object, other: object, *names: str) -> Iterator[tuple[str, Any, Any]]:
-    """Those attributes that are not equal, with both values."""
+    """Yield the attributes that differ, with both values."""
     for name in names:
         want, have = getattr(one, name), getattr(other, name)
         if want != have:

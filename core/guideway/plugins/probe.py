@@ -1,6 +1,6 @@
-"""Importing a plugin in a process of its own, where it may crash, hang or exit without harm.
+"""Import a plugin in a separate process, where it may crash, hang or exit without harm.
 
-Run as ``python -m guideway.plugins.probe ID``, this is that process: one JSON object on standard output.
+``python -m guideway.plugins.probe ID`` runs that process, which prints one JSON object.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from guideway.plugins.index import PluginIndex, PluginRecord, Problem
 __all__ = ["probe"]
 
 SLOW = 0.5
-"""Seconds an import may take before `probe` remarks on it: heavy imports belong inside the hook's body."""
+"""Seconds of an import above which `probe` returns a warning: heavy imports belong inside the hook's body."""
 
 
 def probe(record: PluginRecord, timeout: float) -> Problem | None:
-    """Import and check `record` in a subprocess, and say what went wrong. It is killed after `timeout` seconds."""
-    # the same search path as here, in the same order, whatever way this program was started
+    """Import and check `record` in a subprocess, which is killed after `timeout` seconds. Return the problem, or
+    None."""
+    # the same search path as in this process, in the same order
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     command = [sys.executable, "-P", "-m", __name__, record.id]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:  # pipes could fill, or outlive a kill
@@ -67,7 +68,7 @@ def probe(record: PluginRecord, timeout: float) -> Problem | None:
             "note",
         )
     if result["error"]:
-        message, *hints, _ = result["error"].splitlines()  # the last hint is to try what was just tried
+        message, *hints, _ = result["error"].splitlines()  # the last hint is to run this command
         return Problem("import-failed", record.id, message, "\n".join(hints).strip() or "report it to its author")
     if result["seconds"] > SLOW:
         return Problem(
@@ -81,7 +82,7 @@ def probe(record: PluginRecord, timeout: float) -> Problem | None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The process and whatever it started."""
+    """Kill the process and its children."""
     if hasattr(os, "killpg"):
         os.killpg(process.pid, signal.SIGKILL)
     else:
@@ -90,9 +91,9 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _main(plugin_id: str) -> None:
-    """The subprocess."""
+    """Import the plugin and print the result; runs in the subprocess."""
     answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the plugin prints must not mix with the answer
+    os.dup2(2, 1)  # keeps the plugin's output out of the answer
     from guideway.plugins import loading
 
     record = next(record for record in PluginIndex.scan().records if record.id == plugin_id)
@@ -106,7 +107,7 @@ def _main(plugin_id: str) -> None:
             result["missing"] = (getattr(error.__cause__, "name", None), install)
     json.dump(result, answer)
     answer.flush()
-    os._exit(0)  # threads or exit handlers of the plugin do not get to hang us
+    os._exit(0)  # skips threads and exit handlers of the plugin, which may hang
 
 
 if __name__ == "__main__":

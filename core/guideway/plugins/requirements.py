@@ -1,9 +1,8 @@
-"""The requirements in a plugin's metadata, checked before any of its code runs.
+"""Check the requirements in a plugin's metadata, before any of its code runs.
 
-As pip reads it, but for two things. A development version or release candidate of a distribution satisfies the bounds
-of the release it leads to: ``0.2.0.dev3`` fits ``>=0.2``. And nothing here raises: metadata comes from strangers, and a
-requirement or version that cannot be read is taken to be satisfied, because a checker that fails on it would hide the
-plugin's own fault.
+Reads requirements as pip does, with two exceptions. A development version or release candidate satisfies the bounds of
+its release: ``0.2.0.dev3`` satisfies ``>=0.2``. And unreadable requirements and versions of third parties count as
+satisfied instead of raising, since that would hide the plugin's actual error.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ _EXTRA = re.compile(r"\bextra == ['\"]([^'\"]+)['\"]")
 
 @cache
 def version_conflict(requires: tuple[str, ...], distribution: str, version: str) -> str | None:
-    """The first requirement on `distribution` that `version` does not satisfy, or None."""
+    """Return the first requirement on `distribution` that `version` does not satisfy, or None."""
     name = normalize(distribution)
-    # any version satisfies a name alone, and other names do not matter: then there is nothing to import packaging for
+    # import packaging only if a requirement on this name has more than the name
     written = [(text, match) for text in requires if (match := _NAME.match(text)) and normalize(match[1]) == name]
     concerning = [text for text, match in written if text[match.end() :]]
     if not concerning:
@@ -52,26 +51,27 @@ def version_conflict(requires: tuple[str, ...], distribution: str, version: str)
 
 
 def missing_distributions(requires: Iterable[str]) -> tuple[str, ...]:
-    """The required distributions that are not installed at all, in the order they are required."""
+    """Return the required distributions that are not installed at all, in the order of the requirements."""
     names = [normalize(requirement.name) for _, requirement in _parsed(requires) if _applies(requirement)]
     return tuple(name for name in names if not _installed(name))
 
 
 def required_versions(requires: Iterable[str]) -> tuple[str, ...]:
-    """Name and version of each required distribution that is installed, sorted; those of extras left aside."""
+    """Return name and version of each required distribution that is installed, sorted. Requirements of extras are
+    ignored."""
     names = {normalize(match[1]) for text in requires if (match := _NAME.match(text)) and not _EXTRA.search(text)}
     return tuple(f"{name} {version}" for name in sorted(names) if (version := _version(name)))
 
 
 def _version(name: str) -> str | None:
-    try:  # of the first on the path, as Python imports; its own `version` would parse all of the metadata
+    try:  # the first on the path, as Python imports; `importlib_metadata.version` would parse all of the metadata
         return next((headers(dist)["version"][0] for dist in importlib_metadata.distributions(name=name)), None)
-    except Exception:  # metadata or a finder on sys.meta_path is broken: not this plugin's fault
+    except Exception:  # broken metadata or a broken finder on sys.meta_path is not this plugin's fault
         return None
 
 
 def extra_with(requires: Iterable[str], module: str) -> str | None:
-    """The extra that requires the distribution called like `module`, or None."""
+    """Return the extra that requires the distribution with the name `module`, or None."""
     for _, requirement in _parsed(requires):
         if normalize(requirement.name) == normalize(module):
             for extra in _EXTRA.findall(str(requirement.marker)):
@@ -81,8 +81,8 @@ def extra_with(requires: Iterable[str], module: str) -> str | None:
 
 
 def _parsed(requires: Iterable[str]) -> Iterator[tuple[str, Requirement]]:
-    """Each requirement that can be read, as written and parsed."""
-    # not at the top: this takes longer than all else that a program which only lists plugins imports of this package
+    """Yield each readable requirement, as written and parsed."""
+    # not at the top: this import is slower than everything else that listing plugins imports
     from packaging.requirements import InvalidRequirement, Requirement
 
     for text in requires:
@@ -93,7 +93,7 @@ def _parsed(requires: Iterable[str]) -> Iterator[tuple[str, Requirement]]:
 
 
 def _applies(requirement: Requirement, extra: str = "") -> bool:
-    """Return whether its environment marker holds here."""
+    """Return whether the requirement's environment marker holds here."""
     from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 
     try:
@@ -106,4 +106,4 @@ def _installed(name: str) -> bool:
     try:
         return any(True for _ in importlib_metadata.distributions(name=name))
     except Exception:
-        return True  # a finder on sys.meta_path is broken: not this plugin's fault
+        return True  # a broken finder on sys.meta_path is not this plugin's fault

@@ -1,4 +1,4 @@
-"""``guideway plugins new``: a package to begin with, which passes its conformance checks as it is."""
+"""``guideway plugins new``: write a new plugin package that passes its conformance checks."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ KINDS_TO_WRITE = {
     "workflow": "workflow",
     "attention": "attention backend",
 }
-"""The kinds that the suite has checks for, in words."""
+"""Descriptions of the kinds that the suite has checks for."""
 
 EXTRAS = dict.fromkeys(("worker", "workflow", "attention"), "conformance,engine")
-"""The extras that the tests of a kind need of guideway, where that is not ``conformance`` alone."""
+"""The extras of guideway that the tests of a kind need, if not only ``conformance``."""
 
 
 def new_package(kind: str, name: str, folder: Path, distribution: str = "") -> list[Path]:
     """Write a package with the component ``kind.name`` into `folder`, and return its files.
 
-    `distribution` defaults to ``guideway-name``. Raises `InvalidConfiguration` for a kind that cannot be written yet,
-    a name no component may have, a folder that is not empty, and what cannot be written.
+    `distribution` defaults to ``guideway-name``. Raises `InvalidConfiguration` for an unsupported kind, an invalid
+    name, a folder that is not empty, and files that cannot be written.
     """
     if kind not in KINDS_TO_WRITE:
         why = "its contract is not settled yet" if kind in KINDS else "there is no such kind"

@@ -1,4 +1,4 @@
-"""Find the record that a name means, and whether the operator lets it run."""
+"""Find the record for a name, and whether the operator allows it to run."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ __all__ = ["PluginSettings", "denial", "matching", "resolve"]
 @known_fields_only
 @dataclass(frozen=True, kw_only=True)
 class PluginSettings:
-    """The ``[plugins]`` part of a configuration. Raises `InvalidConfiguration` for a value that could have no effect.
+    """The ``[plugins]`` table of a configuration. Raises `InvalidConfiguration` for values that cannot have an effect.
 
     `allow` and `deny` are globs over ``distribution/kind.name``, such as ``guideway-*/*`` or ``*/modifier.*``.
     """
 
     enable: tuple[str, ...] = ()
-    """The ``hooks`` components that act, as ``name`` or ``distribution/name``, in the order they are called."""
+    """The enabled ``hooks`` components, as ``name`` or ``distribution/name``, in the order of calls."""
     allow: tuple[str, ...] = ("*",)
     """Only components that match one of these may run."""
     deny: tuple[str, ...] = ()
-    """Components that match one of these may not, whatever `allow` says."""
+    """Components that match one of these may not run, even if `allow` matches them."""
     require: Literal["installed", "certified"] = "installed"
-    """``certified``: refuse whatever the lock file records no passed conformance report for; ``installed``: warn."""
+    """``certified``: refuse components without a passed conformance report in the lock file; ``installed``: only
+    warn."""
     lock: Annotated[str, Range(1), "the path of a lock file"] | None = None
     """The lock file; None: ``guideway.lock`` in the folder of the Python environment."""
 
@@ -50,7 +51,7 @@ class PluginSettings:
 
 
 def denial(settings: PluginSettings, record: PluginRecord) -> str | None:
-    """Why `record` may not run, or None if it may."""
+    """Return why `record` may not run, or None if it may."""
     for glob in settings.deny:
         if _matches(record, glob):
             return f"[plugins] deny has {glob!r}"
@@ -66,8 +67,8 @@ def _matches(record: PluginRecord, glob: str) -> bool:
 
 
 def matching(index: PluginIndex, address: str) -> list[PluginRecord]:
-    """The records of any kind that ``[DISTRIBUTION/][KIND.]NAME`` means, whether or not they are allowed to run. Raises
-    `PluginNotFound` if there is none, with a name that is close."""
+    """Return the records of any kind that match ``[DISTRIBUTION/][KIND.]NAME``, whether or not they may run. Raises
+    `PluginNotFound`, with a similar name, if there is none."""
     distribution, _, rest = address.rpartition("/")
     found = [r for r in index.records if rest in (r.name, f"{r.kind}.{r.name}") and _is_of(r, distribution)]
     if not found:
@@ -78,10 +79,10 @@ def matching(index: PluginIndex, address: str) -> list[PluginRecord]:
 
 
 def resolve(index: PluginIndex, settings: PluginSettings, kind: str, address: str) -> PluginRecord:
-    """The record `address` means where a component of `kind` is expected.
+    """Return the record of a component of `kind` for `address`.
 
     `address` is ``name``, ``distribution/name``, or either with ``kind.`` before the name. Raises `PluginNotFound`,
-    `PluginConflict` if two distributions claim the name, `PluginUnavailable` if the operator denied it.
+    `PluginConflict` if two distributions claim the name, and `PluginUnavailable` if the operator denied it.
     """
     if kind not in KINDS:
         raise PluginNotFound(f"there is no kind of plugin {kind!r}; kinds: {', '.join(KINDS)}", plugin=address)
@@ -112,7 +113,7 @@ def _is_of(record: PluginRecord, distribution: str) -> bool:
 
 
 def _not_found(index: PluginIndex, kind: str, name: str, distribution: str) -> str:
-    """The message for an address nothing answers to: what was meant, perhaps, and where it went."""
+    """Return the error message for an unknown address, with suggestions."""
     of_kind = [r for r in index.records if r.kind == kind]
     names = sorted({r.name for r in of_kind})
     where = f" in distribution {distribution!r}" if distribution else ""

@@ -1,4 +1,4 @@
-"""Find where the code of a module is and what it refers to, without running any of it."""
+"""Find the source files of a module and its references to other modules, without running it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["find_module", "module_files", "references"]
 
 
 def find_module(name: str, path: Sequence[str] | None = None) -> ModuleSpec | None:
-    """Find what Python would import as `name`, its top-level package on `path` or by default wherever it is; None if
-    there is no such module. Unlike `importlib.util.find_spec` it does not import the packages `name` is in."""
+    """Find the module that Python would import as `name`, with its top-level package on `path` (default: anywhere);
+    None if there is none. Unlike `importlib.util.find_spec`, this does not import the parent packages."""
     top, *parts = name.split(".")
     try:
         spec = importlib.util.find_spec(top) if path is None else PathFinder.find_spec(top, path)
-    except (ImportError, ValueError):  # ValueError: of a module that was put together by hand
+    except (ImportError, ValueError):  # ValueError: a module object without a spec
         return None
     for part in parts:
         if spec is None or spec.submodule_search_locations is None:
             return None
-        # by its last name: with all of it Python looks for the path of a namespace package among what is imported
+        # with the full name Python would look for a namespace package's path among the imported modules
         found = PathFinder.find_spec(part, list(spec.submodule_search_locations))
         if found is not None:
             found.name = f"{spec.name}.{part}"
@@ -33,8 +33,8 @@ def find_module(name: str, path: Sequence[str] | None = None) -> ModuleSpec | No
 
 
 def module_files(spec: ModuleSpec) -> Iterator[tuple[str, Any]]:
-    """The file of a module, or every file in a package but what Python compiled and hidden ones: the path below the
-    folder its top-level package is in, and a `pathlib.Path`, or a `zipfile.Path` that has the same methods."""
+    """Yield the file of a module, or every file of a package except compiled and hidden ones, as its path relative to
+    the parent of the top-level package, and a `pathlib.Path`, or a `zipfile.Path` with the same methods."""
     above = spec.name.replace(".", "/")
     if spec.submodule_search_locations is None:
         if spec.origin is not None and spec.has_location:
@@ -52,7 +52,7 @@ def _walk(above: str, folder: Any) -> Iterator[tuple[str, Any]]:
         if not entry.is_dir():
             if not entry.name.endswith(".pyc"):
                 yield f"{above}/{entry.name}", entry
-        elif not isinstance(entry, Path) or not entry.is_symlink():  # a link may lead in a circle
+        elif not isinstance(entry, Path) or not entry.is_symlink():  # links may form a cycle
             yield from _walk(f"{above}/{entry.name}", entry)
 
 
@@ -65,15 +65,15 @@ def _path(place: str) -> Any:
 
 
 def references(source: bytes, package: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The dotted names that the classes of a module derive from, and those that it imports, wherever that stands.
-    `package` is the one that the module lies in, or is. Empty if the source is no Python."""
+    """Return the dotted names of the base classes in a module, and of all its imports. `package` is the package that
+    contains the module, or the module itself if it is a package. Empty if the source is not Python."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError):
         return frozenset(), frozenset()
     imported: set[str] = set()
     meant: dict[str, str] = {}
-    """The object that each name in the module stands for."""
+    """The dotted name of each imported name."""
     for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:

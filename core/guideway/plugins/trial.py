@@ -1,4 +1,4 @@
-"""Load a plugin in a fork first, so that a command outlives a plugin that ends the process which imports it."""
+"""Load a plugin in a fork first, so that a command survives plugins that end the importing process."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from threading import current_thread, main_thread
 __all__ = ["ending", "marked_interrupts"]
 
 PATIENCE = 60.0
-"""Seconds that a fork may take. One that takes longer hangs, as the load itself may; that is not judged here."""
+"""Seconds to wait for the fork. A fork that takes longer is killed and counts as successful; the load itself may then
+hang."""
 
 DONE = b"."
 
 
 def ending(load: Callable[[], object]) -> int | None:
-    """Call `load` in a fork of this process. Returns the exit status of the fork, less than 0 for a signal, if the call
-    ended it, and None if it returned or raised: the caller sees that again. What it prints is not shown."""
+    """Call `load` in a fork of this process and suppress its output. Return the fork's exit status, negative for a
+    signal, if the call ended it. Return None if the call returned or raised, as it will for the caller."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of threads that a fork has not: it does nothing but import
+        warnings.simplefilter("ignore")  # about missing threads in the fork, which only imports
         child = os.fork()
     if child == 0:
         try:
             null = os.open(os.devnull, os.O_RDWR)
             for number in (0, 1, 2):
                 os.dup2(null, number)
-            sys.stdout = sys.stderr = open(null, "w")  # noqa: SIM115, PTH123 - which may be elsewhere
+            sys.stdout = sys.stderr = open(null, "w")  # noqa: SIM115, PTH123 - which may have other descriptors
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             with suppress(BaseException):
                 load()
@@ -47,7 +48,7 @@ def ending(load: Callable[[], object]) -> int | None:
         if select([reading], [], [], PATIENCE)[0]:
             said = os.read(reading, 1)
     finally:
-        if said != b"":  # else it has ended
+        if said != b"":  # otherwise it has ended
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         os.close(reading)
@@ -57,7 +58,7 @@ def ending(load: Callable[[], object]) -> int | None:
 
 @contextmanager
 def marked_interrupts() -> Iterator[None]:
-    """Within, what Ctrl-C raises in the main thread can be told from a KeyboardInterrupt that a plugin raises."""
+    """Raise Ctrl-C's KeyboardInterrupt from a recognizable handler, to distinguish it from a plugin's."""
     if current_thread() is not main_thread() or getsignal(SIGINT) is not default_int_handler:
         yield
         return
