@@ -1,10 +1,10 @@
-"""JSON Schema for grammar strategies: what a schema says, before it is compiled.
+"""JSON Schema for grammar strategies: analyze schemas before they are compiled.
 
-A schema is checked and walked without recursion and in time linear in its size, so that a hostile one costs no more
-than its length. `JsonSchema.parsed` and `JsonSchema.cached` spare a strategy what was done before.
+Schemas are checked and walked without recursion and in time linear in their size, so malicious ones are not expensive.
+`JsonSchema.parsed` and `JsonSchema.cached` avoid repeated work in strategies.
 
-`guideway.json_schema.cases` has schemas with instances they allow and do not; `guideway.json_schema.prober` finds out
-with them what an engine enforces.
+`guideway.json_schema.cases` contains schemas with valid and invalid instances; `guideway.json_schema.prober` uses them
+to find the keywords that an engine enforces.
 """
 
 from __future__ import annotations

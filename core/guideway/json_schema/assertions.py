@@ -23,8 +23,8 @@ KEYWORDS: tuple[str, ...] = (
     *("prefixItems", "items", "additionalItems", "unevaluatedItems", "contains", "minContains", "maxContains"),
     *("minItems", "maxItems", "uniqueItems"),
 )
-"""The keywords that can make an instance invalid, besides ``type``. Combinations are named in this order. ``then``
-and ``else`` count as ``if``."""
+"""The keywords that can make an instance invalid, except ``type``. Names of combinations use this order. ``then`` and
+``else`` count as ``if``."""
 
 _ORDER = {keyword: i for i, keyword in enumerate(KEYWORDS)}
 
@@ -37,52 +37,53 @@ _COUNTED = frozenset(
     | {"multipleOf"}
 )
 LARGE = 1000
-"""A count above which engines lose it, or are slow: ``multipleOf>1000`` then says so beside ``multipleOf``."""
+"""Engines ignore larger counts or are slow, so these get a second name: ``multipleOf>1000``."""
 MOST_IN_PLACE = 256
-"""Schemas of one instance that are looked at together; of more of them bounds count as near."""
+"""Maximum schemas of one instance to examine together; with more, bounds count as narrow."""
 
 
 class Assertions(NamedTuple):
     """The assertions of a checked schema."""
 
     keywords: frozenset[str]
-    """By name, as `keywords` says."""
+    """Names, as defined by `keywords`."""
     leaves_names_open: bool
-    """True if an object in an instance may have a name that its schema does not list. Errs on the side of yes."""
+    """True if an object in an instance may have a name that its schema does not list, or if that is uncertain."""
 
 
 def keywords(schema: Schema) -> frozenset[str]:
-    """Name what a checked schema asserts. Of each subschema:
+    """Return the names of the assertions of a checked schema. For each subschema:
 
-    - its keywords that can make an instance invalid (`KEYWORDS`, ``type``), where they stand beside what they need;
-      ``false`` for one that refuses all, also by an ``enum`` without values;
-    - every two of them that stand side by side, ``pattern+maxLength``, because engines lose one beside the other;
-    - how they stand with ``type``: ``anyOf+type`` where both are there (``$ref`` to ``const`` in `KEYWORDS`, which
-      need none), and for the others ``minLength+types`` beside a list of types, ``minLength+untyped`` without any;
-    - ``$ref:nested-id`` for a local reference that is relative to an ``$id`` inside the schema, or that goes by a name
-      in a schema that has one; ``$ref:siblings`` for one beside what its draft, named by ``$schema``, ignores there;
-    - in place of the plain name, where it matters: ``format:date``; ``$ref:remote`` out of the document and
-      ``$ref:anchor``; ``allOf:several`` and ``patternProperties:several``; ``oneOf:disjoint`` where it is proved that
-      no instance satisfies two branches; ``enum:mistyped`` and ``const:mistyped`` where a value is not of the ``type``;
+    - its keywords that can make an instance invalid (`KEYWORDS`, ``type``), if the keywords they need are there too;
+      ``false`` for a subschema that refuses everything, also by an ``enum`` without values;
+    - every pair of them, ``pattern+maxLength``, because engines lose one of two keywords;
+    - their combination with ``type``: ``anyOf+type`` if both are there (for ``$ref`` to ``const`` in `KEYWORDS`, which
+      need no type); for the others ``minLength+types`` with a list of types, and ``minLength+untyped`` without a type;
+    - ``$ref:nested-id`` for a local reference that is relative to an ``$id`` inside the schema, or for a reference by
+      name in a schema with such an ``$id``; ``$ref:siblings`` for one with siblings that the draft in ``$schema``
+      ignores;
+    - instead of the plain name: ``format:date``; ``$ref:remote`` to another document and ``$ref:anchor``;
+      ``allOf:several`` and ``patternProperties:several``; ``oneOf:disjoint`` if it is proved that no instance
+      satisfies two branches; ``enum:mistyped`` and ``const:mistyped`` if a value is not of the ``type``;
       ``multipleOf:number`` unless the type is ``integer``; ``required:undeclared`` for names that are not in
-      ``properties``; ``minProperties:optional`` beside properties that are not required; ``propertyNames:untyped``
+      ``properties``; ``minProperties:optional`` with properties that are not required; ``propertyNames:untyped``
       unless the names' type is ``string``; ``items:false``; ``items:list`` and ``exclusiveMinimum:draft4`` from older
       drafts;
-    - ``pattern:lookaround`` and the like (`pattern_details`), ``pattern:escaped`` for one of the characters that JSON's
-      strings escape and ``pattern:unescaped`` for all but some of them, and ``pattern:repetition`` for a group with
-      ``*``, ``+`` or ``{2,}`` in it that ``?`` or ``{1,2}`` stands after, which engines mistake in strings of JSON.
-      ``pattern:repeat>128`` is a count above 128 beside what may take a character that strings escape, and
-      ``pattern:class>127`` a class of such with a character beyond ASCII. All but those that engines refuse there are
-      also named of ``patternProperties``;
+    - ``pattern:lookaround`` and the like (`pattern_details`); ``pattern:escaped`` if it names a character that JSON
+      strings escape, and ``pattern:unescaped`` if a negated class does; ``pattern:repetition`` for a group with ``*``,
+      ``+`` or ``{2,}`` in it, followed by ``?`` or ``{1,2}``, which engines get wrong in JSON strings;
+      ``pattern:repeat>128`` for a count above 128 in a pattern that may match a character that JSON strings escape,
+      and ``pattern:class>127`` for a class that matches one and contains a non-ASCII character. The names are also
+      used for ``patternProperties``, except for features that engines refuse there;
     - ``maxItems>1000`` and the like for a count above 1,000, in addition to the plain name;
-    - ``number:large`` where a number is past 2**53, which engines round, ``number:fraction`` where a value is like 0.1,
-      which no double is, and ``number:narrow`` where a bound that is excluded has the other one less than 1 away.
+    - ``number:large`` for numbers past 2**53, which engines round; ``number:fraction`` for values like 0.1, which are
+      not exact as doubles; and ``number:narrow`` if a bound is exclusive and the other one less than 1 away.
     """
     return assertions(schema).keywords
 
 
 def assertions(schema: Schema) -> Assertions:
-    """All of it, in one walk."""
+    """Return all assertions of a checked schema, in one walk."""
     found: set[str] = set()
     leaves_names_open = False
     seen: set[frozenset[str]] = set()
@@ -142,7 +143,7 @@ def assertions(schema: Schema) -> Assertions:
 
 
 def _leaves_names_open(schema: Schema) -> bool:
-    """Return whether that is so of a subschema by itself, or of values it says nothing of."""
+    """Return `Assertions.leaves_names_open` for a subschema by itself."""
     if isinstance(schema, bool):
         return schema
     if not schema.keys().isdisjoint({"const", "enum"}):
@@ -154,15 +155,15 @@ def _leaves_names_open(schema: Schema) -> bool:
 
 
 def root_keywords(schema: Schema) -> frozenset[str]:
-    """Name what a checked schema asserts by its own keywords, as `keywords` names them, and not by those of its
-    subschemas, which hang from these."""
+    """Return the names of the assertions of a checked schema's own keywords, as `keywords` does, without
+    subschemas."""
     if isinstance(schema, bool):
         return frozenset() if schema else frozenset({"false"})
     return frozenset(_own(schema, Exclusion(schema)) | ({"type"} & schema.keys()))
 
 
 def combine(first: str, second: str) -> str:
-    """The name of two keywords side by side; all formats count as one there."""
+    """Return the name of a combination of two keywords, in which all formats are the same."""
     (both,) = _combinations((first, second))
     return both
 
@@ -178,7 +179,7 @@ def _own(schema: Mapping[str, Any], exclusion: Exclusion) -> set[str]:
 
 
 def _numbers(values: list[Any]) -> Iterator[int | float]:
-    """Those in some values, however deep."""
+    """Yield the numbers in some values, at any depth."""
     pending = [*values]
     while pending:
         value = pending.pop()
@@ -199,7 +200,7 @@ def _is_fraction(number: float) -> bool:
 
 
 def _in_place(schema: Mapping[str, Any], root: Schema) -> list[Mapping[str, Any]]:
-    """Return a schema and all that apply to the same instance with it, but for what is negated or has conditions."""
+    """Return a schema and all schemas that apply to the same instance, except negated and conditional ones."""
     found: list[Mapping[str, Any]] = []
     seen: set[int] = set()
     pending: list[Any] = [schema]
@@ -218,7 +219,7 @@ def _in_place(schema: Mapping[str, Any], root: Schema) -> list[Mapping[str, Any]
 
 
 def _is_narrow(schemas: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a bound is excluded, and the other less than 1 away; also as draft 4 writes it."""
+    """Return whether a bound is exclusive (also as in draft 4) and the other one less than 1 away."""
     low, high = (
         [
             each
@@ -228,7 +229,7 @@ def _is_narrow(schemas: Sequence[Mapping[str, Any]]) -> bool:
         ]
         for keywords in (_LOW, _HIGH)
     )
-    if len(schemas) == MOST_IN_PLACE:  # the other bound may be in one that was not looked at
+    if len(schemas) == MOST_IN_PLACE:  # the other bound may be in a schema that was not examined
         return bool(low or high)
     excluded = [schema.get(keyword) for schema in schemas for keyword in _EXCLUDING]
     if not any(value is not None and value is not False for value in excluded):
@@ -237,12 +238,12 @@ def _is_narrow(schemas: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _values(schema: Mapping[str, Any]) -> list[Any]:
-    """Those of ``enum`` and ``const``."""
+    """Return the values of ``enum`` and ``const``."""
     return [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else [])]
 
 
 def _asserts(keyword: str, schema: Mapping[str, Any]) -> bool:
-    """Return whether `keyword` says anything where it stands."""
+    """Return whether `keyword` has an effect in `schema`."""
     match keyword:
         case "format":
             return "type" not in schema or "string" in schema["type"]
@@ -256,7 +257,7 @@ def _asserts(keyword: str, schema: Mapping[str, Any]) -> bool:
 
 
 def _beside_type(name: str, typed: object) -> str | None:
-    if name.partition(":")[0] in ("enum", "const"):  # values of another type have a name of their own
+    if name.partition(":")[0] in ("enum", "const"):  # values of another type have another name
         return None
     if name.partition(":")[0] in _NEED_NO_TYPE:
         return None if typed is None else f"{name}+type"

@@ -20,14 +20,14 @@ _KNOWN = frozenset(
     | {"contentSchema", "nullable", "discriminator", "xml", "externalDocs", "enumNames", "links", "media"}
 )
 MAX_UNKNOWN_KEYS = 100
-"""The number of unknown keys that are looked at for misspellings: a hostile constraint has no end of them."""
+"""Maximum number of unknown keys to check for misspellings, as a malicious constraint may have many."""
 
 
 def check_schema(schema: object) -> frozenset[str]:
-    """Raise `InvalidGrammar` unless `schema`, a parsed JSON value, is a JSON Schema. The message says where it is
-    wrong, as a JSON pointer, and what would be accepted. Whether anything satisfies it is not asked.
+    """Raise `InvalidGrammar` unless `schema`, a parsed JSON value, is a JSON Schema. The message contains the JSON
+    pointer of the error and the accepted values. Does not check that the schema is satisfiable.
 
-    Returns keys of subschemas that JSON Schema does not know, for `misspelt_keywords`.
+    Returns the unknown keys of subschemas, for `misspelt_keywords`.
     """
     if not isinstance(schema, Mapping | bool):
         refuse(None, "a JSON Schema", "an object or a boolean", schema)
@@ -52,8 +52,8 @@ def check_schema(schema: object) -> frozenset[str]:
 
 
 def misspelt_keywords(unknown: Iterable[str]) -> frozenset[str]:
-    """Return the keys that JSON Schema does not know and that look like a keyword that asserts something, such as
-    ``patern`` or ``maxLenght``. (All others are annotations, as the specification has it.)"""
+    """Return the unknown keys that look like misspelt assertions, such as ``patern`` or ``maxLenght``. (By the
+    specification, unknown keys are annotations.)"""
     return frozenset(key for key in sorted(unknown)[:MAX_UNKNOWN_KEYS] if _looks_like_a_keyword(key))
 
 

@@ -1,4 +1,4 @@
-"""The place in JSON where a text ends, which a grammar's matcher does not tell."""
+"""Track the position in JSON at which a text ends, which a grammar's matcher does not reveal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Place(Enum):
     VALUE = auto()
     """A value begins, or an empty array ends."""
     SCALAR = auto()
-    """A number, ``true``, ``false`` or ``null``, which may be over."""
+    """A number, ``true``, ``false`` or ``null``, which may have ended."""
     STRING = auto()
     """A string that is a value."""
     KEY_START = auto()
@@ -27,45 +27,45 @@ class Place(Enum):
     AFTER = auto()
     """A value has ended."""
 
-    __hash__ = object.__hash__  # an enumeration's own takes a while
+    __hash__ = object.__hash__  # Enum's own is slow
 
 
 VALUE, SCALAR, STRING, KEY_START, KEY, COLON, AFTER = Place
 
 
 class Limits(NamedTuple):
-    """The rules by which JSON has to be written, besides names (`JsonCursor.within`). No escape is a surrogate, and all
-    is UTF-8, so that each character of a string is one escape at most."""
+    """Rules for writing JSON, in addition to those for names (`JsonCursor.within`). Text is UTF-8 and no escape is a
+    surrogate, so each character of a string is at most one escape."""
 
     most_blanks: int
-    """White space in a row."""
+    """Maximum consecutive white space, in characters."""
     spaced: bool
-    """True if one space stands after each comma and colon."""
+    """True if exactly one space follows each comma and colon."""
 
 
 BETWEEN = re.compile(rb'["\\\xe0\xed\xf0\xf4]')
-"""The bytes for which a string has to be looked at."""
+"""Bytes in a string that need processing."""
 
 QUOTE, BACKSLASH, BLANK = b'"\\ '
 SECOND_BYTES = {0xE0: range(0xA0, 0xC0), 0xED: range(0x80, 0xA0), 0xF0: range(0x90, 0xC0), 0xF4: range(0x80, 0x90)}
-"""The bytes that may follow in UTF-8 after the first bytes that not every later byte may follow: no surrogate, no
-character in more bytes than it needs, none past the last."""
+"""The valid second bytes in UTF-8 after first bytes that restrict them: excludes surrogates, overlong encodings and
+code points past the last."""
 BLANKS = b" \t\n\r"
 
 DUE = -1
-"""Blanks where a space has to follow."""
+"""The value of `JsonCursor.blanks` if a space must follow."""
 
 _NEEDED = [rf"\{c}".encode() for c in '"\\bfnrt'] + [
     f"\\u{code:04x}".encode() for code in range(32) if chr(code) not in "\b\f\n\r\t"
 ]
 _BEGUN_IN_NAMES = frozenset(escape[:length] for escape in _NEEDED for length in range(1, 7))
-"""Escapes of characters that cannot do without, in their usual writing, and what they begin with."""
+"""The usual escapes of characters that must be escaped, and their prefixes."""
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Names:
-    """The names in an object, as they are written, up to their closing quote. With one more it shares what was before:
-    there is a cursor for every token of an output."""
+    """The names in an object, as written, with their closing quote. A persistent list, as every token of an output has
+    its own cursor."""
 
     __slots__ = ("_before", "_name")
 
@@ -96,32 +96,32 @@ NO_NAMES = Names()
 
 
 class JsonCursor(NamedTuple):
-    """The place where a text that began as JSON ends. Of a text that is no JSON it is anything."""
+    """The position at which a JSON prefix ends. Arbitrary for a text that is not JSON."""
 
     place: Place = VALUE
     open: tuple[Names | None, ...] = ()
-    """The objects and arrays that are not closed: the names an object has so far; None for an array."""
+    """The open objects and arrays: the names in an object; None for an array."""
     name: bytes = b""
-    """The bytes of a property's name that have been written."""
+    """The bytes written of the current property's name."""
     escape: bytes = b""
-    """The bytes that have been written of an escape, or of a character that may be none of UTF-8's."""
+    """The bytes written of an unfinished escape, or of a character that may be invalid UTF-8."""
     blanks: int = 0
-    """White space that came last, outside strings; `DUE` where limits want some."""
+    """Number of white space characters at the end, outside strings; `DUE` if limits require a space."""
 
     @property
     def in_string(self) -> bool:
-        """True if the text ends inside a string, a property's name included."""
+        """True if the text ends inside a string, including property names."""
         return self.place is STRING or self.place is KEY
 
     def after(self, text: bytes) -> JsonCursor:
-        """Return the place where the text ends when `text` follows."""
+        """Return the position after `text`."""
         found = self.within(text, None)
         assert found is not None
         return found
 
     def within(self, text: bytes, limits: Limits | None) -> JsonCursor | None:
-        """The same; None if `text` breaks the limits. Where there are some, a name has no escape of a character that
-        can do without, so that each is written in one way, and stands once in an object."""
+        """Return the position after `text`; None if `text` violates `limits`. With limits, names have no unnecessary
+        escapes, so each has one spelling, and must be unique in an object."""
         place, opened, name, escape, blanks = self
         if (place is STRING or place is KEY) and not escape and BETWEEN.search(text) is None:
             return self if place is STRING else JsonCursor(place, opened, name + text)

@@ -1,5 +1,5 @@
-"""Cases about regular expressions: `Regex` as Python's `re.fullmatch` reads it, and ``pattern`` as ECMA-262 does. Each
-is about one thing that engines read otherwise (`guideway.json_schema.patterns.pattern_details`).
+"""Test cases for regular expressions: `Regex` in the sense of Python's `re.fullmatch`, and ``pattern`` in the sense of
+ECMA-262. Each tests one feature that engines read differently (`guideway.json_schema.patterns.pattern_details`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from guideway.json_schema.expressions import python, spelled_out
 __all__ = ["BOTH", "ONLY_PYTHON", "TEXTS", "ExpressionCase", "pattern_cases", "regex_cases"]
 
 ExpressionCase: TypeAlias = tuple[str, str, list[str], list[str]]
-"""Name without its kind, expression, texts that match, texts that do not."""
+"""Name without its kind, expression, matching texts, other texts."""
 
 _ONE = (
     *(
@@ -51,7 +51,7 @@ _MORE = (
     *("x41", "abab", "a1", "[b]", "a#b", "\\a", "za", "az", "7", "\x007", "a\\1", "aaab", "A1", "a\u0663"),
 )
 TEXTS: Final[Sequence[str]] = (*_ONE, *_MORE)
-"""The texts that each expression is tried with."""
+"""The texts to match with each expression."""
 
 BOTH: Final[dict[str, tuple[str, ...]]] = {
     ".": (".", "a.b", "a.", "(?:a|.)b"),
@@ -70,7 +70,7 @@ BOTH: Final[dict[str, tuple[str, ...]]] = {
     "range": (r"[\w-z]", r"[a-\d]", r"[\d-.]", r"a[\w-&]"),
     "brace": ("a{", "a{}", "{a}", "a{1", "a{,2}"),
 }
-"""Expressions of both dialects, which may read them otherwise; what neither has matches nothing."""
+"""Expressions of both dialects, which may read them differently; invalid ones match nothing."""
 
 ONLY_PYTHON: Final[dict[str, tuple[str, ...]]] = {
     "possessive": ("a*+a", "a*+b", "a++ab", "a?+a", "a{1,2}+a", "(?:ab|a)*+b"),
@@ -80,22 +80,22 @@ ONLY_PYTHON: Final[dict[str, tuple[str, ...]]] = {
     "flags": ("(?i)k", "(?i:A)b", "(?-i:a)", "(?s:.)", "(?s:a).b", "(?m:a$)\nb", "(?x:a b)", "(?i)[a]b", "(?a:a)"),
     "group": ("(?>a|ab)b", "(?>ab|a)b", "(?#b)a", "(?P<x>a)(?P=x)", "(a)?(?(1)b|a)"),
 }
-"""Expressions that Python has, or neither."""
+"""Expressions that only Python or neither dialect has."""
 
 _ECMA_ESCAPES = {r"\cA": "\x01", r"\z": "", r"\e": "", r"\07": "", r"\Q.\E": "", r"\x4": ""}
-"""By an escape that Python lacks the one text that it takes in ECMA-262; none where it lacks it as well."""
+"""The only text that an escape which Python lacks matches in ECMA-262; empty if ECMA-262 lacks it too."""
 
 
 def regex_cases() -> Iterator[ExpressionCase]:
-    """Cases of `Regex`, judged by Python itself."""
+    """Yield cases of `Regex`, decided by Python."""
     for name, expressions in (*BOTH.items(), *ONLY_PYTHON.items()):
-        # a later Python may read some classes otherwise, as it says in warnings, but not in these words
+        # spelled out, since later versions of Python may read some classes differently
         yield from (_judged(name, each, spelled_out(each, python())) for each in expressions)
     yield "property", r"\p{L}", ["a", "\xe9"], ["0", "", "-"]
 
 
 def pattern_cases() -> Iterator[ExpressionCase]:
-    """Cases of ``pattern``, which has to match somewhere."""
+    """Yield cases of ``pattern``, which may match anywhere in the text."""
     for name, expressions in BOTH.items():
         for expression in expressions:
             pattern = expression if name == "anchor" else f"^(?:{expression})$"

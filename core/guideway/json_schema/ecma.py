@@ -1,5 +1,5 @@
-"""The regular expressions of JSON Schema, which are those of ECMA-262, for engines that read others: their ``.``,
-``\\s``, ``\\d`` and ``\\w`` may take other characters, and Python's ``$`` also matches before a line feed at the end.
+"""Translate JSON Schema's regular expressions, which follow ECMA-262, for engines with other dialects: their ``.``,
+``\\s``, ``\\d`` and ``\\w`` may match other characters, and Python's ``$`` also matches before a final line feed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ __all__ = ["in_python", "with_python_patterns", "with_spelled_patterns"]
 
 
 def with_python_patterns(schema: Schema) -> tuple[Schema, dict[str, str]]:
-    """Return a copy of a checked schema with `in_python` of all its patterns, and by each that was changed what it was
-    before: for a validator that asks `re`."""
+    """Return a copy of a checked schema with all patterns translated by `in_python`, for validators that use `re`, and
+    the original of each translated pattern."""
     return _with_patterns(schema, in_python)
 
 
 def with_spelled_patterns(schema: Schema, write: Callable[[int], str] = chr) -> Schema:
-    """Return a copy of a checked schema with `spelled_out` of all its patterns."""
+    """Return a copy of a checked schema with `spelled_out` applied to all patterns."""
     return _with_patterns(schema, lambda pattern: spelled_out(pattern, ECMA, write))[0]
 
 
 def in_python(pattern: str) -> str:
-    """Return a regular expression of ECMA-262 as one of Python's `re`. What neither has is left as it is."""
-    # an empty one `jsonschema` would not look at
+    """Translate a regular expression of ECMA-262 to Python's `re`. Syntax that neither has is not changed."""
+    # `jsonschema` would ignore an empty pattern
     return _UNLIKE_IN_PYTHON.sub(_meant, spelled_out(pattern, ECMA)) or "(?:)"
 
 
@@ -47,7 +47,7 @@ def _with_patterns(schema: Schema, change: Callable[[str], str]) -> tuple[Schema
             changed: dict[str, Any] = {}
             for pattern, child in patterns.items():
                 new = change(pattern)
-                while new in changed:  # two that mean the same both count
+                while new in changed:  # keep both of two patterns with equal translations
                     new = f"(?:){new}"
                 changed[new] = child
                 before[new] = pattern
@@ -80,7 +80,7 @@ def _meant_in_class(escape: str) -> str:
 
 @cache
 def _characters_of(category: str) -> str:
-    """The characters of a Unicode category, as Python knows it, for a class."""
+    """Return the characters of a Unicode category, in Python's version of Unicode, as ranges for a class."""
     found = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c).startswith(category))
     runs, start = [], 0
     codes = [ord(c) for c in found]

@@ -1,4 +1,4 @@
-"""Proofs that no value satisfies a schema, or a part of it."""
+"""Prove that no value satisfies a schema, or a part of it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from guideway.json_schema.walking import Chain, Resource, Schema, ignores_beside
 __all__ = ["Emptiness", "Reason"]
 
 MOST_TOGETHER = 64
-"""Schemas of one value that are compared with each other."""
+"""Maximum schemas of one value to compare with each other."""
 MOST_WORK = 200_000
-"""Keywords, names and values that are compared over a whole schema. Past it types alone count."""
+"""Maximum keywords, names and values to compare in a whole schema. Beyond it, only types are compared."""
 
 _EMPTYING = frozenset(
     {"$ref", "allOf", "anyOf", "oneOf", "not", "const", "enum", "minimum", "exclusiveMinimum", "minLength"}
     | {"minItems", "contains", "required", "minProperties"}
 )
-"""Keywords without which a schema has instances, whatever else it has."""
+"""A schema without any of these keywords has instances."""
 _ASSERTING = frozenset({*KEYWORDS, "type"})
 
 
@@ -43,30 +43,31 @@ class Reason(NamedTuple):
     """Why no value satisfies a schema."""
 
     place: Chain
-    """The place of what causes it, as a JSON pointer's chain."""
+    """The place of the cause, as a JSON pointer's chain."""
     text: str
     cause: Schema = True
-    """The subschema that causes it, where it is one."""
+    """The subschema that is the cause, or True if there is none."""
     besides: str = ""
-    """The other causes, in words."""
+    """A description of other causes."""
 
 
 class Emptiness:
-    """The kinds of values that each part of a checked schema has, at the most: by a least fixed point, so that what
-    needs itself has none. Time is linear in the size of the schema, but for `MOST_WORK`."""
+    """Upper bounds of the kinds of values of each part of a checked schema. Computed as a least fixed point, so that a
+    part that requires itself has none. Takes time linear in the size of the schema, plus `MOST_WORK`."""
 
     def __init__(self, root: Schema) -> None:
         self.nodes: dict[int, tuple[Mapping[str, Any], Chain, Resource]] = {}
-        """The subschemas that are objects, by id, with their places; each after those that contain it."""
+        """The subschemas that are objects, by `id`, with their places; each after its parents."""
         self.has_false = root is False
-        """True if `false` stands for a subschema somewhere."""
+        """True if `false` is a subschema."""
         self.lost_types: dict[int, list[str]] = {}
-        """By id of a subschema that is not empty, the types that it allows and of which no value satisfies it."""
+        """The types that a nonempty subschema allows although none of their values satisfies it, by `id` of the
+        subschema."""
         self._root = root
         self._ref_alone = ignores_beside_ref(root)
         self._kinds: dict[int, int] = {}
         self._waiting: dict[int, set[int]] = {}
-        """By id of a subschema whose kinds may grow, those that depend on them."""
+        """The subschemas that depend on one whose kinds may grow, by `id`."""
         self._targets: dict[int, Schema] = {}
         self._reader = 0
         self._work = MOST_WORK
@@ -86,18 +87,18 @@ class Emptiness:
         self._spread(pending)
 
     def is_empty(self, schema: Any) -> bool:
-        """Return whether it is proved that no value satisfies a part of the schema."""
+        """Return whether a part of the schema is proved to be unsatisfiable."""
         return schema is False or (isinstance(schema, Mapping) and self._kinds.get(id(schema)) == 0)
 
     def kinds(self, schema: Any) -> int:
-        """Return the kinds of values that a part of the schema has, at the most."""
+        """Return the kinds of values that may satisfy a part of the schema."""
         if isinstance(schema, bool):
             return ANY if schema else 0
         return self._kinds.get(id(schema), ANY)
 
     @property
     def is_found(self) -> bool:
-        """True if any part of the schema is empty, or lacks a type that it allows."""
+        """True if any part of the schema is empty, or has no values of a type that it allows."""
         return self.has_false or bool(self.lost_types) or 0 in self._kinds.values()
 
     def reason(self) -> Reason | None:
@@ -115,7 +116,7 @@ class Emptiness:
         return Reason(reason.place, (reason.text if node else "`false` allows nothing") + besides)
 
     def _spread(self, pending: list[int]) -> None:
-        """Find the kinds of subschemas, the last first, and again of those that depend on what was found."""
+        """Find the kinds of subschemas, the last first, and recompute the subschemas that depend on a change."""
         queued = set(pending)
         while pending:
             self._reader = pending.pop()
@@ -129,13 +130,13 @@ class Emptiness:
             queued |= again
 
     def _of(self, schema: Any) -> int:
-        """Return the kinds known so far; whoever asks is asked again when there are more."""
+        """Return the kinds found until now. The reading subschema is evaluated again when they change."""
         if (waiting := self._waiting.get(id(schema))) is not None:
             waiting.add(self._reader)
         return self.kinds(schema)
 
     def _evaluate(self, node: Mapping[str, Any]) -> int:
-        if "$ref" in node and _ASSERTING & node.keys() == {"$ref"}:  # nothing to compare its target with
+        if "$ref" in node and _ASSERTING & node.keys() == {"$ref"}:  # no other assertions to combine with the target's
             return self._of(self._target(node))
         together = self._together(node)
         found, excluded = self._possible(together)
@@ -155,13 +156,13 @@ class Emptiness:
         return found
 
     def _in_place(self, node: Mapping[str, Any]) -> list[Any]:
-        """Return the subschemas that a value has to satisfy with `node`."""
+        """Return the subschemas that a value of `node` must also satisfy."""
         if "$ref" not in node:
             return list(node.get("allOf", ()))
         return [self._target(node), *(() if self._ref_alone else node.get("allOf", ()))]
 
     def _target(self, node: Mapping[str, Any]) -> Schema:
-        """Return what the reference of a subschema means; True if that is not known."""
+        """Return the target of a subschema's reference; True if it is unknown."""
         if (target := self._targets.get(id(node))) is None:
             reference, (_, resource) = str(node["$ref"]), self.nodes[id(node)][2]
             found = resolve(resource, reference) if reference == "#" or reference.startswith("#/") else True
@@ -169,7 +170,7 @@ class Emptiness:
         return target
 
     def _together(self, node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """Return what applies to the same value as `node`, which is the first."""
+        """Return the schemas that apply to the same value as `node`, which is the first."""
         if "$ref" not in node and "allOf" not in node:
             return [node]
         found: dict[int, Mapping[str, Any]] = {}
@@ -182,7 +183,7 @@ class Emptiness:
         return list(found.values())
 
     def _any_of(self, branches: Sequence[Any], together: list[Mapping[str, Any]]) -> int:
-        """Return the kinds that satisfy a branch, beside what else applies."""
+        """Return the kinds that satisfy a branch and the other schemas that apply."""
         found = 0
         for branch in branches:
             kinds = self._of(branch)
@@ -195,8 +196,8 @@ class Emptiness:
         return found
 
     def _possible(self, schemas: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-        """Return the kinds that the types and values of schemas that apply together allow, and those of them that
-        nothing of is within their bounds."""
+        """Return the kinds that the types and values of `schemas`, which apply together, allow; and the kinds among
+        them that have no value within the bounds."""
         found = ANY
         lists: list[tuple[int, list[Any]]] = []
         for i, schema in enumerate(schemas):
@@ -222,7 +223,7 @@ class Emptiness:
         return found, excluded
 
     def _listed(self, schemas: Sequence[Mapping[str, Any]], lists: list[tuple[int, list[Any]]], kinds: int) -> int:
-        """Return the kinds of values that are listed, and refused by nothing that applies together."""
+        """Return the kinds of listed values that no schema refuses."""
         at, values = min(lists, key=lambda each: len(each[1]))
         others = [
             {keyword: value for keyword, value in schema.items() if i != at or schema[keyword] is not values}
@@ -281,7 +282,7 @@ class Emptiness:
         return True
 
     def _num_values(self, schema: Any) -> float:
-        """Return how many values satisfy a schema, at the most."""
+        """Return the maximum number of values that satisfy a schema."""
         if isinstance(schema, Mapping):
             if "const" in schema:
                 return 1
@@ -308,7 +309,7 @@ class Emptiness:
         return True
 
     def _has_enough(self, schemas: Sequence[Mapping[str, Any]], low: float) -> bool:
-        """Return whether objects may have so many properties."""
+        """Return whether objects may have `low` properties."""
         for schema in schemas:
             if "propertyNames" in schema and not self._of(schema["propertyNames"]) & STRING:
                 return self._say([schema], "properties are required, and no name is allowed", "propertyNames")
@@ -339,7 +340,7 @@ class Emptiness:
             if name in (declared := schema.get("properties", {})):
                 part, keyword = declared[name], ("properties", name)
             elif schema.get("patternProperties"):
-                continue  # one of them may allow it
+                continue  # a pattern may allow it
             else:
                 part = schema.get("additionalProperties", True)
             kinds &= self._of(part)
@@ -359,7 +360,7 @@ class Emptiness:
         )
 
     def _why(self, node: Mapping[str, Any]) -> Reason:
-        """Return why no value satisfies a subschema, of which that is so."""
+        """Return why no value satisfies `node`, which is empty."""
         place = self.nodes[id(node)][1]
         for i, part in enumerate(reversed(self._in_place(node))):
             if self.is_empty(part):
@@ -386,7 +387,7 @@ class Emptiness:
         return Reason(place, "the types of values that are allowed here exclude each other")
 
     def _say(self, schemas: Sequence[Mapping[str, Any]], text: str, *parts: str | int) -> bool:
-        """Keep a reason, at a keyword of the first of some schemas, and return False."""
+        """Record a reason, at a keyword of the first schema, and return False."""
         if self._reasons is not None:
             node, place, _ = self.nodes[id(schemas[0])]
             cause: Any = node
@@ -403,7 +404,7 @@ def _first_items(schema: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _item(schema: Mapping[str, Any], i: int) -> tuple[tuple[str | int, ...], Any]:
-    """Return what a schema says of an item, and by which keyword."""
+    """Return the path of a schema's keyword for an item, and the item's subschema."""
     is_list = isinstance(schema.get("items"), list)
     if i < len(first := _first_items(schema)):
         return ("items" if is_list else "prefixItems", i), first[i]
@@ -412,7 +413,7 @@ def _item(schema: Mapping[str, Any], i: int) -> tuple[tuple[str | int, ...], Any
 
 
 def _is_lost(name: str, kinds: int, excluded: int) -> bool:
-    """Return whether all kinds of a type that are allowed are excluded."""
+    """Return whether all allowed kinds of a type are excluded."""
     kinds &= TYPES[name]
     return bool(kinds) and not kinds & ~excluded
 
@@ -422,7 +423,7 @@ def _is_anything(schema: Any) -> bool:
 
 
 def _refused_kinds(schema: Any) -> int:
-    """Return the kinds that a negated schema refuses altogether."""
+    """Return the kinds of which a negated schema refuses every value."""
     if _is_anything(schema):
         return ANY
     if isinstance(schema, Mapping) and _ASSERTING & schema.keys() == {"type"}:

@@ -1,4 +1,4 @@
-"""Proofs that no instance can satisfy two branches of a ``oneOf``, which then says what ``anyOf`` says."""
+"""Prove that no instance can satisfy two branches of a ``oneOf``, which is then equivalent to ``anyOf``."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ RANGES = {
     "object": ("minProperties", "maxProperties"),
 }
 Outer: TypeAlias = tuple[frozenset[str], frozenset[str]]
-"""The types that an instance may have, and the names that it has if it is an object."""
+"""The possible types of an instance, and the names that it has if it is an object."""
 ANYTHING: Outer = (TYPES, frozenset())
 DEEPEST = 12
-"""References and schemas in one another that are followed."""
+"""Maximum depth of references and nested schemas to follow."""
 MOST_BRANCHES = 64
 MOST_VALUES = 256
-"""The values of ``enum`` that are compared at most."""
+"""Maximum number of ``enum`` values to compare."""
 MOST_PAIRS = 20_000
-"""The pairs of schemas that are compared over a whole one: what bounds the work."""
+"""Maximum pairs of schemas to compare in a whole schema, which bounds the work."""
 
 
 class Exclusion:
-    """The knowledge of a whole checked schema that tells which of its branches exclude each other."""
+    """Finds the mutually exclusive branches of a checked schema."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -41,8 +41,8 @@ class Exclusion:
         self._has_const = not any(draft in dialect for draft in ("/draft-03", "/draft-04"))
 
     def is_exclusive(self, schema: Mapping[str, Any]) -> bool:
-        """Return whether it is proved that no instance satisfies two branches of the ``oneOf`` of a subschema: their
-        types, constants, or the properties they require tell. False says nothing."""
+        """Return True if it is proved, from types, constants and required properties, that no instance satisfies two
+        branches of the ``oneOf`` of a subschema. False proves nothing."""
         branches = schema["oneOf"]
         if len(branches) > MOST_BRANCHES:
             return False
@@ -50,14 +50,14 @@ class Exclusion:
         return all(self._exclude(first, second, outer, 0) for first, second in combinations(branches, 2))
 
     def _exclude(self, first: Any, second: Any, outer: Outer, depth: int) -> bool:
-        """Return whether no instance of which `outer` is so satisfies both."""
+        """Return whether no instance with the properties `outer` satisfies both."""
         if first is False or second is False:
             return True
         self._left -= 1
         if self._left < 0 or depth > DEEPEST or not isinstance(first, Mapping) or not isinstance(second, Mapping):
             return False
         for one, other in ((first, second), (second, first)):
-            if "$ref" in one:  # what stands beside it counts in some drafts
+            if "$ref" in one:  # siblings of $ref count in some drafts
                 target = self._target(one)
                 return target is not None and self._exclude(target, other, outer, depth + 1)
         types = self._types(first, depth) & self._types(second, depth) & outer[0]
@@ -90,7 +90,7 @@ class Exclusion:
         )
 
     def _types(self, schema: Any, depth: int) -> frozenset[str]:
-        """The types that an instance may have, at the most."""
+        """Return the possible types of an instance, perhaps too many."""
         if not isinstance(schema, Mapping) or depth > DEEPEST or self._left < 0:
             return TYPES
         if "$ref" in schema:
@@ -103,7 +103,7 @@ class Exclusion:
         return found
 
     def _target(self, schema: Mapping[str, Any]) -> Schema | None:
-        """Return what a local reference of a schema means; None if that is not known."""
+        """Return the target of a schema's local reference; None if it is unknown."""
         reference = schema["$ref"]
         if not (reference == "#" or reference.startswith("#/")):
             return None
@@ -114,7 +114,7 @@ class Exclusion:
         return target if isinstance(target, Mapping | bool) else None
 
     def _named_types(self, schema: Mapping[str, Any]) -> frozenset[str]:
-        """Those that a schema itself allows."""
+        """Return the types that the schema's own keywords allow."""
         found = TYPES
         if (typed := schema.get("type")) is not None:
             names = [typed] if isinstance(typed, str) else typed
@@ -124,7 +124,7 @@ class Exclusion:
         return found
 
     def _values(self, schema: Mapping[str, Any]) -> list[Any] | None:
-        """The values that a schema spells out; None if it does not."""
+        """Return the values that a schema lists; None if it has no list."""
         if self._has_const and "const" in schema:
             return [schema["const"]]
         return schema.get("enum")
@@ -144,21 +144,21 @@ def _type(value: object) -> str:
 
 
 def _have_no_value_in_common(some: list[Any] | None, others: list[Any] | None) -> bool:
-    """Return whether both are known, and none is in both."""
+    """Return whether both lists are known and have no value in common."""
     if some is None or others is None or max(len(some), len(others)) > MOST_VALUES:
         return False
-    if any(isinstance(value, dict | list) for value in (*some, *others)):  # equal ones have many forms
+    if any(isinstance(value, dict | list) for value in (*some, *others)):  # equality is more than equal text
         return False
     return {_key(value) for value in some}.isdisjoint(_key(value) for value in others)
 
 
 def _key(value: object) -> object:
-    """Equal for scalars that JSON Schema takes for equal: 1 and 1.0, but not 1 and true."""
+    """Return a key that is equal for equal scalars of JSON Schema: 1 and 1.0, but not 1 and true."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else json.dumps(value)
 
 
 def _are_apart(first: Mapping[str, Any], second: Mapping[str, Any], types: frozenset[str]) -> bool:
-    """Return whether of each of the types one asks for more than the other allows."""
+    """Return whether for each type, one schema's minimum is above the other's maximum."""
 
     def is_below(one: Mapping[str, Any], other: Mapping[str, Any], low: str, high: str) -> bool:
         return high in one and low in other and bool(one[high] < other[low])

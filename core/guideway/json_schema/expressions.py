@@ -1,7 +1,7 @@
-"""Regular expressions, cut into pieces, and the characters that a dot, an escape or a class takes.
+"""Tokenize regular expressions, and find the characters that a dot, an escape or a class matches.
 
-Engines agree on most of the syntax. What ``.``, ``\\s``, ``\\d`` and ``\\w`` take depends on the dialect, so these are
-written as classes of characters (`spelled_out`) before an engine reads them.
+Engines agree on most of the syntax. The meaning of ``.``, ``\\s``, ``\\d`` and ``\\w`` depends on the dialect, so
+these are replaced by classes of characters (`spelled_out`) before an engine reads them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Code points, as inclusive ranges in order."""
 
 Characters: TypeAlias = Mapping[str, Ranges]
-"""A dialect's characters of ``d``, ``s`` and ``w``; of ``.`` those that it leaves out; of ``]`` what it stands for
-where a class begins with it: nothing, if it ends the class."""
+"""The characters of a dialect's ``d``, ``s`` and ``w``. For ``.``, the characters it does not match. For ``]``, its
+meaning at the beginning of a class: empty if it ends the class."""
 
 ECMA: Final[Characters] = MappingProxyType(
     {
@@ -47,13 +47,13 @@ ECMA: Final[Characters] = MappingProxyType(
         ),
     }
 )
-"""Those of ECMA-262, which JSON Schema's ``pattern`` is written in (sections 22.2.2.7 and 22.2.2.9)."""
+"""The characters of ECMA-262, the dialect of JSON Schema's ``pattern`` (sections 22.2.2.7 and 22.2.2.9)."""
 
 _CODE = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[xu]\{[0-9a-fA-F]{1,6}\}|U[0-9a-fA-F]{8})"
 _ESCAPE = rf"{_CODE}|\\[pPN]\{{[^}}]*\}}|\\."
 _BEFORE, _AFTER = rf"{_ESCAPE}|\[\^?", r"(?:\\.|[^\]\\])*(?:\]|\\?\Z)|\((?:\?(?:[:=!>]|<[=!]|P?<\w+>))?|\{\d*,?\d*\}|."
 _PIECE = {True: re.compile(rf"{_BEFORE}\]?{_AFTER}", re.DOTALL), False: re.compile(_BEFORE + _AFTER, re.DOTALL)}
-"""By whether a ``]`` stands for itself where a class begins with it."""
+"""Patterns of a piece, by whether a ``]`` at the beginning of a class is literal."""
 _MEMBER = re.compile(rf"({_ESCAPE}|.)(?:-({_ESCAPE}|.))?", re.DOTALL)
 _COUNT = re.compile(r"\{(\d*)(?:,(\d*))?\}")
 _CONTROLS = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0}
@@ -65,7 +65,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_ ]")
 
 @cache
 def python() -> Characters:
-    """Return those of Python's `re`, as this version of Python has them."""
+    """Return the characters of `re` in this version of Python."""
     every = "".join(map(chr, chain(range(0xD800), range(0xE000, sys.maxunicode + 1))))
 
     def found(escape: str) -> Ranges:
@@ -75,15 +75,15 @@ def python() -> Characters:
 
 
 def pieces(pattern: str, *, brackets: bool = False) -> Iterator[str]:
-    """Cut an expression into escapes, classes, what begins a group, counts in braces, and other characters. With
-    `brackets`, a ``]`` stands for itself where a class begins with it."""
+    """Split an expression into escapes, classes, beginnings of groups, counts in braces, and other characters. With
+    `brackets`, a ``]`` at the beginning of a class is literal."""
     return (found[0] for found in _PIECE[brackets].finditer(pattern))
 
 
 def python_reads(pattern: str) -> bool:
-    """Return whether an expression is one in Python."""
+    """Return whether an expression is valid in Python."""
     try:
-        re.compile(spelled_out(pattern, python()))  # which warns of nothing
+        re.compile(spelled_out(pattern, python()))  # never gives a warning
     except (re.error, OverflowError, RecursionError):
         return False
     return True
@@ -96,8 +96,8 @@ def count(piece: str) -> int:
 
 
 def takes(piece: str, characters: Characters = ECMA) -> Ranges:
-    """Return the code points that one piece may take: all where that is not known, as of ``\\p{L}``, and none for a
-    piece that takes no character."""
+    """Return the code points that a piece may match: all if that is unknown, as for ``\\p{L}``, and none for a piece
+    that matches no character."""
     if piece == ".":
         return _without(characters["."])
     if _is_class(piece):
@@ -109,25 +109,25 @@ def takes(piece: str, characters: Characters = ECMA) -> Ranges:
 
 
 def members(piece: str, characters: Characters) -> Iterator[tuple[str, Ranges]]:
-    """Give each member of a class, and the code points that it stands for."""
+    """Yield each member of a class, and its code points."""
     for found in _MEMBER.finditer(piece, 2 if piece.startswith("[^") else 1, len(piece) - 1):
         first, last = (_of_member(text, characters) if text else () for text in found.groups())
         if len(first) == len(last) == 1 and first[0][0] == first[0][1] and last[0][0] == last[0][1]:
-            yield found[0], ((first[0][0], last[0][0]),)  # one that ends before it begins is the engine's to refuse
-        elif last and characters["]"]:  # which Python refuses
+            yield found[0], ((first[0][0], last[0][0]),)  # the engine refuses reversed ranges
+        elif last and characters["]"]:  # Python refuses this
             yield found[0], (*first, (45, 45), *last)
         else:
             yield found[1], first
-            if last:  # no range: the hyphen stands for itself
+            if last:  # not a range: the hyphen is literal
                 yield "\\-", ((45, 45),)
                 yield found[2], last
 
 
 def spelled_out(pattern: str, characters: Characters, write: Callable[[int], str] = chr) -> str:
-    """Return an expression that every engine reads as a dialect does. ``.``, ``\\d``, ``\\s``, ``\\w`` and their
-    opposites are classes of the characters that it has for them, but for dots where the flag ``s`` is set; braces that
-    count nothing have a backslash; Python's ``\\A`` and ``\\Z`` are ``^`` and ``$``. `write` writes a character beyond
-    ASCII in a class."""
+    """Return an expression that every engine reads as the dialect does. ``.``, ``\\d``, ``\\s``, ``\\w`` and their
+    opposites become classes of the dialect's characters, except dots with the flag ``s``; literal braces get a
+    backslash; Python's ``\\A`` and ``\\Z`` become ``^`` and ``$``. `write` converts the code of a non-ASCII character
+    in a class to text."""
 
     takes_line_ends = _DOT_ALL.search(pattern)
 
@@ -163,7 +163,7 @@ def spelled_out(pattern: str, characters: Characters, write: Callable[[int], str
             return piece
         if not parts:
             return r"[\s\S]" if negated else r"[^\s\S]"
-        # once each, so that no two of them join classes, as "&&" does for some
+        # without duplicates, since "&&" and the like combine classes in some dialects
         inside = dict.fromkeys(
             text(ranges) if _is_shorthand(member) else _OPENING.sub(r"\\\g<0>", "".join(map(literal, member)))
             for member, ranges in parts
@@ -190,7 +190,7 @@ def _is_shorthand(text: str) -> bool:
 
 
 def _without(removed: Ranges) -> Ranges:
-    """Return all code points but these."""
+    """Return all other code points."""
     kept, start = [], 0
     for low, high in sorted(removed):
         if low > start:

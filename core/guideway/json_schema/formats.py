@@ -1,8 +1,8 @@
-"""The meaning of the values of ``format``, where it can be told from a text alone.
+"""Definitions of the values of ``format`` that can be decided from the text.
 
-Libraries differ in what they take for a date, and most take 30 February. So these patterns are written from the
-definitions that JSON Schema refers to (2020-12, Validation, section 7.3): strategies compile them in place of the
-format, and finished texts are judged by them.
+Libraries disagree about dates, and most accept 30 February. So these patterns follow the definitions that JSON Schema
+refers to (2020-12, Validation, section 7.3): strategies compile them instead of the format, and finished texts are
+validated with them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ __all__ = ["FORMATS", "has_format", "with_patterns"]
 
 
 def _or_nothing(pattern: str) -> str:
-    """`pattern` or the empty text. Not by ``?``: xgrammar lets parts of a group pass that repeats something in it."""
+    """Return an expression for `pattern` or the empty text. Avoids ``?``, with which xgrammar accepts parts of a group
+    that contains a repetition."""
     return f"(?:{pattern}|)"
 
 
 def _date() -> str:
-    """RFC 3339, `full-date`; the days of a month by its appendix C."""
+    """Return the pattern of RFC 3339, `full-date`; days of a month as in appendix C."""
     long, short = "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])", "(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
     years_by_4 = "(?:0[48]|[2468][048]|[13579][26])"
     leap = f"(?:[0-9]{{2}}{years_by_4}|(?:00|{years_by_4})00)"
@@ -31,13 +32,13 @@ def _date() -> str:
 
 
 def _time() -> str:
-    """RFC 3339, `full-time`."""
+    """Return the pattern of RFC 3339, `full-time`, without leap seconds."""
     hour, up_to_59 = "(?:[01][0-9]|2[0-3])", "[0-5][0-9]"
     return rf"{hour}:{up_to_59}:{up_to_59}{_or_nothing('[.][0-9]+')}(?:[Zz]|[+-]{hour}:{up_to_59})"
 
 
 def _duration() -> str:
-    """RFC 3339, appendix A: a unit is followed by the next smaller one or by none."""
+    """Return the pattern of RFC 3339, appendix A: a unit is followed by the next smaller one or by none."""
     seconds = "[0-9]+S"
     minutes = f"[0-9]+M{_or_nothing(seconds)}"
     hours = f"[0-9]+H{_or_nothing(minutes)}"
@@ -49,25 +50,25 @@ def _duration() -> str:
 
 
 def _email() -> str:
-    """RFC 5321, `Mailbox`, without quoted names and addresses in brackets."""
+    """Return the pattern of RFC 5321, `Mailbox`, without quoted names and addresses in brackets."""
     atom, domain = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+", f"[A-Za-z0-9]{_or_nothing('[A-Za-z0-9-]*[A-Za-z0-9]')}"
     return rf"{atom}(?:[.]{atom})*@{domain}(?:[.]{domain})*"
 
 
 def _hostname() -> str:
-    """RFC 1123, section 2.1, of few and short labels, without two hyphens in a row."""
+    """Return the pattern of RFC 1123, section 2.1, for few, short labels without consecutive hyphens."""
     label = "[A-Za-z0-9](?:-?[A-Za-z0-9]){0,24}"
     return f"(?:{label}[.]){{0,4}}{label}"
 
 
 def _ipv4() -> str:
-    """RFC 2673, section 3.2."""
+    """Return the pattern of RFC 2673, section 3.2."""
     byte = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
     return f"(?:{byte}[.]){{3}}{byte}"
 
 
 def _ipv6() -> str:
-    """RFC 4291, section 2.2; grouped as `IPv6address` in RFC 3986."""
+    """Return the pattern of RFC 4291, section 2.2, structured as `IPv6address` in RFC 3986."""
     group = "[0-9a-fA-F]{1,4}"
     last = f"(?:{group}:{group}|{_ipv4()})"
     begun = [_or_nothing(f"(?:{group}:){{0,{n}}}{group}") for n in range(7)]
@@ -77,7 +78,7 @@ def _ipv6() -> str:
 
 
 def _uri(*, reference: bool) -> str:
-    """RFC 3986, `URI` or `URI-reference`, without addresses in brackets."""
+    """Return the pattern of RFC 3986, `URI` or `URI-reference`, without addresses in brackets."""
     own, encoded = r"A-Za-z0-9\-._~!$&'()*+,;=", "%[0-9a-fA-F]{2}"
     character, name = f"(?:[{own}:@]|{encoded})", f"(?:[{own}]|{encoded})"
     more = f"(?:/{character}*)*"
@@ -106,24 +107,23 @@ FORMATS: Mapping[str, str] = MappingProxyType(
         "uuid": "[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
     }
 )
-"""The formats that have a regular expression, which matches the whole text. Nothing else matches it, but not all that
-has the format does: ``time`` and ``date-time`` lack leap seconds, ``email`` quoted names and addresses in brackets,
-``uri`` and ``uri-reference`` addresses in brackets, ``hostname`` names of more than five labels or 25 letters and
-digits in one, and with two hyphens in a row. No character that they match needs an escape in JSON."""
+"""Regular expressions of formats, for the whole text. Every matching text has the format, but some texts of a format
+do not match: leap seconds in ``time`` and ``date-time``, quoted names and addresses in brackets in ``email``, addresses
+in brackets in ``uri`` and ``uri-reference``, and in ``hostname`` more than five labels, labels of more than 25 letters
+and digits, and consecutive hyphens. No matching character needs an escape in JSON."""
 
 _NAMES = frozenset(f"format:{name}" for name in FORMATS)
 _COMPILED = {name: re.compile(pattern) for name, pattern in FORMATS.items()}
 _UNDECIDED = {
     name: re.compile(mark) for name, mark in {"email": r'["\[]', "uri": r"\[", "uri-reference": r"\["}.items()
 }
-"""A pattern of what all texts share that have the format and do not match."""
+"""A pattern that is found in every text that has the format but does not match its expression."""
 _LEAP_SECOND = re.compile(r"(?:.*[Tt])?([0-9]{2}):([0-9]{2}):(60)(?:\.[0-9]+)?(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))")
 _LONG_LABEL = re.compile("[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 
 def has_format(name: str, text: str) -> bool | None:
-    """Return whether `text` has the format `name`; None: that is not known here, of most other formats and of rare
-    texts."""
+    """Return whether `text` has the format `name`; None if that is unknown, for other formats and for rare texts."""
     if name not in FORMATS:
         return None
     if _COMPILED[name].fullmatch(text):
@@ -141,12 +141,12 @@ def _is_hostname(text: str) -> bool | None:
         return False
     reserved = [label for label in labels if label[2:4] == "--"]
     if all(label[:2].lower() == "xn" for label in reserved):
-        return None if reserved else True  # RFC 5891 says which of those are names
+        return None if reserved else True  # RFC 5891 defines which of these are valid
     return False
 
 
 def _has_leap_second(name: str, text: str) -> bool:
-    """RFC 3339, appendix D: the last second of a day in UTC."""
+    """Return whether `text` has a valid leap second (RFC 3339, appendix D): the last second of a day in UTC."""
     found = _LEAP_SECOND.fullmatch(text)
     if found is None or not _COMPILED[name].fullmatch(f"{text[: found.start(3)]}59{text[found.end(3) :]}"):
         return False
@@ -156,8 +156,9 @@ def _has_leap_second(name: str, text: str) -> bool:
 
 
 def with_patterns(schema: Schema, names: frozenset[str]) -> Schema:
-    """A copy of a checked schema with a pattern in place of each of `FORMATS`; beside another pattern, in ``allOf``.
-    The schema itself if there is none among `names`, which `guideway.json_schema.keywords` found in it."""
+    """Return a copy of a checked schema with a pattern instead of each format in `FORMATS`; if there is another
+    pattern, in ``allOf``. Returns the schema itself if `names`, the result of `guideway.json_schema.keywords` for it,
+    has no such format."""
     if names.isdisjoint(_NAMES):
         return schema
     changed = {id(node) for _, node, _ in walk(schema) if isinstance(node, Mapping) and _is_replaced(node)}

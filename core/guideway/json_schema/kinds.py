@@ -9,7 +9,7 @@ __all__ = ["ANY", "ARRAY", "BOOLEAN", "FRACTION", "INTEGER", "NULL", "NUMBER", "
 __all__ += ["kinds_of"]
 
 NULL, BOOLEAN, STRING, INTEGER, FRACTION, ARRAY, OBJECT = (1 << i for i in range(7))
-"""``FRACTION`` is a number that is no integer; 1.0 is an integer."""
+"""``FRACTION`` is a number that is not an integer; 1.0 is an integer."""
 NUMBER = INTEGER | FRACTION
 ANY = 127
 TYPES = {

@@ -1,4 +1,4 @@
-"""Regular expressions that no dialect takes."""
+"""Find syntax errors of regular expressions that are errors in every dialect."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ _PIECE = re.compile(
     r"|\{(?P<least>\d{1,9}),(?P<most>\d{1,9})\}",
     re.DOTALL,
 )
-"""An escape, a class, a repetition of nothing, what begins or ends a group, or a count."""
+"""An escape, a class, a repetition of nothing, the beginning or end of a group, or a count."""
 _RANGE = re.compile(r"(?P<first>\\.|[^\\])-(?P<last>\\.|[^\\])|\\.|.", re.DOTALL)
-"""A range in a class, or another of its characters."""
+"""A range in a class, or one of its characters."""
 _OWN = re.compile(r"\\Q|\(\?#|\(\?[a-zA-Z-]*x")
-"""The beginnings of text that is read otherwise: quoted, or a comment, or with comments in it."""
+"""The beginning of text with other rules: quoted, a comment, or with comments in it."""
 _OWN_CLASS = re.compile(r"\[|--|&&|\|\||~~")
-"""The marks that begin a class in a class or join two of them, in some dialects."""
+"""Characters that begin a nested class or combine classes in some dialects."""
 
 
 def check_regex(pattern: str, where: str = "the pattern", *, field: str = "constraint") -> None:
-    """Raise `InvalidGrammar` if `pattern` has a mistake that is one in every dialect: a group or a class that is not
-    closed, a ``)`` that closes nothing, a ``*``, ``+`` or ``?`` with nothing to repeat, a range or a count that ends
-    before it begins. The message begins with `where` and shows the place. What is a matter of the dialect is left to
-    whoever compiles it."""
+    """Raise `InvalidGrammar` if `pattern` has an error in every dialect: an unclosed group or class, an unmatched
+    ``)``, a ``*``, ``+`` or ``?`` with nothing to repeat, or a reversed range or count. The message begins with `where`
+    and shows the place. Errors of single dialects are left to the compiler."""
     if found := _mistake(pattern):
         what, at = found
         raise InvalidGrammar(f"{where} is no regular expression: {what}{excerpt(pattern, at)}", field=field)
 
 
 def _mistake(pattern: str) -> tuple[str, int] | None:
-    """The first mistake, and the character it is at."""
+    """Return the first mistake and the index of its character, or None."""
     if _OWN.search(pattern):
         return None
     opened: list[int] = []
@@ -63,5 +62,5 @@ def _mistake(pattern: str) -> tuple[str, int] | None:
 
 
 def _is_reversed(first: str | None, last: str | None) -> bool:
-    """Return whether both are plain characters, of one unit in UTF-16, the second before the first."""
+    """Return whether both are plain characters, of one UTF-16 unit, and the second is before the first."""
     return first is not None and last is not None and len(first + last) == 2 and "\uffff" >= first > last

@@ -1,9 +1,9 @@
-"""Keeps an output out of places where only names of properties could follow that stand already.
+"""Keep outputs from positions where only names that the object already has could follow.
 
-A grammar that a schema is turned into lets a name stand twice, and a `WritingRule` does not. Where a schema says which
-names there are, as ``"^[ab]$"`` in ``patternProperties`` does, that may leave nothing to write: after ``{"a":1,"b":2``
-a comma leads nowhere, and after ``{"ab":1,"a`` neither does ``b`` where two letters are the most. A grammar knows of no
-names that stood before, so one looks ahead here: through the names that begin as those do, until another may follow.
+A grammar compiled from a schema allows duplicate names, and a `WritingRule` does not. If a schema limits the names,
+like ``"^[ab]$"`` in ``patternProperties``, this may be a dead end: after ``{"a":1,"b":2`` no name can follow a comma,
+and after ``{"ab":1,"a`` nothing can follow ``b`` if names have at most two letters. A grammar does not remember earlier
+names, so this module searches ahead through names with the same beginnings, until it finds a new name.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 __all__ = ["MaskAfter", "NamesAhead", "hides_names", "names_may_run_out"]
 
 MaskAfter = Callable[[Sequence[int]], "Bitmask | None"]
-"""Gives the row of a bitmask that the grammar alone has after some more tokens; None if it does not take them. Where
-the output stands does not change."""
+"""Returns the bitmask row of the grammar alone after some more tokens; None if it does not accept them. The output's
+state does not change."""
 
 After = Callable[[JsonCursor, int], "JsonCursor | None"]
-"""Gives the state after a token; None if it may not follow."""
+"""Returns the state after a token; None if the token is not allowed."""
 
 MOST_MASKS = 256
-"""Masks that are computed for one place, at most; if they do not tell, it counts as leading on. The bound is that of
-each place by itself, so that a row and `NamesAhead.leads_on` agree."""
+"""Maximum masks to compute for one position, which then counts as leading on. The bound applies to each position
+separately, so that a row and `NamesAhead.leads_on` agree."""
 
 ENTERING = re.compile(rb'(?:\A|,)[ \t\n\r]*(?:"(?:[^"\\]|\\.)*\\?)?\Z', re.DOTALL)
-"""A token after which an output may stand inside a name, or before one."""
+"""A token after which an output may be inside or before a name."""
 
 _PLAIN = re.compile(r"[ !#-\[\]-~]*")
 _OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
@@ -47,23 +47,22 @@ RUNNING_OUT: Final = frozenset(
 
 
 def hides_names(node: Schema) -> bool:
-    """True if a property of this schema whose name is beyond ASCII, or has characters that JSON escapes, stands beside
-    names that it does not list: xgrammar takes that name for one of those, too."""
+    """Return whether a schema lists a property whose name is not ASCII, or has characters that JSON escapes, and also
+    allows unlisted names: xgrammar then treats this name as an unlisted one too."""
     if not isinstance(node, Mapping) or all(node.get(keyword, False) is False for keyword in _OPENING):
         return False
     return not all(map(_PLAIN.fullmatch, node.get("properties", ())))
 
 
 def names_may_run_out(constraint: Constraint) -> bool:
-    """Return whether an object of a checked schema may have as many names as there are, or such that no longer one
-    begins with: where ``propertyNames`` limits them, or ``patternProperties`` says how they end. (xgrammar takes a
-    pattern for all of a name, and that it need not begin or end one is why no pattern is left out here.)"""
+    """Return whether an object of a checked schema may use up all allowed names, or all with some beginning: if
+    ``propertyNames`` or ``patternProperties`` limits them. (xgrammar matches a pattern with the whole name, so
+    unanchored patterns count too.)"""
     return isinstance(constraint, JsonSchema) and not RUNNING_OUT.isdisjoint(constraint.cached(assertions).keywords)
 
 
 class NamesAhead:
-    """Looks ahead for one rule, by which `after` gives the state after a token; what was found out of the tokens is
-    kept."""
+    """Searches ahead for one rule. ``after(state, token_id)`` returns the state after a token by this rule."""
 
     def __init__(self, after: After, tokens: Sequence[bytes]) -> None:
         self._after = after
@@ -74,7 +73,7 @@ class NamesAhead:
                 self._by_text.setdefault(token, []).append(token_id)
 
     def keep(self, state: JsonCursor, words: Bitmask, mask_after: MaskAfter) -> None:
-        """Take from a row of tokens that may follow those after which no name can."""
+        """Clear the bits of a row for tokens after which no name can follow."""
         if not any(state.open):
             return
         search = _Search(self._after, mask_after)
@@ -83,11 +82,11 @@ class NamesAhead:
                 words.view(np.uint32)[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
 
     def leads_on(self, state: JsonCursor, token_id: int, mask_after: MaskAfter) -> bool:
-        """Return whether a name can follow a token, if one has to."""
+        """Return whether a name can follow a token, if one must."""
         return _Search(self._after, mask_after).leads_on(state, token_id)
 
     def _candidates(self, state: JsonCursor, words: Bitmask) -> list[int]:
-        """The tokens of a row after which the output may stand in a name that begins as another one does."""
+        """Return the tokens of a row after which the output may be in the beginning of an existing name."""
         found = self._entering.tolist()
         if state.place is KEY:
             for name in state.open[-1] or ():
@@ -102,7 +101,7 @@ class NamesAhead:
 
 
 class _Search:
-    """Looks ahead for the tokens of one row, each place once."""
+    """A search for the tokens of one row, which visits each position once."""
 
     def __init__(self, after: After, mask_after: MaskAfter) -> None:
         self._after = after
@@ -121,13 +120,13 @@ class _Search:
         return self._verdicts[where]
 
     def _has_name(self, state: JsonCursor, token_ids: tuple[int, ...]) -> bool:
-        """Return whether a name that does not stand yet may follow in `state`, which is that after `token_ids`."""
+        """Return whether a new name may follow in `state`, the state after `token_ids`."""
         if not self._left:
             return True
         self._left -= 1
         row = self._mask_after(token_ids)
         if row is None:
-            return True  # not one of the grammar's
+            return True  # the grammar does not accept this token
         further: dict[bytes, tuple[JsonCursor, int]] = {}
         for token_id in np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist():
             after = self._after(state, token_id)
@@ -140,7 +139,7 @@ class _Search:
 
 
 def _repeats(state: JsonCursor) -> bool:
-    """Return whether a text stands before a name, or in one, of which all that is written begins one that stands."""
+    """Return whether the text ends before a name or in one, and the object has a name with the same beginning."""
     if state.place is not KEY and state.place is not KEY_START:
         return False
     written = state.name if state.place is KEY else b""

@@ -1,4 +1,4 @@
-"""The details of regular expressions that engines lack or get wrong."""
+"""Features of regular expressions that engines lack or get wrong."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ __all__ = ["MIXED", "REPEAT", "pattern_details", "repeats_a_repetition", "string
 
 _ESCAPED_IN_JSON: Ranges = ((0, 31), (34, 34), (92, 92))
 MANY: Final = 128
-"""A count above which an engine may no longer keep a class to the characters that JSON writes as they are."""
+"""A count above which an engine may let a class match characters that JSON must escape."""
 REPEAT: Final = f"repeat>{MANY}"
 MIXED: Final = "class>127"
 
 
 def pattern_details(pattern: str) -> frozenset[str]:
-    """Name what a regular expression uses that engines may lack, or read in another way than the dialect that it is
-    written in. Errs on the side of naming too much.
+    """Return the names of features in a regular expression that engines may lack or read differently. May return too
+    many.
 
     - ``lookaround``, ``backreference``, ``boundary``, ``property``; ``group`` for other extensions such as ``(?>a)``,
       and ``flags`` for ``(?i)`` and the like;
-    - ``anchor`` for ``^`` after, or ``$`` before, what may be something;
-    - ``possessive`` for ``a*+``, and ``double`` for ``a**``, a repetition with nothing else to repeat;
+    - ``anchor`` for ``^`` after, or ``$`` before, parts that may match something;
+    - ``possessive`` for ``a*+``, and ``double`` for ``a**``, a repetition of a repetition or an anchor;
     - ``escape`` for escapes that not all dialects have, such as ``\\a``; ``brace`` for a ``{`` that begins no count;
       ``class`` for a class with ``[``, a doubled ``&``, ``-``, ``|`` or ``~``, or a ``]`` at its beginning, and
       ``range`` for one with ``\\w-z``;
-    - ``\\A``, ``\\Z``, ``.``, ``\\d``, ``\\D``, ``\\s``, ``\\S``, ``\\w`` and ``\\W``, however spelled: ``\\S`` for
+    - ``\\A``, ``\\Z``, ``.``, ``\\d``, ``\\D``, ``\\s``, ``\\S``, ``\\w`` and ``\\W`` in any spelling: ``\\S`` for
       ``[^\\s]``.
     """
     cut = list(pieces(pattern, brackets=True))
@@ -51,9 +51,9 @@ def pattern_details(pattern: str) -> frozenset[str]:
 
 
 def repeats_a_repetition(pattern: str) -> bool:
-    """Return whether ``?`` or ``{...}`` stands after a group in which something is repeated without end."""
-    groups = [False]  # of the groups that are open, whether they have such a repetition
-    has_ended = False  # a group in which there is one, just before
+    """Return whether ``?`` or ``{...}`` follows a group that contains an unbounded repetition."""
+    groups = [False]  # for each open group, whether it contains an unbounded repetition
+    has_ended = False  # whether such a group has just ended
     for piece in pieces(pattern, brackets=True):
         if has_ended and piece[0] in "?{":
             return True
@@ -69,9 +69,9 @@ def repeats_a_repetition(pattern: str) -> bool:
 
 
 def string_details(pattern: str) -> Iterator[str]:
-    """Tell how a regular expression treats characters that JSON's strings escape: that there is one, ``escaped``, or
-    all but one, ``unescaped``; ``repeat>128`` where one that it takes may be among what stands so many times; and
-    ``class>127`` where a class that takes one names a character beyond ASCII."""
+    """Yield the names of features that concern characters that JSON strings escape: ``escaped`` if the expression
+    names one, ``unescaped`` if a negated class does, ``repeat>128`` if it can match one and has a count above 128, and
+    ``class>127`` if a class that matches one contains a non-ASCII character."""
     cut = list(pieces(pattern, brackets=True))
     if any(_ESCAPED.search(piece) for piece in cut if not piece.startswith("[^")):
         yield "escaped"
@@ -87,7 +87,7 @@ def string_details(pattern: str) -> Iterator[str]:
 
 
 def _repeated_again(cut: Sequence[str]) -> Iterator[str]:
-    """Tell of repetitions that stand after another one, or after an anchor."""
+    """Yield the names of repetitions that follow another one, or an anchor."""
     before = ""
     for piece in cut:
         is_repetition = piece in "*+?" or (piece[0] == "{" and len(piece) > 1)
@@ -104,18 +104,18 @@ def _repeated_again(cut: Sequence[str]) -> Iterator[str]:
 
 
 def _has_anchor_amid(pattern: str) -> bool:
-    """Return whether a ``^`` may stand after something, or a ``$`` before something."""
+    """Return whether a ``^`` may be after other parts, or a ``$`` before other parts."""
     anchors = {r"\A": "^", r"\Z": "$"}
     cut = [piece[0] if piece[0] in "({" else anchors.get(piece, piece) for piece in pieces(pattern, brackets=True)]
     return _may_follow("^", cut, "(", ")") or _may_follow("$", cut[::-1], ")", "(")
 
 
 def _may_follow(anchor: str, cut: Sequence[str], opening: str, closing: str) -> bool:
-    """Return whether something may stand before an `anchor`, an earlier repetition of its own group included."""
+    """Return whether something may be before an `anchor`, including an earlier repetition of its own group."""
     first, num_anchors, inside = True, 0, False
     groups: list[tuple[bool, int]] = []
     for piece in cut:
-        if inside and anchor == "^" and piece in "*+{":  # read backwards, a repetition stands before its group
+        if inside and anchor == "^" and piece in "*+{":  # read backwards, a repetition is before its group
             return True
         inside = False
         if piece == anchor:
@@ -148,11 +148,11 @@ _IN_PLAIN: dict[str, Callable[[str], object]] = {
     "flags": re.compile(r"\(\?[a-zA-Z^]*-?[a-zA-Z]*[:)](?<!\(\?:)").search,
     "brace": re.compile(r"\{(?!\d+(?:,\d*)?\})").search,
 }
-"""Searches in an expression whose escapes and classes are underscores."""
+"""Searches in an expression with escapes and classes replaced by underscores."""
 
 _ANY_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|u\{[0-9a-fA-F]+\}|0\d|.)", re.DOTALL)
 _OWN_ESCAPE = re.compile(r"\\(?:0\d|[CEGHIJKLMNOQRTUVXYaceghijlmoqyxuz])")
-"""An escape of a letter or digit that is not in both ECMA-262 and Python; malformed ones of ``x`` and ``u`` are."""
+"""An escape of a letter or digit that ECMA-262 or Python lacks, including malformed ``\\x`` and ``\\u``."""
 _OWN_CLASS = re.compile(r"\[\^?\]|\[.*(?<!\\)(?:\[|&&|--|\|\||~~)", re.DOTALL)
 _RANGE_OF_CLASS = re.compile(r"\\[dDsSwW]-[^\]]|-\\[dDsSwW]")
 _OPPOSITE = {f"\\{a}": f"\\{b}" for a, b in ("dD", "Dd", "sS", "Ss", "wW", "Ww")}

@@ -1,4 +1,4 @@
-"""A schema without the parts that no value satisfies."""
+"""Remove the parts of a schema that no value satisfies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SINCE = {
     )
     for keyword in keywords
 }
-"""The first draft with a keyword; before, it said nothing."""
+"""The first draft with a keyword; earlier drafts ignore it."""
 _DRAFT = re.compile(r"/draft-0(\d)|/draft/(20\d\d)")
 _OF_NUMBERS = "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf"
 _OF_TYPE = {
@@ -48,21 +48,21 @@ _OF_TYPE = {
     "object": "properties patternProperties additionalProperties unevaluatedProperties propertyNames required "
     "minProperties maxProperties dependencies dependentRequired dependentSchemas",
 }
-"""The keywords that say nothing of values of other types."""
+"""The keywords that apply only to values of one type."""
 
 
 def check_satisfiable(schema: Schema, prefix: Chain = None) -> None:
-    """Raise `InvalidGrammar` if it is proved that no value satisfies a checked schema, with the JSON pointer of the
-    cause. `prefix` is where the schema stands."""
+    """Raise `InvalidGrammar`, with the JSON pointer of the cause, if a checked schema is proved to be unsatisfiable.
+    `prefix` is the place of the schema."""
     _check(Emptiness(_as_its_draft_reads(schema)), prefix)
 
 
 def pruned(schema: Schema, prefix: Chain = None) -> Schema:
-    """Return a checked schema without the parts that no value satisfies: properties, branches, items, and types of
-    which its other keywords allow nothing. The instances and the order of properties stay the same. Where there are no
-    such parts it is the very same schema. Raises `InvalidGrammar` as `check_satisfiable` does.
+    """Return a checked schema without the parts that no value satisfies: properties, branches, items, and types that
+    its other keywords exclude. The instances and the order of properties stay the same. Without such parts, the same
+    object is returned. Raises `InvalidGrammar` as `check_satisfiable` does.
 
-    What cannot be left out, as a property beside which others are allowed, becomes ``false``."""
+    Parts that cannot be removed, such as a property if others are allowed, become ``false``."""
     read = _as_its_draft_reads(schema)
     emptiness = Emptiness(read)
     _check(emptiness, prefix)
@@ -88,7 +88,7 @@ def _check(emptiness: Emptiness, prefix: Chain) -> None:
 
 
 def _as_its_draft_reads(schema: Schema) -> Schema:
-    """Return a schema without keywords that the draft it names does not know."""
+    """Return a schema without the keywords that its declared draft does not have."""
     named = None if isinstance(schema, bool) else _DRAFT.search(str(schema.get("$schema", "")))
     unknown = {keyword for keyword, since in _SINCE.items() if named and int(named[1] or named[2]) < since}
     if not unknown:
@@ -102,7 +102,8 @@ def _as_its_draft_reads(schema: Schema) -> Schema:
 
 
 def _without_empty(schema: dict[str, Any], drops_definitions: bool) -> Schema | None:
-    """Change a schema in place. None: a reference would lead elsewhere then, or may."""
+    """Remove empty parts from a schema in place. Return None if a reference has, or may have, another target
+    afterwards."""
     emptiness = Emptiness(schema)
     targets = {key: _target(node, resource) for key, (node, _, (_, resource)) in emptiness.nodes.items()}
     if any(map(_refers_by_name, emptiness.nodes.values())):
@@ -121,7 +122,7 @@ def _target(node: Mapping[str, Any], resource: Schema) -> Any:
 
 
 def _refers_by_name(found: tuple[Mapping[str, Any], Chain, Resource]) -> bool:
-    """Return whether a subschema refers to others by something else than a JSON pointer."""
+    """Return whether a subschema refers to others other than by JSON pointer."""
     node = found[0]
     reference = node.get("$ref", "#")
     return "$dynamicRef" in node or "$recursiveRef" in node or not (reference == "#" or reference.startswith("#/"))

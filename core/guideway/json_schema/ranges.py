@@ -1,4 +1,4 @@
-"""The bounds that several schemas together set for one value."""
+"""Combine the bounds that several schemas set for one value."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from guideway.json_schema.kinds import FRACTION, INTEGER, NUMBER
 __all__ = ["MOST_EXACT", "Range", "counts", "number_range"]
 
 MOST_EXACT = 2**53
-"""The largest number of which multiples are looked for: validators compute with doubles."""
+"""Multiples of larger numbers are not checked, since validators compute with doubles."""
 _KEYWORDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf")
 
 
 class Range(NamedTuple):
-    """The numbers that some schemas allow."""
+    """A range of numbers."""
 
     low: float
     above: bool
@@ -28,7 +28,7 @@ class Range(NamedTuple):
     multiple: Fraction | None
 
     def kinds(self) -> int:
-        """Return the kinds of numbers in it, at the most."""
+        """Return the kinds of numbers that may be in the range."""
         low, above, high, below, multiple = self
         if low > high or (low == high and (above or below)):
             return 0
@@ -66,7 +66,7 @@ class Range(NamedTuple):
 
 
 def number_range(schemas: Sequence[Mapping[str, Any]]) -> Range:
-    """Return the numbers that all of some schemas allow; also as draft 4 writes excluded bounds."""
+    """Return the numbers that all `schemas` allow, including draft 4's boolean exclusive bounds."""
     lows: list[tuple[float, bool]] = [(-inf, False)]
     highs: list[tuple[float, bool]] = [(inf, True)]
     multiple: Fraction | None = None
@@ -81,14 +81,14 @@ def number_range(schemas: Sequence[Mapping[str, Any]]) -> Range:
         if below is not None:
             highs.append((below, False))
         if step is not None:
-            exact = Fraction(str(step))  # the decimal that was written, not the double that is near it
+            exact = Fraction(str(step))  # the decimal as written, not the nearest double
             multiple = exact if multiple is None else _lcm(multiple, exact)
     (low, is_above), (high, includes) = max(lows), min(highs)
     return Range(low, is_above, high, not includes, multiple)
 
 
 def counts(schemas: Sequence[Mapping[str, Any]], least: str, most: str) -> tuple[float, float]:
-    """Return the bounds of a length or count, by the names of its keywords."""
+    """Return the combined bounds of a length or count; `least` and `most` are the names of its keywords."""
     return max(schema.get(least, 0) for schema in schemas), min(schema.get(most, inf) for schema in schemas)
 
 

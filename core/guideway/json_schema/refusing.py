@@ -1,4 +1,4 @@
-"""Proofs that a schema refuses a value, for the values of ``enum`` and ``const``."""
+"""Prove that a schema refuses a value, for the values of ``enum`` and ``const``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from guideway.json_schema.ranges import MOST_EXACT, counts, number_range
 __all__ = ["equal", "refuses"]
 
 DEEPEST = 8
-"""Levels of a value that are compared with its schema."""
+"""Maximum levels of a value to compare with its schema."""
 
 
 def refuses(schema: Any, value: Any, depth: int = 0) -> bool:
-    """Return whether `value` is surely no instance of a checked schema. False says nothing: patterns, formats,
-    references and what is negated or conditional are not looked at."""
+    """Return True if `value` is certainly not an instance of a checked schema. False proves nothing: patterns,
+    formats, references, negations and conditions are not checked."""
     if not isinstance(schema, Mapping):
         return schema is False
     kind = kind_of(value)
@@ -38,7 +38,7 @@ def refuses(schema: Any, value: Any, depth: int = 0) -> bool:
         low, above, high, below, multiple = number_range([schema])
         outside = value < low or value > high or (above and value == low) or (below and value == high)
         if outside or multiple is None or not isinstance(value, int) or abs(value) > MOST_EXACT:
-            return outside  # validators divide doubles, and may take another number for a multiple
+            return outside  # validators divide doubles, and may disagree about multiples
         return value % multiple != 0
     if kind == STRING:
         return _is_outside(len(value), schema, "minLength", "maxLength")

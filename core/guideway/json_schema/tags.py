@@ -1,4 +1,4 @@
-"""The JSON schemas in a structural tag, in vLLM's first form or xgrammar's present one."""
+"""The JSON schemas in a structural tag, in vLLM's original format or xgrammar's current one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["tag_nodes", "tag_schemas"]
 
 
 def tag_schemas(tag: Any) -> list[dict[str, Any] | bool]:
-    """The schemas in a parsed tag, which may be malformed."""
+    """Return the schemas in a parsed tag, which may be malformed."""
     found = (node.get("json_schema", node.get("schema") if "begin" in node else None) for node in tag_nodes(tag))
     return [schema for schema in found if isinstance(schema, dict | bool)]
 
 
 def tag_nodes(tag: Any) -> Iterator[dict[str, Any]]:
-    """Every object of a parsed tag; not those inside its schemas."""
+    """Yield every object of a parsed tag, except inside its schemas."""
     pending = [tag]
     while pending:
         value = pending.pop()

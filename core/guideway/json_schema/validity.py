@@ -1,6 +1,6 @@
-"""Judge whether a text is an instance of a JSON Schema, and why it is not, by the library ``jsonschema``.
+"""Validate texts against JSON Schemas with the library ``jsonschema``.
 
-For hosts: it runs what clients send, patterns that never end among it.
+Only for hosts: it runs the clients' patterns, which may not terminate.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ __all__ = ["Fault", "faults", "is_valid"]
 
 
 class Fault(NamedTuple):
-    """One reason why a text is no instance of a schema."""
+    """A reason why a text is not an instance of a schema."""
 
     message: str
     place: str
-    """JSON pointer into the text's value, ``#/age``; empty where the text is no JSON."""
+    """JSON pointer into the text's value, ``#/age``; empty if the text is not JSON."""
     keyword: str
-    """JSON pointer into the schema, ``#/properties/age/maximum``; empty where the text is no JSON."""
+    """JSON pointer into the schema, ``#/properties/age/maximum``; empty if the text is not JSON."""
 
 
 def is_valid(schema: Schema, text: str, enforces_formats: bool) -> bool | None:
-    """Return whether `text` is JSON without a key twice in one object, and an instance of a checked schema.
+    """Return whether `text` is JSON without duplicate keys and an instance of a checked schema.
 
-    None: it is not known, because judging takes what a remote reference refers to, a dialect of ``$schema`` or a
-    regular expression that is not known here, or a format that is not known here (`has_format`) and that was not
-    enforced. Nothing is fetched.
+    Return None if this is unknown: it depends on a remote reference, which is not fetched, an unknown dialect in
+    ``$schema``, an unsupported regular expression, or a format that is unknown (`has_format`) and was not enforced.
     """
     try:
         instance = strict_json(text)
@@ -66,7 +65,7 @@ def is_valid(schema: Schema, text: str, enforces_formats: bool) -> bool | None:
 
 
 def faults(schema: Schema, text: str, limit: int = 10) -> list[Fault]:
-    """Return why `is_valid` is False of `text`: at most `limit` reasons. Empty where it is True or None."""
+    """Return at most `limit` reasons why `is_valid` is False for `text`. Empty if it is True or None."""
     try:
         instance = strict_json(text)
     except ValueError as error:
@@ -92,7 +91,7 @@ def faults(schema: Schema, text: str, limit: int = 10) -> list[Fault]:
 
 
 class _Formats:
-    """The object that `jsonschema` asks about formats; those not known here hold or do not, as `unknown` says."""
+    """The format checker for `jsonschema`. `unknown` is the result for unknown formats."""
 
     def __init__(self, unknown: bool) -> None:
         self.met_unknown = False
@@ -108,8 +107,8 @@ class _Formats:
 
 
 def _dialect(schema: Schema) -> Any:
-    """The validator of the draft that a schema is of: the one it names, or that its keywords are from. None: it names
-    another one."""
+    """Return the validator for a schema's draft, from ``$schema`` or its keywords. None if ``$schema`` names an
+    unknown one."""
     if isinstance(schema, dict) and "$schema" in schema:
         return validator_for(schema, default=None)
     names = keywords(schema)

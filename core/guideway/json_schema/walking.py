@@ -1,4 +1,4 @@
-"""The subschemas of a JSON Schema: one by one, without recursion, so that depth costs no stack."""
+"""Iterate over the subschemas of a JSON Schema without recursion, so that depth needs no stack."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ SCHEMA_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 SCHEMA_MAPS = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"})
 
 Chain: TypeAlias = "tuple[Chain, str | int] | None"
-"""A JSON pointer as pairs of what leads to it and its last part."""
+"""A JSON pointer as nested pairs of the parent's chain and the last part."""
 
 Resource: TypeAlias = "tuple[Chain, Schema]"
-"""The schema that the local references in it are relative to: the whole schema, or a part with an ``$id``; and where
-that is."""
+"""The schema that local references are relative to, which is the whole schema or a part with an ``$id``, after its
+place."""
 
 
 class Pointer:
-    """A JSON pointer. It becomes text, such as ``#/properties/a``, when `str` asks for it: all texts together would
-    be as long as the schema's depth times its size, and few are read."""
+    """A JSON pointer. It is converted to text, such as ``#/properties/a``, only by `str`: the texts of all pointers
+    would be as long as the schema's depth times its size, and few are needed."""
 
     __slots__ = ("_chain",)
 
@@ -66,15 +66,15 @@ IN_PLACE_APPLICATORS = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf
 
 
 def subschemas(schema: Schema) -> Iterator[tuple[Pointer, Schema]]:
-    """Every subschema of a checked schema with its JSON pointer, itself first (``#``), ``$defs`` and whatever local
-    references reach included, each once. A boolean that is a keyword's whole value (``additionalProperties: false``)
-    belongs to that keyword and is not listed."""
+    """Yield every subschema of a checked schema with its JSON pointer: the schema itself (``#``), its parts, ``$defs``
+    and the targets of local references, each once. A boolean that is a keyword's whole value
+    (``additionalProperties: false``) belongs to that keyword and is not included."""
     for pointer, subschema, _ in walk(schema):
         yield Pointer(pointer), subschema
 
 
 def resolve(schema: object, reference: str) -> Any:
-    """Return what the local reference `reference` (``#`` or ``#/...``) points to in `schema`; None if nothing."""
+    """Return the target of the local `reference` (``#`` or ``#/...``) in `schema`; None if it has none."""
     for part in reference.split("/")[1:]:
         key = unquote(part).replace("~1", "/").replace("~0", "~")
         if isinstance(schema, Mapping):
@@ -87,17 +87,18 @@ def resolve(schema: object, reference: str) -> Any:
 
 
 def _is_index(key: str, length: int) -> bool:
-    # as many digits as `int` refuses to read, or takes long over, are no index of anything
+    # reject numbers that are too long for `int`
     return key.isdecimal() and len(key) <= len(str(length)) and int(key) < length
 
 
 def ignores_beside_ref(schema: Schema) -> bool:
-    """Return whether a whole schema is of a draft in which nothing counts that stands beside ``$ref``: 7 and before."""
+    """Return whether a whole schema declares a draft that ignores siblings of ``$ref``: 7 and before."""
     return isinstance(schema, Mapping) and "/draft-0" in str(schema.get("$schema"))
 
 
 def walk(schema: Schema) -> Iterator[tuple[Chain, Schema, Resource]]:
-    """Every subschema, breadth of a node before its depth; also of what is not yet checked."""
+    """Yield every subschema, in document order; also of unchecked schemas. Raises `InvalidGrammar` for malformed
+    ones."""
     whole: Resource = (None, schema)
     begins_resource = _begins_resource_of_old if ignores_beside_ref(schema) else _begins_resource
     pending: list[tuple[Chain, Any, Resource]] = [(None, schema, whole)]
@@ -128,7 +129,7 @@ def _begins_resource_of_old(node: Mapping[str, Any]) -> bool:
 
 
 def _is_address(value: object) -> bool:
-    return isinstance(value, str) and not value.startswith("#")  # that was an anchor once
+    return isinstance(value, str) and not value.startswith("#")  # an anchor in old drafts
 
 
 def _children(pointer: Chain, node: Mapping[str, Any], resource: Resource) -> Iterator[tuple[Chain, Any]]:

@@ -1,4 +1,4 @@
-"""JSON kept to a rule in how it is written, for libraries that do not keep to one."""
+"""Enforce one way of writing JSON, for libraries that do not."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ _LIMITS = {
 }
 
 _WITHIN = re.compile(rb'"[^"]*["\\]')
-"""A pattern of the bytes in tokens that may hold a whole name, or the beginning of one with an escape."""
+"""A pattern of tokens that may contain a whole name, or the beginning of one with an escape."""
 _NAMES = {
     KEY: re.compile(rb'((?:[^"\\]|\\.)*?")', re.DOTALL),
     KEY_START: re.compile(rb'[ \t\n\r]*"((?:[^"\\]|\\.)*?")', re.DOTALL),
 }
-"""A token that ends a name, and one that is a whole one first; what follows may be more."""
+"""Patterns of tokens that end a name or begin with a whole one; more bytes may follow."""
 _SPECIAL = BETWEEN
 
 
 class _EveryName(Names):
-    """The names of an object that has all there are."""
+    """The names of an object that has every name."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -63,20 +63,19 @@ class _EveryName(Names):
 
 _DEEP = 8
 _OBJECTS, _FULL, _ARRAYS = ((one,) * _DEEP for one in (NO_NAMES, _EveryName(), None))
-"""The surroundings that a text may stand in: objects in one another, empty or with every name, and arrays."""
+"""Possible contexts of a text: nested objects without names or with every name, and nested arrays."""
 
 _NAMED = ((KEY, b""), (KEY_START, b""))
 
 _Kind: TypeAlias = tuple[Place, bytes, int]
-"""The part of a state that decides on most tokens: its place, as far as it matters, what of an escape is written, and
+"""The part of a state that decides about most tokens: its place, simplified, the written part of an escape, and
 blanks."""
 
 
 class WritingRule:
-    """A rule for which of these tokens may follow, so that white space is as a word says and a property is known by its
-    bytes: its name has no escape of a character that can do without, and stands once in an object. Nor is an escape a
-    surrogate, or a character one that UTF-8 does not have. What is written is JSON from its first byte to its last: a
-    matcher asks its library as well."""
+    """Restricts the next tokens, so that white space follows `whitespace`, names have no unnecessary escapes (so that
+    equal names have equal bytes) and are unique in an object, no escape is a surrogate, and all text is valid UTF-8.
+    The rest of JSON's syntax is not checked: a matcher's library does that."""
 
     start = START
     """The state before the first token."""
@@ -87,15 +86,15 @@ class WritingRule:
         self._limits = _LIMITS[whitespace]
         self._allowed: dict[_Kind, Bitmask | None] = {}
         self._by_name: dict[Place, dict[bytes, list[int]]] = {place: {} for place in _NAMES}
-        """Tokens by the name that `_NAMES` finds in them."""
+        """Tokens by place and the name that `_NAMES` finds in them."""
         self._open: dict[_Kind, list[int]] = {}
-        """Tokens that are otherwise decided by what is open and the names in it."""
+        """Other tokens that depend on the open objects and arrays and their names."""
         self._lock = Lock()
         self._is_prepared = False
         self._ahead: NamesAhead | None = None
 
     def prepare(self) -> None:
-        """Look at all tokens, once, which takes a while."""
+        """Examine all tokens, once. Slow."""
         with self._lock:
             if self._is_prepared:
                 return
@@ -111,14 +110,14 @@ class WritingRule:
             self._is_prepared = True
 
     def ahead(self) -> NamesAhead:
-        """Return what looks ahead where names may run out (`names_may_run_out`)."""
+        """Return the search ahead for constraints whose names may run out (`names_may_run_out`)."""
         with self._lock:
             if self._ahead is None:
                 self._ahead = NamesAhead(self.after, self._tokens)
             return self._ahead
 
     def allowed(self, state: JsonCursor) -> Bitmask | None:
-        """The tokens that may follow, as a row of a bitmask; None: all may."""
+        """Return the allowed tokens as a row of a bitmask; None: all."""
         if not self._is_prepared:
             self.prepare()
         kind = self._kind(state)
@@ -141,7 +140,7 @@ class WritingRule:
         return row
 
     def after(self, state: JsonCursor, token_id: int) -> JsonCursor | None:
-        """The state after a token; None if it may not follow."""
+        """Return the state after a token; None if the token is not allowed."""
         return state.within(self._tokens[token_id], self._limits)
 
     def _kind(self, state: JsonCursor) -> _Kind:
@@ -151,7 +150,7 @@ class WritingRule:
         return place if place is KEY_START else VALUE, b"", 0 if self._limits is _ANY else state.blanks
 
     def _find(self, kind: _Kind) -> None:
-        """Find the tokens that may follow in states of a kind, and those that are decided by what is open."""
+        """Find the allowed tokens in states of a kind, and the tokens that depend on the open objects and arrays."""
         place, escape, blanks = kind
         if blanks > 0:
             self._open[kind] = self._open[place, b"", 0]
@@ -168,10 +167,10 @@ class WritingRule:
             elif state.within(token, self._limits) is None:
                 found[token_id] = False
         self._open[kind] = undecided
-        self._allowed[kind] = _packed(found)  # last: who finds it here looks up the other without the lock
+        self._allowed[kind] = _packed(found)  # set last: `allowed` then reads `_open` without the lock
 
     def _looked_at(self, state: JsonCursor) -> Iterable[int]:
-        """The tokens that a rule could be against in a state."""
+        """Return the tokens that the rule may forbid in a state."""
         if state.blanks < 0:
             return range(len(self._tokens))
         if state.escape:
@@ -186,8 +185,8 @@ class WritingRule:
 
 
 def _depends_on_what_is_open(state: JsonCursor, token: bytes) -> bool:
-    """Return whether `token` may follow under some names, or in an array, and not under others, but for the first name
-    where that is looked up."""
+    """Return whether `token` is allowed with some open objects, arrays and names but not with others, not considering
+    a leading name, which `allowed` looks up."""
     place, escape = state.place, state.escape
     if place is KEY and escape:
         return b'"' in token[1:]
@@ -202,7 +201,7 @@ def _depends_on_what_is_open(state: JsonCursor, token: bytes) -> bool:
 
 
 def _packed(allowed: NDArray[np.bool_]) -> Bitmask | None:
-    """As a row of a bitmask; None if all are set."""
+    """Return `allowed` as a row of a bitmask; None if all are True."""
     return None if allowed.all() else np.packbits(allowed, bitorder="little").view(np.int32)
 
 
