@@ -162,8 +162,8 @@ class FillJob:
     """
 
     matcher: Matcher
-    """If a strategy overrides `fill`, one of its own matchers, as returned by `CompiledGrammar.matcher` or
-    `Matcher.fork`. The default `fill` may get a matcher of the host, which replays."""
+    """The sequence's matcher: for a strategy that overrides `fill`, one of its own, as returned by
+    `CompiledGrammar.matcher` or `Matcher.fork`. The default `fill` may get a matcher of the host, which replays."""
     draft_token_ids: Sequence[int] = ()
     first_row: int = 0
     error: BaseException | None = None
