@@ -15,20 +15,20 @@ import pytest
 from guideway.runtime.grammar_hosts.joining import VARIABLE as NURSERY
 from hypothesis import HealthCheck, settings
 
-# tests load models from packages and from disk; a look-up on a hub would only make them slow or flaky
+# tests load models from packages and from disk; requests to a hub would make them slow and flaky
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-# a shell has its jobs in the background ignore it, and tests interrupt what they start, and themselves
+# shells make background jobs ignore SIGINT, but tests interrupt themselves and their subprocesses
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# no test may depend on how busy the machine is
+# tests must not depend on the load of the machine
 settings.register_profile("guideway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("guideway")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def nursery() -> Iterator[None]:
-    """Grammar strategies are imported for hosts once a session, and not for every engine anew."""
+    """Import grammar strategies for hosts once per session, not for every engine."""
     from guideway.runtime.grammar_hosts.nursery import Nursery
 
     kept = Nursery.of(tuple(entry for entry in sys.path if isinstance(entry, str)))
@@ -38,14 +38,14 @@ def nursery() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def environment() -> Iterator[None]:
-    """A variable that a test leaves behind configures the engines of later tests in the same process."""
+    """Fail a test that leaves an environment variable behind, which would configure the engines of later tests."""
     before = _variables()
     yield
     assert _variables() == before
 
 
 def _variables() -> dict[str, str]:
-    # an engine in vLLM that several tests share sets the address of its nursery for the processes that it starts
+    # an engine in vLLM that several tests share sets the address of its nursery for its subprocesses
     return {name: value for name, value in os.environ.items() if name.startswith("GUIDEWAY_") and name != NURSERY}
 
 
@@ -58,8 +58,8 @@ ALL_SLOW = re.compile(r"^pytestmark = pytest\.mark\.slow$", re.MULTILINE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A file all of whose tests are slow is not even imported every day, unless it is asked for by name: conformance
-    tests start a process for each plugin when they are collected, in each worker."""
+    """Skip importing files with only slow tests, unless they are named: collecting conformance tests starts a process
+    for each plugin, in each worker."""
     if collection_path.suffix != ".py" or "not slow" not in config.getoption("markexpr"):
         return None
     return ALL_SLOW.search(collection_path.read_text("utf-8")) is not None or None
@@ -71,17 +71,18 @@ LARGE = {
     "guideway-llguidance/grammar.llguidance",
     "guideway-sim-device/device.sim",
 }
-"""Plugins of which even the conformance tests of the tier ``core`` take long, or whose checks others have every day
-too. Those that take longest are in files of slow tests."""
+"""Plugins whose conformance tests of the tier ``core`` are slow, or repeat another plugin's tests. The slowest plugins
+have separate files of slow tests."""
 
 
 SHARE = 16
-"""Of so many tests one is in a sample: the slow tests drawn by a commit take about four minutes on two cores."""
+"""One in this many tests is in a sample; the slow tests of a sample take about four minutes on two cores."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark a plugin's checks above the tier ``core`` slow, for `LARGE` ones above ``smoke``, and draw the sample."""
+    """Mark a plugin's checks above the tier ``core`` as slow, for plugins in `LARGE` above ``smoke``, and select the
+    sample."""
     seed = config.getoption("sample")
     if seed is not None:
         left_out = {item for item in items if crc32(f"{seed}{item.nodeid}".encode()) % SHARE}

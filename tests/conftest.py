@@ -1,4 +1,4 @@
-"""Real packages, built into wheels and installed by pip into throw-away virtual environments."""
+"""Build real packages into wheels, and install them with pip into temporary virtual environments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = Path(__file__).parent / "plugins" / "packages"
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheels of guideway and of every package below ``packages``, by the folder's name."""
+    """Build the wheels of guideway and of every package in ``packages``, by folder name."""
     out = tmp_path_factory.mktemp("wheels")
     projects = sorted(path.parent for path in PACKAGES.glob("*/pyproject.toml"))
     subprocess.run([sys.executable, "-c", BUILD, str(out), str(ROOT), *map(str, projects)], check=True)
@@ -28,21 +28,21 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def zoo(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]) -> Environment:
-    """An environment in which every package is installed, good and bad side by side."""
+    """Create an environment with every package installed, good and bad."""
     return make_environment(tmp_path_factory.mktemp("zoo"), *wheels.values())
 
 
 @pytest.fixture(scope="session")
 def bare(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]) -> Environment:
-    """An environment with guideway alone; tests add to it with ``install(target=...)``."""
+    """Create an environment with only guideway; tests add packages with ``install(target=...)``."""
     return make_environment(tmp_path_factory.mktemp("bare"), wheels["guideway"])
 
 
 @pytest.fixture
 def index(zoo: Environment, monkeypatch: pytest.MonkeyPatch) -> Iterator[PluginIndex]:
-    """The zoo's plugins, importable in this process for the length of a test."""
+    """Make the zoo's plugins importable in this process during a test."""
     monkeypatch.syspath_prepend(str(zoo.site))
-    _forget_packages()  # those of other tests
+    _forget_packages()  # loaded by other tests
     yield PluginIndex.scan([str(zoo.site)])
     _forget_packages()
 
@@ -54,5 +54,5 @@ def _forget_packages() -> None:
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget which plugins were loaded or failed in this process."""
+    """Forget the plugins that were loaded or failed in this process."""
     monkeypatch.setattr("guideway.plugins.loading._OUTCOMES", {})

@@ -1,4 +1,4 @@
-"""Errors reach another process with everything they say."""
+"""Errors are sent to other processes with all their fields."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from guideway.errors import (
 )
 from guideway.runtime.grammar_hosts.messages import error_of, words_of
 
-# they define errors of their own
+# these define their own errors
 assert guideway_engine.engine and guideway_engine.scheduling.kv_cache and guideway_engine.server.errors
 
 
@@ -98,7 +98,7 @@ def test_causes_in_a_circle_end() -> None:
 
 
 def test_a_kept_error_holds_no_variables_also_where_its_causes_are_a_circle() -> None:
-    """As where a host is lost: several wait for one error, and one of them raises it amid what came of it."""
+    """As when a host is lost: several waiters share an error, and one raises it while handling its consequence."""
 
     def fails(held: object) -> None:
         raise lost
@@ -134,7 +134,7 @@ def test_an_error_that_cannot_be_printed_is_named() -> None:
 
 
 class Unspeakable(Exception):
-    """Whose message cannot be made."""
+    """An error whose message cannot be formatted."""
 
     def __str__(self) -> str:
         raise ValueError("not even this")
@@ -159,7 +159,7 @@ def test_a_message_without_end_is_cut() -> None:
 
 
 def passes(plugin: Callable[[], Any]) -> bool:
-    """Whether what `plugin` raises is a wish to stop, and no failure of its own."""
+    """Return whether an exception of `plugin` counts as an interrupt, not as its own failure."""
     try:
         plugin()
     except BaseException as error:
@@ -179,7 +179,7 @@ def raiser(error: type[BaseException]) -> Callable[[], None]:
 
 
 def interrupted() -> None:
-    """What Ctrl-C does to a plugin."""
+    """Raise SIGINT, like Ctrl-C in a plugin."""
     signal.raise_signal(signal.SIGINT)
 
 
@@ -189,7 +189,7 @@ def terminated() -> None:
 
 @pytest.fixture
 def handlers() -> Iterator[Callable[[int, Any], None]]:
-    """Sets a signal's handler until the test ends."""
+    """Yield a function that sets a signal's handler until the test ends."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield lambda number, handler: signal.signal(number, handler) and None
     for number, handler in before.items():

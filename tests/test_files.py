@@ -1,4 +1,4 @@
-"""Files are read within a bound, created or replaced whole, and one process's while it writes them."""
+"""Files are read up to a bound, replaced atomically, and locked while they are written."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"ab" * (1 << 19))
     assert len(read_file(tmp_path / "x", 1 << 20)) == 1 << 20
     with (tmp_path / "x").open("ab") as file:
-        file.truncate(1 << 40)  # no memory is taken for what it claims to hold
+        file.truncate(1 << 40)  # the file's size does not allocate memory
     with pytest.raises(OSError, match="larger than 1 MiB"):
         read_file(tmp_path / "x", 1 << 20)
 
@@ -138,7 +138,7 @@ def test_a_claimed_file_is_nobody_elses(tmp_path: Path) -> None:
             with pytest.raises(BlockingIOError) as refused:
                 claim(path, new=new)
             assert f"process {other.pid} ({sys.executable}" in str(refused.value.strerror)
-    number = claim(path, new=False)  # the other has crashed
+    number = claim(path, new=False)  # the other process has crashed
     os.write(number, b"line")
     disclaim(number, path)
     with pytest.raises(FileExistsError):
@@ -152,7 +152,7 @@ def test_a_new_file_to_which_nothing_was_written_is_removed(tmp_path: Path) -> N
     assert not path.exists()
     number = claim(path, new=True)
     path.unlink()
-    path.touch()  # somebody else's
+    path.touch()  # created by another process
     disclaim(number, path)
     assert path.exists()
 
@@ -219,7 +219,7 @@ def test_streams_are_written_to_as_they_are(tmp_path: Path) -> None:
 
 def test_a_file_is_not_both_input_and_output(tmp_path: Path) -> None:
     here, other = tmp_path / "x", tmp_path / "link"
-    assert clash({"--a": here, "--b": tmp_path / "sub" / ".." / "x"}, {}) is not None  # neither is there
+    assert clash({"--a": here, "--b": tmp_path / "sub" / ".." / "x"}, {}) is not None  # neither exists
     here.touch()
     other.hardlink_to(here)
     assert clash({"--output": here}, {"--input": other}) == (

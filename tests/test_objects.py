@@ -1,4 +1,4 @@
-"""The object so far of an answer that goes on."""
+"""Partial objects of incomplete answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def so_far(text: str, *, whole: bool = False, growing_strings: bool = False) -> 
 
 
 def is_part(part: Any, of: Any, growing_strings: bool) -> bool:
-    """Whether `of` is what `part` may become."""
+    """Return whether `part` may grow into `of`."""
     match part, of:
         case dict(), dict():
             return all(key in of and is_part(part[key], of[key], growing_strings) for key in part)
@@ -55,7 +55,7 @@ def test_it_grows_into_the_answer(value: Any, writing: Any, growing: bool) -> No
 
 @given(st.lists(VALUES, max_size=4), WRITINGS)
 def test_nothing_that_is_finished_is_missing(value: Any, writing: Any) -> None:
-    """As another library has it, which takes a number that goes on for finished: so behind other ends alone."""
+    """Compare with another library. It treats incomplete numbers as finished, so only other ends are compared."""
     text = json.dumps(value, **writing)
     for end in range(1, len(text)):
         begun = text[:end]

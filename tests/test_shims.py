@@ -1,4 +1,4 @@
-"""The library alone: what it says of the engine and the suite, which are distributions of their own."""
+"""The library without the engine and the suite, which are separate distributions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a vocabulary refuses, and what its fingerprint sees."""
+"""Vocabularies: invalid ids, and the fingerprint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from guideway.errors import InvalidConfiguration
 
 @dataclass(frozen=True)
 class Utf8:
-    """An encoder in which every byte is the token id of its value."""
+    """Encodes every byte as the token id of its value."""
 
     identity: bytes = b"bytes"
 
@@ -97,7 +97,7 @@ def test_equal_vocabularies_have_one_fingerprint() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"tokens": [b"ab", b"c", b"", b"\xff", b""]},  # the same bytes, cut elsewhere
+        {"tokens": [b"ab", b"c", b"", b"\xff", b""]},  # the same bytes, split differently
         {"tokens": [b"bc", b"a", b"", b"\xff", b""]},
         {"tokens": [*BASE["tokens"], b""]},
         {"stop_token_ids": [4]},
@@ -116,7 +116,7 @@ def test_whatever_affects_compilation_changes_the_fingerprint(changes: dict[str,
 
 
 def test_the_fingerprint_stays_what_it_was() -> None:
-    """It keys caches on disk, so a change of its making must be meant."""
+    """The fingerprint is a key of caches on disk, so it must not change by accident."""
     assert vocabulary().fingerprint == "27e72341351e2c2d5bb9c4ec67e611b3ece023c82e326b7c541fc41d848bc929"
 
 

@@ -1,4 +1,4 @@
-"""The layout of bitmasks, read token by token."""
+"""The layout of bitmasks, tested token by token."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_allow_only_refuses_ids_outside_of_the_row(token_id: int) -> None:
 
 @pytest.mark.parametrize("words", [1, 2, 3, 4])
 def test_empty_rows(words: int) -> None:
-    """One bit anywhere, the sign bit included, makes a row live, whether words are read one by one or in pairs."""
+    """A row with any bit set, including the sign bit, is not empty."""
     bitmask = np.zeros((1 + 32 * words, words), dtype=np.int32)
     for token in range(32 * words):
         allow_only(bitmask, 1 + token, [token])
@@ -110,7 +110,7 @@ WIDTHS = (1, 2, 31, 32, 33, 64, 65, 100, 320)
 
 @st.composite
 def masks(draw: st.DrawFn) -> tuple[NDArray[np.int32], int]:
-    """Masks of all kinds, in rows that may be narrower or wider than the tokens they are read for."""
+    """Generate masks of all kinds, in rows that may be narrower or wider than the number of tokens."""
     num_tokens, rows = draw(st.sampled_from(WIDTHS)), draw(st.integers(0, 5))
     words = max(0, num_words(num_tokens) + draw(st.sampled_from((0, 0, -1, 1, 3))))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -121,7 +121,7 @@ def masks(draw: st.DrawFn) -> tuple[NDArray[np.int32], int]:
 
 
 def tokens_of(bitmask: NDArray[np.int32], num_tokens: int) -> list[list[int]]:
-    """What each row allows, bit by bit."""
+    """Return the allowed tokens of each row, bit by bit."""
     width = 32 * bitmask.shape[1]
     return [[t for t in range(min(num_tokens, width)) if is_allowed(bitmask, i, t)] for i in range(len(bitmask))]
 
@@ -159,7 +159,7 @@ def test_the_bitmask_of_token_lists_is_the_one_they_are_of(case: tuple[NDArray[n
     back = lists.bitmask(width)
     assert back.shape == (len(lists), num_words(width))
     assert back.dtype == np.int32
-    # Past the tokens it was read for, a mask that lists what it refuses allows everything.
+    # Past `num_tokens`, a mask stored as a list of forbidden tokens allows everything.
     wanted = [tokens for tokens, is_chosen in zip(tokens_of(bitmask, num_tokens), chosen, strict=True) if is_chosen]
     for tokens, allow, row in zip(wanted, lists.allow.tolist(), tokens_of(back, 32 * num_words(width)), strict=True):
         past = [] if allow else range(num_tokens, width)

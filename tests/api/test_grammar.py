@@ -1,4 +1,4 @@
-"""What the base classes of grammar strategies do by default."""
+"""The default methods of the base classes of grammar strategies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STOP, DEAD = 4, 3
 
 
 class Cycle(Matcher):
-    """a, then b, then c, then a again; stop after any c; d is legal after a and leads nowhere."""
+    """Accepts a, then b, then c, then a again; stop after any c; d is legal after a and is a dead end."""
 
     def __init__(self) -> None:
         self.history: list[int] = []
@@ -77,7 +77,7 @@ class Cycles(GrammarStrategy):
         ([0, 0, 1], 1, [{0}, {1, DEAD}, None, None]),  # the second draft is refused
         ([1, 1], 0, [{0}, None, None]),
         ([0, 1, 2, STOP, 0], 4, [{0}, {1, DEAD}, {2}, {0, STOP}, None, None]),  # terminated: nothing more is filled
-        ([0, DEAD, 1], 1, [{0}, {1, DEAD}, None, None]),  # a guess that leads nowhere is refused, not a failure
+        ([0, DEAD, 1], 1, [{0}, {1, DEAD}, None, None]),  # a draft that leads to a dead end is refused, not a failure
     ],
 )
 def test_the_default_fill_walks_the_drafts_and_comes_back(

@@ -1,4 +1,4 @@
-"""Operators' options become a plugin's dataclass, or an error that says where and what."""
+"""Operators' options are parsed into a plugin's dataclass, or refused with an error that names the option."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def parse(**options: Any) -> Options:
 def test_values_of_every_kind() -> None:
     parsed = parse(size=3, ratio=0.25, name="n", strict=False, mode="slow", limit=7, tags=["a", "b"], levels=(1, 2))
     assert parsed == Options(3, 0.25, "n", False, "slow", 7, ("a", "b"), (1, 2))
-    assert isinstance(parsed.tags, tuple)  # a list from TOML or JSON becomes what the field says
+    assert isinstance(parsed.tags, tuple)  # a list from TOML or JSON becomes a tuple
 
 
 def test_what_is_not_given_has_its_default() -> None:

@@ -1,4 +1,4 @@
-"""What crosses between scheduler and worker: rows of a batch, payloads, outcomes."""
+"""The data between scheduler and worker: rows of a batch, payloads, outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constraints: any value can be written down; `source` is canonical or says what is wrong."""
+"""Constraints accept any value; `source` returns canonical text or raises."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_two_orders_of_keys_are_two_sources() -> None:
 
 
 class Counting(str):
-    """A key that counts how often one is compared with another."""
+    """A key that counts its comparisons."""
 
     comparisons = 0
     __slots__ = ()

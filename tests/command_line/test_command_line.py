@@ -1,4 +1,4 @@
-"""The program, as it is installed."""
+"""The installed program."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_locking_some_keeps_the_others(bare: Environment, wheels: dict[str, Path
     assert {plugin for plugin in after if after[plugin] != before[plugin]} == {"gwt-good/worker.good"}
     told = bare.guideway("plugins", "lock", "worker.good", "--file", lock, **path).stdout
     assert told == f"locked 1 plugin in {lock}, kept {len(every) - 1} others\n"
-    # and without names the lock is of exactly what is installed
+    # without names, the lock contains exactly the installed plugins
     assert "gwt-good/worker.good" not in answer(bare, "lock", "--file", lock)["plugins"]
     assert "gwt-good/worker.good" not in Path(lock).read_text()
 
@@ -187,7 +187,8 @@ def test_a_command_that_is_broken_fails_loudly(zoo: Environment) -> None:
 
 @pytest.fixture
 def rival(tmp_path: Path) -> Mapping[str, str]:
-    """The variables with which a distribution is found that claims names of others."""
+    """Create a distribution that claims the names of other commands, and return the environment variables to find
+    it."""
     info = tmp_path / "rival-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rival\nVersion: 1.0\n", encoding="utf-8")

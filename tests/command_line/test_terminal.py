@@ -1,4 +1,4 @@
-"""What commands print at a terminal of 80 columns, and in a pipe."""
+"""Output of commands at a terminal of 80 columns, and in a pipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLOR = re.compile(r"\x1b\[\d+m")
 
 
 def shown(*arguments: str, **environment: str) -> str:
-    """What a command shows at a terminal."""
+    """Return the output of a command at a terminal."""
     status, text = shown_at_terminal([sys.executable, "-m", "guideway", *arguments], environment=environment)
     assert status == 0
     return text

@@ -1,6 +1,5 @@
-"""The devices against the NumPy reference, and the reference against its contract, read literally.
-
-jax stands for the devices whose arrays cannot change in place.
+"""The devices against the NumPy reference, and the reference against its contract. jax represents devices with
+immutable arrays.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ REFERENCE = NumpyDevice().ops
 
 
 def numpy_array(array: NDArray[Any], dtype: str) -> Any:
-    return array.astype(jnp.bfloat16 if dtype == "bfloat16" else dtype)  # jax brings a bfloat16 for NumPy
+    return array.astype(jnp.bfloat16 if dtype == "bfloat16" else dtype)  # jax provides a bfloat16 for NumPy
 
 
 @dataclass(frozen=True)
 class Library:
-    """A device and what tests need to make and read its arrays without using the methods under test."""
+    """A device, with functions to create and read its arrays without the methods under test."""
 
     device: DeviceBackend
     make: Callable[[NDArray[Any], str], Any]
@@ -69,7 +68,7 @@ def library(request: pytest.FixtureRequest) -> Library:
 
 
 def raw(library: Library, array: Any) -> NDArray[Any]:
-    """The bits of a float array, one integer per element."""
+    """Return the bits of a float array, one integer per element."""
     if isinstance(array, torch.Tensor):
         return array.contiguous().view(torch.int32 if array.dtype == torch.float32 else torch.int16).numpy().copy()
     host = np.array(array)
@@ -77,7 +76,7 @@ def raw(library: Library, array: Any) -> NDArray[Any]:
 
 
 def logits_like(seed: int, rows: int, width: int) -> NDArray[np.float32]:
-    """Floats with some -inf, ties and zeros of both signs, and never a row of -inf alone."""
+    """Generate floats with some -inf, ties and zeros of both signs, and no row of only -inf."""
     rng = np.random.default_rng(seed)
     x = (rng.integers(-12, 12, (rows, width)) / 4).astype(np.float32)
     x[rng.random((rows, width)) < 0.2] = -np.inf
@@ -88,7 +87,7 @@ def logits_like(seed: int, rows: int, width: int) -> NDArray[np.float32]:
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[np.random.Generator, NDArray[np.float32], NDArray[np.int32], str]:
-    """A seeded generator, logits, a subset of their rows out of order, and a dtype."""
+    """Return a seeded generator, logits, an unordered subset of their rows, and a dtype."""
     seed = draw(st.integers(0, 2**32 - 1))
     num_rows = draw(st.sampled_from((1, 2, 5)))
     rng = np.random.default_rng(seed)
@@ -97,7 +96,7 @@ def cases(draw: st.DrawFn) -> tuple[np.random.Generator, NDArray[np.float32], ND
 
 
 def expect(library: Library, got: Any, wanted: NDArray[Any], dtype: str = "float32") -> None:
-    """Equal up to the rounding of `dtype`, with -inf and the dtype exact."""
+    """Assert equality up to the rounding of `dtype`; -inf and the dtype must be exact."""
     assert dtype in str(got.dtype)
     host = library.read(got).astype(np.float64)
     tolerance = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-6}[dtype]
@@ -138,7 +137,7 @@ def test_add_at(library: Library, case: Any) -> None:
     rng, x, rows, dtype = case
     rows = np.repeat(rows, 3)
     columns = rng.integers(0, x.shape[1], len(rows)).astype(np.int32)
-    columns[1::3] = columns[::3]  # each second pair repeats the first
+    columns[1::3] = columns[::3]  # every second pair repeats the first
     values = rng.integers(-8, 8, len(rows)).astype(np.float32) / 2
     wanted = x.copy()
     for row, column, value in zip(rows, columns, values, strict=True):
@@ -358,7 +357,7 @@ def test_uniform_has_the_same_bits_everywhere(seeds: list[int], word: int, purpo
 
 
 def test_uniform_is_addressed_as_the_contract_says(library: Library) -> None:
-    """Columns 4 to 7 are block 1; its rounds are written out here once more, in plain integers."""
+    """Columns 4 to 7 are block 1, recomputed here with plain integers."""
     seed, position, sequence, purpose = 0x299F31D0A4093822, 0x05A308D3, 0x13198A2E, 0x83707344
     counter, key = [1, position, sequence, purpose], [seed & 0xFFFFFFFF, seed >> 32]
     for _ in range(10):
@@ -381,7 +380,7 @@ def draw_columns(library: Library, logprobs: Any, uniforms: Any) -> list[int]:
     return [int(column) for column in library.read(library.device.ops.categorical(*made))]
 
 
-SMALLEST, LARGEST = 2.0**-24, 1 - 2.0**-24  # of all values `uniform` can take
+SMALLEST, LARGEST = 2.0**-24, 1 - 2.0**-24  # out of all values of `uniform`
 
 
 def test_categorical_never_draws_a_forbidden_column(library: Library) -> None:
@@ -389,7 +388,7 @@ def test_categorical_never_draws_a_forbidden_column(library: Library) -> None:
     x = rng.normal(size=(64, 500)) * 4
     allowed = rng.random(x.shape) < np.repeat([0.004, 0.5], 32)[:, None]
     allowed[np.arange(64), rng.integers(0, 500, 64)] = True
-    allowed[:32, 0] = allowed[:32, -1] = False  # the extremes must look further in
+    allowed[:32, 0] = allowed[:32, -1] = False  # the extremes must search further in
     allowed[:32, 250] = True
     x[~allowed] = -np.inf
     for uniform in (SMALLEST, 0.5, LARGEST):
@@ -448,7 +447,7 @@ def test_draws_follow_the_distribution(library: Library) -> None:
 
 
 def forbid_by_loop(bitmask: NDArray[np.int32], rows: NDArray[np.int32], shape: tuple[int, int]) -> NDArray[np.bool_]:
-    """What `apply_bitmask` must set to -inf, by its docstring."""
+    """Return the logits that `apply_bitmask` must set to -inf, by its docstring."""
     forbidden = np.zeros(shape, dtype=np.bool_)
     for i, row in enumerate(rows.tolist()):
         for token in range(shape[1]) if row != -1 else ():
@@ -459,7 +458,7 @@ def forbid_by_loop(bitmask: NDArray[np.int32], rows: NDArray[np.int32], shape: t
 
 
 def random_bitmask(rng: np.random.Generator, rows: int, words: int) -> NDArray[np.int32]:
-    """Words of all kinds, the common ones (0, -1) and the edge ones (one bit, all but one bit) included."""
+    """Generate words of all kinds, including common ones (0, -1) and edge cases (one bit, all but one bit)."""
     bitmask = rng.integers(-(2**31), 2**31, (rows, words)).astype(np.int32)
     common = rng.choice(np.array([0, -1, 1, -2, -(2**31), 2**31 - 1], dtype=np.int32), (rows, words))
     return np.where(rng.random((rows, words)) < 0.7, common, bitmask)
@@ -504,18 +503,18 @@ def test_apply_bitmask_writes_through_views(name: str, layout: str, width: int, 
         library, library.make(np.array([-np.inf]), dtype)
     )
     got = library.device.apply_bitmask(take(base), given(bitmask), given(rows))
-    np.testing.assert_array_equal(raw(library, base), wanted)  # nothing outside of the view has changed either
+    np.testing.assert_array_equal(raw(library, base), wanted)  # nothing outside of the view has changed
     np.testing.assert_array_equal(raw(library, got), take(wanted))
 
 
 def test_the_path_of_other_torch_devices_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transposed tensor takes the path without a look at the host's memory, which other devices share."""
+    """A transposed tensor takes the same path as on other devices, which does not read host memory."""
     device, rng = TorchDevice(), np.random.default_rng(9)
     x = torch.tensor(rng.normal(size=(8, 4096)).astype(np.float32))
     bitmask = torch.tensor(random_bitmask(rng, 7, 128))
     rows = torch.tensor([7, 0, -1, 3, 2, 5, -1], dtype=torch.int32)
     by_words = device.apply_bitmask(x.clone(), bitmask, rows)
-    monkeypatch.setattr(torch.Tensor, "numpy", None)  # whatever reads host memory fails
+    monkeypatch.setattr(torch.Tensor, "numpy", None)  # reading host memory fails
     plain = device.apply_bitmask(x.t().contiguous().t(), bitmask, rows)
     assert torch.equal(plain, by_words)
 

@@ -1,4 +1,4 @@
-"""The random function of every draw: known answers, and the same bits from every array library."""
+"""The random number generator: known answers, and the same bits from every array library."""
 
 from __future__ import annotations
 

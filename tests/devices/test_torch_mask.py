@@ -1,4 +1,4 @@
-"""Both ways in which the torch device applies a mask on the CPU, rows of both kinds in one batch."""
+"""Both methods by which the torch device applies a mask on the CPU, with rows of both kinds in one batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from guideway.api import bitmask as bits
 from guideway.devices.torch.mask import can_forbid, forbid
 
 DENSITIES = (0.0, 0.001, 1.0, 0.999, 0.5, 0.02, 0.98)
-"""Shares of allowed tokens, one row each."""
+"""The share of allowed tokens of each row."""
 
 
 @pytest.mark.parametrize("width", [4096, 4100, 4127])
@@ -24,7 +24,7 @@ def test_rows_of_every_density(width: int, dtype: torch.dtype, padding: int) -> 
     for row, tokens in zip(rows.tolist(), allowed, strict=True):
         wanted[row, :width][torch.from_numpy(~tokens)] = -torch.inf
     bitmask = bits.pack(allowed)
-    bitmask[:, -1] |= np.int32(-1 << width % 32) if width % 32 else 0  # what lies past the width means nothing
+    bitmask[:, -1] |= np.int32(-1 << width % 32) if width % 32 else 0  # bits past the width are ignored
     logits = base[:, :width]
     assert can_forbid(logits)
     assert forbid(logits, bitmask, rows) is logits

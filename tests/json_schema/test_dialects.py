@@ -1,5 +1,5 @@
-"""A `Regex` means what Python's `re.fullmatch` takes, and ``pattern`` what ECMA-262 does: a strategy that would take
-other texts refuses the expression, or names what it reads otherwise."""
+"""`Regex` follows Python's `re.fullmatch`, and ``pattern`` ECMA-262: a strategy that would accept other texts refuses
+the expression, or names the difference."""
 
 from __future__ import annotations
 

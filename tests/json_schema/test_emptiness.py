@@ -1,4 +1,4 @@
-"""Schemas that no value satisfies, and those of which a part is so."""
+"""Unsatisfiable schemas, and schemas with unsatisfiable parts."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_parts_that_nothing_satisfies_are_left_out(schema: Schema, left: Schema)
         {"minLength": 3, "maxLength": 2, "type": "integer"},
         {"type": "object", "required": ["a"], "patternProperties": {"^a": {}}, "additionalProperties": False},
         {"type": "object", "properties": {"a": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["a"]},
-        # what is referred to by its place or name stays there
+        # targets of references by place or name are not moved
         {"anyOf": [NARROW, {"type": "string"}], "properties": {"x": {"$ref": "#/anyOf/1"}}},
         {"anyOf": [{"$id": "n", "enum": []}, {"type": "string"}], "properties": {"x": {"$ref": "n"}}},
     ],
@@ -184,9 +184,7 @@ TYPES = st.sampled_from(["string", "integer", "number", "boolean", "null", "arra
 
 
 def nodes(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    inside = (
-        inner | REFERENCES
-    )  # where a value is smaller than the one around it: validators do not come to an end else
+    inside = inner | REFERENCES  # references only at smaller values, since validators would not terminate otherwise
     lists = st.lists(inner, min_size=1, max_size=3)
     keywords: dict[str, st.SearchStrategy[Any]] = {
         "type": TYPES | st.lists(TYPES, min_size=1, max_size=2, unique=True),

@@ -1,4 +1,4 @@
-"""Branches of ``oneOf`` of which no instance satisfies two."""
+"""Branches of ``oneOf`` that exclude each other."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_branches_that_exclude_each_other(schema: Any) -> None:
         {"oneOf": [{"type": "number"}, {"type": "integer"}]},
         {"oneOf": [{"const": 1}, {"const": 1.0}]},
         {"oneOf": [{"enum": [[1]]}, {"enum": [[1.0]]}]},
-        {"oneOf": KIND},  # of anything but objects both hold
-        {"type": "object", "oneOf": OPEN},  # of objects without a kind both hold
+        {"oneOf": KIND},  # both allow everything but objects
+        {"type": "object", "oneOf": OPEN},  # both allow objects without a kind
         {"type": "object", "oneOf": KIND, "required": ["kind"], "properties": {"kind": True}, "$schema": "x/draft-04"},
         {"oneOf": [{**A, "required": ["a"]}, {**A, "patternProperties": {"a": {}}, "properties": {}}]},
         {"oneOf": [{"$ref": "#/$defs/s"}, {"type": "null"}], "$defs": {"s": {"$ref": "#/$defs/s"}}},
@@ -56,7 +56,7 @@ def test_branches_that_exclude_each_other(schema: Any) -> None:
             "$defs": {"s": {"type": "string"}, "x": {"$id": "y", "$defs": {"s": {"type": "null"}}}},
         },
         {"oneOf": [{"type": "string", "maxLength": 2}, {"type": "string", "minLength": 2}]},
-        {"oneOf": [{"maxLength": 2}, {"minLength": 3}]},  # of anything but strings both hold
+        {"oneOf": [{"maxLength": 2}, {"minLength": 3}]},  # both allow everything but strings
         {"oneOf": [{}, {"type": "null"}]},
     ],
 )

@@ -1,4 +1,4 @@
-"""What texts have a format, judged and as patterns."""
+"""Formats, checked by `has_format` and as patterns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNDECIDED = {
     *("a@[b.cd]", "a@[1.2.3.300]", "http://[a/", "http://a/[b]", "http://[::1"),
     *("xn--bcher-kva.example", "xn--X"),
 }
-"""Texts with brackets, which stand around addresses, and names for other alphabets."""
+"""Texts with brackets, which enclose addresses, and names in other alphabets."""
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), LABELLED)

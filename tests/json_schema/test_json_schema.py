@@ -1,4 +1,4 @@
-"""JSON Schemas: what is none, what one asserts, and that hostile ones cost no more than their length."""
+"""JSON Schemas: invalid ones, their assertions, and linear time for malicious ones."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from guideway.json_schema.dialects import ONLY_PYTHON
 from guideway.json_schema.ecma import with_python_patterns
 
 NOT_JUDGED = {"$ref:remote", "pattern:property", *(f"pattern:{name}" for name in ("double", "escape", *ONLY_PYTHON))}
-"""Cases of the probe about what is not there or not in the regular expressions of both Python and ECMA-262; nor are
-formats, which are not asserted by default."""
+"""Cases of the probe to skip: missing parts, regular expressions that Python or ECMA-262 lacks, and formats, which are
+not asserted by default."""
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def _long_lists(size: int) -> dict[str, Any]:
 
 
 def _calls(run: Callable[[], object]) -> int:
-    """How many functions, those written in C included, are called meanwhile."""
+    """Return how many functions, including those written in C, `run` calls."""
     count = 0
 
     def profile(_frame: object, event: str, _argument: object) -> None:
@@ -331,7 +331,7 @@ def test_twice_the_schema_is_at_most_twice_the_work(
     make: Callable[[int], dict[str, Any]], read: Callable[[Any], object]
 ) -> None:
     once, twice = make(200), make(400)
-    read(once)  # what is only done the first time
+    read(once)  # warm caches
     assert _calls(lambda: read(twice)) <= 2.2 * _calls(lambda: read(once)) + 100
 
 

@@ -1,4 +1,4 @@
-"""Counts above 128 and 1,000, classes of characters that JSON escapes: what a strategy serves is still JSON."""
+"""Counts above 128 and 1,000, and classes of characters that JSON escapes: outputs are still JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TEXTS = ("a", "-", "x", "é", "B", " ")
 
 
 def _drawn(random: Random) -> tuple[dict[str, Any], list[Any]]:
-    """A schema with an expression in it that repeats a class, and instances that may satisfy it."""
+    """Generate a schema with an expression that repeats a class, and instances that may satisfy it."""
     piece, most = random.choice(PIECES), random.choice((1, 127, 129, 129, 150))
     pattern = f"^{piece}{random.choice((f'{{1,{most}}}', f'{{{most}}}', f'{{{most},}}'))}$"
     texts = [text * most for text in TEXTS]

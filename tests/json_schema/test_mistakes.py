@@ -1,4 +1,4 @@
-"""Mistakes in regular expressions that are mistakes in every dialect."""
+"""Errors in regular expressions in every dialect."""
 
 from __future__ import annotations
 

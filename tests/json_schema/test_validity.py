@@ -1,4 +1,4 @@
-"""Whether a text is an instance of a schema: judged as text, by its draft, with nothing fetched."""
+"""Validation of texts: as text, by the schema's draft, without fetching anything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.json_schema.test_json_schema import NOT_JUDGED
     [
         ({"minProperties": 2}, '{"a":1,"b":2}', True),
         ({"minProperties": 2}, '{"a":1,"a":2}', False),
-        ({}, '{"a":1,"\\u0061":2}', False),  # the same key, written otherwise
+        ({}, '{"a":1,"\\u0061":2}', False),  # the same key in another spelling
         ({}, '[{"a":{"b":1,"b":1}}]', False),
         ({"properties": {"id": {"type": "integer"}}}, '{"\\u0069d":"x"}', False),
         ({"type": "integer"}, "1.0", True),
@@ -43,7 +43,7 @@ from tests.json_schema.test_json_schema import NOT_JUDGED
         ({"format": "uri"}, '"a b"', False),
         ({"format": "date-time"}, "1", True),
         ({"type": "integer", "format": "int32"}, "1", True),
-        # patterns as the specification has them, not as Python does
+        # patterns as in the specification, not as in Python
         ({"pattern": "^a$"}, r'"a\n"', False),
         ({"patternProperties": {"^a$": False}}, r'{"a\n": 1}', True),
         ({"patternProperties": {"^a$": {}}, "additionalProperties": False}, r'{"a\n": 1}', False),
@@ -55,7 +55,7 @@ from tests.json_schema.test_json_schema import NOT_JUDGED
         ({"dependencies": {"a": ["b"]}}, '{"a":1}', False),
         ({"minimum": 1, "exclusiveMinimum": True}, "1", False),
         ({"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"type": "null"}]}, "[1]", False),
-        # what is not known here
+        # unknown
         ({"$schema": "https://example.com/a-dialect-of-its-own", "type": "null"}, "1", None),
         ({"$schema": "https://example.com/a-dialect-of-its-own"}, "{", False),
         ({"pattern": r"\p{Script=Greek}"}, '"a"', None),
@@ -78,7 +78,7 @@ def test_nothing_is_fetched(reference: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("urllib.request.urlopen", fetch)
     schema = {"properties": {"a": {"$ref": reference}}}
     assert is_valid(schema, '{"a":1}', enforces_formats=True) is None
-    assert is_valid(schema, '{"b":1}', enforces_formats=True) is True  # nobody asks for it
+    assert is_valid(schema, '{"b":1}', enforces_formats=True) is True  # not needed
     assert not fetched
 
 

@@ -1,4 +1,4 @@
-"""`WritingRule`: its masks against each token by itself, over real tokens and such as no tokenizer has."""
+"""Masks of `WritingRule` against single tokens, for real and artificial vocabularies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import tests.vocabulary.tokenizers_under_test as samples
 BYTES = [bytes([byte]) for byte in range(128)]
 PARTS = [*rb"""" \ u0 a , : { } [ ] "a" "a": "," \u00""".split(), b" "]
 ODD = [*BYTES, b"", *sorted({b"".join(parts) for parts in product(PARTS, repeat=3)})]
-"""All bytes, a special token, and whatever may stand together."""
+"""All ASCII bytes, a special token, and all combinations of three pieces."""
 
 
 def allowed(rule: WritingRule, state: JsonCursor, num_tokens: int) -> set[int]:
@@ -94,7 +94,7 @@ def test_a_refused_writing_is_refused_where_it_can_still_be_another() -> None:
 
 
 def test_cursors_of_a_long_object_share_its_names() -> None:
-    """A matcher keeps the cursor after each token: a long object takes memory by its length, not by its square."""
+    """A matcher stores a cursor for each token, so the memory of a long object must be linear, not quadratic."""
 
     def taken(num_names: int) -> int:
         tracemalloc.start()

@@ -1,4 +1,4 @@
-"""What the grammar mask is given, any transform gets that declares the same: `bitmask`, `hard`, `idempotent`."""
+"""A transform that declares `bitmask`, `hard` and `idempotent` is treated like the grammar mask."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Permits(LogitTransform):
 
 
 class Strange(LogitModifier[None]):
-    """A mask of a stranger."""
+    """A third-party mask."""
 
     name, stage, transform = "strange", Stage.MASK, Permits
 
@@ -58,7 +58,7 @@ class Strange(LogitModifier[None]):
 
 
 def variant(name: str, **attributes: Any) -> type[LogitModifier[Any]]:
-    """`Strange` under another name, its transform with other declarations."""
+    """Return `Strange` under another name, with other declarations of its transform."""
     transform = type("Transform", (Permits,), attributes)
     return type("Variant", (Strange,), {"name": name, "transform": transform})
 
@@ -76,7 +76,7 @@ def run(
 
 
 def under_its_own_name(step: StepInput) -> StepInput:
-    """The payload of the grammar mask as one of `Strange`."""
+    """Return `step` with the grammar mask's payload for `Strange` instead."""
     mask = step.payloads.get("grammar")
     payloads = {} if mask is None else {"strange": Payload(mask.rows, {"permitted": mask.arrays["bitmask"]})}
     return replace(step, payloads=payloads)
@@ -89,7 +89,7 @@ def allowing(rows: Sequence[int], *token_ids: int) -> Payload:
 
 
 def greedy(payloads: dict[str, Payload], *, warp: Warp | None = None) -> StepInput:
-    """A step of four rows."""
+    """Return a step of four rows."""
     step = replace(random_step(1, 4), payloads=payloads, warp=warp, num_logprobs=None)
     return replace(step, temperatures=np.zeros(4, dtype=np.float32))
 
@@ -185,7 +185,7 @@ def test_rows_are_copied_unless_applying_again_is_harmless() -> None:
 
 
 class Breaks(NumpyDevice):
-    """Forbids half of what it should, and raises, where it is given more than one row."""
+    """Applies the first row's mask and then raises, if there is more than one row."""
 
     def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
         if len(rows) > 1:
@@ -239,12 +239,12 @@ def test_declarations_that_cannot_be_kept_are_refused(modifier: type[LogitModifi
 OF_THE_MASK = {"GRAMMAR_MASK", "GrammarMask", "GrammarState", "MaskRows", "MaskTransform"}
 MAY_NAME_IT = {
     "core/guideway/api/steps.py": {"GRAMMAR_MASK"},
-    "core/guideway/plugins/configuration.py": {"GRAMMAR_MASK"},  # refuses another modifier of that name
+    "core/guideway/plugins/configuration.py": {"GRAMMAR_MASK"},  # refuses other modifiers of that name
     "core/guideway/runtime/grammar_mask.py": OF_THE_MASK,
     "core/guideway/runtime/grammar_state.py": {"GrammarState"},
     "core/guideway/runtime/mask_rows.py": {"GrammarState", "MaskRows"},
-    "core/guideway/runtime/reasoning/gate.py": {"GrammarMask", "GrammarState", "MaskTransform"},  # the mask before it
-    "core/guideway/runtime/runtime.py": {"GrammarMask"},  # makes it
+    "core/guideway/runtime/reasoning/gate.py": {"GrammarMask", "GrammarState", "MaskTransform"},  # wraps the mask
+    "core/guideway/runtime/runtime.py": {"GrammarMask"},  # creates it
     "plugins/guideway-vllm/src/guideway_vllm/worker.py": {"GrammarMask"},  # a worker's pipeline begins with it
 }
 

@@ -1,4 +1,4 @@
-"""Steps drawn by a device's optional operations: the same as by the mandatory ones."""
+"""A device's optional operations draw the same tokens as the mandatory ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOME = (np.array([0, 2], np.int32), np.array([3, 4], np.int32), np.array([5, -5]
 
 
 class Counting(FusedNumpy):
-    """Notes which optional operations a host calls."""
+    """Records the optional operations that a host calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Counting(FusedNumpy):
 
 
 class Gumbel(NumpyDevice):
-    """Draws as a device with `masked_sample` does; a bias keeps a step from that."""
+    """Draws by the Gumbel-max method, as a device with `masked_sample` does."""
 
     fused = frozenset({"masked_sample"})
 
@@ -61,7 +61,7 @@ def outcome(device: NumpyDevice, step: StepInput, seed: int = 0) -> StepOutput:
 
 
 def masked_step(seed: int) -> StepInput:
-    """Mask and temperatures alone, perhaps with log-probabilities."""
+    """Return a step with only a mask and temperatures, perhaps with log-probabilities."""
     return replace(random_step(seed, 6), warp=None)
 
 
@@ -111,7 +111,7 @@ def test_bans_and_penalties_take_the_general_way() -> None:
 
 
 class FailingForOne(Counting):
-    """Cannot draw rows whose first logit is the largest float16 there is."""
+    """Fails for rows whose first logit is the largest float16."""
 
     def masked_argmax(self, logits: Any, *args: Any) -> Any:
         if (logits[:, 0] == 65504).any():
@@ -143,7 +143,7 @@ def test_a_row_it_fails_for_costs_that_row(seed: int) -> None:
 
 
 class Wrong(FusedNumpy):
-    """Draws a token that is none."""
+    """Draws an invalid token id."""
 
     def masked_argmax(self, *args: Any) -> Any:
         ids, best = super().masked_argmax(*args)
@@ -185,7 +185,7 @@ def test_a_pass_that_changes_the_logits_costs_its_step() -> None:
 
 
 class Late(FusedNumpy):
-    """What it computed wrongly shows when somebody waits for it."""
+    """Fails asynchronously: errors are raised when the result is awaited."""
 
     def download(self, arrays: Any) -> Any:
         return self

@@ -1,4 +1,4 @@
-"""Worker mixins: one object of all of them, in order, and no clash goes unnoticed."""
+"""Worker mixins are combined into one object, in order, and clashes are refused."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Counter(WorkerMixin):
 
 
 class Observer(WorkerMixin, ABC):
-    """Sees the other's attributes: they are one object."""
+    """Reads an attribute of another mixin, as both are one object."""
 
     name = "observer"
     level = 3
@@ -387,4 +387,4 @@ def test_a_wish_to_stop_passes() -> None:
     with pytest.raises(KeyboardInterrupt):
         mixins.before_step(STEP)
     with ThreadPoolExecutor(1) as pool, pytest.raises(PluginError, match=r"worker\.interrupted failed in before_step"):
-        pool.submit(mixins.before_step, STEP).result()  # where Ctrl-C cannot come
+        pool.submit(mixins.before_step, STEP).result()  # where Ctrl-C is not raised

@@ -1,4 +1,4 @@
-"""Steps over padded shapes: the same results as without, and no shape that warm-up has not seen."""
+"""Steps with padded shapes have the same results as without padding, and only the shapes of the warm-up."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pipeline(device: NumpyDevice) -> Pipeline:
 
 
 def random_step(seed: int, num_rows: int) -> StepInput:
-    """One step with any of what a step may have."""
+    """Generate a step with a random choice of features."""
     rng, choose = np.random.default_rng(seed), random.Random(seed)
 
     def some(make: Any) -> Any:
@@ -126,7 +126,7 @@ def test_pairs_have_few_lengths(length: int) -> None:
 
 
 def test_what_a_step_needs_is_padded_with_it() -> None:
-    """History, companions and hidden states have as many rows as the logits, scratch rows among them."""
+    """History, companions and hidden states have as many rows as the logits, including scratch rows."""
 
     step = replace(
         random_step(5, 3),

@@ -1,4 +1,4 @@
-"""What a step moves to the device, it moves once."""
+"""A step uploads each array only once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.hostility import PROMPT, VOCABULARY, Ban
 
 
 class Soft(Ban):
-    """A soft modifier beside the grammar mask, so that a row it empties may be drawn under the mask alone."""
+    """A soft modifier at the stage of the grammar mask: a row that it empties is drawn under the mask alone."""
 
     name = "soft"
 

@@ -1,6 +1,6 @@
-"""A class that is not what its kind's contract asks for is refused, with what to write instead: also one that was
-written for an earlier contract."""
-# ruff: noqa: ARG005 - the parameters are what is tested
+"""Classes that violate the contract of their kind, also those written for an earlier contract, are refused with a
+hint."""
+# ruff: noqa: ARG005 - the tests are about parameters
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ CORRECT = {"modifier": Modifier, "grammar": Strategy, "device": Device, "worker"
 
 
 def written(kind: str, **attributes: Any) -> type:
-    """A subclass of the correct class of a kind, with other attributes."""
+    """Return a subclass of the correct class of a kind, with other attributes."""
     return type("Mine", (CORRECT[kind],), attributes)
 
 
@@ -133,7 +133,7 @@ def test_every_installed_component_is_what_its_contract_asks_for() -> None:
             try:
                 load(found)
             except PluginLoadError as error:
-                assert "ContractViolation" not in str(error)  # a library or device that is not here is another matter
+                assert "ContractViolation" not in str(error)  # a missing library or device is a different problem
 
 
 # Signatures
@@ -156,12 +156,12 @@ FITTING = [
     ("modifier", "start", decorated(lambda self, request, sequence, compiled: None)),
     ("modifier", "release", staticmethod(lambda state: None)),
     ("modifier", "companions", functools.partialmethod(lambda self, what, request: (), "x")),
-    ("modifier", "accept", min),  # of an extension module, and says nothing of its parameters
+    ("modifier", "accept", min),  # from an extension module, without a signature
     ("grammar", "available", classmethod(lambda cls: None)),
     ("grammar", "available", staticmethod(lambda: None)),
     ("device", "__init__", lambda self, device="cpu": None),
     ("worker", "anything", lambda self, of, its, own: None),
-    # what the contract has after a ``*`` comes by name
+    # arguments after a ``*`` in the contract are passed by name
     ("attention", "attend", lambda self, query, key, value, *, window, causal, scale, lengths: None),
     ("attention", "attend", lambda self, q, k, v, lengths, scale, causal, window: None),
     ("attention", "attend", lambda self, q, k, v, **options: None),
@@ -269,7 +269,7 @@ class OldMatcher(Matcher):
 
 
 class Duck:
-    """Derives from nothing, as a class of an extension module may."""
+    """Has no base class, like a class of an extension module."""
 
     def accept(self, token_ids: Any) -> int:
         return 0
@@ -292,7 +292,7 @@ def test_methods_of_what_a_strategy_returns_are_compared(cls: type, said: str | 
     if said is None:
         check_returned(cls(), Matcher)
         return
-    for _ in range(2):  # from memory too
+    for _ in range(2):  # also from the cache
         with pytest.raises(ConformanceError, match=said):
             check_returned(cls(), Matcher)
 
@@ -317,7 +317,7 @@ def test_what_an_earlier_contract_had_is_said_with_what_to_write(monkeypatch: py
         "Mine.order is no longer part of the contract\nhint: delete it: modifiers of one stage act in"
     )
     check_class(record("worker"), written("worker", order=2))
-    monkeypatch.setattr(LogitModifier, "order", 0, raising=False)  # a name the contract has is none that moved
+    monkeypatch.setattr(LogitModifier, "order", 0, raising=False)  # a name of the current contract is not a moved one
     check_class(record("modifier"), written("modifier", order=2))
 
 
@@ -401,7 +401,7 @@ def test_another_class_or_keyword_is_no_name_that_moved(tmp_path: Path, monkeypa
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(PluginLoadError) as caught:
         load(PluginRecord("worker", "old", name, "old", "1", str(tmp_path), requires=("guideway",)))
-    assert str(caught.value).count("hint: ") == 1  # the one that every failure has
+    assert str(caught.value).count("hint: ") == 1  # the hint of every failure
 
 
 def test_names_that_moved_are_not_there() -> None:

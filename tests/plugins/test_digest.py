@@ -1,4 +1,4 @@
-"""What a component's digest covers, and how often the files are read."""
+"""The files that a component's digest covers, and how often they are read."""
 
 from __future__ import annotations
 
@@ -81,15 +81,15 @@ def test_it_is_computed_once_for_a_scan(site: Path) -> None:
         ("gwt_dig/one/__init__.py", {"one"}),
         ("gwt_dig/one/table.json", {"one"}),
         ("gwt_dig/one/new.txt", {"one"}),
-        ("gwt_dig/one/device.py", {"one", "far"}),  # far derives from a class in it
+        ("gwt_dig/one/device.py", {"one", "far"}),  # far has a base class in it
         ("gwt_dig/two/device.py", {"two"}),
-        ("gwt_dig/shared.py", {"two"}),  # two derives from a class in it
+        ("gwt_dig/shared.py", {"two"}),  # two has a base class in it
         ("gwt_dig/helper.py", {"two", "three"}),  # shared imports it, and so does three
         ("gwt_dig/three.py", {"three"}),
         ("gwt_dig/unused.py", set()),
         ("gwt_dig/__init__.py", set()),
         ("gwt_far/__init__.py", {"far"}),
-        ("gwt_library.py", set()),  # of no plugin
+        ("gwt_library.py", set()),  # not part of a plugin
         ("gwt_dig/one/__pycache__/device.nbi", set()),
         ("gwt_dig/one/device.pyc", set()),
         ("gwt_dig/one/.device.py.swp", set()),
@@ -135,7 +135,7 @@ def test_an_install_an_editable_one_and_a_zip_have_the_same_digest(
         for path in sorted(site.rglob("*")):
             archive.write(path, path.relative_to(site))
     assert digests(tmp_path / "site.zip") == digests(site)
-    # an editable one is found wherever Python finds it
+    # editable installs are searched on Python's path
     elsewhere = write(tmp_path / "source")
     records = PluginIndex.scan([str(site)]).records
     (site / "gwt_dig" / "one" / "table.json").write_text("[]", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the doctor finds, and that it survives what it examines."""
+"""The doctor finds problems, and survives broken plugins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.environments import Environment, unpack
 
 
 def problems(environment: Environment, *arguments: str, **variables: str) -> dict[str, dict[str, Any]]:
-    """The doctor's problems by plugin; its exit status must agree with them."""
+    """Return the doctor's problems by plugin, and check that its exit status agrees with them."""
     done = environment.guideway("plugins", "doctor", "--json", *arguments, **variables)
     answer = json.loads(done.stdout)
     errors = [problem for problem in answer["problems"] if problem["severity"] == "error"]
@@ -158,7 +158,7 @@ def test_a_slow_import_is_a_warning(bare: Environment, wheels: dict[str, Path], 
 
 @pytest.fixture
 def project(tmp_path: Path, bare: Environment) -> Path:
-    """An editable install of the good package: its project's folder. Undone afterwards by the folder's removal."""
+    """Create an editable install of the good package in the folder ``site``, and return its project's folder."""
     folder = tmp_path / "project"
     shutil.copytree(Path(__file__).parent / "packages" / "good", folder)
     info = tmp_path / "site" / "gwt_good-1.0.dist-info"

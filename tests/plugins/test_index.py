@@ -1,4 +1,4 @@
-"""What the index finds, from metadata alone."""
+"""The index of plugins, from metadata."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_another_contract_major_is_kept_apart(index: PluginIndex) -> None:
 
 
 def egg_info(folder: Path, name: str, version: str, entry_points: str | None = None) -> Path:
-    """What setuptools leaves in a source tree."""
+    """Create an .egg-info folder, as setuptools leaves in a source tree."""
     info = folder / f"{name.replace('-', '_')}.egg-info"
     info.mkdir(parents=True)
     (info / "PKG-INFO").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nDescription\n")

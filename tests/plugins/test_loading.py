@@ -42,7 +42,7 @@ def test_a_claimant_named_in_full_is_loaded(plugins: Plugins, distribution: str)
 
 
 FAILURES = {
-    # address: (phase, original cause, what else the message has to say)
+    # address: (phase, original cause, other text of the message)
     "grammar.broken": ("importing", "ImportError: libfoo.so.3: cannot open shared object file", "second line"),
     "device.exit": ("importing", "SystemExit: no licence found (exit status 1)", ""),
     "grammar.signature": ("registering its hooks", "PluginValidationError: ", "nmae"),

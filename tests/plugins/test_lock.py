@@ -1,4 +1,4 @@
-"""The lock file, and what ``require = "certified"`` makes of it."""
+"""The lock file, and its use by ``require = "certified"``."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.support.environments import Environment, unpack
 
 @pytest.fixture
 def installed(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> Path:
-    """A folder of its own with the good package, to be tampered with."""
+    """Copy the good package to a folder that tests may change."""
     unpack(wheels["good"], tmp_path / "site")
     return tmp_path / "site"
 
 
 def certify(lock: Lock, plugin_id: str, **changes: Any) -> Lock:
-    """`lock` with the verdict a conformance run would record."""
+    """Return `lock` with the verdict that a conformance run would record."""
     plugin = lock.plugins[plugin_id].plugin
     verdict = replace(Verdict("sha256:report", plugin.digest, CONTRACT, ("core",)), **changes)
     return Lock({**lock.plugins, plugin_id: Locked(plugin, verdict)})
@@ -163,7 +163,7 @@ def test_certified_refuses_what_changed_since(installed: Path, tmp_path: Path) -
     (installed / "gwt_good.py").write_text("changed = True\n")
     with pytest.raises(PluginUnavailable, match="its files changed after it was certified"):
         certified(installed, path).resolve("grammar", "good")
-    # and locking it again does not carry the verdict over
+    # locking again does not keep the verdict
     records = PluginIndex.scan([str(installed)]).records
     assert Lock.of(records, Lock.read(path)).plugins["gwt-good/grammar.good"].verdict is None
 
@@ -175,7 +175,7 @@ def test_a_worker_relies_on_the_verdicts_its_parent_checked(
     path = tmp_path / "guideway.lock"
     certify(Lock.of(PluginIndex.scan([str(installed)]).records), "gwt-good/grammar.good").write(path)
     plan = certified(installed, path).plan([("grammar", "good")], {})
-    path.unlink()  # a worker on another machine has no such file
+    path.unlink()  # a worker on another machine has no lock file
     monkeypatch.syspath_prepend(str(installed))
     assert bootstrap_worker(plan).resolve("grammar", "good")
 

@@ -1,4 +1,4 @@
-"""The plan: what a parent resolved, and how a worker proves that it has the same."""
+"""The plan of the parent process, and how workers verify that they have the same."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_differences_are_told_row_by_row(plan: PluginPlan) -> None:
 
 @pytest.fixture
 def another_process(plan: PluginPlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget that the plan was made here, and has nothing to be compared with."""
+    """Forget that the plan was made in this process, where it needs no comparison."""
     monkeypatch.setattr("guideway.plugins.manager._BOOTSTRAPPED", {})
 
 

@@ -1,4 +1,4 @@
-"""How requirements are checked before a plugin is imported."""
+"""Checks of requirements before a plugin is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`guideway plugins new`: what it writes is a plugin, and passes as it is."""
+"""`guideway plugins new` writes a plugin that passes its conformance checks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.stages import everyday
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a package of each kind installed, to be put on the path."""
+    """Install a package of each kind into a folder to put on the path."""
     folder = tmp_path_factory.mktemp("scaffold")
     projects = []
     for kind in KINDS_TO_WRITE:
@@ -116,7 +116,7 @@ def test_style(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_types(tmp_path: Path) -> None:
-    kinds = [kind for kind in KINDS_TO_WRITE if kind != "attention"]  # to read torch takes a minute
+    kinds = [kind for kind in KINDS_TO_WRITE if kind != "attention"]  # reading torch takes a minute
     for kind in kinds:
         new_package(kind, "mine", tmp_path / kind, f"acme-{kind}")
     config = str(Path(__file__).parents[2] / "pyproject.toml")

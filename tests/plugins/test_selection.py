@@ -1,4 +1,4 @@
-"""Which record a name means, and what an operator's globs do to it."""
+"""Resolving names to records, and the operator's globs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run as a program: a parent that plans, and a worker that checks the plan. Prints what the worker found.
+"""Make a plan, check it in a worker process, and print the worker's result.
 
 usage: worker_program.py METHOD [FILE]     METHOD is fork, forkserver or spawn; FILE is changed after planning
 """
@@ -25,7 +25,7 @@ def worker(plan: PluginPlan, answers: Any) -> None:
 
 def main(method: str, changed: str | None = None) -> None:
     plan = Plugins(settings=PluginSettings(deny=("gwt-none/*",))).plan([("grammar", "good")], {"seed": 1})
-    bootstrap_worker(plan)  # a forked worker inherits this, and has to look for itself all the same
+    bootstrap_worker(plan)  # a forked worker inherits this, but must check for itself
     if changed:
         path = Path(changed)
         path.write_text(path.read_text() + "# changed\n")

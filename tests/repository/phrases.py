@@ -1,4 +1,4 @@
-"""Find phrases that a reader from outside does not use, in docstrings, comments and pages.
+"""Find phrases that readers from outside do not use, in docstrings, comments and pages.
 
 `docs/style.md` shows the patterns and how to say the same plainly. `python -m tests.repository.phrases` prints the
 share of each folder, and with paths every match in them.
@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.repository.sources import ROOT, source_files
 
 PATTERNS = (
-    # a question word as the subject or object: "what it holds", "who is late"
+    # a question word as the subject or object
     r"\b(what|who|whoever|whatever) (is|are|was|were|has|had|does|do|it|they|comes?|came|needs?|may|can|must|stands|"
     r"calls|waits|asks|takes|cannot|ended?|one|a|an|the|of)\b",
     r"\b(is|are|was|were|be) said\b|\btold\b",

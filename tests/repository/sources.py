@@ -1,4 +1,4 @@
-"""What the tests of the repository read out of its files: imports, names, tracked files."""
+"""Read imports, names and file lists of the repository, for its tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GENERATED = {"__pycache__", "build", "dist"}
 
 
 def source_files() -> list[Path]:
-    """Every file of the repository but what tools leave behind. Told without git, which a fresh machine may lack."""
+    """Return every file of the repository except generated ones, without git, which a new machine may lack."""
     found = []
     for folder, folders, files in os.walk(ROOT):
         folders[:] = [
@@ -28,26 +28,26 @@ def source_files() -> list[Path]:
 
 
 def distributions() -> list[Path]:
-    """The folders of the distributions beside the library."""
+    """Return the folders of all distributions except the library."""
     places = ("core", "plugins", "contrib")
     return sorted(path.parent for place in places for path in ROOT.glob(f"{place}/*/pyproject.toml"))
 
 
 def core_modules() -> list[Path]:
-    """Those of the library."""
+    """Return the modules of the library."""
     return sorted(CORE.rglob("*.py"))
 
 
 def module_name(path: Path) -> str:
-    """``guideway.api.types`` of ``core/guideway/api/types.py``."""
+    """Return ``guideway.api.types`` for ``core/guideway/api/types.py``."""
     parts = path.relative_to(CORE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def imports(source: str, module: str = "", *, is_package: bool = False) -> Iterator[tuple[int, str]]:
-    """``(line, dotted name)`` of every import in `source`, wherever it stands: inside functions and under
-    TYPE_CHECKING too. ``from a import b`` gives ``a.b``, because b may be a module. Modules named by a literal in
-    ``import_module("...")`` count as well."""
+    """Yield ``(line, dotted name)`` of every import in `source`, also inside functions and under TYPE_CHECKING.
+    ``from a import b`` gives ``a.b``, because b may be a module. Literal arguments of ``import_module("...")`` count
+    too."""
     package = module if is_package else module.rpartition(".")[0]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -70,8 +70,8 @@ def imports(source: str, module: str = "", *, is_package: bool = False) -> Itera
 
 
 def import_graph(root: Path) -> dict[str, set[str]]:
-    """By name of each module of each distribution under `root`: which others of them it imports. A name that a package
-    offers, and that is no module, counts as an import of the package."""
+    """Return the imports among the modules of all distributions under `root`, by module. A name of a package that is
+    not a module counts as an import of the package."""
     sources = [root / "core", *(path.parent / "src" for path in root.glob("*/*/pyproject.toml"))]
     modules: dict[str, Path] = {}
     for folder in sources:
@@ -88,7 +88,7 @@ def import_graph(root: Path) -> dict[str, set[str]]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The groups of modules that import each other, directly or through others (Tarjan's strongly connected
+    """Return the groups of modules that import each other, directly or indirectly (Tarjan's strongly connected
     components of more than one module, and modules that import themselves), each sorted."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
@@ -117,8 +117,8 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def words_in_code(source: str) -> Iterator[tuple[int, str]]:
-    """``(line, lower-case word)`` of every identifier and string in `source` but docstrings and comments, taken apart
-    at underscores, capitals and everything that is no letter or digit."""
+    """Yield ``(line, lower-case word)`` of every identifier and string in `source`, except docstrings and comments,
+    split at underscores, capitals and characters other than letters and digits."""
     for node in ast.walk(ast.parse(source)):
         texts: list[str | None] = []
         match node:
@@ -135,7 +135,7 @@ def words_in_code(source: str) -> Iterator[tuple[int, str]]:
             case ast.Constant(value=str() as value):
                 texts = [value]
             case ast.Expr(value=ast.Constant(value=str())):
-                node.value.value = ""  # a docstring; its constant is visited after this
+                node.value.value = ""  # a docstring; its constant is visited later
         for text in texts:
             for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", text or ""):
                 yield getattr(node, "lineno", 0), word.lower()

@@ -1,4 +1,4 @@
-"""`.githooks/commit-msg` takes the subjects that docs/style.md asks for, and says what is wrong with others."""
+"""`.githooks/commit-msg` accepts the subjects that docs/style.md requires, and explains why it refuses others."""
 
 from __future__ import annotations
 

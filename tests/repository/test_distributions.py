@@ -1,4 +1,4 @@
-"""Every plugin is a complete, ordinary distribution, and the development set-up knows all of them."""
+"""Every plugin is a complete distribution, and the development set-up installs all of them."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ def test_constraints_pin_exactly_and_once() -> None:
 
 
 LEFT_TO_TORCH = {"triton"}
-"""torch built for CUDA demands one version of it."""
+"""torch built for CUDA requires one version of it."""
 
 
 def test_everything_named_is_pinned() -> None:
-    """Direct dependencies of core, of the plugins and of development all have a pin."""
+    """All direct dependencies of core, plugins and development are pinned."""
     pinned = {normalized(pin.split("==")[0]) for pin in requirements("constraints.txt")}
     core = project_of(ROOT)
     named = [*core["dependencies"], *(r for extra in core["optional-dependencies"].values() for r in extra)]

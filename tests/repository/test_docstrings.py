@@ -1,4 +1,4 @@
-"""A docstring begins with a verb or the noun it defines, and not with a question that it never asks."""
+"""Docstrings begin with a verb or a noun, not with a question word."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ QUESTIONS = re.compile(r"(What|How|Whether|Of|Which|Where|If)\b")
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
-    """``(line, text)`` of each text in `source` that stands by itself: in modules, classes and functions, and after
-    what it describes."""
+    """Yield ``(line, text)`` of each docstring in `source`: of modules, classes, functions and attributes."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):

@@ -1,4 +1,4 @@
-"""Which way imports go, what the library may name, and what importing guideway loads."""
+"""Allowed imports, forbidden names in the library, and modules that importing guideway loads."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ MAY_IMPORT = {
     "__init__": {"errors", "api", "version", "plugins"},
     "conformance": set(),
 }
-"""The parts of the library, and which others each may import."""
+"""The parts of the library, and the parts that each may import."""
 
 SHIMS = {"guideway": "guideway_engine", "guideway.conformance": "guideway_conformance"}
-"""The modules of the library that name another distribution: for type checkers, and to say what to install."""
+"""Modules of the library that may import another distribution: for type checkers, and for hints to install it."""
 
 DEVICES = {"cuda", "rocm", "tpu", "xla", "npu", "xpu", "mps", "hpu", "neuron", "gaudi", "ascend", "metal", "vulkan"}
 GRAMMAR_LIBRARIES = {"xgrammar", "llguidance", "outlines", "lmfe", "formatron", "kbnf", "lmformatenforcer"}
 
 HOSTS = {"guideway-engine", "guideway-vllm"}
-"""Distributions that drive the runtime, and may import all of the library."""
+"""Distributions that use the runtime, and may import all of the library."""
 
 SUITE = "guideway-conformance"
-"""It may import all of the library too, and no host."""
+"""The distribution that may import all of the library, but no host."""
 
 APPLICATIONS = {"guideway-demo-model", "guideway-demo-ranker"}
-"""Distributions that, beside what they plug in, are used as a program: demo models are evaluated through the engine.
-They may use what an application does: the names of `guideway` itself, and no module below."""
+"""Plugins that are also programs: demo models are evaluated with the engine. Like applications, they may use the names
+of `guideway` itself, but not its modules."""
 
 FOR_PLUGINS = {"guideway.api", "guideway.json_schema", "guideway.devices"}
 FOR_PLUGIN_TESTS = FOR_PLUGINS | {"guideway_conformance", "guideway.conformance"}
 
 
 def part_of(module: str) -> str:
-    """``api`` of ``guideway.api.types``; ``__init__`` of guideway itself. A name that `guideway` only passes on, such
-    as ``guideway.Engine``, is of the part or distribution it comes from."""
+    """Return the part of a module: ``api`` for ``guideway.api.types``, ``__init__`` for guideway itself. A name that
+    `guideway` re-exports, such as ``guideway.Engine``, belongs to the part or distribution that defines it."""
     if "." not in module:
         return "__init__"
     part = module.split(".")[1]
@@ -232,7 +232,7 @@ def test_the_tests_of_a_plugin_use_what_a_stranger_has(folder: Path) -> None:
 
 
 def loaded_by(program: str) -> set[str]:
-    """The top-level modules beyond the standard library that `program` loads into a fresh interpreter."""
+    """Return the top-level modules outside the standard library that `program` loads in a new interpreter."""
     script = (
         "import sys\nbefore = set(sys.modules)\n"
         f"{program}\n"

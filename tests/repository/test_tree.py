@@ -1,4 +1,4 @@
-"""Promises about the files of the repository as a whole."""
+"""Rules for the files of the repository."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.repository.sources import CORE, ROOT, source_files
 
 FRAGMENT = re.compile(r"[1-9][0-9]*\.(feature|change|fix|removal)\.md")
 
-# written backwards, so that this file does not hold what it looks for
+# reversed, so that this file does not match
 FOLDERS = [name[::-1] for name in ("krow", "toor", "pmt", "tpo", "emoh")]
 HOSTS = [name[::-1] for name in ("gro.ipyp", "gro.detsohnohtyp", "gro.hcrotyp.daolnwod", "moc.sjmpn.yrtsiger")]
 MACHINE_PATHS = re.compile(rf"(?<![\w.$}}{{-])/({'|'.join(FOLDERS)})/")
@@ -81,7 +81,7 @@ PARTS_OF_CORE = [
 
 
 def map_of(root: Path) -> dict[str, str]:
-    """Of docs/structure.md, the table of the folders of `root`, a package: by folder, what its line says."""
+    """Return the table of the folders of a package `root` in docs/structure.md: descriptions by folder."""
     text = STRUCTURE.read_text("utf-8")
     table = text[text.index(f"`{root.relative_to(ROOT).as_posix()}/`") :].split("\n\n")[1]
     lines = [line.strip("| ").split(" | ", 1) for line in table.splitlines()[2:]]
@@ -129,7 +129,7 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The places in a page that a link may name, as GitHub makes them of its headings."""
+    """Return the anchors of a page, as GitHub derives them from headings."""
     headings = re.findall("^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
     plain = [re.sub(r"\]\([^)]*\)", "", heading).lower() for heading in headings]
     return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}

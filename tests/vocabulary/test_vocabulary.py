@@ -1,4 +1,4 @@
-"""Vocabularies against the tokenizers they are built from: bytes, specials, stop ids, encoder."""
+"""Vocabularies against the tokenizers they are built from: bytes, special tokens, stop ids, encoder."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_tokens_added_past_the_logits_are_left_out(family: str) -> None:
     assert "[PAD]" not in found.special_tokens.values()
     assert found.encode(b"he said") is None  # with a token that the model cannot draw
     assert found.decode(found.encode(b"he says") or ()) == b"he says"
-    # one column for the first of them, and padding past the second
+    # one column for the first added token, and padding past the second
     assert len(build_vocabulary(tokenizer, logits_width=width + 1)) == width + 1
     assert build_vocabulary(tokenizer, logits_width=width + 1).special_tokens[width] == "[PAD]"
 
@@ -152,7 +152,7 @@ def test_a_dummy_prefix_is_not_put_before_running_text(family: str) -> None:
     tokenizer = FAMILIES[family]()
     vocabulary = build_vocabulary(tokenizer)
     whole = tokenizer.encode("hello world", add_special_tokens=False)
-    assert vocabulary.decode(whole) == b" hello world"  # what the tokenizer does to a whole text
+    assert vocabulary.decode(whole) == b" hello world"  # the tokenizer's changes to a whole text
     assert vocabulary.encode(b" hello world") == whole
     middle = vocabulary.encode(b"hello world")
     assert middle is not None
@@ -389,7 +389,7 @@ def test_the_wrapper_of_mistral_common_is_the_same_vocabulary() -> None:
 
 
 class Letters:
-    """A tokenizer of no library."""
+    """A tokenizer of an unknown library."""
 
 
 def read_letters(_: Any, logits_width: int, stop_token_ids: frozenset[int]) -> Vocabulary:

@@ -1,7 +1,6 @@
-"""Token by token against the bytes that xgrammar and llguidance derive from the same tokenizers themselves.
-
-Where a library does not take a tokenizer's class, it is given the tokenizer's own description (its ranks or its JSON),
-never guideway's bytes. Every difference is listed here with its reason; an unlisted one fails.
+"""Compare token bytes with those that xgrammar and llguidance derive from the same tokenizers. If a library does not
+support a tokenizer's class, it gets the tokenizer's own description (its ranks or its JSON), never guideway's bytes.
+Every known difference is listed here with its reason; any other fails.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ HUGGING_FACE: dict[str, Callable[[], Any]] = {
 
 
 def differences(vocabulary: Vocabulary, theirs: list[bytes]) -> dict[int, tuple[bytes, bytes]]:
-    """Every id whose bytes differ, as (ours, theirs); special tokens are theirs by name and ours by no bytes."""
+    """Return every id whose bytes differ, as (ours, theirs). Special tokens are names in theirs and empty in ours."""
     assert len(theirs) == len(vocabulary)
     return {
         token_id: (ours, other)
@@ -40,8 +39,8 @@ def differences(vocabulary: Vocabulary, theirs: list[bytes]) -> dict[int, tuple[
 
 
 def specials(vocabulary: Vocabulary) -> dict[int, tuple[bytes, bytes]]:
-    """The one difference both libraries have by design: they keep the name of a special token as its bytes, and know
-    apart from them that it is no text."""
+    """Return the differences in special tokens, which both libraries have by design: their bytes are the name, with a
+    separate mark that they are not text."""
     return {token_id: (b"", name.encode()) for token_id, name in vocabulary.special_tokens.items()}
 
 
@@ -64,8 +63,8 @@ def test_llguidance_reads_a_hugging_face_tokenizer_alike(family: str) -> None:
 
 
 def byte_ff(vocabulary: Vocabulary) -> dict[int, tuple[bytes, bytes]]:
-    """llguidance marks special tokens with the byte 0xFF, which no UTF-8 text contains, and drops it when it decodes;
-    so it has nothing to say of the one token that is this byte."""
+    """Return the difference in the token 0xFF. llguidance marks special tokens with this byte, which no UTF-8 text
+    contains, and drops it in decoding."""
     return {vocabulary.tokens.index(b"\xff"): (b"\xff", b"")}
 
 
@@ -77,7 +76,7 @@ def test_llguidance_reads_a_tiktoken_encoding_alike() -> None:
     encoding = samples.small_tiktoken()
     vocabulary = build_vocabulary(encoding)
     theirs = decoded_by(llguidance.tiktoken.lltokenizer_from_encoding(encoding))
-    # an id without a token has no bytes; llguidance invents a name for it
+    # ids without a token have no bytes; llguidance invents a name
     gaps = {i: (b"", b"<[%d]>" % i) for i in range(len(vocabulary)) if i not in known(encoding)}
     assert len(gaps) == 2
     assert differences(vocabulary, theirs) == specials(vocabulary) | byte_ff(vocabulary) | gaps
@@ -126,7 +125,7 @@ def test_tekken_encodes_as_mistral_common_does() -> None:
 
 @pytest.mark.parametrize("family", HUGGING_FACE)
 def test_tokenizers_itself_decodes_alike(family: str) -> None:
-    """What each token appends to text that ended in a plain letter, as the tokenizer's own decoder writes it."""
+    """Compare the bytes of each token with the text that the tokenizer's decoder appends after a plain letter."""
     tokenizer: PreTrainedTokenizerBase = HUGGING_FACE[family]()
     vocabulary = build_vocabulary(tokenizer)
     backend = tokenizer.backend_tokenizer
@@ -134,7 +133,7 @@ def test_tokenizers_itself_decodes_alike(family: str) -> None:
     compared = 0
     for token_id, ours in enumerate(vocabulary.tokens):
         text = backend.decode([anchor, token_id], skip_special_tokens=True)
-        if "\ufffd" not in text:  # a part of a character cannot be written alone
+        if "\ufffd" not in text:  # partial characters cannot be decoded alone
             assert text.encode() == b"x" + ours
             compared += 1
     assert compared > 200
@@ -142,12 +141,12 @@ def test_tokenizers_itself_decodes_alike(family: str) -> None:
 
 @pytest.mark.parametrize("family", HUGGING_FACE)
 def test_llguidance_encodes_running_text_alike(family: str) -> None:
-    """It finds the ids of text without a dummy prefix in another way: encoded behind a byte that is then cut off."""
+    """llguidance avoids the dummy prefix in another way: it encodes text after a byte that it then cuts off."""
     tokenizer: PreTrainedTokenizerFast = HUGGING_FACE[family]()
     vocabulary = build_vocabulary(tokenizer)
     theirs = llguidance.hf.from_tokenizer(tokenizer)
     for text in ("hello world", " hello world", "  a", '{"name": "Zoë", "city": "東京"}', "\n\n", "<think>x"):
         assert vocabulary.encode(text.encode()) == theirs.tokenize_str(text)
-    # the one difference: it takes the name of a special token in a text for that token, a grammar's text never is one
+    # the only difference: it encodes the name of a special token as that token, but a grammar's text is never special
     name = vocabulary.special_tokens[tokenizer.eos_token_id]
     assert tokenizer.eos_token_id not in (vocabulary.encode(name.encode()) or [tokenizer.eos_token_id])

@@ -1,4 +1,4 @@
-"""Real and realistic tokenizers of every family a vocabulary can be built from, without any download."""
+"""Real and realistic tokenizers of every supported family, without downloads."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CORPUS = [
 
 @cache
 def demo() -> PreTrainedTokenizerBase:
-    """The demo model's: byte-level BPE."""
+    """Return the demo model's tokenizer: byte-level BPE."""
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(guideway_demo_model.DemoModel().path())
     return tokenizer
 
 
 def byte_level_backend() -> Tokenizer:
-    """A small byte-level BPE in the manner of GPT-2, with the special tokens <s> = 0 and </s> = 1."""
+    """Return a small byte-level BPE like GPT-2's, with the special tokens <s> = 0 and </s> = 1."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -42,14 +42,15 @@ def byte_level_backend() -> Tokenizer:
 
 
 def byte_level_with_added_tokens() -> PreTrainedTokenizerFast:
-    """With added tokens that are no special ones: words, a double space, characters outside the byte alphabet."""
+    """Return a tokenizer with added tokens that are not special: words, a double space, characters outside the byte
+    alphabet."""
     backend = byte_level_backend()
     backend.add_tokens(["<think>", AddedToken("  ", normalized=False), "東", AddedToken("<tool é>", lstrip=True)])
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
 
 
 def llama2_backend() -> Tokenizer:
-    """SentencePiece-style BPE with byte fallback, described in Llama 2's ``tokenizer.json`` manner."""
+    """Return a SentencePiece-style BPE with byte fallback, with a ``tokenizer.json`` like Llama 2's."""
     return _sentencepiece(
         normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]), None
     )
@@ -60,7 +61,7 @@ def llama2() -> PreTrainedTokenizerFast:
 
 
 def metaspace() -> PreTrainedTokenizerFast:
-    """The same in the newer manner: no normalizer, the pre-tokenizer puts the dummy prefix."""
+    """Return the same with a newer description: no normalizer, and a pre-tokenizer that adds the dummy prefix."""
     backend = _sentencepiece(None, pre_tokenizers.Metaspace(prepend_scheme="first", split=False))
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="<unk>")
 
@@ -74,11 +75,11 @@ def _sentencepiece(
         special_tokens=["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))],
         show_progress=False,
     )
-    # trained on words, so that merges do not run over spaces; used without, as Llama 2 is
+    # trained with a word splitter, so that merges do not cross spaces; used without, like Llama 2
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.train_from_iterator(CORPUS, trainer)
     model = backend.model
-    # byte tokens belong to the model and are no added tokens
+    # byte tokens belong to the model and are not added tokens
     backend = Tokenizer(model)
     backend.add_special_tokens(["<unk>", "<s>", "</s>"])
     if normalizer is not None:
@@ -93,7 +94,7 @@ def _sentencepiece(
 
 @cache
 def small_tiktoken() -> tiktoken.Encoding:
-    """GPT-2's splitting pattern over the bytes and some merges."""
+    """Return an encoding with GPT-2's splitting pattern, all bytes and some merges."""
     ranks = {bytes([byte]): byte for byte in range(256)}
     for word in (b"he", b"ll", b"hell", b"hello", b" w", b"or", b" wor", b'":', b'{"', b"\xc3\xab", b"\xe6\x9d"):
         ranks[word] = len(ranks)
@@ -106,7 +107,7 @@ def small_tiktoken() -> tiktoken.Encoding:
 
 
 def tekken_path() -> str:
-    """Mistral's vocabulary of 131072 tokens, which mistral_common ships."""
+    """Return Mistral's tokenizer with 131072 tokens, included in mistral_common."""
     return str(Path(mistral_common.__file__).parent / "data" / "tekken_240911.json")
 
 

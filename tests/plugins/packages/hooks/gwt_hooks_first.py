@@ -6,7 +6,7 @@ heard = []
 
 
 @hookimpl
-def guideway_validate_request(request):  # leaves out what it does not want
+def guideway_validate_request(request):  # omits arguments
     heard.append("first")
     if request == "bad":
         raise InvalidRequest("first refuses it")
