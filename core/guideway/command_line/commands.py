@@ -72,17 +72,17 @@ class Command:
 def find(name: str) -> Command | None:
     """Return the command of that name; None if none is installed."""
     # searching only these three distributions is faster
-    ours = (_found(importlib_metadata.distributions(name=each)).get(name) for each in OURS)
+    ours = (_read_commands(importlib_metadata.distributions(name=each)).get(name) for each in OURS)
     return next(filter(None, ours), None) or installed().get(name)
 
 
 def installed() -> dict[str, Command]:
     """Return every command of this environment by name, in alphabetical order. Distributions with unreadable metadata
     are skipped; ``guideway plugins doctor`` reports them."""
-    return _found(importlib_metadata.distributions())
+    return _read_commands(importlib_metadata.distributions())
 
 
-def _found(distributions: Iterable[Any]) -> dict[str, Command]:
+def _read_commands(distributions: Iterable[Any]) -> dict[str, Command]:
     found: dict[str, dict[str, str]] = {HELP: {OURS[0]: ""}}
     for dist in distributions:
         try:

@@ -171,14 +171,14 @@ def _doctor(args: Namespace) -> int:
         print("guideway plugins doctor: plugin names need --import; add it, or leave them out", file=sys.stderr)
         return 2
     index = PluginIndex.scan()
-    problems = [] if args.plugin else [*examine(index), *_claimed_twice()]
+    problems = [] if args.plugin else [*examine(index), *_find_claims()]
     plugins = Plugins(index, PluginSettings(lock=args.lock))
-    chosen = _chosen(index, args.plugin)
+    chosen = _select(index, args.plugin)
     certifications = {record.id: plugins.certification(record) for record in chosen}
     if plugins.lock_problem:
         fix = f"remove {args.lock}, then lock and certify the plugins again"
         problems.append(Problem("unreadable-lock", args.lock, plugins.lock_problem, fix, "error"))
-    problems += _stale(index, certifications, args.lock)
+    problems += _find_stale(index, certifications, args.lock)
     for i, record in enumerate(chosen if args.imports else (), 1):
         if not args.json and sys.stderr.isatty():
             print(f"importing {i}/{len(chosen)} {record.id}", file=sys.stderr)
@@ -200,7 +200,7 @@ def _doctor(args: Namespace) -> int:
     return int(failed)
 
 
-def _claimed_twice() -> list[Problem]:
+def _find_claims() -> list[Problem]:
     """Return a problem for each command that several distributions claim."""
     return [
         Problem(
@@ -214,7 +214,7 @@ def _claimed_twice() -> list[Problem]:
     ]
 
 
-def _stale(index: PluginIndex, certifications: Mapping[str, Certification], lock: str) -> list[Problem]:
+def _find_stale(index: PluginIndex, certifications: Mapping[str, Certification], lock: str) -> list[Problem]:
     """Return a problem for each plugin whose verdict in the lock file at `lock` is stale."""
     return [
         Problem(
@@ -242,13 +242,13 @@ def _print_problems(index: PluginIndex, problems: Sequence[Problem]) -> None:
 
 
 def _lock(args: Namespace) -> int:
-    chosen = _chosen(PluginIndex.scan(), args.plugin)
+    chosen = _select(PluginIndex.scan(), args.plugin)
 
-    def locked(earlier: Lock) -> Lock:
+    def update(earlier: Lock) -> Lock:
         new = Lock.of(chosen, earlier)
         return Lock({**earlier.plugins, **new.plugins}) if args.plugin else new
 
-    earlier, lock = Lock.update(args.file, locked)
+    earlier, lock = Lock.update(args.file, update)
     new = {record.id for record in chosen}
     kept = sorted(lock.plugins.keys() - new)
     dropped = [
@@ -346,7 +346,7 @@ def _about(record: PluginRecord) -> dict[str, str | None]:
     }
 
 
-def _chosen(index: PluginIndex, addresses: Sequence[str]) -> list[PluginRecord]:
+def _select(index: PluginIndex, addresses: Sequence[str]) -> list[PluginRecord]:
     """Return the records that match `addresses`, each of which must match some; all records if there are none."""
     if not addresses:
         return list(index.records)

@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("guideway: interrupted", file=sys.stderr)
         return status_of(interrupt)
     except OSError as error:
-        return _failed(error)
+        return _report_failure(error)
     finally:
         loading.forks_first = False
 
@@ -97,7 +97,7 @@ def _print_anything() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _failed(error: OSError) -> int:
+def _report_failure(error: OSError) -> int:
     """Report a failed read or write in one line."""
     where = ""
     try:
@@ -126,7 +126,7 @@ def _run(argv: list[str]) -> int:
             words = [word for word in head.rest if not word.startswith("-") and word != HELP]
             head.command, *head.rest = [*words, "--help"] if words else [None]
             head.help = not words
-        plugins, by_flag = _enabled(head.enable_plugin)
+        plugins, by_flag = _enable_plugins(head.enable_plugin)
         if head.help or head.command is None:
             _help(installed()).print_help(sys.stdout if head.help else sys.stderr)
             return 0 if head.help else 2
@@ -134,7 +134,7 @@ def _run(argv: list[str]) -> int:
         subparsers = full.add_subparsers(metavar="COMMAND", required=True)
         command = find(head.command)
         if command is None:
-            return _unknown(head.command, list(installed()))
+            return _report_unknown(head.command, list(installed()))
         command.add_to(subparsers)
         args = full.parse_args([head.command, *head.rest])
     except SystemExit as done:  # argparse has printed help, a version or a usage error
@@ -211,7 +211,7 @@ def _help(commands: Mapping[str, Command]) -> ArgumentParser:
     return parser
 
 
-def _enabled(flags: list[str]) -> tuple[Plugins | None, tuple[str, ...]]:
+def _enable_plugins(flags: list[str]) -> tuple[Plugins | None, tuple[str, ...]]:
     """Return the installed plugins, with those enabled that `flags` and the environment name (None if they name none),
     and the ids of the plugins that `flags` name. Resolves every name and imports nothing. Raises `PluginError`."""
     listed = [name.strip() for name in os.environ.get(ENABLE_VARIABLE, "").split(",") if name.strip()]
@@ -232,7 +232,7 @@ def _enabled(flags: list[str]) -> tuple[Plugins | None, tuple[str, ...]]:
     return Plugins(plugins.index, enabled), tuple(dict.fromkeys(by_flag))
 
 
-def _unknown(command: str, known: list[str]) -> int:
+def _report_unknown(command: str, known: list[str]) -> int:
     if command in BROUGHT_BY:
         what = f"the command {command!r} is not installed: pip install 'guideway[{BROUGHT_BY[command]}]'"
     else:

@@ -25,11 +25,11 @@ def print_json(value: object) -> None:
     if printable(as_stdout_can(text)) != text:
         text = json.dumps(value, indent=2, default=str)
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
-        text = TOKEN.sub(_colored, text)
+        text = TOKEN.sub(_color, text)
     print(text, flush=True)
 
 
-def _colored(found: re.Match[str]) -> str:
+def _color(found: re.Match[str]) -> str:
     color = OTHER if found[1] is None else STRING if found[2] is None else KEY
     return f"{color}{found[0]}{PLAIN}"
 
