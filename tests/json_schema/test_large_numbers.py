@@ -34,7 +34,7 @@ PIECES = (
 TEXTS = ("a", "-", "x", "é", "B", " ")
 
 
-def _drawn(random: Random) -> tuple[dict[str, Any], list[Any]]:
+def _draw(random: Random) -> tuple[dict[str, Any], list[Any]]:
     """Generate a schema with an expression that repeats a class, and instances that may satisfy it."""
     piece, most = random.choice(PIECES), random.choice((1, 127, 129, 129, 150))
     pattern = f"^{piece}{random.choice((f'{{1,{most}}}', f'{{{most}}}', f'{{{most},}}'))}$"
@@ -49,7 +49,7 @@ def _drawn(random: Random) -> tuple[dict[str, Any], list[Any]]:
 def test_a_class_that_is_repeated_takes_json_alone(name: str) -> None:
     strategy, judged = build(name, byte_vocabulary()), 0
     for seed in range(25):
-        schema, instances = _drawn(Random(f"{name} {seed}"))
+        schema, instances = _draw(Random(f"{name} {seed}"))
         constraint = JsonSchema(schema)
         if strategy.supports(constraint).refused:
             continue

@@ -90,7 +90,7 @@ def regex_cases() -> Iterator[ExpressionCase]:
     """Yield cases of `Regex`, decided by Python."""
     for name, expressions in (*BOTH.items(), *ONLY_PYTHON.items()):
         # spelled out, since later versions of Python may read some classes differently
-        yield from (_judged(name, each, spelled_out(each, python())) for each in expressions)
+        yield from (_judge(name, each, spelled_out(each, python())) for each in expressions)
     yield "property", r"\p{L}", ["a", "\xe9"], ["0", "", "-"]
 
 
@@ -99,7 +99,7 @@ def pattern_cases() -> Iterator[ExpressionCase]:
     for name, expressions in BOTH.items():
         for expression in expressions:
             pattern = expression if name == "anchor" else f"^(?:{expression})$"
-            yield _judged(name, pattern, f"(?s:.*)(?:{in_python(pattern)})(?s:.*)")
+            yield _judge(name, pattern, f"(?s:.*)(?:{in_python(pattern)})(?s:.*)")
     for name, expressions in ONLY_PYTHON.items():
         if name != "escape":
             yield from ((name, f"^(?:{expression})$", [], list(TEXTS)) for expression in expressions)
@@ -108,7 +108,7 @@ def pattern_cases() -> Iterator[ExpressionCase]:
         yield "escape", f"^(?:{expression})$", right, [text for text in TEXTS if text not in right]
 
 
-def _judged(name: str, expression: str, in_words_of_python: str) -> ExpressionCase:
+def _judge(name: str, expression: str, in_words_of_python: str) -> ExpressionCase:
     try:
         matches = re.compile(in_words_of_python).fullmatch
     except re.error:

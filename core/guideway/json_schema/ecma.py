@@ -32,7 +32,7 @@ def with_spelled_patterns(schema: Schema, write: Callable[[int], str] = chr) -> 
 def in_python(pattern: str) -> str:
     """Translate a regular expression of ECMA-262 to Python's `re`. Syntax that neither has is not changed."""
     # `jsonschema` would ignore an empty pattern
-    return _UNLIKE_IN_PYTHON.sub(_meant, spelled_out(pattern, ECMA)) or "(?:)"
+    return _UNLIKE_IN_PYTHON.sub(_translate, spelled_out(pattern, ECMA)) or "(?:)"
 
 
 def _with_patterns(schema: Schema, change: Callable[[str], str]) -> tuple[Schema, dict[str, str]]:
@@ -60,21 +60,21 @@ _UNLIKE_IN_PYTHON = re.compile(
 )
 
 
-def _meant(found: re.Match[str]) -> str:
+def _translate(found: re.Match[str]) -> str:
     text = found[0]
     if text in (r"\b", r"\B"):
         return f"(?a:{text})"
     if text.startswith("["):
-        return _IN_CLASSES.sub(lambda part: _meant_in_class(part[0]), text)
+        return _IN_CLASSES.sub(lambda part: _translate_in_class(part[0]), text)
     if text == "$":
         return r"\Z"
-    return text if _meant_in_class(text) == text else f"[{_meant_in_class(text)}]"
+    return text if _translate_in_class(text) == text else f"[{_translate_in_class(text)}]"
 
 
 _IN_CLASSES = re.compile(r"\\[pP]\{\w+\}|\\.", re.DOTALL)
 
 
-def _meant_in_class(escape: str) -> str:
+def _translate_in_class(escape: str) -> str:
     return _characters_of(escape[3:-1]) if escape.startswith(r"\p{") else escape
 
 

@@ -213,7 +213,7 @@ class Emptiness:
         if self._work < 0:
             return found, 0
         if lists:
-            found = self._listed(schemas, lists, found)
+            found = self._find_listed(schemas, lists, found)
         excluded = 0
         if found & NUMBER:
             excluded |= found & NUMBER & ~self._numbers(schemas, found)
@@ -222,7 +222,7 @@ class Emptiness:
                 excluded |= kind
         return found, excluded
 
-    def _listed(self, schemas: Sequence[Mapping[str, Any]], lists: list[tuple[int, list[Any]]], kinds: int) -> int:
+    def _find_listed(self, schemas: Sequence[Mapping[str, Any]], lists: list[tuple[int, list[Any]]], kinds: int) -> int:
         """Return the kinds of listed values that no schema refuses."""
         at, values = min(lists, key=lambda each: len(each[1]))
         others = [

@@ -68,10 +68,10 @@ def python() -> Characters:
     """Return the characters of `re` in this version of Python."""
     every = "".join(map(chr, chain(range(0xD800), range(0xE000, sys.maxunicode + 1))))
 
-    def found(escape: str) -> Ranges:
+    def find(escape: str) -> Ranges:
         return tuple((ord(run[0][0]), ord(run[0][-1])) for run in re.finditer(f"{escape}+", every))
 
-    return MappingProxyType({".": ((10, 10),), "]": ((93, 93),), **{letter: found(f"\\{letter}") for letter in "dsw"}})
+    return MappingProxyType({".": ((10, 10),), "]": ((93, 93),), **{letter: find(f"\\{letter}") for letter in "dsw"}})
 
 
 def pieces(pattern: str, *, brackets: bool = False) -> Iterator[str]:
@@ -139,7 +139,7 @@ def spelled_out(pattern: str, characters: Characters, write: Callable[[int], str
             return write(code)
         return chr(code) if _PLAIN.match(chr(code)) else f"\\x{code:02x}"
 
-    def spelled(piece: str) -> str:
+    def spell_out(piece: str) -> str:
         if piece == ".":
             return piece if takes_line_ends else f"[^{text(characters['.'])}]"
         if _is_class(piece):
@@ -173,7 +173,7 @@ def spelled_out(pattern: str, characters: Characters, write: Callable[[int], str
     def literal(character: str) -> str:
         return character if character.isascii() else write(ord(character))
 
-    return "".join(map(spelled, pieces(pattern, brackets=bool(characters["]"]))))
+    return "".join(map(spell_out, pieces(pattern, brackets=bool(characters["]"]))))
 
 
 def meet(first: Ranges, second: Ranges) -> bool:

@@ -35,7 +35,7 @@ def pattern_details(pattern: str) -> frozenset[str]:
     plain = "".join("_" if len(piece) > 1 and piece[0] in "[\\" else piece for piece in cut)
     found = {detail for detail, search in _PATTERN_DETAILS.items() if search(pattern)}
     found |= {detail for detail, search in _IN_PLAIN.items() if search(plain)}
-    found |= {*_repeated_again(cut)}
+    found |= {*_find_doubled(cut)}
     found |= {"escape" for escape in _ANY_ESCAPE.findall(pattern) if _OWN_ESCAPE.fullmatch(escape)}
     for piece in cut:
         if piece in (".", r"\A", r"\Z"):
@@ -86,7 +86,7 @@ def string_details(pattern: str) -> Iterator[str]:
         yield MIXED
 
 
-def _repeated_again(cut: Sequence[str]) -> Iterator[str]:
+def _find_doubled(cut: Sequence[str]) -> Iterator[str]:
     """Yield the names of repetitions that follow another one, or an anchor."""
     before = ""
     for piece in cut:

@@ -79,7 +79,7 @@ def faults(schema: Schema, text: str, limit: int = 10) -> list[Fault]:
     except (Unresolvable, re.error):
         return []
 
-    def said(message: str) -> str:
+    def restore(message: str) -> str:
         for pattern, written in before.items():
             message = message.replace(repr(pattern), repr(written))
         return message
@@ -87,7 +87,7 @@ def faults(schema: Schema, text: str, limit: int = 10) -> list[Fault]:
     def place(path: Iterable[str | int]) -> str:
         return _pointer(before.get(part, part) if isinstance(part, str) else part for part in path)
 
-    return [Fault(said(e.message), _pointer(e.absolute_path), place(e.absolute_schema_path)) for e in errors]
+    return [Fault(restore(e.message), _pointer(e.absolute_path), place(e.absolute_schema_path)) for e in errors]
 
 
 class _Formats:

@@ -154,22 +154,22 @@ class WritingRule:
         place, escape, blanks = kind
         if blanks > 0:
             self._open[kind] = self._open[place, b"", 0]
-            found = _unpacked(self._allowed[place, b"", 0], self._leading.size)
-            self._allowed[kind] = _packed(found & (self._leading <= self._limits.most_blanks - blanks))
+            found = _unpack(self._allowed[place, b"", 0], self._leading.size)
+            self._allowed[kind] = _pack(found & (self._leading <= self._limits.most_blanks - blanks))
             return
         state = JsonCursor(place, _OBJECTS, b"", escape, blanks)
         found = np.ones(self._leading.size, dtype=np.bool_)
         undecided = []
-        for token_id in self._looked_at(state):
+        for token_id in self._candidates(state):
             token = self._tokens[token_id]
             if _depends_on_what_is_open(state, token):
                 undecided.append(token_id)
             elif state.within(token, self._limits) is None:
                 found[token_id] = False
         self._open[kind] = undecided
-        self._allowed[kind] = _packed(found)  # set last: `allowed` then reads `_open` without the lock
+        self._allowed[kind] = _pack(found)  # set last: `allowed` then reads `_open` without the lock
 
-    def _looked_at(self, state: JsonCursor) -> Iterable[int]:
+    def _candidates(self, state: JsonCursor) -> Iterable[int]:
         """Return the tokens that the rule may forbid in a state."""
         if state.blanks < 0:
             return range(len(self._tokens))
@@ -200,12 +200,12 @@ def _depends_on_what_is_open(state: JsonCursor, token: bytes) -> bool:
     return len(verdicts) > 1
 
 
-def _packed(allowed: NDArray[np.bool_]) -> Bitmask | None:
+def _pack(allowed: NDArray[np.bool_]) -> Bitmask | None:
     """Return `allowed` as a row of a bitmask; None if all are True."""
     return None if allowed.all() else np.packbits(allowed, bitorder="little").view(np.int32)
 
 
-def _unpacked(row: Bitmask | None, size: int) -> NDArray[np.bool_]:
+def _unpack(row: Bitmask | None, size: int) -> NDArray[np.bool_]:
     if row is None:
         return np.ones(size, dtype=np.bool_)
     return np.unpackbits(row.view(np.uint8), bitorder="little").astype(np.bool_)
