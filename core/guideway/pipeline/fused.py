@@ -48,7 +48,7 @@ class FusedStep:
         mask = self.context.bitmask(self.step)
         if mask is None:
             mask = Payload(np.empty(0, dtype=np.int32), {"bitmask": np.empty((0, num_words(width)), dtype=np.int32)})
-        mask = _padded(mask, 1 if padding is None else size)
+        mask = _pad(mask, 1 if padding is None else size)
         step = padded_step(self.step, size)
         draw: dict[str, NDArray[Any]] = {
             "temperatures": step.temperatures,
@@ -70,7 +70,7 @@ class FusedStep:
         except BaseException as error:  # an asynchronous failure on the device
             contain(error)
             return failed_output(self.step, Fault.of(f"device.{self.device.name}", self.operation, error))
-        token_ids = self._checked(np.array(host["ids"][:num_rows], dtype=np.int64), host["largest"][:num_rows])
+        token_ids = self._check_tokens(np.array(host["ids"][:num_rows], dtype=np.int64), host["largest"][:num_rows])
         return self._output(token_ids, logprobs, host)
 
     def _draw(self, logits: Array, mask: Payload, draw: Mapping[str, NDArray[Any]]) -> tuple[Array, Array]:
@@ -91,7 +91,7 @@ class FusedStep:
         for row in range(num_rows):
             index = np.array([row], dtype=np.int32)
             alone = mask.take(index)
-            alone = _padded(Payload(alone.rows - row, alone.arrays), 1)
+            alone = _pad(Payload(alone.rows - row, alone.arrays), 1)
             only = {name: array[index] for name, array in draw.items()}
             try:
                 drawn = self._draw(self.ops.gather(logits, self.ops.asarray(index)), alone, only)
@@ -100,7 +100,7 @@ class FusedStep:
             except BaseException as error:
                 contain(error)
                 self.faults[row] = Fault.of(f"device.{self.device.name}", self.operation, error)
-        checked = self._checked(token_ids, largest)
+        checked = self._check_tokens(token_ids, largest)
         if logprobs is not None:
             logprobs.choose(np.arange(num_rows, dtype=np.int32), self.ops.asarray(checked))
         return self._output(checked, logprobs, self.device.download(logprobs.downloads if logprobs else {}).result())
@@ -110,7 +110,7 @@ class FusedStep:
     ) -> StepOutput:
         return StepOutput(token_ids, faults=self.faults, logprobs=None if logprobs is None else logprobs.result(host))
 
-    def _checked(self, token_ids: NDArray[np.int64], largest: NDArray[np.float32]) -> NDArray[np.int32]:
+    def _check_tokens(self, token_ids: NDArray[np.int64], largest: NDArray[np.float32]) -> NDArray[np.int32]:
         """Return `token_ids`, adding a fault for each row that could not be drawn or was drawn wrongly."""
         plugin = f"device.{self.device.name}"
         return self.context.checked(
@@ -118,7 +118,7 @@ class FusedStep:
         )
 
 
-def _padded(mask: Payload, size: int) -> Payload:
+def _pad(mask: Payload, size: int) -> Payload:
     """Pad `mask` to at least `size` entries; padding entries have row -1."""
     missing = size - len(mask)
     if missing <= 0:

@@ -45,7 +45,7 @@ class Mixins:
 
     def __init__(self, mixins: Sequence[tuple[type[WorkerMixin], Mapping[str, Any]]]) -> None:
         self._classes = {cls.name: cls for cls, _ in mixins}
-        self._object = _instance(_composed(list(self._classes.values())), mixins)
+        self._object = _instance(_compose(list(self._classes.values())), mixins)
         self._open = True
 
     def on_model_loaded(self, worker: Worker) -> None:
@@ -103,7 +103,7 @@ class Mixins:
             _close(self._object, list(self._classes.values()))
 
 
-def _composed(classes: list[type[WorkerMixin]]) -> type[WorkerMixin]:
+def _compose(classes: list[type[WorkerMixin]]) -> type[WorkerMixin]:
     """Return a class that inherits from all mixins."""
     owner: dict[str, tuple[type[WorkerMixin], type]] = {}
     for cls in classes:

@@ -45,7 +45,7 @@ class Padding:
 
     def aligned(self, array: NDArray[Any]) -> NDArray[Any]:
         """Pad `array`, with one entry per row of a list, to the length that `rows` gives the list."""
-        return _filled(array, self.num_rows)
+        return _fill(array, self.num_rows)
 
     def payload(self, payload: Payload) -> Payload:
         """Pad `payload` to an entry for each of `rows`."""
@@ -65,7 +65,7 @@ class Padding:
         return (
             np.concatenate([rows, (self.num_rows + missing // self.width % self.num_rows).astype(np.int32)]),
             np.concatenate([columns, (missing % self.width).astype(np.int32)]),
-            _filled(values, size),
+            _fill(values, size),
         )
 
     def filter(self, chosen: Filter) -> Filter:
@@ -137,7 +137,7 @@ def _dummy_pairs(num_rows: int, width: int) -> Iterator[Warp]:
         size *= GROWTH
 
 
-def _filled(array: NDArray[Any], size: int) -> NDArray[Any]:
+def _fill(array: NDArray[Any], size: int) -> NDArray[Any]:
     """Pad `array` to `size` with its first entry, or with zeros if it is empty."""
     if not len(array):
         return np.zeros((size, *array.shape[1:]), dtype=array.dtype)

@@ -69,9 +69,9 @@ class Pipeline:
         step, then its companions' rows; for a device with `static_shapes`, padding rows may follow. The logits are dead
         afterwards."""
         with self._device.scope():
-            logits = self._trimmed(self._device.from_logits(logits), num_rows)
+            logits = self._trim(self._device.from_logits(logits), num_rows)
             if hidden_states is not None:
-                hidden_states = self._trimmed(self._device.from_logits(hidden_states), num_rows)
+                hidden_states = self._trim(self._device.from_logits(hidden_states), num_rows)
             if self._device.fused and (fused := FusedStep(self._context, step)).suits:
                 return fused.run(logits)
             try:
@@ -96,7 +96,7 @@ class Pipeline:
             except StepFailed as failed:
                 return logits, failed_output(step, failed.fault)
 
-    def _trimmed(self, x: Array, num_rows: int | None) -> Array:
+    def _trim(self, x: Array, num_rows: int | None) -> Array:
         """Return the first `num_rows` rows of `x`; with static shapes perhaps more."""
         if num_rows is None or num_rows == len(x):
             return x
@@ -123,7 +123,7 @@ class Pipeline:
             rows = self._device.from_logits(logits())
             size = padded_size(1)
             while size < len(rows):
-                self._trimmed(rows, size)
+                self._trim(rows, size)
                 size *= 2
         for step in dummy_steps(num_rows, self._context.width, self._context.hard_bitmasks):
             self.run(logits(), step, num_rows=num_rows)

@@ -64,12 +64,12 @@ class StagedStep:
         logprobs = self.context.raw_logprobs(logits, self.step.num_logprobs, self.padding)
         if self.padding is not None:
             logits = self._with_scratch(logits)
-        drawn = self._drawn()
-        logits = self._warped(logits, drawn)
+        drawn = self._rows_to_draw()
+        logits = self._warp(logits, drawn)
         if len(drawn) or self.post_warp or self.samplers:
             logits = self._distribution(logits, len(drawn) > 0)
         if self.post_warp:
-            logits = self._modified(logits, self.post_warp)
+            logits = self._modify(logits, self.post_warp)
             if self.samplers:
                 logits = ops.log_softmax(logits)
         greedy = self._most_likely(logits)
@@ -94,13 +94,13 @@ class StagedStep:
             for some_rows, ids in chosen:
                 logprobs.choose(some_rows, ids)
             self.downloads |= logprobs.downloads
-        host = self._downloaded()
+        host = self._download()
         token_ids = self._token_ids(host, drawn, sampled)
         return StepOutput(
             token_ids,
             self.transforms.feedback(host),
             self.faults,
-            self._overruled(host),
+            self._find_overruled(host),
             None if logprobs is None else logprobs.result(host),
         )
 
@@ -109,14 +109,14 @@ class StagedStep:
         size = len(logits)
         if self.padding is not None:
             logits = self._with_scratch(logits)
-        logits = self._modified(logits, [*self.pre_warp, *self.mask])[:size]
+        logits = self._modify(logits, [*self.pre_warp, *self.mask])[:size]
         self.downloads["largest"] = self.ops.gather(logits, self.all_rows, self._most_likely(logits)[:, None])[:, 0]
-        host = self._downloaded()
+        host = self._download()
         self.context.check_drawable(self.step, host["largest"][: self.num_rows], self.faults)
         no_tokens = np.zeros(self.num_rows, dtype=np.int32)
-        return logits, StepOutput(no_tokens, self.transforms.feedback(host), self.faults, self._overruled(host))
+        return logits, StepOutput(no_tokens, self.transforms.feedback(host), self.faults, self._find_overruled(host))
 
-    def _downloaded(self) -> Mapping[str, NDArray[Any]]:
+    def _download(self) -> Mapping[str, NDArray[Any]]:
         """Download all results. Raises `StepFailed` for asynchronous failures on the device."""
         try:
             return self.device.download(self.downloads | self.transforms.downloads()).result()
@@ -130,7 +130,7 @@ class StagedStep:
         rows = np.concatenate([np.arange(size, dtype=np.int32), np.zeros(size, dtype=np.int32)])
         return self.ops.gather(x, self.ops.asarray(rows))
 
-    def _drawn(self) -> NDArray[np.int32]:
+    def _rows_to_draw(self) -> NDArray[np.int32]:
         """Return the rows to draw with a temperature; with static shapes all rows if there are any."""
         drawn = np.flatnonzero(self.step.temperatures > 0).astype(np.int32)
         return np.arange(len(self.all_rows), dtype=np.int32) if self.padding is not None and len(drawn) else drawn
@@ -145,13 +145,13 @@ class StagedStep:
         u = self.data.uniform(DRAW, rows, self.context.width)
         return ops.argmax(logprobs - ops.log(0 - ops.log(u)))
 
-    def _warped(self, logits: Array, drawn: NDArray[np.int32]) -> Array:
+    def _warp(self, logits: Array, drawn: NDArray[np.int32]) -> Array:
         """Apply modifiers up to the mask, penalties, bias and temperature to `logits`."""
         temperatures = self.step.temperatures[drawn]
         tempered = drawn[(temperatures > 0) & (temperatures != 1)]
         if self._in_one_pass(tempered):
             return self._warp_masked(logits)
-        logits = self._penalized(self._modified(logits, [*self.pre_warp, *self.mask]))
+        logits = self._penalize(self._modify(logits, [*self.pre_warp, *self.mask]))
         if not len(tempered):
             return logits
         rows = tempered if self.padding is None else drawn
@@ -178,7 +178,7 @@ class StagedStep:
         )
 
     def _warp_masked(self, logits: Array) -> Array:
-        """Do `_warped` in one pass. A failure may lose the logits, so it fails every row of the step."""
+        """Do `_warp` in one pass. A failure may lose the logits, so it fails every row of the step."""
         asarray, mask = self.ops.asarray, self._bitmask()
         assert mask is not None  # `_in_one_pass`
         added = None if self.step.warp is None else self.step.warp.added
@@ -195,7 +195,7 @@ class StagedStep:
             raise StepFailed(Fault.of(f"device.{self.device.name}", "warp_masked", error)) from error
         return self.context.forbid_padding(logits)
 
-    def _penalized(self, logits: Array) -> Array:
+    def _penalize(self, logits: Array) -> Array:
         """Apply penalties, bias and bans to `logits`. Bans are not applied to rows that they would leave empty."""
         ops, warp = self.ops, self.step.warp
         if warp is None or (warp.repeated is None and warp.added is None):
@@ -233,7 +233,7 @@ class StagedStep:
             logits = ops.log_softmax(logits)
         return logits
 
-    def _modified(self, logits: Array, acting: list[tuple[Entry, Payload]]) -> Array:
+    def _modify(self, logits: Array, acting: list[tuple[Entry, Payload]]) -> Array:
         """Apply transforms to `logits`. A row that they leave empty gets only the hard constraints."""
         soft = [pair for pair in acting if not pair[0].transform.hard]
         before = self.ops.gather(logits, self.all_rows) if soft else None
@@ -280,7 +280,7 @@ class StagedStep:
         """Return the most likely token of each sampled row; in a row with NaN, the first NaN."""
         return self.ops.argmax(logits)[: len(self.all_rows)]
 
-    def _overruled(self, host: Mapping[str, NDArray[Any]]) -> dict[int, tuple[str, ...]]:
+    def _find_overruled(self, host: Mapping[str, NDArray[Any]]) -> dict[int, tuple[str, ...]]:
         overruled: dict[int, tuple[str, ...]] = {}
         for name, by in self.rescued.items():
             for row in np.flatnonzero(host[name][: self.num_rows]).tolist():

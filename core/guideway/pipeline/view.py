@@ -41,7 +41,7 @@ class StepData:
     _cache: dict[str, Array] = field(default_factory=dict)
 
     def positions(self) -> Array:
-        return self._cached("positions", self.step.batch.positions)
+        return self._upload_once("positions", self.step.batch.positions)
 
     def allowed(self, rows: Array) -> Array:
         """Return ``bool[len(rows), width]`` from the bitmasks; a row without one allows everything."""
@@ -60,11 +60,11 @@ class StepData:
 
     def uniform(self, purpose: int, rows: Array, width: int) -> Array:
         """Return the random numbers of `Step.uniform`."""
-        seeds = self._cached("seeds", self.step.seeds)
-        sequences = self._cached("sequence_indices", self.step.sequence_indices)
+        seeds = self._upload_once("seeds", self.step.seeds)
+        sequences = self._upload_once("sequence_indices", self.step.sequence_indices)
         return self.ops.uniform(seeds[rows], sequences[rows], self.positions()[rows], purpose, width)
 
-    def _cached(self, name: str, array: NDArray[Any]) -> Array:
+    def _upload_once(self, name: str, array: NDArray[Any]) -> Array:
         if name not in self._cache:
             self._cache[name] = self.ops.asarray(array)
         return self._cache[name]
