@@ -71,10 +71,10 @@ class _Frozen(Mapping[str, Any]):
     __slots__ = ("_items",)
 
     def __init__(self, items: Mapping[str, Any]) -> None:
-        self._items = {key: _copied(value) for key, value in items.items()}
+        self._items = {key: _copy(value) for key, value in items.items()}
 
     def __getitem__(self, key: str) -> Any:
-        return _copied(self._items[key])
+        return _copy(self._items[key])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._items)
@@ -86,14 +86,14 @@ class _Frozen(Mapping[str, Any]):
         return repr(self._items)
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     """Copy `value` with all mappings, lists, tuples and sets in it; other objects are shared."""
     if isinstance(value, _Frozen):
         return value
     if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copy(item) for key, item in value.items()}
     if type(value) in (list, tuple, set):  # not a named tuple, which takes no list
-        return type(value)([_copied(item) for item in value])
+        return type(value)([_copy(item) for item in value])
     return value
 
 

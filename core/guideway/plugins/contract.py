@@ -32,7 +32,7 @@ def check_class(record: PluginRecord, component: Any) -> None:
     if not (isinstance(component, type) and issubclass(component, base)):
         what = component.__qualname__ if isinstance(component, type) else f"{component!r}, which is no class"
         raise ContractViolation(f"{kind.hook} must return a subclass of guideway.api.{kind.base}, not {what}")
-    problems = [*_attributes(record, component, base), *_contract(component), *_moved(record.kind, component, base)]
+    problems = [*_attributes(record, component, base), *_contract(component), *_find_old(record.kind, component, base)]
     problems += _signatures(record.kind, component, base)
     problems += _without_effect(component, base)
     transform = getattr(component, "transform", None)
@@ -45,7 +45,7 @@ def check_class(record: PluginRecord, component: Any) -> None:
 def check_built(kind: str, built: Any) -> None:
     """Raise `ContractViolation` with problems of a modifier or device that only an instance shows."""
     if kind == "modifier":
-        _refuse(_dropped(kind, type(built), getattr(built, "__dict__", ()), api.LogitModifier))
+        _refuse(_find_dropped(kind, type(built), getattr(built, "__dict__", ()), api.LogitModifier))
     else:
         _refuse(_signatures(kind, type(built.ops), api.ArrayOps))
 
@@ -122,10 +122,10 @@ def _contract(component: Any) -> Iterator[str]:
         )
 
 
-def _moved(kind: str, component: Any, base: Any) -> Iterator[str]:
+def _find_old(kind: str, component: Any, base: Any) -> Iterator[str]:
     """Yield problems with attributes of an earlier contract."""
     own = {attribute for cls in component.__mro__ if not _is_ours(cls) for attribute in vars(cls)}
-    yield from _dropped(kind, component, own, base)
+    yield from _find_dropped(kind, component, own, base)
     if kind not in ("modifier", "grammar"):
         return
     example = api.Example if kind == "modifier" else api.GrammarExample
@@ -149,7 +149,7 @@ def _without_effect(cls: Any, base: Any) -> Iterator[str]:
         )
 
 
-def _dropped(kind: str, component: type, own: Container[str], base: type) -> Iterator[str]:
+def _find_dropped(kind: str, component: type, own: Container[str], base: type) -> Iterator[str]:
     """Yield attributes that an earlier contract had and this one does not."""
     for (of_kind, attribute), instead in moved.ATTRIBUTES.items():
         if of_kind == kind and attribute in own and not hasattr(base, attribute):
@@ -209,7 +209,7 @@ def _misfit(given: list[inspect.Parameter], wanted: list[inspect.Parameter]) -> 
     """Return why a method with the parameters `given` cannot be called with the arguments of `wanted`, or None."""
     keywords = [parameter.name for parameter in wanted if parameter.kind is parameter.KEYWORD_ONLY]
     names = [parameter.name for parameter in wanted if parameter.name not in keywords]
-    if unknown := [] if any(p.kind is p.VAR_KEYWORD for p in given) else _unnamed(given[len(names) :], keywords):
+    if unknown := [] if any(p.kind is p.VAR_KEYWORD for p in given) else _find_unnamed(given[len(names) :], keywords):
         return f"it does not accept {', '.join(unknown)}, which hosts pass by name"
     places = [parameter for parameter in given if parameter.kind in POSITIONAL]
     if (room := _room(given)) < len(names):
@@ -224,7 +224,7 @@ def _misfit(given: list[inspect.Parameter], wanted: list[inspect.Parameter]) -> 
     return None
 
 
-def _unnamed(parameters: list[inspect.Parameter], keywords: list[str]) -> list[str]:
+def _find_unnamed(parameters: list[inspect.Parameter], keywords: list[str]) -> list[str]:
     """Return the `keywords` that no parameter accepts by name."""
     taken = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     return [name for name in keywords if name not in taken]

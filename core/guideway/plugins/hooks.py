@@ -57,7 +57,7 @@ class Hooks:
         # pluggy calls the last registered one first
         for plugin in reversed(once):
             manager.register(plugin.component, name=plugin.record.id)
-        return Hooks(**{name: _taken(getattr(manager.hook, f"guideway_{name}")) for name in Hooks.__slots__})
+        return Hooks(**{name: _collect(getattr(manager.hook, f"guideway_{name}")) for name in Hooks.__slots__})
 
 
 def validate(plugin: str, validator: Validator, subject: Submission | Request, context: ValidationContext) -> None:
@@ -83,5 +83,5 @@ def observe(hooks: Sequence[Hook], **arguments: object) -> None:
             log.warning("observer %s failed", hook.plugin, exc_info=True)
 
 
-def _taken(caller: Any) -> tuple[Hook, ...]:
+def _collect(caller: Any) -> tuple[Hook, ...]:
     return tuple(Hook(i.plugin_name, i.function, i.argnames) for i in reversed(caller.get_hookimpls()))

@@ -194,7 +194,7 @@ def _phase(record: PluginRecord, phase: str) -> Iterator[None]:
         ]
         if isinstance(cause, ImportError) and not isinstance(cause, MissingDistribution | IncompatibleVersion):
             lines.append(f"hint: {_import_hint(record, cause)}")
-        elif instead := _moved_keyword(cause):
+        elif instead := _hint_for_keyword(cause):
             lines.append(f"hint: {instead}")
         lines.append(f"hint: guideway plugins doctor --import {record.id} imports it in a separate process")
         raise _error(record, "\n  ".join(lines), cause) from cause
@@ -203,7 +203,7 @@ def _phase(record: PluginRecord, phase: str) -> Iterator[None]:
 def _import_hint(record: PluginRecord, cause: ImportError) -> str:
     if install := missing_extra(record, cause):
         return f"pip install '{install}'"
-    if (instead := _moved_name(cause)) is not None:
+    if (instead := _hint_for_name(cause)) is not None:
         return instead
     module = record.value.partition(":")[0].strip()
     if isinstance(cause, ModuleNotFoundError) and f"{module}.".startswith(f"{cause.name}."):
@@ -214,7 +214,7 @@ def _import_hint(record: PluginRecord, cause: ImportError) -> str:
     return "pip check names distributions that are missing or too old"
 
 
-def _moved_name(cause: ImportError) -> str | None:
+def _hint_for_name(cause: ImportError) -> str | None:
     """Return the hint for a removed name of guideway."""
     name = cause.name or ""
     if missing := re.match(r"ImportError: cannot import name '(\w+)'", text_of(cause)):
@@ -224,7 +224,7 @@ def _moved_name(cause: ImportError) -> str | None:
     return moved.NAMES.get(name)
 
 
-def _moved_keyword(cause: BaseException) -> str | None:
+def _hint_for_keyword(cause: BaseException) -> str | None:
     """Return the hint for a removed keyword of a guideway class."""
     called = re.match(r"TypeError: (\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", text_of(cause))
     return moved.KEYWORDS.get((called[1], called[2])) if called else None

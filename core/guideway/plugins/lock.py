@@ -105,7 +105,7 @@ class Lock:
             content = json.loads(read_file(path))
             if content["format"] != _FORMAT:
                 raise ValueError(f"its format is {content['format']!r}, but this guideway reads {_FORMAT}")
-            return Lock({plugin_id: _locked(plugin_id, line) for plugin_id, line in content["plugins"].items()})
+            return Lock({plugin_id: _parse_line(plugin_id, line) for plugin_id, line in content["plugins"].items()})
         except FileNotFoundError as error:
             raise InvalidConfiguration(
                 f"there is no lock file {os.fspath(path)}; write it with: guideway plugins lock", field="plugins.lock"
@@ -192,7 +192,7 @@ class Lock:
         return Certification("certified", ", ".join(level for level in verdict.levels if level != "smoke"))
 
 
-def _locked(plugin_id: str, line: dict[str, Any]) -> Locked:
+def _parse_line(plugin_id: str, line: dict[str, Any]) -> Locked:
     plugin = PlannedPlugin(plugin_id, str(line["version"]), str(line["value"]), str(line["digest"]))
     verdict = line.get("conformance")
     return Locked(plugin, verdict and Verdict(**{**verdict, "levels": tuple(verdict["levels"])}))

@@ -42,7 +42,7 @@ def version_conflict(requires: tuple[str, ...], distribution: str, version: str)
     except InvalidVersion:
         return None
     versions = (here, Version(here.base_version))
-    for text, requirement in _parsed(concerning):
+    for text, requirement in _parse(concerning):
         if normalize(requirement.name) == name and _applies(requirement):
             clauses = requirement.specifier
             if not all(any(clause.contains(v, prereleases=True) for v in versions) for clause in clauses):
@@ -52,8 +52,8 @@ def version_conflict(requires: tuple[str, ...], distribution: str, version: str)
 
 def missing_distributions(requires: Iterable[str]) -> tuple[str, ...]:
     """Return the required distributions that are not installed at all, in the order of the requirements."""
-    names = [normalize(requirement.name) for _, requirement in _parsed(requires) if _applies(requirement)]
-    return tuple(name for name in names if not _installed(name))
+    names = [normalize(requirement.name) for _, requirement in _parse(requires) if _applies(requirement)]
+    return tuple(name for name in names if not _is_installed(name))
 
 
 def required_versions(requires: Iterable[str]) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def _version(name: str) -> str | None:
 
 def extra_with(requires: Iterable[str], module: str) -> str | None:
     """Return the extra that requires the distribution with the name `module`, or None."""
-    for _, requirement in _parsed(requires):
+    for _, requirement in _parse(requires):
         if normalize(requirement.name) == normalize(module):
             for extra in _EXTRA.findall(str(requirement.marker)):
                 if _applies(requirement, extra):
@@ -80,7 +80,7 @@ def extra_with(requires: Iterable[str], module: str) -> str | None:
     return None
 
 
-def _parsed(requires: Iterable[str]) -> Iterator[tuple[str, Requirement]]:
+def _parse(requires: Iterable[str]) -> Iterator[tuple[str, Requirement]]:
     """Yield each readable requirement, as written and parsed."""
     # not at the top: this import is slower than everything else that listing plugins imports
     from packaging.requirements import InvalidRequirement, Requirement
@@ -102,7 +102,7 @@ def _applies(requirement: Requirement, extra: str = "") -> bool:
         return False
 
 
-def _installed(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     try:
         return any(True for _ in importlib_metadata.distributions(name=name))
     except Exception:

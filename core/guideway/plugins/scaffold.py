@@ -71,11 +71,11 @@ def new_package(kind: str, name: str, folder: Path, distribution: str = "") -> l
     }
     source = folder / "src" / module
     contents = {
-        folder / "pyproject.toml": _filled("pyproject.toml", words),
-        folder / "README.md": _filled("README.md", words),
-        folder / ".github" / "workflows" / "conformance.yml": _filled("conformance.yml", words),
-        folder / "tests" / "test_conformance.py": _filled("test_conformance.py", words),
-        source / "__init__.py": _filled(f"{kind}.py", words),
+        folder / "pyproject.toml": _fill("pyproject.toml", words),
+        folder / "README.md": _fill("README.md", words),
+        folder / ".github" / "workflows" / "conformance.yml": _fill("conformance.yml", words),
+        folder / "tests" / "test_conformance.py": _fill("test_conformance.py", words),
+        source / "__init__.py": _fill(f"{kind}.py", words),
         source / "py.typed": "",
     }
     for path, text in contents.items():
@@ -90,5 +90,5 @@ def new_package(kind: str, name: str, folder: Path, distribution: str = "") -> l
     return list(contents)
 
 
-def _filled(name: str, words: dict[str, str]) -> str:
+def _fill(name: str, words: dict[str, str]) -> str:
     return Template(files(__package__).joinpath("templates", f"{name}.txt").read_text("utf-8")).substitute(words)
