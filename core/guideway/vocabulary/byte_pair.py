@@ -67,19 +67,19 @@ def from_tiktoken(encoding: Any, logits_width: int, stop_token_ids: frozenset[in
 
 def is_tekken(tokenizer: Any) -> bool:
     """Return whether `tokenizer` is a ``Tekkenizer`` of ``mistral_common``, or a wrapper of one."""
-    return is_a(_unwrapped(tokenizer), "mistral_common", "Tekkenizer")
+    return is_a(_unwrap(tokenizer), "mistral_common", "Tekkenizer")
 
 
 def from_tekken(tokenizer: Any, logits_width: int, stop_token_ids: frozenset[int]) -> Vocabulary:
     """Build the vocabulary of a ``Tekkenizer``: special tokens first, then the ranks in order."""
-    tokenizer = _unwrapped(tokenizer)
+    tokenizer = _unwrap(tokenizer)
     first_id = tokenizer.num_special_tokens
     special = {token_id: tokenizer.id_to_piece(token_id) for token_id in range(first_id)}
     stops = stop_token_ids | {tokenizer.eos_id}
     return _vocabulary(tokenizer._model, tokenizer.n_words, first_id, special, logits_width, stops)
 
 
-def _unwrapped(tokenizer: Any) -> Any:
+def _unwrap(tokenizer: Any) -> Any:
     """Remove the wrappers of transformers and of mistral_common around a ``Tekkenizer``."""
     if is_a(tokenizer, "transformers", "MistralCommonBackend"):
         tokenizer = tokenizer.tokenizer
