@@ -83,7 +83,7 @@ class GuidewayError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # BaseException.__reduce__ calls the class with `args` only, without keyword-only fields
         cause = self.__cause__ and RemoteError.of(self.__cause__)
-        return _restored, (type(self), self.args, dict(vars(self)), cause)
+        return _restore, (type(self), self.args, dict(vars(self)), cause)
 
 
 class RemoteError(GuidewayError):
@@ -102,7 +102,7 @@ class RemoteError(GuidewayError):
             chain.append(cause)
         remote: RemoteError | None = None
         for link in reversed(chain):
-            remote = _in_words(link, remote)
+            remote = _to_remote(link, remote)
         assert remote is not None
         return remote
 
@@ -244,7 +244,7 @@ def contain(error: BaseException) -> None:
         return
     handlers = [getsignal(number) for number in valid_signals()]
     origin = None
-    if not any(_raised(handler, error) for handler in handlers):
+    if not any(_is_in_traceback(handler, error) for handler in handlers):
         if default_int_handler not in handlers or not isinstance(error, KeyboardInterrupt):
             return
         origin, depth = _raise_statement(error), _depth()
@@ -364,7 +364,7 @@ def _close(plugin: str, close: Callable[[], object]) -> None:
         log.exception("%s failed in close", plugin)
 
 
-def _raised(handler: Any, error: BaseException) -> bool:
+def _is_in_traceback(handler: Any, error: BaseException) -> bool:
     """Return whether the signal handler is in the traceback of `error`."""
     while isinstance(handler, partial):
         handler = handler.func
@@ -447,7 +447,7 @@ def _with_memory(text: str, error: BaseException) -> str:
     return text
 
 
-def _in_words(error: BaseException, cause: RemoteError | None) -> RemoteError:
+def _to_remote(error: BaseException, cause: RemoteError | None) -> RemoteError:
     if isinstance(error, RemoteError):
         return error
     name, text = type(error).__qualname__, _message(error)
@@ -458,7 +458,7 @@ def _in_words(error: BaseException, cause: RemoteError | None) -> RemoteError:
     return remote
 
 
-def _restored(
+def _restore(
     cls: type[GuidewayError], args: tuple[Any, ...], fields: dict[str, Any], cause: RemoteError | None
 ) -> GuidewayError:
     """Unpickle a `GuidewayError`."""

@@ -64,10 +64,10 @@ def read_file(path: AnyPath, most: int = LARGEST) -> bytes:
     """Return the content of a regular file of at most `most` bytes. Raises OSError for named pipes, without waiting
     for a writer, and for devices."""
 
-    def opened(name: str, flags: int) -> int:
+    def open_file(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
-    with open(path, "rb", opener=opened) as file:  # Path.open has no `opener`
+    with open(path, "rb", opener=open_file) as file:  # Path.open has no `opener`
         _check_regular(file.fileno())
         data = file.read(most + 1)
     if len(data) > most:

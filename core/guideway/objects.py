@@ -48,7 +48,7 @@ def constraint_of(given: Any) -> Constraint:
         case list() | tuple() if all(isinstance(choice, str) for choice in given):
             return Choice(list(given))
     if is_type(given):
-        return JsonSchema(_adapted(given)[0])
+        return JsonSchema(_adapt(given)[0])
     raise InvalidRequest(
         f"constraint must be a {', '.join(each.__name__ for each in CONSTRAINTS)}, a type, a schema as a dict, a "
         f"compiled pattern or a list of strings, not {short_repr(given)}",
@@ -62,14 +62,14 @@ def parse(given: Any, answer: str) -> Any:
     schema."""
     if not _is_json(given):
         return answer
-    read: Callable[[str], Any] = _adapted(given)[1] if is_type(given) else json.loads
+    read: Callable[[str], Any] = _adapt(given)[1] if is_type(given) else json.loads
     try:
         return read(answer)
     except GuidewayError:
         raise
     except Exception as error:
         name = getattr(given, "__name__", None) or short_repr(given)
-        raise InvalidAnswer(f"the answer is not {name if is_type(given) else 'JSON'}: {_said(error)}") from error
+        raise InvalidAnswer(f"the answer is not {name if is_type(given) else 'JSON'}: {_message_of(error)}") from error
 
 
 def parse_partial(given: Any, answer: str, *, whole: bool, growing_strings: bool) -> Any:
@@ -83,13 +83,13 @@ def parse_partial(given: Any, answer: str, *, whole: bool, growing_strings: bool
     if not _is_json(given):
         return answer if whole or growing_strings else None
     try:
-        finished = answer if whole else _finished(answer, growing_strings)
+        finished = answer if whole else _complete(answer, growing_strings)
         return json.loads(finished) if finished else None
     except Exception as error:
         raise InvalidAnswer(f"the answer so far is not JSON: {text_of(error)}") from error
 
 
-def _finished(text: str, growing_strings: bool) -> str:
+def _complete(text: str, growing_strings: bool) -> str:
     """Return `text` up to the last finished value or opened container, and then the closing characters of everything
     open there."""
     ends: list[str] = []
@@ -132,15 +132,15 @@ def is_type(given: Any) -> bool:
     return isinstance(given, type) or get_origin(given) is not None
 
 
-def _adapted(given: Any) -> tuple[dict[str, Any], Callable[[str], Any]]:
+def _adapt(given: Any) -> tuple[dict[str, Any], Callable[[str], Any]]:
     """Return the JSON Schema of a type, and a function that reads an instance from JSON. Raises `InvalidRequest`."""
     try:
-        return _remembered(given)
+        return _adapt_cached(given)
     except TypeError:  # unhashable metadata
-        return _adapt(given)
+        return _adapt_uncached(given)
 
 
-def _adapt(given: Any) -> tuple[dict[str, Any], Callable[[str], Any]]:
+def _adapt_uncached(given: Any) -> tuple[dict[str, Any], Callable[[str], Any]]:
     try:
         from pydantic import TypeAdapter
     except ModuleNotFoundError as error:
@@ -150,17 +150,17 @@ def _adapt(given: Any) -> tuple[dict[str, Any], Callable[[str], Any]]:
         ) from error
     try:
         adapter = TypeAdapter(given)
-        return _closed(adapter.json_schema()), adapter.validate_json
+        return _close_objects(adapter.json_schema()), adapter.validate_json
     except Exception as error:  # a foreign type may raise anything
-        raise InvalidRequest(f"{short_repr(given)} has no JSON Schema: {_said(error)}", field=FIELD) from error
+        raise InvalidRequest(f"{short_repr(given)} has no JSON Schema: {_message_of(error)}", field=FIELD) from error
 
 
-def _said(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     """Return pydantic's message without its URLs."""
     return re.sub(r"\s*For further information visit \S+", "", text_of(error))
 
 
-def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+def _close_objects(schema: dict[str, Any]) -> dict[str, Any]:
     """Change `schema` to forbid properties that its types would ignore, and return it."""
     for _, subschema in subschemas(schema):
         if isinstance(subschema, dict) and subschema.get("type") == "object" and "properties" in subschema:
@@ -168,4 +168,4 @@ def _closed(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-_remembered = lru_cache(maxsize=128)(_adapt)
+_adapt_cached = lru_cache(maxsize=128)(_adapt_uncached)
