@@ -154,7 +154,7 @@ class RunnerLimits:
 
 
 class ModelRunner(ABC):
-    """Loads a model and runs its forward passes, with its own KV cache.
+    """A runner of a model's forward passes, with its own KV cache.
 
     Its methods are called in this order: `load`, `start`, then `forward` for each step. `backend` is the device for
     the logits. `rank` is the index among the `num_workers` workers that share the model; a runner that cannot share it

@@ -171,7 +171,7 @@ class FillJob:
 
 
 class GrammarStrategy(ABC):
-    """Compiles constraints for one vocabulary.
+    """A compiler of constraints for one vocabulary.
 
     `options` come from the operator's configuration; `parse_options` checks them. Raises `InvalidConfiguration` for an
     unsuitable vocabulary and for wrong options; a strategy that reads its options refuses unknown ones.

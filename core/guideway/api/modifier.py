@@ -42,8 +42,8 @@ class WorkerContext:
     device: DeviceBackend
     vocabulary_size: int
     logits_width: int
-    """Columns of the logits, at least `vocabulary_size`. Columns past it hold arbitrary values until they are
-    forbidden at `Stage.MASK`."""
+    """Columns of the logits, at least `vocabulary_size`. Columns past the vocabulary hold arbitrary values until they
+    are forbidden at `Stage.MASK`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class Call(Protocol):
 
 
 class Executor(ABC):
-    """Owns the workers: decides where they run and how calls reach them.
+    """The owner of the workers, which decides where they run and how calls reach them.
 
     ``make_worker(rank, num_workers)`` creates one worker; the function pickles, so another process can call it.
     Creating the executor creates the workers and raises their errors. An executor is used by one thread.

@@ -15,7 +15,7 @@ __all__ = ["Encoder", "Vocabulary"]
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Encodes bytes into token ids exactly as the model's tokenizer does, without adding special tokens.
+    """An encoder of bytes as token ids, exactly as the model's tokenizer, without adding special tokens.
 
     Must pickle, because vocabularies are sent to worker processes.
     """

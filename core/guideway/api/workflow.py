@@ -156,7 +156,7 @@ class Part:
 
 
 class InputProcessor(Part, ABC):
-    """Validates a task before it is queued. Called in the caller's thread."""
+    """The validation of tasks before they are queued. Called in the caller's thread."""
 
     @abstractmethod
     def check(self, task: Task) -> None:
@@ -164,7 +164,7 @@ class InputProcessor(Part, ABC):
 
 
 class RequestProcessor(Part, ABC):
-    """Tokenizes tasks shortly before they are scheduled. Not called in the caller's thread."""
+    """The tokenization of tasks, shortly before they are scheduled. Not called in the caller's thread."""
 
     @abstractmethod
     def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
@@ -174,7 +174,7 @@ class RequestProcessor(Part, ABC):
 
 
 class WorkScheduler(Part, ABC):
-    """Forms batches. Its methods are called by one thread at a time."""
+    """The queue of tasks and former of batches. Its methods are called by one thread at a time."""
 
     @abstractmethod
     def add(self, task: Task) -> None:
@@ -209,7 +209,7 @@ class WorkScheduler(Part, ABC):
 
 
 class StepBuilder(Part, ABC):
-    """Turns requests into arrays."""
+    """The conversion of requests to arrays."""
 
     @abstractmethod
     def build(self, work: Sequence[Prepared]) -> Any:
@@ -217,7 +217,7 @@ class StepBuilder(Part, ABC):
 
 
 class WorkflowRunner(Part, ABC):
-    """Runs the model on a worker. Created and called there."""
+    """The model on a worker. Created and called there."""
 
     @abstractmethod
     def load(self) -> None:
@@ -232,7 +232,7 @@ class WorkflowRunner(Part, ABC):
 
 
 class OutputProcessor(Part, ABC):
-    """Turns outputs into the results that callers get."""
+    """The conversion of outputs to the results that callers get."""
 
     @abstractmethod
     def results(self, work: Sequence[Prepared], output: Any) -> list[Any | GuidewayError]:

@@ -35,7 +35,7 @@ class Entry:
 
 
 class PipelineContext:
-    """Created once per worker. `entries` of one stage act in their order."""
+    """The shared parts of one worker's steps. `entries` of one stage act in their order."""
 
     def __init__(self, worker: WorkerContext, entries: Sequence[Entry]) -> None:
         self.device = worker.device

@@ -20,7 +20,7 @@ __all__ = ["TransformRunner"]
 
 
 class TransformRunner:
-    """Calls the transforms of one step and stores the arrays they emit."""
+    """A runner of one step's transforms, which stores the arrays they emit."""
 
     def __init__(self, context: PipelineContext, data: StepData, padding: Padding | None) -> None:
         self._context = context

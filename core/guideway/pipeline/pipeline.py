@@ -39,7 +39,7 @@ __all__ = ["Pipeline"]
 
 
 class Pipeline:
-    """Runs steps. Created once per worker from the modifier classes and options of the configuration.
+    """A worker's stages, created from the modifier classes and options of the configuration.
 
     Raises `InvalidConfiguration` for a transform that cannot run on this device.
     """

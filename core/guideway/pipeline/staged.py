@@ -33,7 +33,7 @@ class StepFailed(Exception):
 
 
 class StagedStep:
-    """Runs one step through the stages, on `size` rows of logits."""
+    """One step that is run stage by stage, on `size` rows of logits."""
 
     def __init__(self, context: PipelineContext, step: StepInput, size: int, hidden_states: Array | None) -> None:
         self.context = context
