@@ -31,7 +31,7 @@ MOST_PAIRS = 20_000
 
 
 class Exclusion:
-    """Finds the mutually exclusive branches of a checked schema."""
+    """A prover that branches of a checked schema exclude each other."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root

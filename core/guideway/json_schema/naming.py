@@ -62,7 +62,7 @@ def names_may_run_out(constraint: Constraint) -> bool:
 
 
 class NamesAhead:
-    """Searches ahead for one rule. ``after(state, token_id)`` returns the state after a token by this rule."""
+    """The search ahead for one rule. ``after(state, token_id)`` returns the state after a token by this rule."""
 
     def __init__(self, after: After, tokens: Sequence[bytes]) -> None:
         self._after = after

@@ -35,7 +35,7 @@ Chain: TypeAlias = "tuple[Chain, str | int] | None"
 """A JSON pointer as nested pairs of the parent's chain and the last part."""
 
 Resource: TypeAlias = "tuple[Chain, Schema]"
-"""The schema that local references are relative to, which is the whole schema or a part with an ``$id``, after its
+"""A schema that local references are relative to, the whole schema or a part with an ``$id``, as a pair with its
 place."""
 
 

@@ -73,9 +73,9 @@ blanks."""
 
 
 class WritingRule:
-    """Restricts the next tokens, so that white space follows `whitespace`, names have no unnecessary escapes (so that
-    equal names have equal bytes) and are unique in an object, no escape is a surrogate, and all text is valid UTF-8.
-    The rest of JSON's syntax is not checked: a matcher's library does that."""
+    """A rule for the next tokens: white space is as `whitespace` says, names have no unnecessary escapes (so equal
+    names have equal bytes) and are unique in an object, no escape is a surrogate, and all text is valid UTF-8. The rest
+    of JSON's syntax is not checked: a matcher's library does that."""
 
     start = START
     """The state before the first token."""

@@ -15,9 +15,9 @@ __all__ = ["BytePairEncoder", "from_tekken", "from_tiktoken", "is_tekken"]
 
 
 class BytePairEncoder:
-    """Encodes as a tiktoken encoding does, treating the names of special tokens as ordinary text.
+    """The encoder of a tiktoken encoding, which treats the names of special tokens as ordinary text.
 
-    Pickles its table: tiktoken pickles its own encodings by name only, and would download them again.
+    Its table is pickled: tiktoken pickles its own encodings by name only, and would download them again.
     """
 
     def __init__(self, encoding: Any, first_id: int) -> None:

@@ -86,7 +86,7 @@ def _without_vocabulary(description: str) -> dict[str, Any] | None:
 
 
 class TokenBytes:
-    """Computes the bytes that a token appends to a text, by the rules of the tokenizer's decoder."""
+    """A callable that returns the bytes which a token appends to a text, by the rules of the tokenizer's decoder."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self._byte_level = False
@@ -153,7 +153,8 @@ class TokenBytes:
 
 
 class TokenizersEncoder:
-    """Encodes the middle of a text as the tokenizer does, treating the names of special tokens as ordinary text.
+    """An encoder of the middle of a text, like the tokenizer, which treats the names of special tokens as ordinary
+    text.
 
     The tokenizer is rebuilt from its description without the parts that act on the start of a whole text (the dummy
     prefix of SentencePiece: ``Prepend``, ``prepend_scheme``, ``add_prefix_space``), so no space is added before text
