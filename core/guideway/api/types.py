@@ -412,8 +412,9 @@ class SamplingParams:
     seed: Annotated[int, Range(0, 2**63 - 1)] | None = None
     """Seed of reproducible draws, 0 to 2**63 - 1. None: drawn at admission."""
     stop: str | tuple[str, ...] = ()
-    """One or more strings that end the generation, anywhere in the output, also across tokens; not part of `text`. If
-    the text before is not complete under the constraint, `Completion.unenforced` names ``constraint``."""
+    """Strings that end the generation, anywhere in the output, also across tokens; not part of `text`. A single string
+    need not be in a tuple. If the text before is not complete under the constraint, `Completion.unenforced` names
+    ``constraint``."""
     stop_token_ids: tuple[int, ...] = ()
     """Token ids that end the generation, in addition to the vocabulary's stop tokens."""
     ignore_eos: Switch = False
