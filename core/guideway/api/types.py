@@ -425,8 +425,8 @@ class SamplingParams:
     """The number of sequences to generate; the `n` with the highest mean log-probability are returned, best first;
     None: `n`."""
     logprobs: int | None = None
-    """Return the log-probabilities of each generated token and of this many most likely ones, 0 or more, computed from
-    the model's unmodified logits. None: return none."""
+    """Return the log-probabilities of each generated token and of this many most likely ones; at least 0. They are
+    computed from the model's unmodified logits. None: return none."""
     prompt_logprobs: int | None = None
     """As `logprobs`, for the tokens of the prompt."""
     echo: Switch = False
@@ -443,7 +443,7 @@ class SamplingParams:
     """Maximum number of times to redraw an invalid output, each time with another seed; needs
     ``on_unenforced="check"``."""
     close: Switch = True
-    """True to reserve tokens at the end of the limit for completing the output under its constraint."""
+    """True to reserve the last tokens of the limit for completing the constrained output."""
     reasoning: Annotated[bool | None, "True or False, or None where the configuration says"] = None
     """True if the output begins with reasoning and the constraint applies after the end marker; None: True if the
     configuration has a marker and the prompt does not end with it."""

@@ -31,8 +31,7 @@ class PluginSettings:
     deny: tuple[str, ...] = ()
     """Components that match one of these may not run, even if `allow` matches them."""
     require: Literal["installed", "certified"] = "installed"
-    """``certified``: refuse components without a passed conformance report in the lock file; ``installed``: only
-    warn."""
+    """``certified``: refuse components without a passed report in the lock file; ``installed``: only warn."""
     lock: Annotated[str, Range(1), "the path of a lock file"] | None = None
     """The lock file; None: ``guideway.lock`` in the folder of the Python environment."""
 
