@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from guideway.api import InvalidGrammar, JsonSchema
 from guideway.json_schema import Schema, check_satisfiable, check_schema, pruned
-from guideway.json_schema.cases import cases
+from guideway.json_schema.prober import cases
 from guideway.json_schema.validity import is_valid
 from hypothesis import given, settings
 from hypothesis import strategies as st

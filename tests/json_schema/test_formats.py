@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from guideway.json_schema import FORMATS, check_schema, has_format, keywords, with_patterns
-from guideway.json_schema.cases import cases
+from guideway.json_schema.prober import cases
 
 LABELLED = sorted(
     {

@@ -10,9 +10,9 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from guideway.api import InvalidGrammar
 from guideway.json_schema import KEYWORDS, assertions, check_schema, keywords, misspelt_keywords, resolve, subschemas
-from guideway.json_schema.cases import cases
 from guideway.json_schema.dialects import ONLY_PYTHON
 from guideway.json_schema.ecma import with_python_patterns
+from guideway.json_schema.prober import cases
 
 NOT_JUDGED = {"$ref:remote", "pattern:property", *(f"pattern:{name}" for name in ("double", "escape", *ONLY_PYTHON))}
 """Cases of the probe to skip: missing parts, regular expressions that Python or ECMA-262 lacks, and formats, which are

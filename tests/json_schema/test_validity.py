@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 import pytest
-from guideway.json_schema.cases import cases
+from guideway.json_schema.prober import cases
 from guideway.json_schema.validity import Fault, faults, is_valid
 
 from tests.json_schema.test_json_schema import NOT_JUDGED

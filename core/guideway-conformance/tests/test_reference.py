@@ -26,8 +26,7 @@ from guideway.api import (
     Vocabulary,
 )
 from guideway.api.bitmask import allocate, unpack
-from guideway.json_schema.cases import cases
-from guideway.json_schema.prober import STOP, byte_vocabulary
+from guideway.json_schema.prober import STOP, byte_vocabulary, cases
 from guideway_conformance.reference import guideway_grammar_strategy
 from guideway_conformance.reference.expressions import Language
 from guideway_conformance.reference.regex import characters

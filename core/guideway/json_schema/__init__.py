@@ -3,8 +3,8 @@
 Schemas are checked and walked without recursion and in time linear in their size, so malicious ones are not expensive.
 `JsonSchema.parsed` and `JsonSchema.cached` avoid repeated work in strategies.
 
-`guideway.json_schema.cases` contains schemas with valid and invalid instances; `guideway.json_schema.prober` uses them
-to find the keywords that an engine enforces.
+`guideway.json_schema.prober` measures the keywords that an engine enforces, with valid and invalid instances of many
+schemas; `guideway.json_schema.support` stores the results by version of the engine.
 """
 
 from __future__ import annotations

@@ -1,39 +1,34 @@
-"""Find out what a grammar strategy does with each JSON Schema keyword, by letting it judge instances byte by byte.
+"""Measure what a grammar strategy does with each JSON Schema keyword, by letting it judge instances byte by byte.
 
-A plugin keeps what `probe` returns in a `SupportTable`, for each version of its library, and answers
-`GrammarStrategy.supports` from it.
+The schemas are in ``cases.json``: labeled ones, and per type of instance those of each keyword, which `cases` combines
+in pairs. `guideway.json_schema.support.SupportTable` keeps the result for each version of a library.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from importlib.resources import files
-from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from itertools import combinations, product
+from typing import Any, TypeAlias
 
-from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Support
-from guideway.api.types import WHITESPACE, JsonSchema, Regex, StructuralTag, Whitespace
+from guideway.api.grammar import CompiledGrammar, GrammarStrategy
+from guideway.api.types import WHITESPACE, JsonSchema, Regex, Whitespace
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidGrammar, UnsupportedGrammar
-from guideway.json_schema import Schema, assertions, check_schema, keywords
-from guideway.json_schema.cases import cases
-from guideway.json_schema.dialects import regex_cases
-from guideway.json_schema.patterns import pattern_details
+from guideway.json_schema import Schema, combine, keywords
+from guideway.json_schema.assertions import LARGE
+from guideway.json_schema.dialects import pattern_cases, regex_cases
+from guideway.json_schema.patterns import MANY, MIXED, REPEAT
+from guideway.json_schema.support import Status, Table
+from guideway.json_schema.validity import validator
 
-__all__ = ["Status", "SupportTable", "Table", "byte_vocabulary", "probe", "probe_holders_apart", "spoilt"]
+__all__ = ["Case", "byte_vocabulary", "cases", "probe", "probe_holders_apart", "spoilt"]
 
-Status: TypeAlias = Literal["enforced", "narrow", "unenforced", "refused"]
-"""``enforced``: exactly the right instances pass. ``narrow``: no wrong one passes, but not every right one.
-``unenforced``: a wrong one passes. ``refused``: it does not compile, no right instance passes, a text passes that is no
-JSON, or it takes more than `MOST_SECONDS` to judge one schema."""
-
-Table: TypeAlias = dict[str, Status]
-"""Names as `guideway.json_schema.keywords` gives them. A combination is listed only where it is unenforced and its
-parts are not; one that is refused shows when it is compiled, and then another strategy can be tried."""
+Case: TypeAlias = tuple[str, Schema, list[Any], list[Any]]
+"""Name (as `guideway.json_schema.keywords` gives it), schema, valid instances, invalid instances."""
 
 HOLDERS = frozenset({"$ref", "allOf", "anyOf", "oneOf:disjoint"})
 """Keywords that only apply other schemas. (``oneOf`` says more: that no two of them hold.)"""
@@ -190,81 +185,137 @@ def _accepts(compiled: CompiledGrammar, text: bytes) -> bool:
         return False
 
 
-class SupportTable:
-    """The keywords that the installed version of a library enforces, from the file ``support.json`` of a plugin's
-    package: version of the library -> name -> status.
-
-    `distribution` is what pip calls the library, `package` the plugin's, `measure` probes what is installed.
-    """
-
-    def __init__(self, distribution: str, package: str, measure: Callable[[], Table]) -> None:
-        self.distribution = distribution
-        self.measure = measure
-        self._package = package
-        self._lock = threading.Lock()
-        self._installed: Table | None = None
-
-    @property
-    def library(self) -> str:
-        """The library with its version, as messages name it."""
-        return f"{self.distribution} {version(self.distribution)}"
-
-    def support(self, constraint: JsonSchema | StructuralTag, schemas: Iterable[Schema] | None = None) -> Support:
-        """Tell what the installed version enforces of a schema, or of the `schemas` in a structural tag, parts of
-        ``constraint.parsed``; a refusal where one is malformed. In a tag nobody keeps a `WritingRule`: ``names`` stands
-        for that names may be there twice, or written with escapes."""
-        table = self.installed()
-        enforced: set[str] = set() if schemas is None else {constraint.kind}
-        unenforced: set[str] = set()
-        for schema in [constraint.parsed] if schemas is None else schemas:
-            try:
-                constraint.cached(check_schema, schema)
-            except InvalidGrammar as error:
-                return Support(reason=str(error))
-            found = constraint.cached(assertions, schema)
-            status = {name: _look_up(name, table) for name in found.keywords}
-            refused = sorted(name for name in status if status[name] == "refused")
-            if refused:
-                return Support(reason=f"{self.library} does not compile {', '.join(refused)}")
-            enforced |= {name for name in status if "+" not in name and status[name] in ("enforced", "narrow")}
-            unenforced |= {name for name in status if status[name] == "unenforced"}
-            if schemas is not None and found.leaves_names_open:
-                unenforced.add("names")
-        return Support(enforced=frozenset(enforced - unenforced), unenforced=frozenset(unenforced))
-
-    def support_of_regex(self, constraint: Regex) -> Support:
-        """Tell what the installed version reads as Python's `re` does; a refusal where it lacks something."""
-        table = self.installed()
-        status = {name: _look_up(f"regex:{name}", table) for name in pattern_details(constraint.source())}
-        if refused := sorted(name for name in status if status[name] == "refused"):
-            return Support(reason=f"{self.library} does not compile {', '.join(refused)} in a regular expression")
-        unenforced = frozenset(f"regex:{name}" for name in status if status[name] == "unenforced")
-        return Support(enforced=frozenset({constraint.kind}), unenforced=unenforced)
-
-    def committed(self) -> dict[str, Table]:
-        """The tables that come with the plugin."""
-        tables: dict[str, Table] = json.loads(files(self._package).joinpath("support.json").read_text("utf-8"))
-        return tables
-
-    def installed(self) -> Mapping[str, Status]:
-        """The table of the installed version. One that came out after the plugin is probed here, once in the life of a
-        process, rather than taken for another version."""
-        with self._lock:
-            if self._installed is None:
-                self._installed = self.committed().get(version(self.distribution)) or self.measure()
-            return self._installed
-
-    def write(self) -> None:
-        """Probe the installed version and rewrite its part of the file; other versions' parts stay."""
-        path = Path(str(files(self._package).joinpath("support.json")))
-        tables = self.committed() if path.exists() else {}
-        tables[version(self.distribution)] = self.measure()
-        path.write_text(json.dumps(dict(sorted(tables.items())), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+@cache
+def cases() -> Sequence[Case]:
+    """Return every case of the probe. Callers share the lists: do not change them."""
+    return tuple(_cases(json.loads(files("guideway.json_schema").joinpath("cases.json").read_text("utf-8"))))
 
 
-def _look_up(name: str, table: Mapping[str, Status]) -> Status:
-    if name in table:
-        return table[name]
-    if "+" in name:
-        return "enforced"
-    return table["format:*"] if name.startswith("format:") else "unenforced"
+_OLD = frozenset({"items:list", "additionalItems", "dependencies"})
+"""Keywords that draft 2020-12 does not have."""
+_NEW = frozenset(
+    {"$ref", "prefixItems", "unevaluatedItems", "unevaluatedProperties", "minContains", "maxContains"}
+    | {"dependentRequired", "dependentSchemas", "items:false"}
+)
+"""Keywords that earlier drafts do not have, or do not have beside others."""
+
+
+def _cases(data: Any) -> Iterator[Case]:
+    for labeled in data["labeled"].values():
+        yield from map(tuple, labeled)
+    yield from _sized()
+    for name, pattern, right_texts, wrong_texts in pattern_cases():
+        yield f"pattern:{name}", _string(pattern), right_texts, wrong_texts
+    yield from _contradicted(data["contradicted"])
+    everything = [instance for pool in data["instances"].values() for instance in pool]
+    for kind, fragments in data["fragments"].items():
+        types = ["number", "integer"] if kind == "number" else [kind]
+        for name, schemas in fragments.items():
+            plain = name.partition(":")[0] if name.startswith("format") else name
+            needs_type = {f"{plain}+untyped", f"{plain}:number+untyped"} & keywords(schemas[0])
+            for schema in schemas:
+                for typed in [{"type": t, **schema} for t in types] if needs_type else [schema]:
+                    yield from _case(name, typed, everything)
+            beside: list[Any] = [None, [kind, "null"]] if needs_type else [*types, [kind, "null"]]
+            for types_beside in beside:
+                for schema in schemas:
+                    typed = schema if types_beside is None else {"type": types_beside, **schema}
+                    how = "untyped" if types_beside is None else "types" if needs_type else "type"
+                    yield from _case(f"{plain}+{how}", typed, everything)
+        for first, second in combinations(fragments, 2):
+            if {first, second} & _OLD and {first, second} & _NEW:
+                continue  # no draft has both
+            for one, other, t in product(fragments[first], fragments[second], types):
+                yield from _case(combine(first, second), {"type": t, **one, **other}, everything)
+        yield from _beside_another_type(fragments, kind, everything)
+
+
+_INT = {"type": "integer"}
+
+
+def _sized() -> Iterator[Case]:
+    """Numbers as large as users write them: engines have limits of their own, and some loops end at 128."""
+    for n in (127, 129, 300, 2000):
+        yield from (
+            (keyword if n <= LARGE else f"{keyword}>{LARGE}", {"type": kind, **more, keyword: n}, right, wrong)
+            for kind, more, keyword, right, wrong in (
+                ("string", {}, "minLength", _strings(n), _strings(n - 1)),
+                ("string", {}, "maxLength", _strings(n), _strings(n + 1)),
+                ("array", {"items": _INT}, "minItems", [[1] * n], [[1] * (n - 1)]),
+                ("array", {"items": _INT}, "maxItems", [[1] * n, [1]], [[1] * (n + 1)]),
+                ("array", {"items": _INT, "contains": _INT}, "minContains", [[1] * n], [[1] * (n - 1)]),
+                ("array", {"items": _INT, "contains": _INT}, "maxContains", [[1] * n], [[1] * (n + 1)]),
+                ("object", {"additionalProperties": _INT}, "minProperties", [_names(n)], [_names(n - 1)]),
+                ("object", {"additionalProperties": _INT}, "maxProperties", [_names(n)], [_names(n + 1)]),
+                ("integer", {}, "multipleOf", [0, n, 3 * n], [1, n - 1, n + 1]),
+            )
+        )
+        for times, other in ((f"{{1,{n}}}", n + 1), (f"{{{n}}}", n - 1), (f"{{{n},}}", n - 1)):
+            yield from _repeated("pattern", f"[a-zé]{times}", ["a" * n, "é" * n], ["a" * other, "é" * other])
+        for piece in (".", r"\S", r"\W", "[^<>]", r"[^\n\r]", "[ -~]", r"[\s\S]", "(?:x|.)"):
+            text = "-" if piece == r"\W" else "a"
+            name = "pattern" if n <= MANY else f"pattern:{REPEAT}"
+            yield from _repeated(name, f"{piece}{{1,{n}}}", [text * n], [text * (n + 1)])
+
+    for piece, wrong in (("[^é]", ["é"]), ("[ -é]", ["ü"]), ("[^é😀]", ["é", "😀"]), ("[!-~é]", ["ü", " "])):
+        for times in ("", "*", "{1,20}"):
+            yield from _repeated(f"pattern:{MIXED}", f"{piece}{times}", ["a"], wrong)
+
+
+def _repeated(name: str, pattern: str, right: list[str], wrong: list[str]) -> Iterator[Case]:
+    yield name, _string(f"^{pattern}$"), right, wrong
+    names = {"type": "object", "patternProperties": {f"^{pattern}$": _INT}, "additionalProperties": False}
+    name = name if ":" in name else "patternProperties"
+    yield name, names, [{text: 1} for text in right], [{text: 1} for text in wrong]
+
+
+def _string(pattern: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": pattern}
+
+
+def _strings(length: int) -> list[Any]:
+    return ["a" * length, "é" * length, '"' * length]
+
+
+def _names(count: int) -> dict[str, int]:
+    return {f"{i:x}": 1 for i in range(count)}
+
+
+def _contradicted(data: Any) -> Iterator[Case]:
+    """Yield values beside keywords that they violate: an engine may look at ``enum`` or ``const`` alone."""
+    for value, several in data:
+        for schema, said in product(several, ({"const": value}, {"enum": [value]})):
+            (keyword,) = said
+            # a bound of draft 4 says no only with the keyword that excludes it, on whichever side of the value that is
+            flags = {name: each for name, each in schema.items() if each is True}
+            apart = {**{name: each for name, each in schema.items() if each is not True}, **said, **flags}
+            for whole in ({**schema, **said}, apart) if flags else ({**schema, **said},):
+                for name in sorted(keywords(whole)):
+                    is_about = not flags or "draft4" in name or "unique" in name
+                    if is_about and "+" in name and keyword in name.split("+"):
+                        yield name, whole, [], [value]
+
+
+def _beside_another_type(fragments: Any, kind: str, instances: list[Any]) -> Iterator[Case]:
+    """Keywords of one type beside what allows another type alone: an engine may read the type off the keywords."""
+    other = {"type": "array" if kind == "object" else "object"}
+    holders: tuple[dict[str, Any], ...] = (
+        {"$ref": "#/$defs/other", "$defs": {"other": other}},
+        {"allOf": [other]},
+        {"anyOf": [other]},
+    )
+    for holder, (name, (schema, *_)) in product(holders, fragments.items()):
+        if name not in ("$ref", "allOf", "anyOf"):
+            yield from _case(combine(next(iter(holder)), name), {**holder, **schema}, instances)
+
+
+def _case(name: str, schema: Schema, instances: list[Any]) -> Iterator[Case]:
+    """The case, unless the schema is about something else or nothing could tell whether it is obeyed. Of two keywords
+    that leave nothing, an engine may lose one."""
+    if name not in keywords(schema):
+        return
+    is_valid = validator(schema).is_valid
+    judged = [(instance, is_valid(instance)) for instance in instances]
+    right, wrong = [i for i, valid in judged if valid], [i for i, valid in judged if not valid]
+    if wrong and (right or "+" in name):
+        yield name, schema, right, wrong

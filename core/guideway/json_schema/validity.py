@@ -22,7 +22,7 @@ from guideway.json_schema.ecma import with_python_patterns
 from guideway.json_schema.formats import has_format
 from guideway.json_schema.walking import Chain, Pointer, Schema
 
-__all__ = ["Fault", "faults", "is_valid"]
+__all__ = ["Fault", "faults", "is_valid", "validator"]
 
 
 class Fault(NamedTuple):
@@ -88,6 +88,14 @@ def faults(schema: Schema, text: str, limit: int = 10) -> list[Fault]:
         return _pointer(before.get(part, part) if isinstance(part, str) else part for part in path)
 
     return [Fault(restore(e.message), _pointer(e.absolute_path), place(e.absolute_schema_path)) for e in errors]
+
+
+def validator(schema: Schema) -> Any:
+    """Return `jsonschema`'s validator of a checked schema of a known dialect; it judges parsed instances.
+
+    An unknown format holds. Nothing is fetched.
+    """
+    return _judge(_dialect(schema), with_python_patterns(schema)[0], _Formats(unknown=True))
 
 
 class _Formats:

@@ -13,8 +13,11 @@ NAMES = {
     "guideway.api.errors": "guideway.api.errors is now guideway.errors; guideway.api has the same names",
     "guideway.api.grammar.Example": EXAMPLES,
     "guideway.api.json_schema": "guideway.api.json_schema is now guideway.json_schema",
-    "guideway.api.json_schema_cases": "guideway.api.json_schema_cases is now guideway.json_schema.cases",
-    "guideway.api.json_schema_probe": "guideway.api.json_schema_probe is now guideway.json_schema.prober",
+    "guideway.api.json_schema_cases": "guideway.api.json_schema_cases is now part of guideway.json_schema.prober",
+    "guideway.api.json_schema_probe": (
+        "guideway.api.json_schema_probe is now guideway.json_schema.prober, with SupportTable in "
+        "guideway.json_schema.support"
+    ),
     "guideway.builtin": (
         "guideway.builtin is gone: devices to derive from are guideway.devices.numpy.device and "
         "guideway.devices.torch.device, philox is guideway.devices.philox, the reference strategy is "
@@ -22,6 +25,10 @@ NAMES = {
     ),
     "guideway.constraints": "guideway.constraints is now guideway.runtime, its vocabularies are guideway.vocabulary",
     "guideway.engine": "guideway.engine is now guideway_engine; guideway has Engine and EngineConfig as before",
+    "guideway.json_schema.cases": "guideway.json_schema.cases is now part of guideway.json_schema.prober",
+    "guideway.json_schema.prober.SupportTable": (
+        "guideway.json_schema.prober.SupportTable is now guideway.json_schema.support.SupportTable"
+    ),
     "guideway.conformance": "guideway.conformance has one function, for test modules; the rest is guideway_conformance",
 }
 """Hints by the former name of a module, of its package, or of a name that was removed from a module."""

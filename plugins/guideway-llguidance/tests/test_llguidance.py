@@ -23,7 +23,8 @@ from guideway.api import (
     Vocabulary,
 )
 from guideway.api.bitmask import allocate, unpack
-from guideway.json_schema.prober import SupportTable, byte_vocabulary
+from guideway.json_schema.prober import byte_vocabulary
+from guideway.json_schema.support import SupportTable
 from guideway_llguidance.strategy import SUPPORT, Strategy
 
 Legal = Callable[[Matcher, Vocabulary], set[int]]

@@ -19,7 +19,8 @@ from guideway.api import (
     Vocabulary,
     Whitespace,
 )
-from guideway.json_schema.prober import SupportTable, byte_vocabulary
+from guideway.json_schema.prober import byte_vocabulary
+from guideway.json_schema.support import SupportTable
 from guideway_xgrammar.strategy import SUPPORT
 
 Legal = Callable[[Matcher, Vocabulary], set[int]]

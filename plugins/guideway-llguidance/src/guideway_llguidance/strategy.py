@@ -30,7 +30,7 @@ from guideway.api import (
 )
 from guideway.json_schema import WritingRule, names_may_run_out
 from guideway.json_schema.expressions import python, python_reads, spelled_out
-from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe
+from guideway.json_schema.support import SupportTable, Table
 from llguidance import LLMatcher, LLParserLimits
 
 from guideway_llguidance import json_content
@@ -201,6 +201,12 @@ def _readable(kind: str, error: str) -> str:
     return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 3]}..."
 
 
-SUPPORT = SupportTable("llguidance", "guideway_llguidance", lambda: probe(Strategy(byte_vocabulary(), {})))
-"""The keywords that the installed llguidance enforces: one table per version, written by
-``python -m guideway_llguidance.probe``."""
+def _measure() -> Table:
+    from guideway.json_schema.prober import byte_vocabulary, probe
+
+    return probe(Strategy(byte_vocabulary(), {}))
+
+
+SUPPORT = SupportTable("llguidance", "guideway_llguidance", _measure)
+"""The keywords that the installed llguidance enforces: a table per version, by ``python -m guideway_llguidance.probe``.
+"""

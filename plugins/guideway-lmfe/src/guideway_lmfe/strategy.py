@@ -21,7 +21,7 @@ from guideway.api import (
     parse_options,
 )
 from guideway.json_schema import WritingRule, check_schema
-from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe_holders_apart
+from guideway.json_schema.support import SupportTable, Table
 
 from guideway_lmfe.json_language import json_language, legal_tokens
 from guideway_lmfe.matcher import LmfeCompiled
@@ -101,8 +101,12 @@ class Strategy(GrammarStrategy):
         return regex_language(source)
 
 
-SUPPORT = SupportTable(
-    "lm-format-enforcer", "guideway_lmfe", lambda: probe_holders_apart(Strategy(byte_vocabulary(), {}))
-)
-"""The keywords that the installed lm-format-enforcer enforces: one table per version, written by ``python -m
+def _measure() -> Table:
+    from guideway.json_schema.prober import byte_vocabulary, probe_holders_apart
+
+    return probe_holders_apart(Strategy(byte_vocabulary(), {}))
+
+
+SUPPORT = SupportTable("lm-format-enforcer", "guideway_lmfe", _measure)
+"""The keywords that the installed lm-format-enforcer enforces: a table per version, by ``python -m
 guideway_lmfe.probe``."""

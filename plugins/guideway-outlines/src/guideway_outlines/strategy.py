@@ -24,7 +24,7 @@ from guideway.api import (
 )
 from guideway.json_schema import WritingRule, check_schema
 from guideway.json_schema.expressions import python, spelled_out
-from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe_holders_apart
+from guideway.json_schema.support import SupportTable, Table
 from outlines_core import Index  # type: ignore[import-untyped]
 from outlines_core import Vocabulary as NativeVocabulary
 
@@ -134,10 +134,12 @@ class Strategy(GrammarStrategy):
         return parse(spelled_out(constraint.source(), python()))
 
 
-SUPPORT = SupportTable(
-    "outlines-core",
-    "guideway_outlines",
-    lambda: probe_holders_apart(Strategy(byte_vocabulary(), {})),
-)
-"""The keywords that the installed outlines-core enforces: one table per version, written by ``python -m
+def _measure() -> Table:
+    from guideway.json_schema.prober import byte_vocabulary, probe_holders_apart
+
+    return probe_holders_apart(Strategy(byte_vocabulary(), {}))
+
+
+SUPPORT = SupportTable("outlines-core", "guideway_outlines", _measure)
+"""The keywords that the installed outlines-core enforces: a table per version, by ``python -m
 guideway_outlines.probe``."""

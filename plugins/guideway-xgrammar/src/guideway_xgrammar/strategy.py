@@ -48,7 +48,7 @@ from guideway.json_schema import (
 )
 from guideway.json_schema.ecma import with_spelled_patterns
 from guideway.json_schema.expressions import python, python_reads, spelled_out
-from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe
+from guideway.json_schema.support import SupportTable, Table
 
 from guideway_xgrammar.characters import CharacterRule
 from guideway_xgrammar.matcher import NO_TOKEN, XgrammarCompiled, XgrammarMatcher
@@ -416,6 +416,11 @@ def _ebnf_literal(text: str) -> str:
     return '"' + "".join(f"\\U{ord(c):08x}" for c in text) + '"'
 
 
-SUPPORT = SupportTable("xgrammar", "guideway_xgrammar", lambda: probe(Strategy(byte_vocabulary(), {})))
-"""The keywords that the installed xgrammar enforces: one table per version, by ``python -m
-guideway_xgrammar.probe``."""
+def _measure() -> Table:
+    from guideway.json_schema.prober import byte_vocabulary, probe
+
+    return probe(Strategy(byte_vocabulary(), {}))
+
+
+SUPPORT = SupportTable("xgrammar", "guideway_xgrammar", _measure)
+"""The keywords that the installed xgrammar enforces: a table per version, by ``python -m guideway_xgrammar.probe``."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from guideway.api import JsonSchema
 from guideway.json_schema import KEYWORDS, keywords
-from guideway.json_schema.cases import cases
+from guideway.json_schema.prober import cases
 
 from guideway_conformance.grammar.languages import is_output
 from guideway_conformance.grammar.samples import Sample, spellings

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from guideway.api import JsonSchema
-from guideway.json_schema.cases import cases
+from guideway.json_schema.prober import cases
 
 from guideway_conformance.grammar.languages import is_output
 from guideway_conformance.grammar.samples import Sample, spellings

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from guideway.api import Choice, Constraint, GrammarExample, JsonObject, JsonSchema, Regex, StructuralTag
 from guideway.json_schema import keywords
-from guideway.json_schema.cases import is_valid
+from guideway.json_schema.validity import validator
 
 from guideway_conformance.grammar.vocabularies import standard
 
@@ -86,7 +86,7 @@ def _json_flaw(schema: Any, text: bytes) -> str | None:
         value = json.loads(text.decode(), parse_float=_number, parse_constant=_no_constant)
     except ValueError as error:
         return f"is no JSON ({error})"
-    return None if is_valid(schema, value, schema) else "does not obey the schema"
+    return None if validator(schema).is_valid(value) else "does not obey the schema"
 
 
 def _number(text: str) -> int | float:

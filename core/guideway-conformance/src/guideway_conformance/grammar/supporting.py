@@ -18,7 +18,7 @@ from guideway.api import (
 )
 from guideway.api.limits import check_limits
 from guideway.json_schema import KEYWORDS, TYPES, keywords, subschemas
-from guideway.json_schema.cases import cases as keyword_cases
+from guideway.json_schema.prober import cases as keyword_cases
 
 from guideway_conformance.grammar.compiling import hostile
 from guideway_conformance.grammar.languages import is_output

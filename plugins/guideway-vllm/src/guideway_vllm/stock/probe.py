@@ -10,7 +10,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
 
-from guideway.json_schema.prober import SupportTable, Table, byte_vocabulary, probe
+from guideway.json_schema.support import SupportTable, Table
 
 from guideway_vllm.stock.server import Server, serving
 
@@ -47,6 +47,8 @@ def support_table(strategy: Any) -> SupportTable:
     strategy or probed. Other libraries would take minutes for some of the probe's schemas."""
 
     def measure() -> Table:
+        from guideway.json_schema.prober import byte_vocabulary, probe
+
         vocabulary = byte_vocabulary()
         with serving(stand_in(vocabulary)):
             return probe(strategy(vocabulary, {}))

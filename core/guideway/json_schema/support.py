@@ -1,0 +1,111 @@
+"""The keywords that a library enforces, from the table that a plugin ships for each version of it.
+
+`guideway.json_schema.prober` makes the tables. It is imported only to measure.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from guideway.api.grammar import Support
+from guideway.api.types import JsonSchema, Regex, StructuralTag
+from guideway.errors import InvalidGrammar
+from guideway.json_schema import Schema, assertions, check_schema
+from guideway.json_schema.patterns import pattern_details
+
+__all__ = ["Status", "SupportTable", "Table"]
+
+Status: TypeAlias = Literal["enforced", "narrow", "unenforced", "refused"]
+"""``enforced``: exactly the right instances pass. ``narrow``: no wrong one passes, but not every right one.
+``unenforced``: a wrong one passes. ``refused``: it does not compile, no right instance passes, a text passes that is no
+JSON, or one schema takes longer to judge than the prober allows."""
+
+Table: TypeAlias = dict[str, Status]
+"""Names as `guideway.json_schema.keywords` gives them. A combination is listed only where it is unenforced and its
+parts are not; one that is refused shows when it is compiled, and then another strategy can be tried."""
+
+
+class SupportTable:
+    """The keywords that the installed version of a library enforces, from the file ``support.json`` of a plugin's
+    package: version of the library -> name -> status.
+
+    `distribution` is what pip calls the library, `package` the plugin's, `measure` probes what is installed.
+    """
+
+    def __init__(self, distribution: str, package: str, measure: Callable[[], Table]) -> None:
+        self.distribution = distribution
+        self.measure = measure
+        self._package = package
+        self._lock = threading.Lock()
+        self._installed: Table | None = None
+
+    @property
+    def library(self) -> str:
+        """The library with its version, as messages name it."""
+        return f"{self.distribution} {version(self.distribution)}"
+
+    def support(self, constraint: JsonSchema | StructuralTag, schemas: Iterable[Schema] | None = None) -> Support:
+        """Tell what the installed version enforces of a schema, or of the `schemas` in a structural tag, parts of
+        ``constraint.parsed``; a refusal where one is malformed. In a tag nobody keeps a `WritingRule`: ``names`` stands
+        for that names may be there twice, or written with escapes."""
+        table = self.installed()
+        enforced: set[str] = set() if schemas is None else {constraint.kind}
+        unenforced: set[str] = set()
+        for schema in [constraint.parsed] if schemas is None else schemas:
+            try:
+                constraint.cached(check_schema, schema)
+            except InvalidGrammar as error:
+                return Support(reason=str(error))
+            found = constraint.cached(assertions, schema)
+            status = {name: _look_up(name, table) for name in found.keywords}
+            refused = sorted(name for name in status if status[name] == "refused")
+            if refused:
+                return Support(reason=f"{self.library} does not compile {', '.join(refused)}")
+            enforced |= {name for name in status if "+" not in name and status[name] in ("enforced", "narrow")}
+            unenforced |= {name for name in status if status[name] == "unenforced"}
+            if schemas is not None and found.leaves_names_open:
+                unenforced.add("names")
+        return Support(enforced=frozenset(enforced - unenforced), unenforced=frozenset(unenforced))
+
+    def support_of_regex(self, constraint: Regex) -> Support:
+        """Tell what the installed version reads as Python's `re` does; a refusal where it lacks something."""
+        table = self.installed()
+        status = {name: _look_up(f"regex:{name}", table) for name in pattern_details(constraint.source())}
+        if refused := sorted(name for name in status if status[name] == "refused"):
+            return Support(reason=f"{self.library} does not compile {', '.join(refused)} in a regular expression")
+        unenforced = frozenset(f"regex:{name}" for name in status if status[name] == "unenforced")
+        return Support(enforced=frozenset({constraint.kind}), unenforced=unenforced)
+
+    def committed(self) -> dict[str, Table]:
+        """The tables that come with the plugin."""
+        tables: dict[str, Table] = json.loads(files(self._package).joinpath("support.json").read_text("utf-8"))
+        return tables
+
+    def installed(self) -> Mapping[str, Status]:
+        """The table of the installed version. One that came out after the plugin is probed here, once in the life of a
+        process, rather than taken for another version."""
+        with self._lock:
+            if self._installed is None:
+                self._installed = self.committed().get(version(self.distribution)) or self.measure()
+            return self._installed
+
+    def write(self) -> None:
+        """Probe the installed version and rewrite its part of the file; other versions' parts stay."""
+        path = Path(str(files(self._package).joinpath("support.json")))
+        tables = self.committed() if path.exists() else {}
+        tables[version(self.distribution)] = self.measure()
+        path.write_text(json.dumps(dict(sorted(tables.items())), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _look_up(name: str, table: Mapping[str, Status]) -> Status:
+    if name in table:
+        return table[name]
+    if "+" in name:
+        return "enforced"
+    return table["format:*"] if name.startswith("format:") else "unenforced"
