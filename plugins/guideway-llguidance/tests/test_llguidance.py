@@ -14,6 +14,7 @@ from guideway.api import (
     DeadEnd,
     Grammar,
     GrammarStrategy,
+    InvalidConfiguration,
     InvalidGrammar,
     JsonSchema,
     LimitExceeded,
@@ -24,7 +25,6 @@ from guideway.api import (
 )
 from guideway.api.bitmask import allocate, unpack
 from guideway.json_schema.prober import byte_vocabulary
-from guideway.json_schema.support import SupportTable
 from guideway_llguidance.strategy import SUPPORT, Strategy
 
 Legal = Callable[[Matcher, Vocabulary], set[int]]
@@ -32,26 +32,8 @@ Ids = Callable[[str], list[int]]
 STOP = frozenset({0, 1})
 
 
-@pytest.fixture
-def installed() -> str:
-    return SUPPORT.library.split()[1]
-
-
-@pytest.mark.slow
-def test_the_committed_table_is_what_the_installed_version_does(installed: str) -> None:
-    assert installed in SUPPORT.committed(), "a new version: run python -m guideway_llguidance.probe"
-    assert SUPPORT.committed()[installed] == SUPPORT.measure()
-
-
 def test_both_series_have_a_table() -> None:
     assert {version.rpartition(".")[0] for version in SUPPORT.committed()} >= {"1.7", "1.9"}
-
-
-@pytest.mark.slow
-def test_a_version_without_a_table_is_probed(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
-    table = SupportTable(SUPPORT.distribution, "guideway_llguidance", SUPPORT.measure)
-    monkeypatch.setattr(table, "committed", dict)
-    assert table.installed() == SUPPORT.committed()[installed]
 
 
 def test_supports_refuses_what_does_not_compile(strategy: GrammarStrategy) -> None:
@@ -173,11 +155,9 @@ def test_a_property_may_be_called_anything(strategy: GrammarStrategy) -> None:
     strategy.compile(schema)
 
 
-def test_grammars(strategy: GrammarStrategy, ids: Ids) -> None:
-    matcher = strategy.compile(Grammar('start: "a" start "b" | "x"', "lark")).matcher(STOP)
-    assert matcher.accept([*ids("aaxbb"), 0]) == 6
-    matcher.rollback(2)
-    assert matcher.accept([0]) == 0
+def test_options_are_checked(make: Callable[..., GrammarStrategy], vocabulary: Vocabulary) -> None:
+    with pytest.raises(InvalidConfiguration, match="whitespace"):
+        type(make(vocabulary))(vocabulary, {"whitespace": "any"})
 
 
 def test_a_grammar_may_name_special_tokens(strategy: GrammarStrategy, vocabulary: Vocabulary, legal: Legal) -> None:

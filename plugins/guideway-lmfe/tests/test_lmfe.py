@@ -27,7 +27,6 @@ from guideway.json_schema.prober import STOP, byte_vocabulary
 from guideway_lmfe import guideway_grammar_strategy
 from guideway_lmfe.places import decoded, span
 from guideway_lmfe.schema import rewritten
-from guideway_lmfe.strategy import SUPPORT
 
 Accepts = Callable[[Constraint, str], bool]
 WORDS = ["é", "aé", "true", '",', '":', '"a', 'a"', "\\n", 'a\\"', "[[", "]]", "1.", "12", "abcdefgh", 'abc",', '", "']
@@ -55,17 +54,6 @@ def accepts(strategy: GrammarStrategy) -> Accepts:
         return strategy.compile(wanted).matcher(frozenset({STOP})).accept(tokens) == len(tokens)
 
     return accepts
-
-
-@pytest.fixture
-def installed() -> str:
-    return SUPPORT.library.split()[1]
-
-
-@pytest.mark.slow
-def test_the_committed_table_is_what_the_installed_version_does(installed: str) -> None:
-    assert installed in SUPPORT.committed(), "a new version: run python -m guideway_lmfe.probe"
-    assert SUPPORT.committed()[installed] == SUPPORT.measure()
 
 
 @pytest.mark.parametrize(

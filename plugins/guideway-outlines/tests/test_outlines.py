@@ -26,7 +26,6 @@ from guideway.api.bitmask import allocate, unpack
 from guideway.json_schema.prober import STOP, byte_vocabulary
 from guideway_outlines import constraint, guideway_grammar_strategy
 from guideway_outlines.schema import _in_string
-from guideway_outlines.strategy import SUPPORT
 from pydantic import BaseModel
 
 
@@ -49,20 +48,6 @@ def accepts(strategy: GrammarStrategy) -> Callable[[Constraint, str], bool]:
 
 
 Accepts = Callable[[Constraint, str], bool]
-
-
-@pytest.fixture
-def installed() -> str:
-    return SUPPORT.library.split()[1]
-
-
-def test_the_installed_version_has_a_table(installed: str) -> None:
-    assert installed in SUPPORT.committed(), "a new version: run python -m guideway_outlines.probe"
-
-
-@pytest.mark.slow
-def test_the_committed_table_is_what_the_installed_version_does(installed: str) -> None:
-    assert SUPPORT.committed()[installed] == SUPPORT.measure()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Details that the contract leaves open: exactly which JSON, which error, which options."""
+"""Details that the contract of strategies leaves open: exactly which JSON, which error, which options.
+
+Of one plugin: ``-k llguidance``.
+"""
 
 from __future__ import annotations
 
@@ -140,10 +143,14 @@ def test_nothing_but_the_two_errors_comes_out(strategy: GrammarStrategy, constra
         compiled.matcher(STOP).fill_bitmask(allocate(1, 128), 0)
 
 
-def test_options_are_checked(make: Callable[..., GrammarStrategy], vocabulary: Vocabulary) -> None:
-    for options in ({"max_threads": 0}, {"max_thread": 1}, {"max_threads": "one"}):
-        with pytest.raises(InvalidConfiguration, match="max_threads"):
-            make(vocabulary, **options)
+def test_grammars(strategy: GrammarStrategy, ids: Ids) -> None:
+    matcher = strategy.compile(Grammar('start: "a" start "b" | "x"', "lark")).matcher(STOP)
+    assert matcher.accept([*ids("aaxbb"), 0]) == 6
+    matcher.rollback(2)
+    assert matcher.accept([0]) == 0
+
+
+def test_a_vocabulary_needs_a_stop_token(make: Callable[..., GrammarStrategy]) -> None:
     with pytest.raises(InvalidConfiguration, match="special token"):
         make(Vocabulary([b"a"], frozenset()))
 
