@@ -1,7 +1,7 @@
-"""Measure what a grammar strategy does with each JSON Schema keyword, by letting it judge instances byte by byte.
+"""Measure which JSON Schema keywords a grammar strategy enforces, by offering it instances byte by byte.
 
-The schemas are in ``cases.json``: labeled ones, and per type of instance those of each keyword, which `cases` combines
-in pairs. `guideway.json_schema.support.SupportTable` keeps the result for each version of a library.
+``cases.json`` has labeled schemas, and schemas of each keyword by type of instance, which `cases` combines in pairs.
+`guideway.json_schema.support.SupportTable` stores the result for each version of a library.
 """
 
 from __future__ import annotations
@@ -31,37 +31,36 @@ Case: TypeAlias = tuple[str, Schema, list[Any], list[Any]]
 """Name (as `guideway.json_schema.keywords` gives it), schema, valid instances, invalid instances."""
 
 HOLDERS = frozenset({"$ref", "allOf", "anyOf", "oneOf:disjoint"})
-"""Keywords that only apply other schemas. (``oneOf`` says more: that no two of them hold.)"""
+"""Keywords that only apply other schemas. ``oneOf`` also demands that no two of them hold."""
 
 _INDIRECT = frozenset({"$ref:nested-id", "$ref:siblings"})
-"""Names that show only through other keywords: where one of these is not enforced, that is named."""
+"""Names that only other keywords in their schemas can reveal; judged by schemas whose other keywords are enforced."""
 
 _WORSE: tuple[Status, ...] = ("enforced", "narrow", "unenforced", "refused")
 _REFUSED: Status = "refused"
 STOP = 256
 MOST_SECONDS = 10
-"""Seconds of a processor for one schema and its texts; the slowest that pass take half of it."""
-
+"""CPU seconds for one schema and its texts; the slowest that pass take half of it."""
 
 SMALL, LONG = 1000, 5000
-"""The characters of instances that are tried with each kind of white space, and the bytes of a text whose strings are
-tried with what may not stand there."""
+"""Largest instances, in characters, that are tried with each kind of white space; largest texts, in bytes, that are
+also tried with malformed strings."""
 _BAD = (b'"', b"\\", b"\\x", b"\n", b"\x01", b"\xff", b'"b')
-"""Bytes that may not stand in a string of JSON as they are."""
+"""Bytes that a JSON string must escape, or that end it."""
 
 
 class _Unfit(Exception):
-    """A schema under which a strategy is of no use, though it compiles it: it is refused whatever else is found."""
+    """Raised if a strategy compiles a schema but accepts malformed JSON or takes too long: the name is refused."""
 
 
 def byte_vocabulary() -> Vocabulary:
-    """One token for each byte, and a stop token."""
+    """Return a vocabulary with one token for each byte, and a stop token."""
     return Vocabulary([*(bytes([i]) for i in range(256)), b""], frozenset({STOP}), {STOP: "</s>"})
 
 
 def probe(strategy: GrammarStrategy) -> Table:
-    """Measure what `strategy`, built for `byte_vocabulary`, does with every keyword and every two side by side,
-    whatever the white space; and with each construct of a `Regex`."""
+    """Measure the status of every keyword, every pair of keywords, and each construct of a `Regex`, with each kind of
+    white space. `strategy` is built for `byte_vocabulary`."""
     return dict(sorted({**_probe(strategy.compile), **_probe_regexes(strategy)}.items()))
 
 
@@ -74,8 +73,8 @@ def _probe_regexes(strategy: GrammarStrategy) -> Table:
 
 
 def probe_holders_apart(strategy: GrammarStrategy) -> Table:
-    """As `probe`, for a library that ignores so much that keywords which hold other schemas would be blamed for what
-    is in them: those are judged by the cases in which nothing else is ignored."""
+    """Like `probe`, for a library that ignores many keywords. Keywords that hold other schemas are judged only by cases
+    without ignored keywords, since they would otherwise be blamed for the ignored ones."""
     table = probe(strategy)
     ignored = {name for name in table if table[name] == "unenforced" and "+" not in name and not _holds(name)}
 
@@ -124,7 +123,8 @@ def _probe(compile_: Callable[[Any], CompiledGrammar]) -> Table:
 
 
 def _summary(statuses: list[Status]) -> Status:
-    """The worst of several; but a strategy that compiles some of them is asked to compile, and then says no itself."""
+    """Return the worst status. Refusals count only if all were refused: a strategy that compiles some of the schemas
+    refuses the others when it compiles them."""
     compiled = [status for status in statuses if status != "refused"]
     return max(compiled, key=_WORSE.index) if compiled else "refused"
 
@@ -161,13 +161,13 @@ def _judge(
 
 
 def _texts(instances: list[Any], whitespace: Whitespace) -> list[bytes]:
-    """Instances as text, in the way that all strategies allow."""
+    """Return instances as JSON text in the form that all strategies allow."""
     separators = (", ", ": ") if whitespace == "spaced" else (",", ":")
     return [json.dumps(instance, ensure_ascii=False, separators=separators).encode() for instance in instances]
 
 
 def spoilt(text: bytes) -> Iterator[bytes]:
-    """Texts that are no JSON, as `text` is but for the last characters of its last string."""
+    """Yield texts that are not JSON because the end of the last string in `text` was replaced."""
     end = text.rfind(b'"')
     for bad in _BAD:
         other = text[: max(end - len(bad), 0)] + bad + text[end:]
@@ -197,7 +197,7 @@ _NEW = frozenset(
     {"$ref", "prefixItems", "unevaluatedItems", "unevaluatedProperties", "minContains", "maxContains"}
     | {"dependentRequired", "dependentSchemas", "items:false"}
 )
-"""Keywords that earlier drafts do not have, or do not have beside others."""
+"""Keywords that earlier drafts do not have, or do not combine with others."""
 
 
 def _cases(data: Any) -> Iterator[Case]:
@@ -234,7 +234,7 @@ _INT = {"type": "integer"}
 
 
 def _sized() -> Iterator[Case]:
-    """Numbers as large as users write them: engines have limits of their own, and some loops end at 128."""
+    """Yield cases with numbers as large as users write. Engines have limits, and some loops end at 128."""
     for n in (127, 129, 300, 2000):
         yield from (
             (keyword if n <= LARGE else f"{keyword}>{LARGE}", {"type": kind, **more, keyword: n}, right, wrong)
@@ -282,11 +282,11 @@ def _names(count: int) -> dict[str, int]:
 
 
 def _contradicted(data: Any) -> Iterator[Case]:
-    """Yield values beside keywords that they violate: an engine may look at ``enum`` or ``const`` alone."""
+    """Yield schemas whose ``const`` or ``enum`` violates another keyword, which an engine may overlook."""
     for value, several in data:
         for schema, said in product(several, ({"const": value}, {"enum": [value]})):
             (keyword,) = said
-            # a bound of draft 4 says no only with the keyword that excludes it, on whichever side of the value that is
+            # in draft 4 a bound excludes the value only with its flag, before or after ``const`` or ``enum``
             flags = {name: each for name, each in schema.items() if each is True}
             apart = {**{name: each for name, each in schema.items() if each is not True}, **said, **flags}
             for whole in ({**schema, **said}, apart) if flags else ({**schema, **said},):
@@ -297,7 +297,7 @@ def _contradicted(data: Any) -> Iterator[Case]:
 
 
 def _beside_another_type(fragments: Any, kind: str, instances: list[Any]) -> Iterator[Case]:
-    """Keywords of one type beside what allows another type alone: an engine may read the type off the keywords."""
+    """Yield keywords of one type in schemas that allow only another type: an engine may infer the type from them."""
     other = {"type": "array" if kind == "object" else "object"}
     holders: tuple[dict[str, Any], ...] = (
         {"$ref": "#/$defs/other", "$defs": {"other": other}},
@@ -310,8 +310,8 @@ def _beside_another_type(fragments: Any, kind: str, instances: list[Any]) -> Ite
 
 
 def _case(name: str, schema: Schema, instances: list[Any]) -> Iterator[Case]:
-    """The case, unless the schema is about something else or nothing could tell whether it is obeyed. Of two keywords
-    that leave nothing, an engine may lose one."""
+    """Yield the case if the schema has the keyword and some instance is invalid. Pairs need no valid instance, because
+    an engine may ignore one of two contradicting keywords."""
     if name not in keywords(schema):
         return
     is_valid = validator(schema).is_valid

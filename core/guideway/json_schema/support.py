@@ -1,6 +1,6 @@
-"""The keywords that a library enforces, from the table that a plugin ships for each version of it.
+"""Tables of the keywords that a library enforces, which a plugin ships for each version of the library.
 
-`guideway.json_schema.prober` makes the tables. It is imported only to measure.
+`guideway.json_schema.prober` measures them, and is imported only then.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from guideway.json_schema.patterns import pattern_details
 __all__ = ["Status", "SupportTable", "Table"]
 
 Status: TypeAlias = Literal["enforced", "narrow", "unenforced", "refused"]
-"""``enforced``: exactly the right instances pass. ``narrow``: no wrong one passes, but not every right one.
-``unenforced``: a wrong one passes. ``refused``: it does not compile, no right instance passes, a text passes that is no
-JSON, or one schema takes longer to judge than the prober allows."""
+"""``enforced``: exactly the valid instances pass. ``narrow``: no invalid instance passes, but not every valid one.
+``unenforced``: an invalid one passes. ``refused``: the schema does not compile, no valid instance passes, malformed
+JSON passes, or the schema takes more CPU time than the prober allows."""
 
 Table: TypeAlias = dict[str, Status]
-"""Names as `guideway.json_schema.keywords` gives them. A combination is listed only where it is unenforced and its
-parts are not; one that is refused shows when it is compiled, and then another strategy can be tried."""
+"""Statuses by the names that `guideway.json_schema.keywords` returns. A combination is listed only if it is unenforced
+and its parts are not; a refused one fails to compile, and another strategy is tried."""
 
 
 class SupportTable:
-    """The keywords that the installed version of a library enforces, from the file ``support.json`` of a plugin's
-    package: version of the library -> name -> status.
+    """The keywords that the installed version of a library enforces, from ``support.json`` in a plugin's package:
+    version of the library -> name -> status.
 
-    `distribution` is what pip calls the library, `package` the plugin's, `measure` probes what is installed.
+    `distribution` is the library's name for pip, `package` the plugin's, and `measure` probes the installed version.
     """
 
     def __init__(self, distribution: str, package: str, measure: Callable[[], Table]) -> None:
@@ -51,9 +51,9 @@ class SupportTable:
         return f"{self.distribution} {version(self.distribution)}"
 
     def support(self, constraint: JsonSchema | StructuralTag, schemas: Iterable[Schema] | None = None) -> Support:
-        """Tell what the installed version enforces of a schema, or of the `schemas` in a structural tag, parts of
-        ``constraint.parsed``; a refusal where one is malformed. In a tag nobody keeps a `WritingRule`: ``names`` stands
-        for that names may be there twice, or written with escapes."""
+        """Return the keywords of a schema that the installed version enforces; for a structural tag, those of its
+        `schemas`, which are parts of ``constraint.parsed``. A malformed schema is refused. `WritingRule` does not apply
+        in tags, so ``names`` is unenforced: a name may be repeated or written with escapes."""
         table = self.installed()
         enforced: set[str] = set() if schemas is None else {constraint.kind}
         unenforced: set[str] = set()
@@ -74,7 +74,7 @@ class SupportTable:
         return Support(enforced=frozenset(enforced - unenforced), unenforced=frozenset(unenforced))
 
     def support_of_regex(self, constraint: Regex) -> Support:
-        """Tell what the installed version reads as Python's `re` does; a refusal where it lacks something."""
+        """Return the constructs that the installed version reads as Python's `re` does; refuse those that it lacks."""
         table = self.installed()
         status = {name: _look_up(f"regex:{name}", table) for name in pattern_details(constraint.source())}
         if refused := sorted(name for name in status if status[name] == "refused"):
@@ -83,20 +83,19 @@ class SupportTable:
         return Support(enforced=frozenset({constraint.kind}), unenforced=unenforced)
 
     def committed(self) -> dict[str, Table]:
-        """The tables that come with the plugin."""
+        """Return the tables that the plugin ships."""
         tables: dict[str, Table] = json.loads(files(self._package).joinpath("support.json").read_text("utf-8"))
         return tables
 
     def installed(self) -> Mapping[str, Status]:
-        """The table of the installed version. One that came out after the plugin is probed here, once in the life of a
-        process, rather than taken for another version."""
+        """Return the table of the installed version; a version without one is probed, once per process."""
         with self._lock:
             if self._installed is None:
                 self._installed = self.committed().get(version(self.distribution)) or self.measure()
             return self._installed
 
     def write(self) -> None:
-        """Probe the installed version and rewrite its part of the file; other versions' parts stay."""
+        """Probe the installed version and write its table to the file; tables of other versions stay."""
         path = Path(str(files(self._package).joinpath("support.json")))
         tables = self.committed() if path.exists() else {}
         tables[version(self.distribution)] = self.measure()
