@@ -18,7 +18,7 @@ PROMPT_LENGTHS = (1, 2, 5, 11, 17, 24, 38, 50)
 PROMPTS_PER_LENGTH = 8  # of equal length, so that generate can batch them without padding
 NUM_SLOTS = 12
 CLOSE_CALL = 1e-3
-"""If the top two logits are closer than this, the order of summation may swap them; from then on texts may differ."""
+"""Distance of the top two logits below which the order of summation may swap them; the texts then differ."""
 
 
 @dataclass

@@ -63,7 +63,7 @@ class Interrupted:
     """Interrupts the main thread once, as Ctrl-C does, while it drives the inputs of two callers."""
 
     at: ClassVar[str] = ""
-    """Where to interrupt: ``prepare`` or ``results``; empty: nowhere."""
+    """Method to interrupt: ``prepare`` or ``results``; empty: none."""
 
     @classmethod
     def here(cls, where: str, tasks: Sequence[Task]) -> None:
