@@ -35,6 +35,9 @@ EXAMPLES := contrib/guideway-demo-model/examples
 SECONDS ?= 240
 SEED ?= 1
 
+# each file in one of two processes: tests of a file share engines
+IN_TWO := -n 2 --dist loadfile
+
 # nothing here needs a download of models
 export HF_HUB_OFFLINE ?= 1
 # the models here are tiny: a second thread only waits for the first, and on a busy machine for everybody else
@@ -77,13 +80,12 @@ $(VLLM_INSTALLED): tests/vllm/requirements.txt pyproject.toml $(PROJECTS)
 demo: setup
 	$(BIN)/guideway generate --model demo --schema $(EXAMPLES)/person.schema.json --input $(EXAMPLES)/prompts.jsonl
 
-# each file in one of two processes: tests of a file share engines
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=30
+	$(BIN)/python -m pytest $(IN_TWO) --durations=30
 
 # in the order of their files: sorted by the number of tests, files of a few that take minutes would run last
 test-slow: setup
-	$(BIN)/python -m pytest $(IN) -m slow -n 2 --dist loadfile --no-loadscope-reorder $(if $(SAMPLE),--sample "$(SAMPLE)")
+	$(BIN)/python -m pytest $(IN) -m slow $(IN_TWO) --no-loadscope-reorder $(if $(SAMPLE),--sample "$(SAMPLE)")
 
 test-all: setup
 	@PART=$(PART) CORPORA=$(CORPORA) .ci/all
@@ -92,20 +94,20 @@ test-vllm: test-vllm-v1 test-vllm-v2
 
 test-vllm-v1: setup-vllm
 	$(VLLM_BIN)/python -c "import openai, vllm"
-	$(VLLM_BIN)/python -m pytest tests/vllm plugins/guideway-vllm -m "not slow" -W default
+	$(VLLM_BIN)/python -m pytest tests/vllm plugins/guideway-vllm -m "not slow" -W default $(IN_TWO)
 
 test-vllm-v2: setup-vllm
-	VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM_BIN)/python -m pytest $(V2_TESTS) -m "not slow" -W default
+	VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM_BIN)/python -m pytest $(V2_TESTS) -m "not slow" -W default $(IN_TWO)
 
 test-vllm-slow: test-vllm-slow-v1 test-vllm-slow-v2
 
 test-vllm-slow-v1: setup-vllm
-	$(VLLM_BIN)/python -m pytest tests/vllm -m slow -W default
+	$(VLLM_BIN)/python -m pytest tests/vllm -m slow -W default $(IN_TWO)
 
 # an interpreter runs the kernels of the V2 model runner
 test-vllm-slow-v2: setup-vllm
-	VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM_BIN)/python -m pytest $(V2_TESTS) -m slow -W default
-	VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM_BIN)/python -m pytest $(V2_SLOW_TESTS) -m vllm -W default
+	VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM_BIN)/python -m pytest $(V2_TESTS) -m slow -W default $(IN_TWO)
+	VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM_BIN)/python -m pytest $(V2_SLOW_TESTS) -m vllm -W default $(IN_TWO)
 
 demo-vllm: setup-vllm
 	$(VLLM_BIN)/python plugins/guideway-vllm/examples/max_length.py
