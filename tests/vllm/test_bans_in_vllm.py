@@ -264,6 +264,7 @@ def alone(start: Callable[..., Any]) -> list[Any]:
     return [(list(output.token_ids), told) for output, told in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "counter"),
     [({"speculative_config": DRAFTS}, "spec_decode_num_accepted_tokens"), (SMALL, "num_preemptions")],

@@ -187,6 +187,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Watched]:
     return watched
 
 
+@pytest.mark.slow
 def test_preemption_and_prompts_in_chunks(small: Callable[..., Any], alone: dict[Job, list[list[int]]]) -> None:
     llm = small()
     before = counter_value(llm, "num_preemptions")
@@ -228,6 +229,7 @@ def test_a_prompt_that_is_cached(small: Callable[..., Any], alone: dict[Job, lis
     check_nothing_left(llm)
 
 
+@pytest.mark.slow
 def test_aborted_in_the_middle(
     small: Callable[..., Any], alone: dict[Job, list[list[int]]], watch: Callable[[Any], Watched]
 ) -> None:

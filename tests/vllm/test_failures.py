@@ -22,6 +22,7 @@ from guideway.api import GuidewayError
 from guideway.runtime.threads import ADMISSION_THREADS
 
 from tests.support.processes import until
+from tests.support.stages import everyday
 from tests.vllm import faulty
 
 PROMPTS = ("Anna Berg is 34 years old.", "Peter lives in Oslo.", "The library opens at nine.", "Maria sells apples.")
@@ -365,7 +366,7 @@ DRAFTED = [
 ]
 
 
-@pytest.mark.parametrize("case", DRAFTED, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", everyday(DRAFTED, *DRAFTED[:2]), ids=lambda case: case.id)
 def test_one_request_ends_alone_among_drafts(drafting: Any, case: Case) -> None:
     """All rows of a failed request are closed, those after its drafts too. Where vLLM draws, it is greedy, because its
     verification of drafts is not reproducible."""

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.support.processes import children, hosts_of, is_alive, role_of, until
 
 GUIDEWAY = {"grammar": ["llguidance", "xgrammar"]}
@@ -49,6 +51,7 @@ def zygotes() -> set[int]:
     return {pid for pid in hosts_of(os.getpid()) if role_of(pid) == "zygote"}
 
 
+@pytest.mark.slow
 def test_the_tokens_stay_also_while_hosts_are_killed(start: Callable[..., Any]) -> None:
     before = zygotes()  # as below
     here = generate(start(GUIDEWAY | {"grammar_host": "inline"}, speculative_config=NGRAM))

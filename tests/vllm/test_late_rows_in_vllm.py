@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.distributions import install
+from tests.support.stages import everyday
 
 LIMITS = {"fill_seconds": 5.0, "step_seconds": 5.0, "late_seconds": 0.03, "late_fills": 1000}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
@@ -59,7 +60,9 @@ def num_late() -> float:
     return REGISTRY.get_sample_value("guideway_late_rows_total", {"strategy": "hostile"}) or 0.0
 
 
-@pytest.mark.parametrize("options", [{}, {"speculative_config": NGRAM}, {"max_num_seqs": 2}, CHUNKS], ids=str)
+@pytest.mark.parametrize(
+    "options", everyday([{}, {"speculative_config": NGRAM}, {"max_num_seqs": 2}, CHUNKS], {}), ids=str
+)
 def test_tokens_and_their_probabilities_are_the_same(start: Callable[..., Any], options: dict[str, Any]) -> None:
     guideway = {"grammar": ["hostile"], "modifiers": ["hello"], "limits": LIMITS}
     # the random numbers that a request uses depend on its drafts, and a late request has none
@@ -122,6 +125,7 @@ def test_who_is_late_too_often_fails_alone(start: Callable[..., Any]) -> None:
     assert "it took more than 0.03 s processor time for one step, 2 times" in report["error"]
 
 
+@pytest.mark.slow
 def test_without_a_prefix_cache_others_wait(start: Callable[..., Any]) -> None:
     guideway = {"grammar": ["hostile"], "modifiers": ["hello"], "limits": LIMITS, "grammar_host": "process"}
     llm = start(guideway, enable_prefix_caching=False)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from guideway.runtime.modifier_hosts.modifier import HostedModifier
 
+from tests.support.stages import everyday
 from tests.vllm.probes_in_vllm import GUIDEWAY, core_of, installed, params, prompt
 from tests.vllm.test_grammar_host import NGRAM
 from tests.vllm.test_modifiers_in_vllm import PATTERN
@@ -50,7 +51,7 @@ def generate(llm: Any, drafts: bool) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("options", [{}, {"speculative_config": NGRAM}], ids=["plain", "drafts"])
+@pytest.mark.parametrize("options", everyday([{}, {"speculative_config": NGRAM}], {}), ids=["plain", "drafts"])
 def test_the_tokens_stay_also_while_hosts_are_killed(start: Callable[..., Any], options: dict[str, Any]) -> None:
     here = generate(start(GUIDEWAY, **options), bool(options))
     assert len({tuple(tokens) for tokens, *_ in here}) == len(here), "the modifiers act"

@@ -618,6 +618,7 @@ def test_nobody_waits_while_the_engine_core_asks_a_strategy_once_more(server: Se
 # Mixed load
 
 
+@pytest.mark.slow
 def test_a_mixed_load_ends_with_every_answer_right_and_nothing_running(server: Server, ask: Ask) -> None:
     def abort(ask: Ask) -> None:
         with ask.chat(stream=True, structured_outputs={"regex": "[a-z]{300}"}, max_tokens=300) as stream:

@@ -366,6 +366,7 @@ def test_vllm_does_not_start_without_a_seam() -> None:
     assert "VLLM_PLUGINS" in last
 
 
+@pytest.mark.slow
 def test_workers_in_processes_of_their_own_are_compared_with_their_core(demo_model: str, tmp_path: Path) -> None:
     """A spawned engine core, as in a server, loads plugins during its construction."""
     other_workers.install(tmp_path)
