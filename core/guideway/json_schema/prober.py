@@ -25,7 +25,7 @@ from guideway.json_schema.patterns import MANY, MIXED, REPEAT
 from guideway.json_schema.support import Status, Table
 from guideway.json_schema.validity import validator
 
-__all__ = ["Case", "byte_vocabulary", "cases", "probe", "probe_holders_apart", "spoilt"]
+__all__ = ["Case", "byte_vocabulary", "cases", "labeled_cases", "probe", "probe_holders_apart", "spoilt"]
 
 Case: TypeAlias = tuple[str, Schema, list[Any], list[Any]]
 """Name (as `guideway.json_schema.keywords` gives it), schema, valid instances, invalid instances."""
@@ -188,7 +188,22 @@ def _accepts(compiled: CompiledGrammar, text: bytes) -> bool:
 @cache
 def cases() -> Sequence[Case]:
     """Return every case of the probe. Callers share the lists: do not change them."""
-    return tuple(_cases(json.loads(files("guideway.json_schema").joinpath("cases.json").read_text("utf-8"))))
+    return tuple(_cases())
+
+
+@cache
+def labeled_cases() -> Sequence[Case]:
+    """Return the cases of which no validator judged the instances. They take no time to make."""
+    return tuple(
+        (name, schema, right, wrong)
+        for several in _data()["labeled"].values()
+        for name, schema, right, wrong in several
+    )
+
+
+@cache
+def _data() -> Any:
+    return json.loads(files("guideway.json_schema").joinpath("cases.json").read_text("utf-8"))
 
 
 _OLD = frozenset({"items:list", "additionalItems", "dependencies"})
@@ -200,9 +215,9 @@ _NEW = frozenset(
 """Keywords that earlier drafts do not have, or do not combine with others."""
 
 
-def _cases(data: Any) -> Iterator[Case]:
-    for labeled in data["labeled"].values():
-        yield from map(tuple, labeled)
+def _cases() -> Iterator[Case]:
+    data = _data()
+    yield from labeled_cases()
     yield from _sized()
     for name, pattern, right_texts, wrong_texts in pattern_cases():
         yield f"pattern:{name}", _string(pattern), right_texts, wrong_texts
