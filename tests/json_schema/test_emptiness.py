@@ -211,7 +211,7 @@ PARTS = st.recursive(st.booleans() | TYPES.map(lambda name: {"type": name}), nod
 
 
 @given(nodes(PARTS), PARTS, PARTS, st.none() | REFERENCES, st.lists(VALUES, min_size=6, max_size=6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_nothing_that_has_an_instance_is_left_out(
     node: dict[str, Any], x: Any, y: Any, beside: dict[str, str] | None, values: list[Any]
 ) -> None:

@@ -15,6 +15,7 @@ from guideway.json_schema.cursor import START
 from guideway.vocabulary import build_vocabulary
 
 import tests.vocabulary.tokenizers_under_test as samples
+from tests.support.stages import everyday
 
 BYTES = [bytes([byte]) for byte in range(128)]
 PARTS = [*rb"""" \ u0 a , : { } [ ] "a" "a": "," \u00""".split(), b" "]
@@ -30,7 +31,7 @@ def allowed(rule: WritingRule, state: JsonCursor, num_tokens: int) -> set[int]:
 BEGUN = (b"", b'{"a":1,', b'{"a":{"b":[{"a":1}', b'{"a":1,"', b'{"a":"', b'[{"a":1,"\\', b'{"a":"\\u', b'{"a":1,"\\u00')
 
 
-@pytest.mark.parametrize("whitespace", WHITESPACE)
+@pytest.mark.parametrize("whitespace", everyday(WHITESPACE, "bounded", "spaced"))
 def test_masks_are_what_each_token_is_by_itself(whitespace: Whitespace) -> None:
     rule, draw = WritingRule(ODD, whitespace), random.Random(whitespace)
     for text in BEGUN:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -117,15 +118,19 @@ def test_a_change_of_one_file_changes_the_digests_of(site: Path, changed: str, c
     ],
 )
 def test_what_un_certifies_which_of_ours(changed: str, components: set[str]) -> None:
+    assert {name for name, covered in files_of_ours().items() if changed in covered} == components
+
+
+@cache
+def files_of_ours() -> dict[str, Collection[str]]:
+    """Return the files that the digest of each installed component covers."""
     records = PluginIndex.scan().records
     digests = Digests()
     digests.packages |= {record.value.partition(".")[0] for record in records}
-    covering = {
-        f"{record.kind}.{record.name}"
+    return {
+        f"{record.kind}.{record.name}": digests.covered(record.value, None if record.editable else record.location)
         for record in records
-        if changed in digests.covered(record.value, None if record.editable else record.location)
     }
-    assert covering == components
 
 
 def test_an_install_an_editable_one_and_a_zip_have_the_same_digest(
@@ -144,6 +149,7 @@ def test_an_install_an_editable_one_and_a_zip_have_the_same_digest(
     assert editable == digests(elsewhere) != digests(site)
 
 
+@pytest.mark.slow
 def test_what_pip_adds_does_not_count(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
     for side in ("left", "right"):
         bare.install(wheels["good"], target=tmp_path / side, compiled=side == "right")

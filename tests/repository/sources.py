@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,11 +45,15 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(source: str, module: str = "", *, is_package: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield ``(line, dotted name)`` of every import in `source`, also inside functions and under TYPE_CHECKING.
+@cache
+def imports(source: str, module: str = "", *, is_package: bool = False) -> Sequence[tuple[int, str]]:
+    """Return ``(line, dotted name)`` of every import in `source`, also inside functions and under TYPE_CHECKING.
     ``from a import b`` gives ``a.b``, because b may be a module. Literal arguments of ``import_module("...")`` count
     too."""
-    package = module if is_package else module.rpartition(".")[0]
+    return tuple(_imports(source, module if is_package else module.rpartition(".")[0]))
+
+
+def _imports(source: str, package: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             for alias in node.names:

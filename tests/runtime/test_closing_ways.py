@@ -19,6 +19,7 @@ from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 
 from tests.support.closing import LEXICON, STOPS, VOCABULARY, allowed_after, beginning_with, drawn, record
+from tests.support.stages import everyday
 
 STRATEGIES = [LLGuidanceStrategy, XGrammarStrategy]
 
@@ -28,7 +29,7 @@ NOTE = record(kind={"const": "note"}, text={"type": "string"})
 
 
 @pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
-@pytest.mark.parametrize("num_tokens", [40, 56, 72])
+@pytest.mark.parametrize("num_tokens", everyday([40, 56, 72], 56))
 def test_the_branch_that_is_drawn_may_be_shorter_than_the_plain_one(
     cls: type[GrammarStrategy], num_tokens: int
 ) -> None:

@@ -26,6 +26,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tests.support.fake_host import FakeHost
 from tests.support.moves import moved, rebuilt
+from tests.support.stages import everyday
 from tests.vocabulary.tokenizers_under_test import byte_level_with_added_tokens, demo, llama2
 
 TOKENS = (b"<", b"t", b">", b"<t", b"t>", b"/", b"</t>", b">x", b"x", b"y", b"1", b"<tx", b"x1", b"", b"", b"")
@@ -119,7 +120,7 @@ def elsewhere(subject: Runtime, admission: Any) -> tuple[Runtime, int]:
     return other, 1
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", everyday(PATTERNS, *PATTERNS[1:3]))
 @pytest.mark.parametrize("config", MARKERS.values(), ids=MARKERS)
 def test_the_first_tokens_decide(config: ReasoningConfig, pattern: str) -> None:
     """Compares with the definition over random outputs, each with one rebuild, move or fork."""

@@ -9,6 +9,8 @@ from importlib import import_module
 import pytest
 from guideway.json_schema.support import SupportTable
 
+from tests.support.stages import everyday
+
 PLUGINS = ("llguidance", "lmfe", "xgrammar", "outlines")
 PROGRAM = """
 import sys
@@ -26,8 +28,9 @@ for plugin in sys.argv[1:]:
 """
 
 
-def test_the_prober_is_loaded_only_to_measure() -> None:
-    subprocess.run([sys.executable, "-c", PROGRAM, *PLUGINS], check=True, timeout=120)
+@pytest.mark.parametrize("plugins", everyday(["llguidance outlines", "lmfe xgrammar"], "llguidance outlines"))
+def test_the_prober_is_loaded_only_to_measure(plugins: str) -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM, *plugins.split()], check=True, timeout=120)
 
 
 @pytest.fixture(params=PLUGINS)

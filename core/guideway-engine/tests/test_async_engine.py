@@ -124,8 +124,8 @@ def test_steps_that_let_nobody_in_do_not_look_for_whose_turn_it_is(monkeypatch: 
             looked: list[int] = []
             in_turn = engine._backlog.in_turn
             monkeypatch.setattr(engine._backlog, "in_turn", lambda load: looked.append(1) or in_turn(load))
-            await asyncio.gather(*(engine.generate(prompt(i), params(i, max_tokens=30)) for i in range(20)))
-            assert len(looked) == 20
+            await asyncio.gather(*(engine.generate(prompt(i), params(i, max_tokens=10)) for i in range(12)))
+            assert len(looked) == 12
 
     run(main())
 

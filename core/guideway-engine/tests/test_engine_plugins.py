@@ -32,6 +32,7 @@ from guideway.plugins.selection import PluginSettings
 
 from tests.support.distributions import install
 from tests.support.probes import LastWord
+from tests.support.stages import everyday
 
 
 class Observer:
@@ -106,7 +107,7 @@ def test_no_hook_is_called_while_decoding(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("probes")
-@pytest.mark.parametrize("num_speculative_tokens", [0, 3])
+@pytest.mark.parametrize("num_speculative_tokens", everyday([0, 3], 3))
 def test_modifiers_of_every_stage_run_in_the_engine(num_speculative_tokens: int) -> None:
     config = EngineConfig(
         model="demo",

@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.support.stages import everyday
+
 MAX_LENGTH = 200
 NUM_SLOTS = 6
 
@@ -269,7 +271,7 @@ TestCache = CacheMachine.TestCase
 TestCache.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-@pytest.mark.parametrize("num_cells", [256, 300, 448, 768, 1024])
+@pytest.mark.parametrize("num_cells", everyday([256, 300, 448, 768, 1024], 300, 768))
 @pytest.mark.parametrize("seed", range(4))
 def test_long_walks(num_cells: int, seed: int) -> None:
     """Find failures that take many steps."""

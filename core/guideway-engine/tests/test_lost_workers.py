@@ -15,6 +15,8 @@ from guideway_engine.executors import restarting
 from guideway_engine.executors.local.executor import Done
 from guideway_engine.executors.restarting import ATTEMPTS
 
+from tests.support.stages import everyday
+
 
 class Lost:
     """A call whose workers are lost."""
@@ -74,8 +76,9 @@ class Deaths:
         self._lost = self.count in self.at
 
 
-def test_twenty_runs_with_two_losses_anywhere_lose_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("num_runs", everyday([5, 20], 5))
+def test_runs_with_two_losses_anywhere_lose_nothing(
+    num_runs: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(restarting, "LONGEST_PAUSE", 0.0)
     prompts = [tokens(i, 20) for i in range(4)]
@@ -102,12 +105,12 @@ def test_twenty_runs_with_two_losses_anywhere_lose_nothing(
     with engine(grammar=("llguidance",), dtype="float64", **small) as built:
         expected = said(built.generate(prompts, params))
         deaths = Deaths(built._executor, monkeypatch)
-        for run in range(20):
+        for run in range(num_runs):
             rng = random.Random(run)
             first = rng.randrange(1, 11)
             deaths.count, deaths.at = 0, [first, first + rng.choice([1, 2, 3, 4, 5, rng.randrange(1, 20)])]
             assert said(built.generate(prompts, params)) == expected, deaths.at
-    for attempt, least in ((1, 20), (2, 3)):
+    for attempt, least in ((1, num_runs), (2, num_runs // 6)):
         assert caplog.text.count(f"worker 0 is gone; restarting the workers (attempt {attempt} of 8)") >= least
 
 

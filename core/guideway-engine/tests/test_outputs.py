@@ -18,6 +18,8 @@ from guideway.api import UnsupportedCapability
 from guideway_demo_model import DemoModel
 from transformers import AutoModelForCausalLM
 
+from tests.support.stages import everyday
+
 TEXT = "Extract name, age, married. Meet Zoë Garcia. Age: 21. Married."
 PROMPT = [{"role": "user", "content": TEXT}]
 PERSON = {
@@ -141,7 +143,7 @@ def test_logprobs_are_the_models_own(engine: Engine, model: Any) -> None:
 
 
 @pytest.mark.parametrize("num_speculative_tokens", [0, 4])
-@pytest.mark.parametrize("budget", [16, 2048])
+@pytest.mark.parametrize("budget", everyday([16, 2048], 16))
 def test_logprobs_do_not_depend_on_chunks_and_drafts(budget: int, num_speculative_tokens: int, engine: Engine) -> None:
     prompt = PROMPT[0]["content"] * 3
     params: dict[str, Any] = {"logprobs": 1, "prompt_logprobs": 1, "max_tokens": 30}

@@ -106,7 +106,7 @@ def test_the_tokens_are_the_same(options: dict[str, Any], expected: list[Complet
     assert [output.answer_start for output in found] == [output.answer_start for output in expected]
 
 
-@pytest.mark.parametrize("num_speculative_tokens", [0, 3])
+@pytest.mark.parametrize("num_speculative_tokens", everyday([0, 3], 3))
 def test_a_step_that_is_interrupted_is_done_again(
     num_speculative_tokens: int, expected: list[Completion], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -205,8 +205,13 @@ def owner_of(engine: Engine, phase: str) -> Any:
     return engine._executor._worker if phase in ("forward", "sample") else engine._runtime
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("phase", ["forward", "prepare", "sample", "accept"])
+@pytest.mark.parametrize(
+    ("phase", "after"),
+    everyday(
+        [(phase, after) for phase in ("forward", "prepare", "sample", "accept") for after in (False, True)],
+        *[("forward", False), ("prepare", True), ("sample", False), ("accept", True)],
+    ),
+)
 @pytest.mark.parametrize("num_steps", everyday([0, 2], 2))
 def test_an_interrupted_step_is_done_again(
     num_steps: int,

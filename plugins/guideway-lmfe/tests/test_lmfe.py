@@ -250,7 +250,7 @@ def test_masks_in_strings_are_what_is_accepted(schema: Any) -> None:
     texts = [bytes([byte]) for byte in range(256)] + [word.encode() for word in WORDS] + [b"a\xc3", b"\xa9x", b"x\xff"]
     vocabulary = Vocabulary([b"", *texts], frozenset({0}), {0: "</s>"})
     compiled = make(vocabulary).compile(JsonSchema(schema))
-    for seed in range(15):
+    for seed in range(6):
         rng, matcher = random.Random(seed), compiled.matcher(frozenset({0}))
         for _ in range(12):
             found = legal(matcher, vocabulary)
