@@ -65,9 +65,16 @@ def demo_model() -> str:
 
 
 @pytest.fixture(scope="session")
-def start(demo_model: str) -> Iterator[Callable[..., Any]]:
+def running() -> Iterator[list[tuple[dict[str, Any], Any]]]:
+    """The engines that run, with their options; the least recently used first."""
+    engines: list[tuple[dict[str, Any], Any]] = []
+    yield engines
+    end_all(engines)
+
+
+@pytest.fixture(scope="session")
+def start(demo_model: str, running: list[tuple[dict[str, Any], Any]]) -> Callable[..., Any]:
     """``start(guideway=..., **options)`` returns an `LLM` in this process, without guideway if `guideway` is None."""
-    running: list[tuple[dict[str, Any], Any]] = []
 
     def started(guideway: dict[str, Any] | None = None, **options: Any) -> Any:
         from vllm import LLM
@@ -98,7 +105,11 @@ def start(demo_model: str) -> Iterator[Callable[..., Any]]:
         running.append((wanted, llm))
         return llm
 
-    yield started
+    return started
+
+
+def end_all(running: list[tuple[dict[str, Any], Any]]) -> None:
+    """End all engines and let go of them."""
     while running:
         _end(running.pop()[1])
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.processes import children, hosts_of, is_alive, role_of, until
+from tests.vllm.conftest import end_all
 
 GUIDEWAY = {"grammar": ["llguidance", "xgrammar"]}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
@@ -84,7 +85,8 @@ def test_the_tokens_stay_also_while_hosts_are_killed(start: Callable[..., Any]) 
     assert generate(llm) == here
 
 
-def test_no_host_is_left_when_vllm_ends(start: Callable[..., Any]) -> None:
+def test_no_host_is_left_when_vllm_ends(start: Callable[..., Any], running: list[Any]) -> None:
+    end_all(running)
     before = zygotes()  # vLLM may still hold the front end of an earlier engine
     llm = start(GUIDEWAY | {"grammar_host": "process"})
     generate(llm)
@@ -93,6 +95,7 @@ def test_no_host_is_left_when_vllm_ends(start: Callable[..., Any]) -> None:
     assert left
     del llm
     gc.unfreeze()  # vLLM freezes all objects after an engine has started, and its front end is in a reference cycle
+    end_all(running)
     start(GUIDEWAY | {"grammar_host": "inline"})
     deadline = time.monotonic() + 10
     while living := {pid for pid in left if is_alive(pid)}:
