@@ -462,6 +462,22 @@ def test_modifiers_options_and_hooks_come_from_the_command_line(capsys: pytest.C
     assert main(["--enable-plugin", "wacher", "generate", *arguments]) == 1
 
 
+def test_flags_that_need_a_temperature_are_judged_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--model", "demo", "--prompt", PROMPT, "--max-tokens", "6")
+    sampled = ("--temperature", "1", "--seed", "1")
+    several = {"n": ["--n", "2"], "best_of": ["--n", "2", "--best-of", "3"]}
+    for flags in several.values():
+        status, (line,), err = run(capsys, *arguments, *sampled, *flags)
+        assert (status, err, len(line["outputs"])) == (0, "", 2)
+    checked = ("--on-unenforced", "check", "--typical-p", "0.9", "--max-retries", "2")
+    status, (line,), err = run(capsys, *arguments, *sampled, *checked)
+    assert (status, err) == (0, "")
+    for flags in (several["n"], several["best_of"], ["--typical-p", "0.9"], ["--max-retries", "2"]):
+        assert main(["generate", *arguments, *flags]) == 2
+        assert f"{flags[-2]} " in (err := capsys.readouterr().err)
+        assert "set a temperature above 0" in err
+
+
 @pytest.mark.usefixtures("strangers")
 def test_configuration_and_sampling_come_from_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

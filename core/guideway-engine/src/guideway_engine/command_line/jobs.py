@@ -80,7 +80,8 @@ def in_flags(text: str, job: Job) -> str:
 
     def written(found: re.Match[str]) -> str:
         name, value = found.groups()
-        if name not in SAMPLING or (value is None and "_" not in name):  # n and stop are ordinary words too
+        is_word = value is None and "_" not in name and found.start() > 0  # as n and stop can be
+        if name not in SAMPLING or is_word:
             return found.group()
         if job.from_line:
             return name if value is None else f'"{name}": {value.lower() if value in ("True", "False") else value}'
@@ -173,18 +174,22 @@ def read_jobs(args: Namespace) -> list[Job]:
 
 
 def wrong_flag(args: Namespace, jobs: list[Job]) -> str | None:
-    """Return a message about the first wrong sampling flag that no input line overrides; None if there is none.
-    Conflicts between flags, or with the model, are left to admission."""
-    for name, value in vars(args).items():
-        if name not in SAMPLING:
+    """Return the error of the sampling flags if all jobs have the same one; None if some job can be served, or has an
+    error of its own. Admission finds conflicts with the model."""
+    message = None
+    for job in jobs:
+        if job.error is not None:
             continue
-        given = _as_params({"max_tokens": None, name: value})
         try:
-            validated(SamplingParams(**given), ANY_VOCABULARY)
+            validated(job.params, ANY_VOCABULARY)
+            return None
         except InvalidRequest as error:
-            if error.field == name and all(getattr(job.params, name) == given[name] for job in jobs if not job.error):
-                return in_flags(str(error), Job("", "", "", SamplingParams()))
-    return None
+            is_of_flags = error.field in SAMPLING and hasattr(args, error.field)
+            found = in_flags(str(error), Job("", "", "", SamplingParams())) if is_of_flags else None
+        if found is None or message not in (None, found):
+            return None
+        message = found
+    return message
 
 
 def constraint_of(args: Namespace) -> Constraint | None:
