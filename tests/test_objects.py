@@ -1,15 +1,18 @@
-"""Partial objects of incomplete answers."""
+"""Schemas of types, and partial objects of incomplete answers."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from decimal import Decimal
+from typing import Annotated, Any
 
+import jsonschema
 import pytest
 from guideway import Choice, InvalidAnswer, JsonObject, JsonSchema, Regex
-from guideway.objects import parse_partial
+from guideway.objects import constraint_of, parse, parse_partial
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic import Field
 from pydantic_core import from_json
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('"\\\n\U0001f600 {}[],:'), max_size=6)
@@ -122,3 +125,15 @@ def test_a_text_is_a_string(constraint: Any) -> None:
     assert parse_partial(constraint, "a", whole=False, growing_strings=False) is None
     assert parse_partial(constraint, "a", whole=False, growing_strings=True) == "a"
     assert parse_partial(constraint, "a", whole=True, growing_strings=False) == "a"
+
+
+@pytest.mark.parametrize("text", ["1", "0.25", "1e2", "-3", '":"', '"1"', "null", "10"])
+def test_every_text_of_a_decimals_schema_is_a_decimal(text: str) -> None:
+    """pydantic's own schema of ``Decimal`` also allows any string."""
+    price = Annotated[Decimal, Field(lt=10)]
+    constraint = constraint_of(price)
+    assert isinstance(constraint, JsonSchema)
+    if jsonschema.Draft202012Validator(constraint.parsed).is_valid(json.loads(text)):
+        assert parse(price, text) == Decimal(text)
+    else:
+        assert text.startswith(('"', "n")) or Decimal(text) >= 10

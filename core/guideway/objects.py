@@ -143,14 +143,25 @@ def _adapt(given: Any) -> tuple[dict[str, Any], Callable[[str], Any]]:
 def _adapt_uncached(given: Any) -> tuple[dict[str, Any], Callable[[str], Any]]:
     try:
         from pydantic import TypeAdapter
+        from pydantic.json_schema import GenerateJsonSchema
     except ModuleNotFoundError as error:
         raise InvalidRequest(
             f"a type as constraint needs {error.name!r}, which is not installed: pip install 'guideway[objects]'",
             field=FIELD,
         ) from error
+
+    class Generator(GenerateJsonSchema):
+        """JSON Schema of types, in which a ``Decimal`` is a number. Pydantic's also allows any string."""
+
+        def decimal_schema(self, schema: Any) -> dict[str, Any]:
+            return self.float_schema(
+                {"type": "float"}
+                | {name: float(schema[name]) for name in ("multiple_of", "le", "ge", "lt", "gt") if name in schema}
+            )
+
     try:
         adapter = TypeAdapter(given)
-        return _close_objects(adapter.json_schema()), adapter.validate_json
+        return _close_objects(adapter.json_schema(schema_generator=Generator)), adapter.validate_json
     except Exception as error:  # a foreign type may raise anything
         raise InvalidRequest(f"{short_repr(given)} has no JSON Schema: {_message_of(error)}", field=FIELD) from error
 
