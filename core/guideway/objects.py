@@ -154,10 +154,9 @@ def _adapt_uncached(given: Any) -> tuple[dict[str, Any], Callable[[str], Any]]:
         """JSON Schema of types, in which a ``Decimal`` is a number. Pydantic's also allows any string."""
 
         def decimal_schema(self, schema: Any) -> dict[str, Any]:
-            return self.float_schema(
-                {"type": "float"}
-                | {name: float(schema[name]) for name in ("multiple_of", "le", "ge", "lt", "gt") if name in schema}
-            )
+            bounds = {name: float(schema[name]) for name in ("multiple_of", "le", "ge", "lt", "gt") if name in schema}
+            number: Any = {"type": "float", **bounds}
+            return self.float_schema(number)
 
     try:
         adapter = TypeAdapter(given)
