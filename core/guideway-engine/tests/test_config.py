@@ -21,7 +21,7 @@ from guideway.errors import InvalidConfiguration
         ({"device": None}, "device must be"),
         ({"dtype": ""}, "dtype must be"),
         ({"executor": 1}, "executor must be"),
-        ({"grammar": "xgrammar"}, "grammar must be a list of names"),
+        ({"grammar": ""}, "grammar must be a list of names"),
         ({"grammar": ("",)}, "grammar must be a list of names"),
         ({"modifiers": ("grammar",)}, "reserved for the grammar mask"),
         ({"worker_mixins": ("timing", "other/timing")}, "worker_mixins has worker 'timing' twice"),
@@ -53,6 +53,12 @@ def test_a_bad_value_names_its_field(wrong: dict[str, Any], said: str) -> None:
 def test_a_path_is_text(tmp_path: Path) -> None:
     config: Any = {"model": tmp_path / "model"}
     assert EngineConfig(**config).model == EngineConfig.load(environ={}, **config).model == f"{tmp_path}/model"
+
+
+@pytest.mark.parametrize("field", ["grammar", "modifiers", "worker_mixins"])
+def test_one_name_is_a_list_of_one(field: str) -> None:
+    given: dict[str, Any] = {"model": "demo", field: "mine"}
+    assert getattr(EngineConfig(**given), field) == getattr(EngineConfig.load(environ={}, **given), field) == ("mine",)
 
 
 def test_options_are_for_components_that_are_used() -> None:

@@ -9,7 +9,7 @@ from guideway.api.options import Range, alternatives
 from guideway.api.steps import GRAMMAR_MASK
 from guideway.errors import InvalidConfiguration
 
-__all__ = ["Name", "Names", "Options", "component_name", "components", "freeze_components"]
+__all__ = ["LISTS", "Name", "Names", "Options", "component_name", "components", "freeze_components"]
 
 Name: TypeAlias = Annotated[str, Range(1)]
 Names: TypeAlias = Annotated[tuple[Name, ...], "a list of names"]

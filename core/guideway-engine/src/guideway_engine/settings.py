@@ -10,7 +10,7 @@ from guideway.api import OnUnenforced, Whitespace
 from guideway.api.options import Range, check_fields
 from guideway.api.reasoning import ReasoningConfig
 from guideway.errors import InvalidConfiguration
-from guideway.plugins.configuration import Name, Names, Options, component_name, freeze_components
+from guideway.plugins.configuration import LISTS, Name, Names, Options, component_name, freeze_components
 from guideway.plugins.limits import Limits
 from guideway.plugins.selection import PluginSettings
 
@@ -127,6 +127,9 @@ class EngineSettings:
     def __post_init__(self) -> None:
         if isinstance(self.model, os.PathLike):
             object.__setattr__(self, "model", os.fspath(self.model))
+        for name in LISTS:
+            if isinstance(value := getattr(self, name), str) and value:
+                object.__setattr__(self, name, (value,))
         check_fields(self)
         if self.dtype not in DTYPES:
             raise InvalidConfiguration(
