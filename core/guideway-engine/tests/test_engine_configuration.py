@@ -113,7 +113,6 @@ def test_the_settings_of_an_engine_are_the_fields_of_its_configuration() -> None
             "options.grammar.reference",
             "must map",
         ),
-        ({"model": "demo", "grammar": "llguidance"}, "grammar", "list of names"),
         ({"model": "demo", "grammar": ("reference", "reference")}, "grammar", "twice"),
         ({"model": "demo", "dtype": "float9"}, "dtype", "float32"),
         ({"model": "demo", "device": "nowhere"}, "device", "nowhere"),
