@@ -22,7 +22,7 @@ def run_hook(tmp_path: Path, message: str) -> subprocess.CompletedProcess[str]:
     "message",
     [
         "runtime: stop the search when it needs twice the budget",
-        "files: lock, create and replace output files safely\n\nTwo commands may write at the same time.",
+        "runtime, vllm: lock, create and replace output files safely\n\nTwo commands may write at the same time.",
         "core/guideway-engine: embed prompts once\n# a comment of git",
         "fixup! runtime: stop the search",
     ],
