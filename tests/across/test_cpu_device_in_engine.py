@@ -35,6 +35,7 @@ def answers(device_backend: str) -> list[tuple[int, ...]]:
     return [tuple(result.token_ids) for result in results]
 
 
+@pytest.mark.slow
 def test_the_cpu_device_gives_the_tokens_of_the_torch_device(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = answers("torch")
     used: set[str] = set()

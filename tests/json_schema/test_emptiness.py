@@ -210,6 +210,7 @@ def nodes(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 PARTS = st.recursive(st.booleans() | TYPES.map(lambda name: {"type": name}), nodes, max_leaves=6)
 
 
+@pytest.mark.slow
 @given(nodes(PARTS), PARTS, PARTS, st.none() | REFERENCES, st.lists(VALUES, min_size=6, max_size=6))
 @settings(max_examples=50, deadline=None)
 def test_nothing_that_has_an_instance_is_left_out(

@@ -40,6 +40,7 @@ def test_an_extra_that_is_not_installed_is_only_a_note(bare: Environment) -> Non
     )
 
 
+@pytest.mark.slow
 def test_the_usual_place_is_named_once(zoo: Environment, tmp_path: Path) -> None:
     (tmp_path / "gwt_far-1.dist-info").mkdir()
     (tmp_path / "gwt_far-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: gwt-far\nVersion: 1\n")

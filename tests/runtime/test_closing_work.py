@@ -192,6 +192,7 @@ def test_a_search_that_fails_leaves_the_matcher_where_it_was(monkeypatch: pytest
     assert begun._accepted == token_ids
 
 
+@pytest.mark.slow
 def test_requests_for_one_constraint_share_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     searches, find = [], closer.find_completion
 

@@ -42,7 +42,7 @@ from tests.support.processes import children
 from tests.support.stages import everyday
 
 LIMITS = Limits(
-    compile_seconds=0.4, start_seconds=0.3, step_seconds=0.2, admission_seconds=5, wall_factor=8, memory_bytes=256 << 20
+    compile_seconds=1.5, start_seconds=1.2, step_seconds=1.0, admission_seconds=5, wall_factor=4, memory_bytes=256 << 20
 )
 PROBES = ("green_list", "gumbel", "guidance", "aligned", "last_word_a", "last_word_b")
 
@@ -129,27 +129,27 @@ def test_hosted_or_inline_the_user_is_told_the_same(served: Served, num_drafts: 
 
 
 ENDS = (
-    ("compile", "spin", LimitExceeded, "compile: .*(0.4 s processor time|did not answer)"),
+    ("compile", "spin", LimitExceeded, "compile: .*(1.5 s processor time|did not answer)"),
     ("compile", "sleep", LimitExceeded, "compile: it did not answer"),
     ("compile", "crash", PluginError, "compile: .*SIGSEGV"),
     ("compile", "eat", LimitExceeded, "compile: MemoryError"),
     ("compile_key", "crash", PluginError, "compile_key: .*SIGSEGV"),
     ("companions", "spin", LimitExceeded, "companions: .*(processor|did not answer)"),
     ("companions", "crash", PluginError, "companions: .*SIGSEGV"),
-    ("start", "spin", LimitExceeded, "start: .*(0.3 s processor time|did not answer)"),
+    ("start", "spin", LimitExceeded, "start: .*(1.2 s processor time|did not answer)"),
     ("start", "crash", PluginError, "start: .*SIGSEGV"),
     ("start", "killed", PluginError, "start: .*from outside"),
-    ("prepare", "spin", PluginError, "prepare: LimitExceeded: .*(0.2 s processor time|did not answer)"),
+    ("prepare", "spin", PluginError, "prepare: LimitExceeded: .*(1 s processor time|did not answer)"),
     ("prepare", "sleep", PluginError, "prepare: LimitExceeded: it did not answer"),
     ("prepare", "crash", PluginError, "prepare: .*SIGSEGV"),
     ("prepare", "eat", LimitExceeded, "prepare: MemoryError"),
     ("prepare", "killed", PluginError, "prepare: .*from outside"),
-    ("accept", "spin", PluginError, "accept: LimitExceeded: .*(0.2 s processor time|did not answer)"),
+    ("accept", "spin", PluginError, "accept: LimitExceeded: .*(1 s processor time|did not answer)"),
     ("accept", "crash", PluginError, "accept: .*SIGSEGV"),
     ("accept", "eat", LimitExceeded, "accept: MemoryError"),
     ("accept", "killed", PluginError, "accept: .*from outside"),
     ("report", "crash", PluginError, "report: .*SIGSEGV"),
-    ("report", "spin", PluginError, "report: LimitExceeded: .*(0.2 s|did not answer)"),
+    ("report", "spin", PluginError, "report: LimitExceeded: .*(1 s|did not answer)"),
 )
 
 

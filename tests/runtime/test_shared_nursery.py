@@ -206,6 +206,7 @@ def killed(pid: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_who_gets_no_answer_imports_itself(servers: Servers) -> None:
     first, second = servers.start(), servers.start()
     stopped = first.nursery()

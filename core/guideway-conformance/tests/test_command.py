@@ -141,6 +141,7 @@ def test_mistakes_have_a_status_and_a_reason(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_class_in_a_file_is_tested_as_it_is(
     site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +253,7 @@ def test_a_broken_report_is_rejected(site: Path, capsys: pytest.CaptureFixture[s
     assert "REJECTED" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_verdict_is_recorded_and_enforced(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*CORE, "--record", "--report", "r.json"]) == 0
     assert "recorded in guideway.lock" in capsys.readouterr().out

@@ -383,7 +383,7 @@ class Brackets(GrammarStrategy):
         return Nesting(pair.encode(), self.vocabulary)
 
 
-EVERY_DAY: tuple[tuple[type, Tier], ...] = ((Minimal, "core"), (Brackets, "core"))
+EVERY_DAY: tuple[tuple[type, Tier], ...] = ((Brackets, "core"),)
 CERTIFIED = [(strategy, TIERS[-1]) for strategy in (Minimal, ThreeBack, FiniteJson, Words, Brackets, LooksAhead)]
 
 

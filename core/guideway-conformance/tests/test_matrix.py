@@ -49,6 +49,7 @@ class Page(HTMLParser):
             self.cells[-1].append(data)
 
 
+@pytest.mark.slow
 def test_the_page_has_a_row_per_rule_and_a_column_per_plugin(reports: list[Report]) -> None:
     text = html(Matrix.of(reports))
     page = Page(text)

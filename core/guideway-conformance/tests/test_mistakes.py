@@ -127,7 +127,7 @@ def test_what_is_correct_is_certified(mistake: Mistake, folder: Path) -> None:
         assert [result for result in host.run(planned, jobs=2) if result.outcome != "pass"] == []
 
 
-@pytest.mark.parametrize("kind", everyday(TESTED_KINDS, "hooks"))
+@pytest.mark.parametrize("kind", everyday(TESTED_KINDS))
 def test_a_mistake_does_not_break_the_suite(kind: str, folder: Path) -> None:
     of_core = {check.id for check in checks(kind) if check.tier == "core"}
     mistake = next(each for each in WRONG if each.rule in of_core and each.outcome == "fail")

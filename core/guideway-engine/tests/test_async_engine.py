@@ -118,6 +118,7 @@ def test_who_is_urgent_waits_for_no_room_among_the_others() -> None:
     run(main())
 
 
+@pytest.mark.slow
 def test_steps_that_let_nobody_in_do_not_look_for_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with AsyncEngine(EngineConfig(**OPTIONS | {"max_waiting": 2})) as engine:

@@ -223,6 +223,7 @@ def test_an_interrupt_half_way_keeps_the_answers_there_are(tmp_path: Path) -> No
     assert terminal.rindex("\x1b[?25h") > terminal.rindex("\x1b[?25l")  # the cursor is visible again
 
 
+@pytest.mark.slow
 def test_what_is_not_enforced_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "schema.json"
     path.write_text(json.dumps({"type": "string", "pattern": "^[a-c]+$", "maxLength": 9}), encoding="utf-8")

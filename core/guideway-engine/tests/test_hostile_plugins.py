@@ -40,6 +40,7 @@ from guideway_conformance.reference.strategy import Strategy as ReferenceStrateg
 from guideway_engine.scheduling.sequence import refusal
 
 from tests.support.distributions import install
+from tests.support.stages import everyday
 
 T = TypeVar("T")
 PROMPT = list(range(40, 60))
@@ -305,7 +306,9 @@ def test_in_an_engine_it_costs_one_request_or_is_an_interrupt(
     assert [result.token_ids for result in again] == [result.token_ids for result in alone]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError], indirect=True)
+@pytest.mark.parametrize(
+    "error", everyday([KeyboardInterrupt, SystemExit, asyncio.CancelledError], KeyboardInterrupt), indirect=True
+)
 @pytest.mark.parametrize(("plugin", "phase"), CASES)
 def test_in_steps_that_are_made_again_it_is_raised_at_most_once(
     plugin: str, phase: str, engine: Engine, alone: list[GenerationResult], error: type[BaseException]

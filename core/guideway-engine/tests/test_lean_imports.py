@@ -51,6 +51,7 @@ with lean_imports():
 """
 
 
+@pytest.mark.slow
 def test_what_a_command_imports_is_not_looked_through_for_garbage() -> None:
     done = subprocess.run([sys.executable, "-c", COLLECTING], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -47,6 +47,7 @@ def reason(text: str) -> str:
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "what"),
     [

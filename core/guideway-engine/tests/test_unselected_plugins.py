@@ -72,6 +72,7 @@ def broken(folder: Path) -> None:
     (folder / "a_file-1.0.dist-info").write_text("", encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_installed_rivals_of_every_name_change_nothing(tmp_path: Path) -> None:
     rivals(tmp_path / "installed")
     bert = stored(encoder("Bert"), tmp_path / "bert")

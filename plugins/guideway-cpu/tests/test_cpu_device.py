@@ -95,6 +95,7 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(base, logits[:num_rows], words, padded)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(case=cases(), host=st.sampled_from(["numpy", "read-only", "torch", "strided"]))
 def test_masks_are_those_of_the_numpy_device(case: Case, host: str) -> None:

@@ -332,6 +332,7 @@ def test_dummy_steps_have_each_number_of_rows(max_num_tokens: int, max_num_rows:
     assert sorted(set(found)) == found == sorted({shape.num_rows for shape in runner._shapes})
 
 
+@pytest.mark.slow
 def test_moves_that_never_arrived_are_missed(tmp_path: Path) -> None:
     runner = runner_of(saved(tmp_path))
     with pytest.raises(GuidewayError, match="moves 0 to 2 of the KV cache never arrived"):
