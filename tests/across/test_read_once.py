@@ -76,7 +76,12 @@ def test_when_an_engine_starts() -> None:
     reads, resolved = count_reads(ENGINE)
     assert {"torch/device.py", "guideway_hello/__init__.py", "guideway_layer_timing/__init__.py"} <= names(reads)
     assert set(reads.values()) == {1}
-    assert {"device torch", "grammar llguidance", "modifier hello", "executor local"} <= resolved.keys()
+    assert {
+        "device guideway/torch",
+        "grammar llguidance",
+        "modifier hello",
+        "executor guideway-engine/local",
+    } <= resolved.keys()
     assert set(resolved.values()) == {1}
 
 
