@@ -45,8 +45,6 @@ LEGACY: dict[str, dict[str, tuple[str | tuple[str, ...], ...]]] = {
             ("if options.extra_args and not self._vllm:", "Not is dropped"),
         ),
         "only a modifier with processors that remember gets there, and those that are certified do not": (
-            'params = VllmParams.of(request.params, options.extra_args, f"{where}.extra_args")',
-            'self._validate(params, f"{where}.extra_args")',
             "state.params = params.to_json()",
             "state.owner = (request.request_id, sequence.index)",
             "entry = self._live.setdefault(state.owner, [NO_KEY, 0])",
@@ -136,12 +134,9 @@ LEGACY: dict[str, dict[str, tuple[str | tuple[str, ...], ...]]] = {
             ("entries = zip(*(payload.arrays[name].tolist() for name in names), strict=True)", "True becomes False"),
         ),
         "only processors of vLLM get there, and none of them is certified": (
-            "make_one = self._vllm_maker(made)",
             "first = _probe(processor, make_one, where)",
             "if is_batch_level(made):",
             "if not isinstance(made, type):",
-            "config, device = config_of_one(), torch.device(self.context.device.device)",
-            "return lambda: made(config, device, False)  # as vLLM makes it",
             "instance = make_one()",
             "invariant = instance.is_argmax_invariant()",
             "if invariant:",
@@ -220,12 +215,6 @@ LEGACY: dict[str, dict[str, tuple[str | tuple[str, ...], ...]]] = {
             "reason = (",
             'reason = "it has neither new_req_logits_processor nor update_state"',
             'return not hasattr(target, "new_req_logits_processor") and hasattr(target, "update_state")',
-        ),
-    },
-    "params.py": {
-        "only what remembers is told of its request, and no processor that is certified does": (
-            "common = {name: getattr(params, name) for name in PASSED_ON if hasattr(params, name)}",
-            "found = VllmParams(extra_args=dict(extra_args), **common)",
         ),
     },
     "batches.py": {
