@@ -128,8 +128,10 @@ lint: setup
 # those after the commit that adds the check
 commits:
 	@first=$$(git log --diff-filter=A --format=%H -- .githooks/commit-msg | tail -n 1); \
+	[ -n "$$first" ] || { echo "no commit of this history adds .githooks/commit-msg" >&2; exit 1; }; \
+	commits=$$(git rev-list --no-merges "$$first..HEAD") || exit 1; \
 	message=$$(mktemp); trap 'rm -f "$$message"' EXIT; \
-	for commit in $$(git rev-list --no-merges "$$first..HEAD"); do \
+	for commit in $$commits; do \
 	  git log -1 --format=%B "$$commit" > "$$message"; .githooks/commit-msg "$$message" || exit 1; \
 	done
 
