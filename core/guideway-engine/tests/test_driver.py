@@ -4,10 +4,11 @@ once."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,32 @@ def test_nobody_waits_for_what_a_scheduler_keeps_back(driver: str, bert: Path, c
         assert isinstance(poison, PluginError) and "gives none of them" in str(poison)
         assert failures(calls[1].result(60)) == [None] * 5
         assert failures(engine.embed(texts(2))) == [None] * 2
+
+
+def test_who_comes_after_a_scheduler_is_stuck_goes_on(driver: str, bert: Path) -> None:
+    """The second call adds its tasks after the driver has found the scheduler stuck, and before it ends those tasks."""
+    calls: list[Future[Any]] = []
+    added = threading.Event()
+
+    def inputs() -> Iterator[str]:
+        yield from texts(5)
+        added.set()
+
+    with opened(bert, driver, scheduler=f"{PARTS}:Losing") as engine, ThreadPoolExecutor(1) as pool:
+
+        def begin(record: logging.LogRecord) -> bool:
+            if not calls:
+                calls.append(pool.submit(lambda: list(engine.embed(inputs()))))
+                assert added.wait(60)
+            return True
+
+        logger = logging.getLogger("guideway_engine")
+        logger.addFilter(begin)
+        try:
+            assert failures(engine.embed(["poison"])) != [None]
+        finally:
+            logger.removeFilter(begin)
+        assert all(error is None for error in failures(calls[0].result(60)))
 
 
 def test_what_is_given_up_is_so_whatever_the_scheduler_says(driver: str, bert: Path) -> None:

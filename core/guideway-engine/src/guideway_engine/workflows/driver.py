@@ -67,6 +67,17 @@ def mode_for(asked: object, where: str) -> Mode:
     return cast("Mode", asked)
 
 
+class Stuck(RuntimeError):
+    """The scheduler has tasks, but returns none to prepare or compute. `tasks`: those; any added since may go on."""
+
+    def __init__(self, tasks: list[Task]) -> None:
+        super().__init__(
+            f"the scheduler has {len(tasks)} tasks under way and gives none of them to prepare or to compute, though "
+            "no more are about to come"
+        )
+        self.tasks = tasks
+
+
 class Driver:
     """Runs the tasks of any number of callers, each in its own thread."""
 
@@ -216,13 +227,13 @@ class Driver:
         return entry.done
 
     def _end_after(self, error: BaseException) -> bool:
-        """End all tasks because a part failed. Return False if `error` is an interrupt instead."""
+        """End the tasks under way because a part failed. Return False if `error` is an interrupt instead."""
         try:
             self.broken = self._computing.named(error)
         except BaseException:
             return False
         log.error("all that is under way ends: %s", self.broken, exc_info=error)
-        self._end_under_way(self.broken)
+        self._end_under_way(self.broken, error.tasks if isinstance(error, Stuck) else None)
         return True
 
     def _give_back(self, work: list[Prepared] | None) -> None:
@@ -317,18 +328,15 @@ class Driver:
             return tasks
 
     def _next(self, *, idle: bool = True) -> list[Prepared] | None:
-        """Return the next work. `idle`: the worker has no step. Raises `RuntimeError` if the scheduler is stuck: it has
-        tasks, but returns none to prepare or compute. May be called while holding `_changed`."""
+        """Return the next work, or None. `idle`: the worker has no step. May be called while holding `_changed`.
+        Raises `Stuck`."""
         with self._changed:
             more = self._filling > 0 or (self._open > 0 and not self._awaiting)
             work = self._parts.scheduler.next(more=more)
             if work is not None:
                 return list(work)
             if idle and not more and self._entries and self._known == self._news:
-                raise RuntimeError(
-                    f"the scheduler has {len(self._entries)} tasks under way and gives none of them to prepare or to "
-                    "compute, though no more are about to come"
-                )
+                raise Stuck(list(self._entries))
             return None
 
     def _deliver(self, work: list[Prepared], results: list[Any]) -> None:
@@ -431,10 +439,10 @@ class Driver:
                 oldest, call = under_way.popleft()
                 self._deliver(oldest, self._computing.results(oldest, call))
 
-    def _end_under_way(self, error: GuidewayError) -> None:
-        """End every task with `error`, even if the scheduler fails."""
+    def _end_under_way(self, error: GuidewayError, tasks: list[Task] | None = None) -> None:
+        """End `tasks`, by default all, with `error`, even if the scheduler fails."""
         with self._changed:
-            ended = list(self._entries)
+            ended = list(self._entries) if tasks is None else [task for task in tasks if task in self._entries]
             for task in ended:
                 self._finish(task, error)
             self._tell()
