@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from guideway.api.hookspecs import *
     from guideway.api.modifier import *
     from guideway.api.options import *
+    from guideway.api.processes import *
     from guideway.api.provisional import *
     from guideway.api.steps import *
     from guideway.api.types import *
@@ -32,6 +33,7 @@ CONTRACT = "1.0"
 
 _MODULES = (
     *("guideway.errors", "guideway.api.types", "guideway.api.hooks", "guideway.api.hookspecs", "guideway.api.options"),
+    "guideway.api.processes",
     *("guideway.api.provisional", "guideway.api.attention", "guideway.api.workflow", "guideway.api.worker"),
     *("guideway.api.vocabulary", "guideway.api.steps", "guideway.api.grammar", "guideway.api.bitmask"),
     *("guideway.api.modifier", "guideway.api.device", "guideway.api.forward"),
@@ -142,6 +144,7 @@ __all__ = [
     "fail",
     "hookimpl",
     "hookspec",
+    "in_killable_host",
     "padded_size",
     "parse_options",
 ]

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Protocol
 
 from guideway.api.bitmask import num_words
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher
+from guideway.api.processes import enter_killable_host
 from guideway.api.types import Constraint
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import ConformanceError, InvalidConfiguration, close_each, contain
@@ -151,6 +152,7 @@ def main(descriptor: int, listener: int | None = None) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_before_others()
+    enter_killable_host()
     gc.disable()  # what is imported stays: to look through it again and again takes time
     _keep_from_others(descriptor, *([] if listener is None else [listener]))
     _nurse(socket.socket(fileno=descriptor), None if listener is None else _listening(listener))
