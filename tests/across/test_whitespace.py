@@ -3,13 +3,14 @@ allow."""
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from guideway.api import MAX_WHITESPACE, CompiledGrammar, GrammarStrategy, JsonSchema, Matcher, Vocabulary
+from guideway.api import MAX_INDENTATION, CompiledGrammar, GrammarStrategy, JsonSchema, Matcher, Vocabulary
 from guideway.api.bitmask import allocate, unpack
 from guideway.plugins import Plugins
 from guideway.vocabulary import build_vocabulary
@@ -29,6 +30,7 @@ SCHEMA = {
 }
 PLACES = (b"{", b'{"a"', b'{"a":', b'{"a":[', b'{"a":["x"', b'{"a":["x",', b'{"a":[]')
 BLANKS = b" \t\n\r"
+BEGUN = re.compile(rb" ?|\r|\r?\n[ \t]{0,%d}" % MAX_INDENTATION)
 
 
 @cache
@@ -56,25 +58,26 @@ def at(compiled: CompiledGrammar, tokens: Vocabulary, text: bytes) -> Matcher:
 
 
 @pytest.mark.parametrize(("name", "tokenizer"), PAIRS)
-def test_a_walk_writes_64_blanks_and_no_more(name: str, tokenizer: str) -> None:
+def test_a_walk_writes_a_line_feed_and_40_blanks_and_no_more(name: str, tokenizer: str) -> None:
     tokens = vocabulary(tokenizer)
-    blank = {i: len(text) for i, text in enumerate(tokens.tokens) if text and not text.strip(b" ")}
-    leading = {i: len(text) - len(text.lstrip(BLANKS)) for i, text in enumerate(tokens.tokens)}
+    leading = [text[: len(text) - len(text.lstrip(BLANKS))] for text in tokens.tokens]
+    blank = {i: text for i, text in enumerate(tokens.tokens) if text and not text.strip(BLANKS)}
     compiled = strategy(name, tokenizer).compile(JsonSchema(SCHEMA))
     for place in PLACES:
-        matcher, written = at(compiled, tokens, place), 0
+        matcher, written = at(compiled, tokens, place), b""
         while True:
             found = legal(matcher, tokens)
-            assert max(leading[i] for i in found) <= MAX_WHITESPACE - written
-            assert any(leading[i] == 0 for i in found), "nothing but white space"
-            longest = max(found & blank.keys(), key=lambda i: blank[i], default=None)
-            if longest is None:
+            assert all(BEGUN.fullmatch(written + leading[i]) for i in found)
+            assert any(not leading[i] for i in found), "nothing but white space"
+            goes_on = found & blank.keys()
+            assert all(matcher.validate([i]) == (i in goes_on) for i in blank)
+            if not goes_on:
                 break
-            too_long = [i for i in blank if blank[i] > MAX_WHITESPACE - written]
-            assert all(matcher.validate([i]) == 0 for i in too_long)
+            with_line_feed = [i for i in goes_on if written or blank[i][:1] == b"\n"]
+            longest = max(with_line_feed, key=lambda i: len(blank[i]))
             assert matcher.accept([longest]) == 1
             written += blank[longest]
-        assert written == MAX_WHITESPACE, place
+        assert written[:1] == b"\n" and len(written) == 1 + MAX_INDENTATION, place
 
 
 @pytest.mark.parametrize(("name", "tokenizer"), PAIRS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import tracemalloc
 from itertools import product
 
@@ -18,7 +19,7 @@ import tests.vocabulary.tokenizers_under_test as samples
 from tests.support.stages import everyday
 
 BYTES = [bytes([byte]) for byte in range(128)]
-PARTS = [*rb"""" \ u0 a , : { } [ ] "a" "a": "," \u00""".split(), b" "]
+PARTS = [*rb"""" \ u0 a , : { } [ ] "a" "a": "," \u00""".split(), b" ", b"\n", b"\r\n"]
 ODD = [*BYTES, b"", *sorted({b"".join(parts) for parts in product(PARTS, repeat=3)})]
 """All ASCII bytes, a special token, and all combinations of three pieces."""
 
@@ -41,6 +42,22 @@ def test_masks_are_what_each_token_is_by_itself(whitespace: Whitespace) -> None:
             assert allowed(rule, state, len(ODD)) == after.keys(), state
             wanted = [i for i in after if ODD[i] and after[i].open and len(after[i].open) < 4]
             state = after[draw.choice(wanted or list(after))]
+
+
+BOUNDED = re.compile(rb"(?: |\r?\n[ \t]{0,40})?")
+PREFIX = re.compile(rb" ?|\r|\r?\n[ \t]{0,40}")
+
+
+def test_bounded_white_space_is_a_space_or_a_line_end_with_indentation() -> None:
+    rule = WritingRule(BYTES, "bounded")
+    for text in map(bytes, product(b" \t\n\r", repeat=4)):
+        for blanks in (text, b"\n" + text * 10, b"\r\n" + text[:1] * 40, b"\n" + text[:1] * 41):
+            state: JsonCursor | None = rule.start.after(b"[")
+            for i, byte in enumerate(blanks, 1):
+                state = None if state is None else rule.after(state, byte)
+                assert (state is not None) == (PREFIX.fullmatch(blanks[:i]) is not None), blanks[:i]
+                ended = None if state is None else rule.after(state, ord("1"))
+                assert (ended is not None) == (BOUNDED.fullmatch(blanks[:i]) is not None), blanks[:i]
 
 
 @pytest.mark.slow

@@ -155,7 +155,7 @@ def test_a_vocabulary_needs_a_stop_token(make: Callable[..., GrammarStrategy]) -
         make(Vocabulary([b"a"], frozenset()))
 
 
-PAD, LONG = " " * 64, " " * 65
+PAD, LONG = " ", "  "
 ONE = [[int(i == j) for j in range(5)] for i in range(5)]
 """Five lists of five numbers, in each of which one is 1 and the others are 0."""
 

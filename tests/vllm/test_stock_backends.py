@@ -172,10 +172,10 @@ def test_white_space_is_the_requests_whatever_the_server_is_told(name: str, flag
     server.vllm_config.structured_outputs_config.disable_any_whitespace = flag
     with serving(server):
         strategy = Plugins().load("grammar", name)(vocabulary, {})
-    blanks = {n: f'{{"a":{" " * n}[1]}}' for n in (0, 1, 64, 65)}
+    blanks = {n: f'{{"a":{" " * n}[1]}}' for n in (0, 1, 2)}
     texts = [*blanks.values(), '{"a": [1, 2]}', ' {"a":[1]}', '{"a":[1]} ']
     allowed = {
-        "bounded": {blanks[0], blanks[1], blanks[64], '{"a": [1, 2]}'},
+        "bounded": {blanks[0], blanks[1], '{"a": [1, 2]}'},
         "compact": {blanks[0]},
         "spaced": {blanks[1], '{"a": [1, 2]}'},
         "any": {*blanks.values(), '{"a": [1, 2]}'},

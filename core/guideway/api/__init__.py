@@ -46,7 +46,7 @@ __all__ = [
     "CONTINUE",
     "CONTRACT",
     "FINISH",
-    "MAX_WHITESPACE",
+    "MAX_INDENTATION",
     "PARTS",
     "WHITESPACE",
     "Array",

@@ -20,7 +20,7 @@ from guideway.api.options import Range, known_fields_only, short_repr
 from guideway.errors import GuidewayError, InvalidGrammar
 
 __all__ = [
-    "MAX_WHITESPACE",
+    "MAX_INDENTATION",
     "WHITESPACE",
     "Choice",
     "Companion",
@@ -47,9 +47,10 @@ T = TypeVar("T")
 Whitespace: TypeAlias = Literal["bounded", "compact", "spaced", "any"]
 """White space between two JSON tokens; there is none before the first and after the last.
 
-``bounded``: at most `MAX_WHITESPACE` characters in a row. ``compact``: none. ``spaced``: one space after each comma
-and each colon and none elsewhere, as ``json.dumps`` writes by default. ``any``: any white space of JSON, without bound.
-For ``bounded`` and ``any``, a strategy may allow less, but never more. White space inside strings is not affected.
+``bounded``: what pretty printers write: none, one space, or one line end (line feed, or carriage return and line feed)
+and at most `MAX_INDENTATION` spaces and tabs. ``compact``: none. ``spaced``: one space after each comma and each colon
+and none elsewhere, as ``json.dumps`` writes by default. ``any``: any white space of JSON, without bound. For
+``bounded`` and ``any``, a strategy may allow less, but never more. White space inside strings is not affected.
 """
 
 OnUnenforced: TypeAlias = Literal["report", "refuse", "check"]
@@ -61,8 +62,8 @@ OnUnenforced: TypeAlias = Literal["report", "refuse", "check"]
 
 WHITESPACE: tuple[Whitespace, ...] = get_args(Whitespace)
 
-MAX_WHITESPACE = 64
-"""Maximum number of consecutive spaces, tabs and line ends in ``bounded`` white space."""
+MAX_INDENTATION = 40
+"""Maximum number of spaces and tabs after a line end in ``bounded`` white space: ten levels of four."""
 
 
 class FinishReason(StrEnum):

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import NamedTuple
 
-__all__ = ["NO_NAMES", "START", "JsonCursor", "Limits", "Names", "Place"]
+from guideway.api.types import MAX_INDENTATION, Whitespace
+
+__all__ = ["NO_NAMES", "START", "JsonCursor", "Names", "Place"]
 
 
 class Place(Enum):
@@ -33,27 +35,20 @@ class Place(Enum):
 VALUE, SCALAR, STRING, KEY_START, KEY, COLON, AFTER = Place
 
 
-class Limits(NamedTuple):
-    """Rules for writing JSON, in addition to those for names (`JsonCursor.within`). Text is UTF-8 and no escape is a
-    surrogate, so each character of a string is at most one escape."""
-
-    most_blanks: int
-    """Maximum consecutive white space, in characters."""
-    spaced: bool
-    """True if exactly one space follows each comma and colon."""
-
-
 BETWEEN = re.compile(rb'["\\\xe0\xed\xf0\xf4]')
 """Bytes in a string that need processing."""
 
-QUOTE, BACKSLASH, BLANK = b'"\\ '
+QUOTE, BACKSLASH, BLANK, LINE_FEED, CARRIAGE_RETURN = b'"\\ \n\r'
 SECOND_BYTES = {0xE0: range(0xA0, 0xC0), 0xED: range(0x80, 0xA0), 0xF0: range(0x90, 0xC0), 0xF4: range(0x80, 0x90)}
 """The valid second bytes in UTF-8 after first bytes that restrict them: excludes surrogates, overlong encodings and
 code points past the last."""
 BLANKS = b" \t\n\r"
 
-DUE = -1
-"""The value of `JsonCursor.blanks` if a space must follow."""
+REFUSED, SPACE_DUE, LINE_FEED_DUE, BEGINNING, INDENTED = -3, -2, -1, 0, 1
+"""States of white space (`JsonCursor.blanks`): not allowed; a space must follow, as after a comma that is ``spaced``; a
+line feed must follow, as after a carriage return; none yet; a line feed, where each further blank adds 1."""
+FULL = INDENTED + MAX_INDENTATION
+"""The state of white space after which no more may follow."""
 
 _NEEDED = [rf"\{c}".encode() for c in '"\\bfnrt'] + [
     f"\\u{code:04x}".encode() for code in range(32) if chr(code) not in "\b\f\n\r\t"
@@ -105,8 +100,8 @@ class JsonCursor(NamedTuple):
     """The bytes written of the current property's name."""
     escape: bytes = b""
     """The bytes written of an unfinished escape, or of a character that may be invalid UTF-8."""
-    blanks: int = 0
-    """Number of white space characters at the end, outside strings; `DUE` if limits require a space."""
+    blanks: int = BEGINNING
+    """The state of the white space at the end, outside strings; `BEGINNING` for white space of any kind."""
 
     @property
     def in_string(self) -> bool:
@@ -119,9 +114,10 @@ class JsonCursor(NamedTuple):
         assert found is not None
         return found
 
-    def within(self, text: bytes, limits: Limits | None) -> JsonCursor | None:
-        """Return the position after `text`; None if `text` violates `limits`. With limits, names have no unnecessary
-        escapes, so each has one spelling, and must be unique in an object."""
+    def within(self, text: bytes, whitespace: Whitespace | None) -> JsonCursor | None:
+        """Return the position after `text`; None if `text` has other white space. With `whitespace`, text is UTF-8, no
+        escape is a surrogate (so each character of a string is at most one escape), and names have no unnecessary
+        escapes (so each has one spelling) and are unique in an object."""
         place, opened, name, escape, blanks = self
         if (place is STRING or place is KEY) and not escape and BETWEEN.search(text) is None:
             return self if place is STRING else JsonCursor(place, opened, name + text)
@@ -131,7 +127,7 @@ class JsonCursor(NamedTuple):
                     name += bytes((byte,))
                 if escape:
                     escape += bytes((byte,))
-                    if limits is not None and not _may_begin(escape, place):
+                    if whitespace is not None and not _may_begin(escape, place):
                         return None
                     if len(escape) == 6 or (len(escape) == 2 and byte != 0x75):
                         escape = b""
@@ -142,20 +138,20 @@ class JsonCursor(NamedTuple):
                 elif byte == QUOTE:
                     names = opened[-1]
                     assert names is not None, "a name stands in an object"
-                    if limits is not None and name in names:
+                    if whitespace is not None and name in names:
                         return None
                     place, opened = COLON, (*opened[:-1], names.with_name(name))
                 continue
-            if limits is not None and blanks == DUE and byte != BLANK:
-                return None
             if byte in BLANKS:
-                blanks += 1
-                if limits is not None and blanks > limits.most_blanks:
+                blanks = _after_blank(blanks, byte, whitespace)
+                if blanks == REFUSED:
                     return None
                 if place is SCALAR:
                     place = AFTER
                 continue
-            blanks = 0
+            if blanks < BEGINNING and whitespace is not None:
+                return None
+            blanks = BEGINNING
             if byte == QUOTE:
                 place, name = (KEY, b"") if place is KEY_START else (STRING, name)
             elif byte == 0x7B:
@@ -167,7 +163,7 @@ class JsonCursor(NamedTuple):
             elif byte in b",:":
                 in_object = bool(opened) and opened[-1] is not None
                 place = KEY_START if byte == 0x2C and in_object else VALUE
-                blanks = DUE if limits is not None and limits.spaced else 0
+                blanks = SPACE_DUE if whitespace == "spaced" else BEGINNING
             else:
                 place = SCALAR
         return JsonCursor(place, opened, name if place is KEY else b"", escape, blanks)
@@ -177,6 +173,27 @@ def _may_begin(escape: bytes, place: Place) -> bool:
     if escape[0] != BACKSLASH:
         return escape[1] in SECOND_BYTES[escape[0]]
     return escape in _BEGUN_IN_NAMES if place is KEY else _SURROGATE.match(escape) is None
+
+
+def after_blanks(blanks: int, text: bytes, whitespace: Whitespace | None) -> int:
+    """Return the state of white space after `text`, more white space; `REFUSED` if it is not allowed."""
+    for byte in text:
+        blanks = _after_blank(blanks, byte, whitespace)
+    return blanks
+
+
+def _after_blank(blanks: int, byte: int, whitespace: Whitespace | None) -> int:
+    if whitespace is None or whitespace == "any":
+        return BEGINNING
+    if whitespace == "spaced":
+        return FULL if blanks == SPACE_DUE and byte == BLANK else REFUSED
+    if whitespace == "compact":
+        return REFUSED
+    if blanks == BEGINNING and byte != LINE_FEED:
+        return {BLANK: FULL, CARRIAGE_RETURN: LINE_FEED_DUE}.get(byte, REFUSED)
+    if byte == LINE_FEED:
+        return INDENTED if blanks in (BEGINNING, LINE_FEED_DUE) else REFUSED
+    return blanks + 1 if INDENTED <= blanks < FULL and byte != CARRIAGE_RETURN else REFUSED
 
 
 START = JsonCursor()

@@ -16,7 +16,7 @@ import numpy as np
 
 from guideway.api.types import Constraint, JsonSchema
 from guideway.json_schema.assertions import assertions
-from guideway.json_schema.cursor import DUE, KEY, KEY_START, JsonCursor
+from guideway.json_schema.cursor import BEGINNING, KEY, KEY_START, JsonCursor
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
@@ -130,7 +130,7 @@ class _Search:
         further: dict[bytes, tuple[JsonCursor, int]] = {}
         for token_id in np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist():
             after = self._after(state, token_id)
-            if after is None or ((after.place, after.name) == (state.place, state.name) and state.blanks != DUE):
+            if after is None or ((after.place, after.name) == (state.place, state.name) and state.blanks >= BEGINNING):
                 continue  # white space, or a token without bytes
             if not _repeats(after):
                 return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
@@ -11,21 +10,23 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from guideway.api.bitmask import num_words
-from guideway.api.types import MAX_WHITESPACE, Whitespace
+from guideway.api.types import Whitespace
 from guideway.json_schema.cursor import (
+    BEGINNING,
     BETWEEN,
     BLANKS,
     COLON,
     KEY,
     KEY_START,
     NO_NAMES,
+    REFUSED,
     START,
     STRING,
     VALUE,
     JsonCursor,
-    Limits,
     Names,
     Place,
+    after_blanks,
 )
 from guideway.json_schema.naming import NamesAhead
 
@@ -36,14 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["WritingRule"]
 
-_ANY = Limits(sys.maxsize, spaced=False)
-_LIMITS = {
-    "bounded": Limits(MAX_WHITESPACE, spaced=False),
-    "compact": Limits(0, spaced=False),
-    "spaced": Limits(0, spaced=True),
-    "any": _ANY,
-}
-
 _WITHIN = re.compile(rb'"[^"]*["\\]')
 """A pattern of tokens that may contain a whole name, or the beginning of one with an escape."""
 _NAMES = {
@@ -51,7 +44,8 @@ _NAMES = {
     KEY_START: re.compile(rb'[ \t\n\r]*"((?:[^"\\]|\\.)*?")', re.DOTALL),
 }
 """Patterns of tokens that end a name or begin with a whole one; more bytes may follow."""
-_SPECIAL = BETWEEN
+_BETWEEN_STRINGS = re.compile(BETWEEN.pattern + rb"|[ \t\n\r,:]")
+"""Bytes in tokens that the rule may forbid."""
 
 
 class _EveryName(Names):
@@ -68,8 +62,8 @@ _OBJECTS, _FULL, _ARRAYS = ((one,) * _DEEP for one in (NO_NAMES, _EveryName(), N
 _NAMED = ((KEY, b""), (KEY_START, b""))
 
 _Kind: TypeAlias = tuple[Place, bytes, int]
-"""The part of a state that decides about most tokens: its place, simplified, the written part of an escape, and
-blanks."""
+"""The part of a state that decides about most tokens: its place, simplified, the written part of an escape, and the
+state of white space."""
 
 
 class WritingRule:
@@ -83,7 +77,6 @@ class WritingRule:
     def __init__(self, tokens: Sequence[bytes], whitespace: Whitespace) -> None:
         self.whitespace = whitespace
         self._tokens = tokens
-        self._limits = _LIMITS[whitespace]
         self._allowed: dict[_Kind, Bitmask | None] = {}
         self._by_name: dict[Place, dict[bytes, list[int]]] = {place: {} for place in _NAMES}
         """Tokens by place and the name that `_NAMES` finds in them."""
@@ -98,15 +91,26 @@ class WritingRule:
         with self._lock:
             if self._is_prepared:
                 return
-            self._leading = np.zeros(num_words(len(self._tokens)) * 32, dtype=np.int32)
-            self._leading[: len(self._tokens)] = [len(token) - len(token.lstrip(BLANKS)) for token in self._tokens]
-            self._special = [i for i, token in enumerate(self._tokens) if _SPECIAL.search(token)]
+            size = num_words(len(self._tokens)) * 32
+            self._leading = np.zeros(size, dtype=np.int32)
+            """For each token, the index in `_runs` of the white space that it begins with."""
+            self._runs: dict[tuple[bytes, bool], int] = {(b"", False): 0}
+            """Each white space that tokens begin with, and whether more bytes follow."""
+            for token_id, token in enumerate(self._tokens):
+                rest = token.lstrip(BLANKS)
+                run = token[: len(token) - len(rest)], bool(rest)
+                self._leading[token_id] = self._runs.setdefault(run, len(self._runs))
+            self._special = [i for i, token in enumerate(self._tokens) if BETWEEN.search(token)]
             for token_id in self._special:
                 for place, pattern in _NAMES.items():
                     if name := pattern.match(self._tokens[token_id]):
                         self._by_name[place].setdefault(name[1], []).append(token_id)
+            between = [i for i, token in enumerate(self._tokens) if _BETWEEN_STRINGS.search(token.lstrip(BLANKS))]
+            self._rest = {place: self._judge(JsonCursor(place, _OBJECTS), between) for place in (KEY_START, VALUE)}
+            """For places outside strings, the verdicts on tokens without the white space that they begin with, and the
+            tokens that depend on the open objects and arrays."""
             for place in (STRING, KEY, KEY_START, VALUE):
-                self._find((place, b"", 0))
+                self._find((place, b"", BEGINNING))
             self._is_prepared = True
 
     def ahead(self) -> NamesAhead:
@@ -141,47 +145,55 @@ class WritingRule:
 
     def after(self, state: JsonCursor, token_id: int) -> JsonCursor | None:
         """Return the state after a token; None if the token is not allowed."""
-        return state.within(self._tokens[token_id], self._limits)
+        return state.within(self._tokens[token_id], self.whitespace)
 
     def _kind(self, state: JsonCursor) -> _Kind:
         place = state.place
         if place is STRING or place is KEY:
-            return place, state.escape, 0
-        return place if place is KEY_START else VALUE, b"", 0 if self._limits is _ANY else state.blanks
+            return place, state.escape, BEGINNING
+        return place if place is KEY_START else VALUE, b"", state.blanks
 
     def _find(self, kind: _Kind) -> None:
         """Find the allowed tokens in states of a kind, and the tokens that depend on the open objects and arrays."""
         place, escape, blanks = kind
-        if blanks > 0:
-            self._open[kind] = self._open[place, b"", 0]
-            found = _unpack(self._allowed[place, b"", 0], self._leading.size)
-            self._allowed[kind] = _pack(found & (self._leading <= self._limits.most_blanks - blanks))
-            return
-        state = JsonCursor(place, _OBJECTS, b"", escape, blanks)
-        found = np.ones(self._leading.size, dtype=np.bool_)
-        undecided = []
-        for token_id in self._candidates(state):
-            token = self._tokens[token_id]
-            if _depends_on_what_is_open(state, token):
-                undecided.append(token_id)
-            elif state.within(token, self._limits) is None:
-                found[token_id] = False
+        if place in self._rest:
+            found, undecided = self._rest[place]
+            found = (
+                found & np.array([self._may_begin(*run, blanks) for run in self._runs], dtype=np.bool_)[self._leading]
+            )
+        else:
+            found, undecided = self._judge(JsonCursor(place, _OBJECTS, b"", escape), self._in_strings(place, escape))
         self._open[kind] = undecided
         self._allowed[kind] = _pack(found)  # set last: `allowed` then reads `_open` without the lock
 
-    def _candidates(self, state: JsonCursor) -> Iterable[int]:
-        """Return the tokens that the rule may forbid in a state."""
-        if state.blanks < 0:
-            return range(len(self._tokens))
-        if state.escape:
-            after = [state.within(bytes((byte,)), self._limits) for byte in range(256)]
-            more = {byte for byte, found in enumerate(after) if found is None or found.escape}
-            return {*self._special, *(i for i, token in enumerate(self._tokens) if token and token[0] in more)}
-        if state.in_string or self._limits is _ANY:
+    def _judge(self, state: JsonCursor, candidates: Iterable[int]) -> tuple[NDArray[np.bool_], list[int]]:
+        """Return whether each token is allowed, where other tokens than the candidates are, and the tokens that depend
+        on the open objects and arrays. White space that tokens begin with is ignored outside strings."""
+        found = np.ones(self._leading.size, dtype=np.bool_)
+        undecided = []
+        for token_id in candidates:
+            token = self._tokens[token_id]
+            if not state.in_string:
+                token = token.lstrip(BLANKS)
+            if _depends_on_what_is_open(state, token):
+                undecided.append(token_id)
+            elif state.within(token, self.whitespace) is None:
+                found[token_id] = False
+        return found, undecided
+
+    def _may_begin(self, text: bytes, goes_on: bool, blanks: int) -> bool:
+        """Return whether tokens that begin with the white space `text` may follow, alone or before more bytes."""
+        after = after_blanks(blanks, text, self.whitespace)
+        return after >= BEGINNING or (after != REFUSED and not goes_on)
+
+    def _in_strings(self, place: Place, escape: bytes) -> Iterable[int]:
+        """Return the tokens that the rule may forbid in a string."""
+        if not escape:
             return self._special
-        most = self._limits.most_blanks
-        long = (i for i, token in enumerate(self._tokens) if len(token) > most and not token.isalnum())
-        return {*self._special, *long}
+        state = JsonCursor(place, _OBJECTS, b"", escape)
+        after = [state.within(bytes((byte,)), self.whitespace) for byte in range(256)]
+        more = {byte for byte, found in enumerate(after) if found is None or found.escape}
+        return {*self._special, *(i for i, token in enumerate(self._tokens) if token and token[0] in more)}
 
 
 def _depends_on_what_is_open(state: JsonCursor, token: bytes) -> bool:
@@ -195,7 +207,7 @@ def _depends_on_what_is_open(state: JsonCursor, token: bytes) -> bool:
     if not _WITHIN.search(token):
         return False
     verdicts = {
-        JsonCursor(place, opened, b"", escape).within(token, _ANY) is None for opened in (_OBJECTS, _FULL, _ARRAYS)
+        JsonCursor(place, opened, b"", escape).within(token, "any") is None for opened in (_OBJECTS, _FULL, _ARRAYS)
     }
     return len(verdicts) > 1
 
@@ -203,9 +215,3 @@ def _depends_on_what_is_open(state: JsonCursor, token: bytes) -> bool:
 def _pack(allowed: NDArray[np.bool_]) -> Bitmask | None:
     """Return `allowed` as a row of a bitmask; None if all are True."""
     return None if allowed.all() else np.packbits(allowed, bitorder="little").view(np.int32)
-
-
-def _unpack(row: Bitmask | None, size: int) -> NDArray[np.bool_]:
-    if row is None:
-        return np.ones(size, dtype=np.bool_)
-    return np.unpackbits(row.view(np.uint8), bitorder="little").astype(np.bool_)

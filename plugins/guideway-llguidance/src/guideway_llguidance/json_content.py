@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from guideway.api import MAX_WHITESPACE, InvalidGrammar, JsonSchema, StructuralTag, UnsupportedGrammar
+from guideway.api import MAX_INDENTATION, InvalidGrammar, JsonSchema, StructuralTag, UnsupportedGrammar
 from guideway.json_schema import Exclusion, Schema, assertions, check_schema, subschemas, with_patterns
 from guideway.json_schema.ecma import with_spelled_patterns
 
@@ -39,7 +39,7 @@ def options(whitespace: Whitespace, *, inside: bool = False) -> JsonCompileOptio
     if whitespace == "spaced":
         comma, colon = ", ", ": "
     elif whitespace == "bounded" and inside:
-        blanks, flexible = rf"[ \t\n\r]{{0,{MAX_WHITESPACE}}}", False
+        blanks, flexible = rf"( |\r?\n[ \t]{{0,{MAX_INDENTATION}}})?", False
         comma, colon = f"{blanks},{blanks}", f"{blanks}:{blanks}"
     return {
         "whitespace_flexible": flexible,

@@ -43,7 +43,7 @@ class Options:
 
 
 _ANY = r"[ \t\n\r]*"
-# Bounds would take 64 states of the index at each place, so the index allows any white space, and a rule bounds it.
+# Bounds would take 42 states of the index at each place, so the index allows any white space, and a rule bounds it.
 _WHITESPACE: Mapping[Whitespace, str] = {"bounded": _ANY, "compact": "", "spaced": "[ ]?", "any": _ANY}
 
 START = "\x00"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 import numpy as np
 import xgrammar as xgr
 from guideway.api import (
-    MAX_WHITESPACE,
+    MAX_INDENTATION,
     WHITESPACE,
     Constraint,
     DeadEnd,
@@ -68,9 +68,12 @@ class Options:
 
 _COMPACT: dict[str, Any] = {"any_whitespace": False, "separators": (",", ":")}
 _SPACED: dict[str, Any] = {"any_whitespace": False, "separators": (", ", ": ")}
-# xgrammar is not exact: two runs of its `max_whitespace_cnt` may be adjacent, and with separators of compact JSON it
-# writes a space after commas in arrays and objects of anything. So xgrammar allows any, and a rule bounds it.
+# xgrammar cannot bound white space as a rule does, so it allows any; and with separators of compact JSON it writes a
+# space after commas in arrays and objects of anything.
 _AFTER_COMMA = re.compile(r'^(basic_(?:array_items|object_properties) ::= \(\()", "', re.MULTILINE)
+_SEPARATOR = re.compile(r'(?<!Regex\()"[,:]"')
+"""A comma or colon between JSON tokens in a compact grammar, where literals escape their quotes."""
+_GAP = rf'("" | " " | "\r"? "\n" [ \t]{{0,{MAX_INDENTATION}}})'
 
 JSON_KINDS = frozenset({"json_schema", "json_object"})
 # xgrammar allows raw control characters in strings that have a length, which is not JSON. JSON needs no token with one,
@@ -156,7 +159,7 @@ class Strategy(GrammarStrategy):
                 return Support(reason=f"structural tags of type {kind} are not supported: a grammar has no tokens")
         schemas = tag_schemas(tag)
         found = _mark_names(SUPPORT.support(constraint, schemas), constraint, schemas)
-        if not found.refused and constraint.spacing in ("compact", "spaced"):
+        if not found.refused and constraint.spacing != "any":
             regions = [node for node in tag_nodes(tag) if node.get("type") == "json_schema"]
             if not all(map(_is_plain, regions)):
                 found = replace(found, unenforced=found.unenforced | {"whitespace"})
@@ -378,16 +381,19 @@ def _set_whitespace(tag: Any, constraint: StructuralTag) -> Any:
         return {k: v if k in ("json_schema", "schema") else _set_whitespace(v, constraint) for k, v in tag.items()}
     if isinstance(tag.get("json_schema"), dict):
         tag = {**tag, "json_schema": _spell(constraint, tag["json_schema"])}
-    if whitespace == "bounded":
-        own, most = tag.get("max_whitespace_cnt"), MAX_WHITESPACE // 2  # at some places two runs are adjacent
-        return {**tag, "max_whitespace_cnt": min(own, most) if isinstance(own, int) else most}
-    if whitespace == "any" or not _is_plain(tag):
+    if whitespace == "any":
         return tag
+    if not _is_plain(tag):  # `supports` lists white space
+        return {"max_whitespace_cnt": MAX_INDENTATION, **tag} if whitespace == "bounded" else tag
     # xgrammar has no other white space here, but accepts the grammar that it would make from the schema
     schema, any_order = json.dumps(tag["json_schema"]), tag.get("any_order", False)
     options = _SPACED if whitespace == "spaced" else _COMPACT
     grammar = str(xgr.Grammar.from_json_schema(schema, any_order=any_order, **options))
-    return {"type": "grammar", "grammar": _AFTER_COMMA.sub(r'\1","', grammar) if whitespace == "compact" else grammar}
+    if whitespace != "spaced":
+        grammar = _AFTER_COMMA.sub(r'\1","', grammar)
+    if whitespace == "bounded" and "max_whitespace_cnt" not in tag:
+        grammar = _SEPARATOR.sub(lambda separator: f"{_GAP} {separator[0]} {_GAP}", grammar)
+    return {"type": "grammar", "grammar": grammar}
 
 
 def _is_plain(region: Mapping[str, Any]) -> bool:

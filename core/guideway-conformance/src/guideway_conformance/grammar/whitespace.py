@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
-from guideway.api import MAX_WHITESPACE, WHITESPACE, Constraint, JsonObject, JsonSchema, StructuralTag, Whitespace
+from guideway.api import WHITESPACE, Constraint, JsonObject, JsonSchema, StructuralTag, Whitespace
 
 from guideway_conformance.grammar.languages import is_output
 from guideway_conformance.grammar.samples import Sample
@@ -47,7 +48,10 @@ _SCHEMAS: tuple[tuple[Any, Any], ...] = (
     (_EMPTIES, {"a": {}, "b": []}),
 )
 """Schemas and a value of each: full and empty objects and arrays, alone and in others."""
-_BLANKS = (" ", "\n", "\t", "\r", " \n")
+_BOUNDED = re.compile(r"(?: |\r?\n[ \t]{0,40})?")
+_BLANKS = (" ", "\n", "\r\n", "\n" + 20 * " \t", "\r\n" + 40 * " ")
+_TOO_MUCH = ("  ", "\t", "\r", "\n\n", " \n", "\n  \r\n", "\n" + 41 * " ", "\r\n" + 41 * "\t", 65 * " ", 80 * "\n")
+"""White space that is bounded, and that is not."""
 
 
 @check("grammar", trait="kind:json_schema", seconds=120)
@@ -95,10 +99,10 @@ def _texts(value: Any, whitespace: Whitespace) -> Iterator[tuple[str, bool | Non
     yield f" {compact}", False
     yield f"{compact}\n", False
     for i in range(1, len(tokens)):
-        for most in (1, MAX_WHITESPACE, MAX_WHITESPACE + 1, 2 * MAX_WHITESPACE):
-            blanks = " " if most == 1 else _BLANKS[(i + most) % len(_BLANKS)]
-            text = "".join(tokens[:i]) + (blanks * most)[:most] + "".join(tokens[i:])
-            is_bounded = whitespace == "any" or (whitespace == "bounded" and most <= MAX_WHITESPACE)
+        few = (_BLANKS[i % len(_BLANKS)], *(_TOO_MUCH[(i + j) % len(_TOO_MUCH)] for j in range(2)))
+        for blanks in (" ", *few):
+            text = "".join(tokens[:i]) + blanks + "".join(tokens[i:])
+            is_bounded = whitespace == "any" or (whitespace == "bounded" and _BOUNDED.fullmatch(blanks) is not None)
             yield text, None if is_bounded else whitespace == "spaced" and text == spaced
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,7 +25,7 @@ from guideway.api import (
 )
 from guideway.api.bitmask import allow_only
 from guideway.json_schema import check_schema, keywords, subschemas
-from guideway.json_schema.cursor import START, JsonCursor, Limits
+from guideway.json_schema.cursor import START, JsonCursor
 
 from guideway_conformance.reference.expressions import Expression, Language
 from guideway_conformance.reference.json_language import JsonLanguage, check_not_empty, why_not
@@ -35,7 +34,6 @@ from guideway_conformance.reference.regex import parse_regex
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
 
-ANY_BLANKS = Limits(sys.maxsize, spaced=False)
 """White space is for the expression to say."""
 
 _BEYOND = frozenset({"$ref:siblings", "$ref:nested-id", "$recursiveRef"})
@@ -163,7 +161,7 @@ class ReferenceCompiled(CompiledGrammar):
         """The state after a byte; `NOTHING` if it may not follow."""
         expression, cursor = self.language.derive(state.expression, byte), state.cursor
         if expression is not self.language.NOTHING and cursor is not None:
-            cursor = cursor.within(bytes((byte,)), ANY_BLANKS)
+            cursor = cursor.within(bytes((byte,)), "any")
             expression = self.language.NOTHING if cursor is None else expression
         return self.NOTHING if expression is self.language.NOTHING else Rest(expression, cursor)
 
