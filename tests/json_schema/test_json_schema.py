@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
-from guideway.api import InvalidGrammar
-from guideway.json_schema import KEYWORDS, assertions, check_schema, keywords, misspelt_keywords, resolve, subschemas
+from guideway.api import InvalidGrammar, JsonSchema, StructuralTag
+from guideway.json_schema import (
+    KEYWORDS,
+    assertions,
+    check_schema,
+    keywords,
+    locate,
+    misspelt_keywords,
+    places,
+    resolve,
+    subschemas,
+)
 from guideway.json_schema.dialects import ONLY_PYTHON
 from guideway.json_schema.ecma import with_python_patterns
 from guideway.json_schema.prober import cases
@@ -362,3 +373,31 @@ def test_misspelt_keywords_are_found_and_annotations_are_not() -> None:
     assert misspelt_keywords(check_schema(True)) == frozenset()
     assert len(misspelt_keywords(check_schema({f"patern{i}": 1 for i in range(100_000)}))) <= 100
     assert len(misspelt_keywords({f"maxLength{i}" for i in range(1_000)})) == 100
+
+
+def test_every_keyword_has_the_places_where_it_is_alone() -> None:
+    """The names of a schema are those at its places, and a keyword of one place is found there."""
+    for name, schema, _, _ in cases():
+        whole = {"type": "object", "properties": {"x": {"type": "object", "properties": {"a/b": schema}}}}
+        if "$" in name or "definitions" in json.dumps(schema):
+            continue
+        for constraint, place in (
+            (JsonSchema(schema), "#"),
+            (JsonSchema(whole), "#/properties/x/properties/a~1b"),
+            (
+                StructuralTag({"format": {"type": "json_schema", "json_schema": whole}}),
+                "#/format/json_schema/properties",
+            ),
+        ):
+            found = places(constraint, keywords(schema), 99)
+            assert all(found.values()), (name, found)
+            assert all(any(pointer.startswith(place) for pointer in pointers) for pointers in found.values()), found
+
+
+def test_a_message_shows_the_first_places() -> None:
+    nots = {f"p{i}": {"not": {"type": "null"}, "patern": "x"} for i in range(6)}
+    constraint = JsonSchema({"properties": {**nots, "b": {"type": "string", "pattern": "a", "maxLength": 1}}})
+    first = ", ".join(f"#/properties/p{i}/not" for i in range(3))
+    assert locate(constraint, ["not"]) == f"`not` at {first} and 3 more places"
+    assert locate(constraint, ["pattern+maxLength", "other"]) == "`pattern+maxLength` at #/properties/b, `other`"
+    assert places(constraint, ["patern"], 2) == {"patern": ("#/properties/p0/patern", "#/properties/p1/patern")}

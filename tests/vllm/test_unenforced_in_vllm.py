@@ -82,7 +82,7 @@ def test_the_policy_of_a_request(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("policy", [None, "refuse", "check"])
 def test_a_schema_of_which_nothing_would_be_enforced_is_refused(client: openai.OpenAI, policy: str | None) -> None:
-    assert "`$ref:remote` would be ignored" in refusal(client, REMOTE, policy)
+    assert "`$ref:remote` at #/$ref would be ignored" in refusal(client, REMOTE, policy)
 
 
 def test_strict_refuses_where_the_operator_allows_and_the_request_says_nothing_else(client: openai.OpenAI) -> None:

@@ -592,7 +592,7 @@ def test_what_native_libraries_say_reaches_no_terminal() -> None:
     schema = json.dumps({"type": "string", "pattern": "^(?=a)ab$"})
     command = [*GENERATE, "--prompt", "x", "--schema", schema, "--strategy", "xgrammar"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stderr == "guideway: prompt 0: xgrammar does not enforce `pattern:lookaround`\n"
+    assert done.stderr == "guideway: prompt 0: xgrammar does not enforce `pattern:lookaround` at #/pattern\n"
 
 
 @pytest.mark.slow

@@ -24,8 +24,9 @@ from guideway.json_schema.formats import FORMATS, has_format, with_patterns
 from guideway.json_schema.mistakes import check_regex
 from guideway.json_schema.naming import NamesAhead, hides_names, names_may_run_out
 from guideway.json_schema.patterns import pattern_details
+from guideway.json_schema.places import locate, places
 from guideway.json_schema.pruning import check_satisfiable, pruned
-from guideway.json_schema.tags import tag_nodes, tag_schemas
+from guideway.json_schema.tags import schemas_in, tag_nodes, tag_schemas
 from guideway.json_schema.walking import IN_PLACE_APPLICATORS, Pointer, Schema, resolve, subschemas
 from guideway.json_schema.writing import WritingRule
 
@@ -48,12 +49,15 @@ __all__ = [
     "has_format",
     "hides_names",
     "keywords",
+    "locate",
     "misspelt_keywords",
     "names_may_run_out",
     "pattern_details",
+    "places",
     "pruned",
     "resolve",
     "root_keywords",
+    "schemas_in",
     "subschemas",
     "tag_nodes",
     "tag_schemas",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
 from guideway.json_schema.exclusion import Exclusion
 from guideway.json_schema.patterns import pattern_details, repeats_a_repetition, string_details
-from guideway.json_schema.walking import Schema, ignores_beside_ref, resolve, walk
+from guideway.json_schema.walking import Chain, Schema, ignores_beside_ref, resolve, walk
 
-__all__ = ["KEYWORDS", "TYPES", "Assertions", "assertions", "combine", "keywords", "root_keywords"]
+__all__ = ["KEYWORDS", "TYPES", "Assertions", "assertions", "combine", "keywords", "names_by_place", "root_keywords"]
 
 TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 
@@ -86,26 +86,35 @@ def assertions(schema: Schema) -> Assertions:
     """Return all assertions of a checked schema, in one walk."""
     found: set[str] = set()
     leaves_names_open = False
-    seen: set[frozenset[str]] = set()
+    for _, subschema, names in names_by_place(schema):
+        found.update(names)
+        leaves_names_open = leaves_names_open or _leaves_names_open(subschema)
+    return Assertions(frozenset(found), leaves_names_open)
+
+
+def names_by_place(schema: Schema, place: Chain = None) -> Iterator[tuple[Chain, Schema, Collection[str]]]:
+    """Yield each subschema of a checked schema at `place`, with its own place and the names of its assertions, as
+    `keywords` defines them; names that result from several subschemas come last."""
+    known: dict[frozenset[str], frozenset[str]] = {}
     ignores_siblings, by_name, nested = ignores_beside_ref(schema), False, False
     exclusion = Exclusion(schema)
-    bounded: list[Mapping[str, Any]] = []
+    bounded: list[tuple[Chain, Mapping[str, Any]]] = []
     excludes = False
-    for _, subschema, (_, resource) in walk(schema):
-        leaves_names_open = leaves_names_open or _leaves_names_open(subschema)
+    for chain, subschema, (_, resource) in walk(schema, place):
         if isinstance(subschema, bool):
-            found |= set() if subschema else {"false"}
+            yield chain, subschema, () if subschema else ("false",)
             continue
+        own, typed, details = _own(subschema, exclusion), subschema.get("type"), set()
         if subschema.get("enum") == []:
-            found.add("false")
-        own, typed = _own(subschema, exclusion), subschema.get("type")
+            details.add("false")
+        whole = subschema
         if ignores_siblings and "$ref" in subschema:
             if len(own) > 1 or not subschema.keys().isdisjoint({"type", "$id", "id"}):
-                found.add("$ref:siblings")
+                details.add("$ref:siblings")
             subschema = {"$ref": subschema["$ref"]}
             own, typed = _own(subschema, exclusion), None
         names, pattern = subschema.get("patternProperties", ()), subschema.get("pattern", "")
-        details = {f"pattern:{detail}" for detail in (*pattern_details(pattern), *string_details(pattern))}
+        details |= {f"pattern:{detail}" for detail in (*pattern_details(pattern), *string_details(pattern))}
         details |= {
             f"pattern:{detail}"
             for name in names
@@ -120,26 +129,26 @@ def assertions(schema: Schema) -> Assertions:
         if any(map(_is_fraction, _numbers(values))):
             details.add("number:fraction")
         if not subschema.keys().isdisjoint(_BOUNDED):
-            bounded.append(subschema)
+            bounded.append((chain, subschema))
         excludes = excludes or not subschema.keys().isdisjoint(_EXCLUDING)
         references = own & {"$ref", "$ref:anchor", "$dynamicRef", "$recursiveRef"}
         nested |= resource is not schema
         by_name |= not references <= {"$ref"}
         if resource is not schema and references:
-            found.add("$ref:nested-id")
+            details.add("$ref:nested-id")
         key = frozenset(own | details | {str(typed)})
-        if key in seen:
-            continue
-        seen.add(key)
-        found |= own | details
-        if typed is not None:
-            found.add("type")
-        found.update(_combinations(own))
-        found |= {how for name in own if (how := _beside_type(name, typed)) is not None}
-    found |= {"$ref:nested-id"} if nested and by_name else set()
-    if excludes and any(_is_narrow(_in_place(subschema, schema)) for subschema in bounded):
-        found.add("number:narrow")
-    return Assertions(frozenset(found), leaves_names_open)
+        if key not in known:
+            beside = (_beside_type(name, typed) for name in own)
+            known[key] = frozenset(
+                {*own, *details, *_combinations(own), *filter(None, beside), *(() if typed is None else ("type",))}
+            )
+        yield chain, whole, known[key]
+    if nested and by_name:
+        yield place, schema, ("$ref:nested-id",)
+    for chain, subschema in bounded if excludes else ():
+        if _is_narrow(_in_place(subschema, schema)):
+            yield chain, subschema, ("number:narrow",)
+            return
 
 
 def _leaves_names_open(schema: Schema) -> bool:

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 from guideway.api.grammar import Support
 from guideway.api.types import JsonSchema, Regex, StructuralTag
 from guideway.errors import InvalidGrammar
-from guideway.json_schema import Schema, assertions, check_schema
+from guideway.json_schema import Schema, assertions, check_schema, locate
 from guideway.json_schema.patterns import pattern_details
 
 __all__ = ["Status", "SupportTable", "Table"]
@@ -66,7 +66,7 @@ class SupportTable:
             status = {name: _look_up(name, table) for name in found.keywords}
             refused = sorted(name for name in status if status[name] == "refused")
             if refused:
-                return Support(reason=f"{self.library} does not compile {', '.join(refused)}")
+                return Support(reason=f"{self.library} does not compile {locate(constraint, refused)}")
             enforced |= {name for name in status if "+" not in name and status[name] in ("enforced", "narrow")}
             unenforced |= {name for name in status if status[name] == "unenforced"}
             if schemas is not None and found.leaves_names_open:

@@ -96,12 +96,12 @@ def ignores_beside_ref(schema: Schema) -> bool:
     return isinstance(schema, Mapping) and "/draft-0" in str(schema.get("$schema"))
 
 
-def walk(schema: Schema) -> Iterator[tuple[Chain, Schema, Resource]]:
-    """Yield every subschema, in document order; also of unchecked schemas. Raises `InvalidGrammar` for malformed
-    ones."""
-    whole: Resource = (None, schema)
+def walk(schema: Schema, place: Chain = None) -> Iterator[tuple[Chain, Schema, Resource]]:
+    """Yield every subschema of a schema at `place`, in document order; also of unchecked schemas. Raises
+    `InvalidGrammar` for malformed ones."""
+    whole: Resource = (place, schema)
     begins_resource = _begins_resource_of_old if ignores_beside_ref(schema) else _begins_resource
-    pending: list[tuple[Chain, Any, Resource]] = [(None, schema, whole)]
+    pending: list[tuple[Chain, Any, Resource]] = [(place, schema, whole)]
     seen: set[int] = set()
     while pending:
         pointer, node, resource = pending.pop()
@@ -113,7 +113,7 @@ def walk(schema: Schema) -> Iterator[tuple[Chain, Schema, Resource]]:
         if id(node) in seen:  # a reference into it, or one object used twice by the caller
             continue
         seen.add(id(node))
-        if pointer is not None and begins_resource(node):
+        if node is not schema and begins_resource(node):
             resource = (pointer, node)
         yield pointer, node, resource
         children = [(where, child, resource) for where, child in _children(pointer, node, resource)]

@@ -12,13 +12,12 @@ from typing import TypeAlias
 
 from guideway.api.grammar import GrammarStrategy
 from guideway.api.types import Constraint, JsonSchema, StructuralTag
-from guideway.errors import InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame, quoted
-from guideway.json_schema import check_schema, misspelt_keywords, root_keywords
+from guideway.errors import InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
+from guideway.json_schema import check_schema, locate, misspelt_keywords, root_keywords, schemas_in
 from guideway.plugins.contract import checked_support
 from guideway.runtime.digests import constraint_digest
 from guideway.runtime.grammar_hosts.strategy import HostedStrategy
 from guideway.runtime.guard import Guard, check_bytes, forms
-from guideway.runtime.guard.satisfiable import schemas_in
 
 __all__ = ["Candidate", "CandidateCache", "Chosen", "Key", "choose", "enforcing_all"]
 
@@ -100,7 +99,7 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
             continue
         unenforced = tuple(sorted(support.unenforced | misspelt))
         if root and root.issubset(unenforced):
-            refusals[name] = f"{name} would enforce nothing of it: {quoted(sorted(root))} would be ignored"
+            refusals[name] = f"{name} would enforce nothing of it: {locate(constraint, sorted(root))} would be ignored"
             continue
         candidate = Candidate(name, strategy, unenforced, (name, kind, digest), form is not constraint)
         (partial if support.unenforced else full).append(candidate)
@@ -121,7 +120,7 @@ def enforcing_all(chosen: Chosen, constraint: Constraint) -> list[Candidate]:
     is none."""
     found = [candidate for candidate in chosen.candidates if not candidate.unenforced]
     if not found:
-        ignored = [f"{each.name} does not enforce {quoted(each.unenforced)}" for each in chosen.candidates]
+        ignored = [f"{each.name} does not enforce {locate(constraint, each.unenforced)}" for each in chosen.candidates]
         said = "; ".join([*ignored, *chosen.refusals.values()])
         raise UnsupportedGrammar(
             f"no configured strategy enforces all of this {constraint.kind} constraint, and on_unenforced is 'refuse' "

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from guideway.api.types import Constraint, JsonSchema, StructuralTag
 from guideway.errors import InvalidGrammar
-from guideway.json_schema import check_satisfiable, check_schema, pruned
+from guideway.json_schema import check_satisfiable, check_schema, pruned, schemas_in
 from guideway.json_schema.walking import Chain, Schema, parts_of
 
-__all__ = ["check_embedded", "forms", "schemas_in"]
+__all__ = ["check_embedded", "forms"]
 
 
 def forms(constraint: Constraint) -> Sequence[Constraint]:
@@ -43,20 +43,6 @@ def _pruned(schema: Schema) -> Schema | None:
     """Return a schema without its unsatisfiable parts; None if there are none."""
     found = pruned(schema)
     return None if found is schema else found
-
-
-def schemas_in(tag: Any) -> Iterator[tuple[Chain, Schema]]:
-    """Yield each schema in a structural tag, with its place."""
-    pending: list[tuple[Any, Chain]] = [(tag, None)]
-    while pending:
-        node, chain = pending.pop()
-        if isinstance(node, list):
-            pending += ((item, (chain, i)) for i, item in enumerate(node))
-        for key, value in node.items() if isinstance(node, dict) else ():
-            if key in ("json_schema", "schema") and isinstance(value, dict):
-                yield (chain, key), value
-            else:
-                pending.append((value, (chain, key)))
 
 
 def _pruned_tag(constraint: StructuralTag) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 from guideway.api.types import Completion, FinishReason, GenerationResult, TokenLogprobs
 from guideway.command_line.terminal import as_stdout_can, print_json
 from guideway.errors import GuidewayError, InvalidRequest, printable, quoted
+from guideway.json_schema import locate
 
 from guideway_engine.command_line.jobs import Job, in_flags
 from guideway_engine.command_line.lines import Lines
@@ -184,6 +185,8 @@ def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool =
     status = 0
     alike: dict[str, list[str]] = {}
     """Prompts by their message."""
+    located: dict[tuple[int, tuple[str, ...]], str] = {}
+    """Keywords with their places, by constraint and names."""
     for job, result in answered:
         for output in result.outputs:
             which = printable(f"{job.id}, output {output.index}" if len(result.outputs) > 1 else job.id)
@@ -213,10 +216,13 @@ def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool =
                     f"guideway: the answer to prompt {which} was checked and does not satisfy the constraint",
                     file=sys.stderr,
                 )
-            others = [name for name in output.unenforced if name not in (CONSTRAINT, CLOSING)]
+            others = tuple(name for name in output.unenforced if name not in (CONSTRAINT, CLOSING))
             if others and not in_table:
                 by = f"{output.strategy} does not enforce" if output.strategy else "not enforced:"
-                print(printable(f"guideway: prompt {which}: {by} {quoted(others)}"), file=sys.stderr)
+                key = id(job.params.constraint), others
+                if key not in located:
+                    located[key] = locate(job.params.constraint, others)
+                print(printable(f"guideway: prompt {which}: {by} {located[key]}"), file=sys.stderr)
     for said, prompts in alike.items():
         print(printable(f"guideway: {_name_prompts(prompts)} {said}"), file=sys.stderr)
     return status

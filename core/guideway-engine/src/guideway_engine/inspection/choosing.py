@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy
-from guideway.api.types import Constraint, JsonSchema
+from guideway.api.types import Constraint
 from guideway.errors import InvalidGrammar, InvalidRequest, LimitExceeded, UnsupportedGrammar, blame, quoted
-from guideway.json_schema import keywords, subschemas
+from guideway.json_schema import places
 from guideway.plugins.contract import check_returned
 from guideway.runtime.candidates import Candidate, CandidateCache
 
@@ -95,7 +95,8 @@ def choose_and_compile(
             StrategyReport(name, "refused", said.removeprefix(name).removeprefix(":").strip())
             for name, said in chosen.refusals.items()
         ]
-        unenforced = tuple(Unenforced(name, _places(constraint, name)) for name in candidate.unenforced)
+        found = places(constraint, candidate.unenforced, MOST_PLACES)
+        unenforced = tuple(Unenforced(name, where) for name, where in found.items())
         return Choice(tuple(reports), candidate, grammar, unenforced, seconds)
     said = "; ".join([*(f"{name}: {why}" for name, why in failed.items()), *chosen.refusals.values()])
     raise UnsupportedGrammar(f"no strategy could compile it ({said})", feature=constraint.kind)
@@ -135,21 +136,3 @@ def _reports(
                 reason += f"; comes after {chosen.name} in the order of preference"
         reports.append(StrategyReport(each.name, outcome, reason, each.unenforced))
     return reports
-
-
-def _places(constraint: Constraint, name: str) -> tuple[str, ...]:
-    """Find the places in a schema of the keyword `name`, written as in `guideway.json_schema.keywords`."""
-    if not isinstance(constraint, JsonSchema):
-        return ()
-    needed = [part.partition(":")[0] for part in name.split("+") if part not in ("types", "untyped")]
-    last = f"/{needed[0]}" if len(needed) == 1 else ""
-    found = []
-    for pointer, subschema in subschemas(constraint.parsed):
-        if isinstance(subschema, bool) or not all(key in subschema for key in needed):
-            continue
-        # a plain keyword is present or absent; a detailed one needs a look at the subschema
-        if ":" not in name or name in keywords(subschema):
-            found.append(f"{pointer}{last}")
-        if len(found) == MOST_PLACES:
-            break
-    return tuple(found)

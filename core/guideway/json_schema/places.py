@@ -1,0 +1,69 @@
+"""Find the places of keywords in a constraint, for messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from guideway.api.types import Constraint, JsonSchema, StructuralTag
+from guideway.errors import InvalidGrammar
+from guideway.json_schema.assertions import KEYWORDS, names_by_place
+from guideway.json_schema.checking import check_schema
+from guideway.json_schema.tags import schemas_in
+from guideway.json_schema.walking import Chain, Pointer, Schema
+
+__all__ = ["locate", "places"]
+
+MOST_SHOWN = 3
+"""Maximum places of a keyword in a message."""
+
+
+def places(constraint: Constraint, names: Iterable[str], most: int) -> dict[str, tuple[str, ...]]:
+    """Return at most `most` JSON pointers to each of `names`, as `guideway.json_schema.keywords` defines them, in
+    document order; for an unknown key, to its places. A name that is not in a schema of the constraint has none."""
+    return {name: tuple(map(str, found[:most])) for name, found in _find(constraint, names).items()}
+
+
+def locate(constraint: Constraint | None, names: Iterable[str]) -> str:
+    """Return keywords for a message, quoted, so that names such as `not` are not read as words, each with its first
+    places."""
+    shown = []
+    for name, found in _find(constraint, names).items():
+        where = [*map(str, found[:MOST_SHOWN])]
+        if len(found) > MOST_SHOWN:
+            where.append(f"{len(found) - MOST_SHOWN} more places")
+        last = f" and {where.pop()}" if len(where) > 1 else ""
+        shown.append(f"`{name}` at {', '.join(where)}{last}" if where else f"`{name}`")
+    return ", ".join(shown)
+
+
+def _find(constraint: Constraint | None, names: Iterable[str]) -> dict[str, list[Pointer]]:
+    found: dict[str, list[Pointer]] = {name: [] for name in names}
+    for place, schema in _schemas(constraint):
+        for chain, subschema, own in names_by_place(schema, place):
+            for name in found:
+                is_unknown = name not in KEYWORDS and not isinstance(subschema, bool) and name in subschema
+                if name in own or is_unknown:
+                    found[name].append(Pointer(_end(chain, name, subschema)))
+    return found
+
+
+def _schemas(constraint: Constraint | None) -> Iterator[tuple[Chain, Schema]]:
+    """Yield the schemas in a constraint, except malformed ones, with their places."""
+    if isinstance(constraint, JsonSchema):
+        yield None, constraint.parsed
+    elif isinstance(constraint, StructuralTag):
+        for place, schema in schemas_in(constraint.parsed):
+            try:
+                constraint.cached(check_schema, schema)
+            except InvalidGrammar:
+                continue
+            yield place, schema
+
+
+def _end(chain: Chain, name: str, subschema: Schema) -> Chain:
+    """Return the place of an assertion in a subschema: the keyword, if it is about one keyword that is there."""
+    keywords = [part for part in name.split("+") if part not in ("types", "untyped")]
+    keyword = re.split("[:>]", keywords[0])[0]
+    is_there = len(keywords) == 1 and not isinstance(subschema, bool) and keyword in subschema
+    return (chain, keyword) if is_there else chain
