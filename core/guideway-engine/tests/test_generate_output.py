@@ -587,6 +587,18 @@ def test_what_does_not_compile_is_tried_with_all_strategies(
 
 
 @pytest.mark.slow
+def test_what_native_libraries_say_reaches_no_program() -> None:
+    program = (
+        "import sys; from guideway import Engine, JsonSchema, SamplingParams\n"
+        "with Engine('demo', grammar='xgrammar') as engine:\n"
+        "    schema = JsonSchema({'type': 'string', 'pattern': '^(?=a)ab$'})\n"
+        "    print(engine.generate('x', SamplingParams(constraint=schema))[0].text)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ('"ab"\n', "")
+
+
+@pytest.mark.slow
 def test_what_native_libraries_say_reaches_no_terminal() -> None:
     # xgrammar's message for this is "[time] /project/cpp/...: Warning: Lookahead assertion is not supported"
     schema = json.dumps({"type": "string", "pattern": "^(?=a)ab$"})

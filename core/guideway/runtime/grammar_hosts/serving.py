@@ -348,6 +348,7 @@ def _fork_on_demand(
 def _host(spec: Spec, built: Built, descriptors: Sequence[int], given: tuple[str, int, float]) -> None:
     role, memory_bytes, late_seconds = given
     show_as(role)
+    _silence_native_code()
     limit_memory(memory_bytes)
     gc.freeze()  # else the first collection would write to all that is shared
     gc.enable()
@@ -361,6 +362,19 @@ def _host(spec: Spec, built: Built, descriptors: Sequence[int], given: tuple[str
     for thread in threads:
         thread.start()
     threads[0].join()
+
+
+def _silence_native_code() -> None:
+    """Drop what native code writes to standard error, such as a grammar library's warnings about schemas, whose losses
+    are in `unenforced`. Python still writes to `sys.stderr`. No effect if warnings are enabled (``python -W``,
+    PYTHONWARNINGS, PYTHONDEVMODE)."""
+    if sys.warnoptions or sys.flags.dev_mode or sys.stderr is None or sys.stderr is not sys.__stderr__:
+        return
+    sys.stderr.flush()
+    sys.stderr = open(os.dup(2), "w", buffering=1, errors="backslashreplace")  # noqa: SIM115, PTH123
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
 
 
 def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
