@@ -354,15 +354,15 @@ def test_messages_show_nothing_the_user_did_not_write(strategy: GrammarStrategy,
     message = str(caught.value)
     assert "unclosed group" in message or 'unknown name: "foo"' in message
     assert "%llguidance" not in message
-    assert (" | " in message) == isinstance(constraint, Grammar)
+    assert ("start: foo" in message) == isinstance(constraint, Grammar)
 
 
 @pytest.mark.parametrize(
     ("constraint", "shown"),
     [
         (Regex("foo[a-"), "regex parse error:\n    foo[a-\n       ^\nerror: unclosed character class"),
-        (Grammar('start: "a" b\nfoo: "x"', "lark"), 'unknown name: "b"\n   1 | start: "a" b\n              ^'),
-        (Grammar('start: "a"\nfoo: ]', "lark"), "\n   2 | foo: ]\n            ^"),
+        (Grammar('start: "a" b\nfoo: "x"', "lark"), 'unknown name: "b"\n    start: "a" b\n           ^'),
+        (Grammar('start: "a"\nfoo: ]', "lark"), "\n    foo: ]\n         ^"),
         (
             Regex("b" * 300 + r"\q" + "c" * 300),
             "unrecognized escape sequence\n    ..." + "b" * 40 + r"\q" + "c" * 18 + "...\n    " + " " * 43 + "^",
@@ -376,3 +376,46 @@ def test_an_error_in_a_text_of_the_users_points_at_the_place(
     with pytest.raises((InvalidGrammar, UnsupportedGrammar)) as refused:
         strategy.compile(constraint.frozen())
     assert str(refused.value).endswith(shown)
+
+
+LARK = """start: word (", " word)* | %json {"type": "integer"}
+# a comment with "quotes
+word: /[a-z]+(\\/[a-z]+)?/ | TEXT
+TEXT: "x\\"y" /é{1,2}/
+"""
+
+
+def test_mistakes_in_lark_are_in_the_users_text(strategy: GrammarStrategy) -> None:
+    """Each beginning of a grammar, and the grammar with one character replaced, has its mistake in one of its lines."""
+    refused = 0
+    for i in range(len(LARK)):
+        for text in (LARK[:i], LARK[:i] + "/" + LARK[i + 1 :], LARK[:i] + '"' + LARK[i + 1 :]):
+            try:
+                strategy.compile(Grammar(text, "lark"))
+            except (InvalidGrammar, UnsupportedGrammar) as error:
+                said = str(error)
+                assert "%llguidance" not in said and "no_forcing" not in said, (text, said)
+                if place := re.search(r": line (\d+): ", said):
+                    refused += 1
+                    line = text.split("\n")[int(place[1]) - 1]
+                    assert len(line) > 60 or "\n    " + line.rstrip() in said, (text, said)
+                else:
+                    assert "no start rule" in said or "no text of this vocabulary" in said, (text, said)
+    assert refused > 100
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            'start: / "test"',
+            'line 1: the string or regular expression that begins here .*\n    start: / "test"\n           \\^',
+        ),
+        ("start: a\na: `", "line 2: lexer error\n    a: `\n       \\^"),
+        ("start: X\nX: /a[b/", "line 2: invalid regular expression: unclosed .*\n    X: /a\\[b/\n         \\^"),
+        ('start: %json {"a": }', 'line 1: the JSON after %json is malformed\n    start: %json {"a": }\n {23}\\^'),
+    ],
+)
+def test_a_mistake_in_lark_has_its_place(strategy: GrammarStrategy, text: str, said: str) -> None:
+    with pytest.raises(InvalidGrammar, match=said):
+        strategy.compile(Grammar(text, "lark"))

@@ -57,7 +57,12 @@ such line of a grammar counts."""
 
 # Messages of llguidance about well-formed text. "too" is in messages about limits: too big, too many, too complex.
 _EXCERPT = re.compile(r"\n\s*\d+ \| ")
-_PLACE = re.compile(r"^at \d+\(\d+\): ")
+_PLACE = re.compile(r"^(?:at )?(?P<line>\d+)\((?P<column>\d+)\): ")
+_LARK = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?!/)(?:\\.|[^/\\\n])+/|//.*|#.*|(?P<open>["/])|.', re.DOTALL)
+"""A string, a regular expression, a comment, the beginning of an unclosed string or regular expression, or another
+character of a Lark grammar. A regular expression ends in its line, although llguidance looks for its end in all others.
+"""
+_JSON = re.compile(r"%json\s*")
 _IN_REGEX = re.compile(r"regex parse error:\n    (?P<line>.*)\n    (?P<before> *)\^+\nerror: (?P<error>.*)")
 _UNSUPPORTED = re.compile(r"support|implemented|\btoo\b|limit", re.IGNORECASE)
 _ONE_OF = re.compile(r"oneOf constraints are not supported\. Enable 'coerce_one_of' option .*")
@@ -172,7 +177,7 @@ def _refuse(constraint: Constraint, native: LLMatcher) -> NoReturn:
     kind, error = constraint.kind, native.get_error()
     if is_dead_end(error):
         raise InvalidGrammar("no text of this vocabulary matches the constraint")
-    message = f"{SUPPORT.library}: {_readable(kind, error)}"
+    message = f"{SUPPORT.library}: {_readable(kind, error, constraint.source())}"
     # these were checked already: what llguidance refuses now is unsatisfiable or unsupported
     if "Unsatisfiable" not in error and (
         kind in ("json_schema", "json_object", "structural_tag")
@@ -183,14 +188,12 @@ def _refuse(constraint: Constraint, native: LLMatcher) -> NoReturn:
     raise InvalidGrammar(message)
 
 
-def _readable(kind: str, error: str) -> str:
-    """Return llguidance's message without the state it appends and without an excerpt of the grammar around the
-    constraint, which the user did not write; of the user's own text, the line with the error is kept."""
-    text, *more = _EXCERPT.split(error.split("<state>")[0].rstrip(), maxsplit=1)
+def _readable(kind: str, error: str, source: str) -> str:
+    """Return llguidance's message without the state it appends and without its excerpt of the grammar, which the user
+    may not have written."""
+    text = _EXCERPT.split(error.split("<state>")[0].rstrip(), maxsplit=1)[0]
     if kind.startswith("grammar"):
-        lines = error[len(text) :].split("\n") if more else []
-        place = next((i for i, line in enumerate(lines) if line.strip() == "^"), -1)
-        text += "\n".join(lines[: place + 1])  # later lines may not be the user's
+        text = _in_lark(text, source)
     elif (found := _IN_REGEX.search(text)) and (kind != "regex" or len(text) > MAX_MESSAGE):
         what = "regex" if kind == "regex" else "pattern"
         text = f"invalid {what}: {found['error']}{excerpt(found['line'], len(found['before']))}"
@@ -199,6 +202,45 @@ def _readable(kind: str, error: str) -> str:
     else:
         text = _ONE_OF.sub(OVERLAPPING, " ".join(_PLACE.sub("", text).split()))
     return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 3]}..."
+
+
+def _in_lark(text: str, source: str) -> str:
+    """Return llguidance's message about a Lark grammar with a place in the user's text, whose end is the place of
+    mistakes that llguidance finds in the lines after it."""
+    place, what = _PLACE.search(text), _PLACE.sub("", text)
+    at = None
+    if place is not None:
+        lines, number = source.split("\n"), int(place["line"]) - 1
+        within = "".join(lines[number : number + 1]).encode()[: int(place["column"]) - 1]  # the column counts bytes
+        before = sum(len(line) + 1 for line in lines[:number])
+        at = min(before + len(within.decode(errors="ignore")), len(source.rstrip()))
+    if what == "lexer error" and (unclosed := _unclosed(source)) is not None:
+        at, what = unclosed, "the string or regular expression that begins here does not end in its line"
+    elif what.startswith('failed to parse "%json"'):
+        at, what = _broken_json(source), "the JSON after %json is malformed"
+    elif at is not None and (found := _IN_REGEX.search(what)):
+        at, what = at + 1 + len(found["before"]), f"invalid regular expression: {found['error']}"
+    elif what == "no start rule found":
+        what += "; write a rule `start: ...`"
+    if at is None:
+        return what
+    what = what if len(what) <= MAX_MESSAGE // 2 else f"{what[: MAX_MESSAGE // 2]}..."
+    return f"line {source.count(chr(10), 0, at) + 1}: {what}{excerpt(source, at)}"
+
+
+def _unclosed(source: str) -> int | None:
+    """Return the place in a Lark grammar where the first string or regular expression begins that does not end."""
+    return next((found.start() for found in _LARK.finditer(source) if found["open"]), None)
+
+
+def _broken_json(source: str) -> int | None:
+    """Return the place of the first mistake in the JSON after `%json` in a Lark grammar."""
+    for begin in _JSON.finditer(source):
+        try:
+            json.JSONDecoder().raw_decode(source, begin.end())
+        except json.JSONDecodeError as error:
+            return error.pos
+    return None
 
 
 def _measure() -> Table:
