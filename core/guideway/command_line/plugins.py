@@ -129,6 +129,7 @@ def _list(args: Namespace) -> int:
             f"editable {r.editable}" if r.editable else r.location,
         )
         for r in records
+        if not r.is_for_tests
     ]
     print_table(("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATE", "CONFORMANCE", "WHERE"), rows)
     if problems or any(row[4] != "discovered" for row in rows):

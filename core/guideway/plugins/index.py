@@ -53,6 +53,12 @@ class PluginRecord:
         """``distribution/kind.name``: unique among the records of an index."""
         return f"{self.distribution}/{self.kind}.{self.name}"
 
+    @property
+    def is_for_tests(self) -> bool:
+        """True if the distribution requires pytest: a name in a configuration loads such a component, but no list or
+        suggestion offers it."""
+        return any(re.match(r"pytest\b(?!.*\bextra\b)", requirement) for requirement in self.requires)
+
     def __str__(self) -> str:
         return f"{self.id} {self.version} at {self.location}"
 

@@ -114,7 +114,7 @@ def _is_of(record: PluginRecord, distribution: str) -> bool:
 def _not_found(index: PluginIndex, kind: str, name: str, distribution: str) -> str:
     """Return the error message for an unknown address, with suggestions."""
     of_kind = [r for r in index.records if r.kind == kind]
-    names = sorted({r.name for r in of_kind})
+    names = sorted({r.name for r in of_kind if not r.is_for_tests})
     where = f" in distribution {distribution!r}" if distribution else ""
     lines = [f"no {'hooks plugin' if kind == HOOKS else kind} named {name!r} is installed{where}"]
     if hint := did_you_mean(name, [n for n in names if n != name]):

@@ -20,10 +20,7 @@ __all__ = ["installed_strategies", "of_installed", "serving"]
 MOST_ASKED = 64
 """Number of constraints above which answering takes so long that the time to import strategies does not matter."""
 
-OURS = (
-    *("guideway-llguidance", "guideway-lmfe", "guideway-outlines", "guideway-xgrammar"),
-    "guideway-conformance",  # the reference strategy, which is slow
-)
+OURS = ("guideway-llguidance", "guideway-lmfe", "guideway-outlines", "guideway-xgrammar")
 """Distributions whose strategies are used without being selected, in the order in which they are tried. Strategies of
 others run only if they are selected."""
 
@@ -128,7 +125,9 @@ def _addresses(index: PluginIndex, settings: PluginSettings) -> dict[PluginRecor
     """Return the grammar strategies that may run, each with the shortest unambiguous address."""
     records = [r for r in index.records if r.kind == "grammar" and denial(settings, r) is None]
     claimed = [record.name for record in records]
-    return {r: r.name if claimed.count(r.name) == 1 else f"{r.distribution}/{r.name}" for r in records}
+    return {
+        r: r.name if claimed.count(r.name) == 1 else f"{r.distribution}/{r.name}" for r in records if not r.is_for_tests
+    }
 
 
 def _filter_unenforced(
