@@ -111,7 +111,7 @@ def test_a_person_gets_a_table(config: str, capsys: pytest.CaptureFixture[str]) 
         (["--option", "depth=3"], 2, "argument --option: must be KIND.NAME.OPTION=VALUE, not 'depth=3'"),
         (["--modifier", "={}"], 2, "argument --modifier: must be NAME or NAME={...}"),
         (["--max-num-seqs", "0"], 2, "--max-num-seqs: max_num_seqs must be a whole number of at least 1, not 0"),
-        (["--option", "grammar.on.depth=3"], 2, "--option: options are given for 'grammar.on', which this"),
+        (["--option", "modifier.on.depth=3"], 2, "--option: options are given for 'modifier.on', which this"),
         (["--modifier", "kgw", "--modifier", "a/kgw"], 2, "--modifier: modifiers has modifier 'kgw' twice"),
         (
             ["--dtype", "float23"],

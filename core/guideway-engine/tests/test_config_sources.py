@@ -200,7 +200,10 @@ def test_paths_in_a_file_are_relative_to_its_folder(tmp_path: Path, monkeypatch:
             "FILE: max_num_seqs must be a whole number of at least 1, not the text '8'; write max_num_seqs = 8",
         ),
         ('enable_prefix_caching = "no"', "not the text 'no'; write enable_prefix_caching = false"),
-        ('grammar = "one"', "FILE: grammar must be a list of names, not the text 'one'; write grammar = [\"one\"]"),
+        (
+            'grammar = "one"',
+            "FILE: grammar must be a list of names, or None, not the text 'one'; write grammar = [\"one\"]",
+        ),
         ('plugins = {deny = "a/*"}', 'write deny = ["a/*"]'),
         (
             'max_model_len = "none"',
@@ -210,7 +213,7 @@ def test_paths_in_a_file_are_relative_to_its_folder(tmp_path: Path, monkeypatch:
         ("model = 'm'\nmax_num_seqs = 0", "FILE: max_num_seqs must be a whole number of at least 1, not 0"),
         ("model = 3", "FILE: model must be a string that is not empty, not 3"),
         ("model = ''", "FILE: model must be a string that is not empty, not ''"),
-        ("model = 'm'\ngrammar = [3]", "FILE: grammar must be a list of names, not [3]"),
+        ("model = 'm'\ngrammar = [3]", "FILE: grammar must be a list of names, or None, not [3]"),
         ("model = 'm'\nplugins = {require = 'x'}", "FILE: [plugins] require must be 'installed' or 'certified'"),
         ("model = 'm'\nplugins = {enable = 3}", "FILE: [plugins] enable must be a list of strings, not 3"),
         ("model = 'm'\nplugins = {lock = 3}", "FILE: [plugins] lock must be the path of a lock file, or None, not 3"),
@@ -219,7 +222,10 @@ def test_paths_in_a_file_are_relative_to_its_folder(tmp_path: Path, monkeypatch:
         ("[options.grammar.one]\nx = 1", 'quotes kind and name together; write [options."grammar.one"]'),
         ('[options."gramar.one"]', "'gramar.one' is not a component with options; did you mean 'grammar'? "),
         ('[options."one"]', "'one' is not a component with options; "),
-        ("model = 'm'\n[options.\"grammar.one\"]", 'FILE, [options."grammar.one"]: options are given for'),
+        (
+            "model = 'm'\ngrammar = []\n[options.\"grammar.one\"]",
+            'FILE, [options."grammar.one"]: options are given for',
+        ),
         ("a = 1\nb = [", "FILE is not TOML: Invalid value (at line 2, column 6, its end)"),
         ("a = 1\na = 2", "(at line 2, column 6"),
         ("a = " + "[" * 100_000, "FILE is nested too deeply"),

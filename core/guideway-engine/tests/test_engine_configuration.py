@@ -96,7 +96,7 @@ def test_the_settings_of_an_engine_are_the_fields_of_its_configuration() -> None
         ({"model": "demo", "device": 5}, "device", "string"),
         ({"model": "demo", "dtype": None}, "dtype", "string"),
         ({"model": "demo", "plugins": None}, "plugins", "PluginSettings"),
-        ({"model": "demo", "grammar": None}, "grammar", "list of names"),
+        ({"model": "demo", "grammar": 5}, "grammar", "list of names"),
         ({"model": "demo", "grammar": (5,)}, "grammar", "list of names"),
         ({"model": "demo", "grammar": iter(["reference"])}, "grammar", "list of names"),
         ({"model": "demo", "grammar": ("a/reference", "b/reference")}, "grammar", "twice"),
@@ -116,7 +116,11 @@ def test_the_settings_of_an_engine_are_the_fields_of_its_configuration() -> None
         ({"model": "demo", "grammar": ("reference", "reference")}, "grammar", "twice"),
         ({"model": "demo", "dtype": "float9"}, "dtype", "float32"),
         ({"model": "demo", "device": "nowhere"}, "device", "nowhere"),
-        ({"model": "demo", "options": {"grammar.xgrammar": {}}}, "options.grammar.xgrammar", "does not use"),
+        (
+            {"model": "demo", "grammar": (), "options": {"grammar.xgrammar": {}}},
+            "options.grammar.xgrammar",
+            "does not use",
+        ),
         (
             {"model": "demo", "grammar": ("llguidance",), "options": {"grammar.llguidance": {"spead": 1}}},
             "grammar.llguidance.spead",

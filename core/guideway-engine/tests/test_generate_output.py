@@ -24,7 +24,8 @@ from guideway.api.types import Constraint
 from guideway.command_line.program import main
 from guideway.errors import UnsupportedGrammar
 from guideway_demo_model import DemoModel
-from guideway_engine.command_line import reading, strategies
+from guideway_engine import strategies
+from guideway_engine.command_line import reading
 from guideway_engine.command_line.answers import Answers
 from guideway_engine.command_line.jobs import Job
 from guideway_engine.command_line.lines import Lines, OutputLost

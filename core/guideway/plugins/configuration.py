@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
 from guideway.api.options import Range, alternatives
@@ -19,16 +19,18 @@ LISTS = ("grammar", "modifiers", "worker_mixins")
 """The fields that select any number of components."""
 
 
-def freeze_components(config: Any, kind_of: Mapping[str, str], *, undecided: str | None = None) -> None:
+def freeze_components(config: Any, kind_of: Mapping[str, str]) -> None:
     """Check and freeze the fields of a frozen dataclass that select components, and its ``options``. `kind_of` maps
     the field names to kinds; values have the right types. Lists become tuples (``host_environment`` too), and
-    ``options`` an immutable mapping. Components of the kind `undecided` are selected later, so the caller checks the
-    options for it then. Raises `InvalidConfiguration`, naming the field."""
+    ``options`` an immutable mapping. A field that is None selects components later, so the caller checks their options
+    then. Raises `InvalidConfiguration`, naming the field."""
     for name in LISTS:
-        _check_names(name, kind_of[name], getattr(config, name))
-        object.__setattr__(config, name, tuple(getattr(config, name)))
+        if (value := getattr(config, name)) is not None:
+            _check_names(name, kind_of[name], value)
+            object.__setattr__(config, name, tuple(value))
     object.__setattr__(config, "host_environment", tuple(config.host_environment))
-    _check_options(config.options, components(config, kind_of), undecided)
+    later = {kind for name, kind in kind_of.items() if getattr(config, name) is None}
+    _check_options(config.options, components(config, kind_of), later)
     try:
         options = _Frozen({component: _Frozen(options) for component, options in config.options.items()})
     except RecursionError as error:
@@ -48,10 +50,10 @@ def components(config: Any, kind_of: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(used))
 
 
-def _check_options(options: Mapping[Any, object], used: Sequence[str], undecided: str | None) -> None:
+def _check_options(options: Mapping[Any, object], used: Sequence[str], later: Collection[str]) -> None:
     for component, its_own in options.items():
-        later = undecided is not None and isinstance(component, str) and component.startswith(f"{undecided}.")
-        if component not in used and not later:
+        is_later = isinstance(component, str) and component.partition(".")[0] in later
+        if component not in used and not is_later:
             raise InvalidConfiguration(
                 f"options are given for {component!r}, which this configuration does not use; "
                 f"{alternatives(component, used, 'used')}",

@@ -27,6 +27,7 @@ from guideway_engine.model_path import model_path
 from guideway_engine.prompts import PromptReader, most_bytes
 from guideway_engine.scheduling.buddy import power_of_two
 from guideway_engine.scheduling.kv_cache import KVCache
+from guideway_engine.strategies import with_strategies
 from guideway_engine.worker import WORKER, WorkerSettings, WorkerSpec
 
 __all__ = ["Assembled", "assemble"]
@@ -70,15 +71,15 @@ def assemble(config: EngineConfig, plugins: Plugins | None = None, *, worker: st
     from guideway_engine.runners.transformers.model_loader import load_tokenizer
 
     plugins = plugins or Plugins(settings=config.plugins)
+    config = with_strategies(config)
     # plugins first: a misspelled name should fail before the model is loaded; one error names all that are not
     # certified
     plugins.require(config.selection(plugins.index))
     spec = _worker_spec(config, plugins, worker)
-    strategies = [plugins.load("grammar", address) for address in config.grammar]
+    strategies = [plugins.load("grammar", address) for address in config.grammar or ()]
     modifiers = [plugins.load("modifier", address) for address in config.modifiers]
     make_executor: type[Executor] = plugins.load("executor", config.executor)
     hooks = plugins.hooks()
-    tokenizer = load_tokenizer(spec.model)
 
     options = _options(config, "executor", make_executor.name)
     executor_id = f"executor.{make_executor.name}"
@@ -91,6 +92,7 @@ def assemble(config: EngineConfig, plugins: Plugins | None = None, *, worker: st
                 _check_pickles(f"worker.{component_name('worker', address)}", its_own)
         raise
     try:
+        tokenizer = load_tokenizer(spec.model)
         info: ModelInfo = executor.submit("load").result()
         max_length = _max_length(config, info)
         cache = _cache(config, max_length)
@@ -201,7 +203,7 @@ def _worker_spec(config: EngineConfig, plugins: Plugins, worker: str) -> WorkerS
             )
     mixins = [(address, plugins.resolve("worker", address)) for address in config.worker_mixins]
     selection = [("device", config.device_backend), ("runner", config.runner)]
-    selection += [("grammar", address) for address in config.grammar]
+    selection += [("grammar", address) for address in config.grammar or ()]
     selection += [("modifier", address) for address in config.modifiers]
     selection += [("worker", address) for address in config.worker_mixins]
     folder = model_path(config.model, plugins, config.load_format)

@@ -62,7 +62,7 @@ class EngineConfig(EngineSettings):
             value = getattr(self, name)
             if kind == "workflow" and (value is None or is_decode(value)):
                 continue
-            found += [(kind, address) for address in ([value] if isinstance(value, str) else value)]
+            found += [(kind, address) for address in ([value] if isinstance(value, str) else value or ())]
         name = component_name("model", self.model)
         if index.named("model", name) and not Path(self.model).expanduser().is_dir():
             found.append(("model", self.model))
@@ -73,7 +73,7 @@ class EngineArguments(TypedDict, total=False):
     """Keyword arguments for the fields of `EngineConfig` except `model`: ``Engine("demo", max_num_seqs=8)``."""
 
     workflow: str | None
-    grammar: tuple[str, ...]
+    grammar: tuple[str, ...] | None
     modifiers: tuple[str, ...]
     worker_mixins: tuple[str, ...]
     device_backend: str

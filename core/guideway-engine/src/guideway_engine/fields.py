@@ -6,7 +6,7 @@ import dataclasses
 import json
 import types
 from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, _ArgumentGroup
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, replace
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -38,7 +38,7 @@ class Field:
     def parse(self, text: str) -> Any:
         """Return the value that `text` stands for. Items of a list are separated by commas; ``none`` is None where None
         is allowed. Raises `ArgumentTypeError` with the expected values."""
-        if get_origin(self.hint) is tuple and (items := _json_list(text)) is not None:
+        if get_origin(_without_none(self.hint)) is tuple and (items := _json_list(text)) is not None:
             write = ",".join(map(str, items)) or ","
             raise ArgumentTypeError(f"is a list, whose items are separated by commas: write {write!r}, not {text!r}")
         try:
@@ -74,10 +74,11 @@ def add_flag(group: _ArgumentGroup, field: Field, *names: str, dest: str, split:
         group.add_argument(*names, action=action, **options)
         return
     options["metavar"] = _metavar(field.hint)
-    if get_origin(field.hint) is not tuple:
+    items = replace(field, hint=_without_none(field.hint))
+    if get_origin(items.hint) is not tuple:
         group.add_argument(*names, type=field.parse, **options)
     elif split:
-        group.add_argument(*names, type=field.parse, action="extend", **options)
+        group.add_argument(*names, type=items.parse, action="extend", **options)
     else:
         group.add_argument(*names, action="append", **(options | {"metavar": "TEXT"}))
 
@@ -105,6 +106,9 @@ def _parsed(hint: Any, text: str) -> Any:
 
 
 def _without_none(hint: Any) -> Any:
+    """Return the type in ``X | None``; any other hint unchanged."""
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint
     return next(member for member in get_args(hint) if member is not types.NoneType)
 
 

@@ -57,8 +57,8 @@ class EngineSettings:
     `os.PathLike` is converted to text."""
     workflow: Name | None = None
     """Workflow that serves the model: ``decode``, ``embed``, ``rerank``, ``classify``; None: chosen by the model."""
-    grammar: Names = ()
-    """Grammar strategies, in order of preference."""
+    grammar: Names | None = None
+    """Grammar strategies, in order of preference; None: guideway's own that are installed."""
     modifiers: Names = ()
     """Logit modifiers that requests may use, in their order within a stage, after the grammar mask."""
     worker_mixins: Names = ()
@@ -148,5 +148,4 @@ class EngineSettings:
                 f"{self.max_num_seqs}",
                 field="max_num_batched_tokens",
             )
-        # if the model chooses the workflow, `choosing` checks whether the options are for that one
-        freeze_components(self, KIND_OF, undecided=None if self.workflow else "workflow")
+        freeze_components(self, KIND_OF)

@@ -25,9 +25,9 @@ from guideway_engine.command_line.lines import Lines, check_ids
 from guideway_engine.command_line.opening import loading, open_engine, progress
 from guideway_engine.command_line.reading import check_output
 from guideway_engine.command_line.records import written
-from guideway_engine.command_line.strategies import installed_strategies, of_installed, serving
 from guideway_engine.config import EngineConfig
 from guideway_engine.config_sources import Configuration, Layer, Setting
+from guideway_engine.strategies import installed_strategies, of_installed, serving
 
 __all__ = ["add_generate"]
 
@@ -182,7 +182,7 @@ def _say_who_would(configuration: Configuration, answers: Answers) -> None:
     built = configuration.build(EngineConfig)
     for job, constraint, error in list(refused.values())[:MOST_ADVICE]:
         in_full = "refuse" in (job.params.on_unenforced, built.on_unenforced)
-        if names := serving(error, built.plugins, built.options, constraint, built.grammar, in_full=in_full):
+        if names := serving(error, built.plugins, built.options, constraint, built.grammar or (), in_full=in_full):
             said = f"other strategies, installed, say that they take it: {', '.join(names)}; choose with --strategy"
             print(printable(f"guideway: prompt {job.id}: {said}"), file=sys.stderr)
 
@@ -197,12 +197,14 @@ def _configuration(args: Namespace, jobs: list[Job]) -> tuple[Configuration, Cal
     modifiers -= {name for name, _ in args.modifier}  # flags add these later
     defaults: Layer = {("modifiers",): Setting(tuple(sorted(modifiers)), config.OF_PROMPTS)}
     constraints = [job.params.constraint for job in jobs if job.params.constraint is not None]
-    if not constraints or ("grammar",) in said.settings:
+    if ("grammar",) in said.settings:
         return config.configuration(args, sources, defaults), None
 
     def with_strategies(names: tuple[str, ...]) -> Configuration:
         return config.configuration(args, sources, defaults | {("grammar",): Setting(names, config.INSTALLED)})
 
+    if not constraints:
+        return with_strategies(()), None
     plugins, options = said.plugin_settings(), said.options()
     names, are_some = installed_strategies(plugins, options, constraints)
     if not are_some:

@@ -28,7 +28,6 @@ from guideway_engine.command_line import config
 from guideway_engine.command_line.jobs import add_constraint, constraint_of
 from guideway_engine.command_line.reading import check_output, read_text
 from guideway_engine.command_line.records import Record, read_record
-from guideway_engine.command_line.strategies import installed_strategies, of_installed, serving
 from guideway_engine.config import EngineConfig
 from guideway_engine.config_sources import Layer, Setting
 from guideway_engine.inspection.as_json import as_json
@@ -37,6 +36,7 @@ from guideway_engine.inspection.as_table import print_inspection
 from guideway_engine.inspection.inspecting import Inspection, inspect_constraint
 from guideway_engine.inspection.tokenizer import load_vocabulary
 from guideway_engine.model_path import model_path
+from guideway_engine.strategies import installed_strategies, of_installed, serving
 
 __all__ = ["add_inspect"]
 
@@ -128,7 +128,7 @@ def _run_inspection(args: Namespace, record: Record | None) -> tuple[Inspection,
         constraint = replace(constraint, whitespace=chosen.whitespace)
     loaded = Plugins(settings=chosen.plugins)
     try:
-        classes = [loaded.load("grammar", address) for address in chosen.grammar]
+        classes = [loaded.load("grammar", address) for address in chosen.grammar or ()]
         vocabulary = load_vocabulary(model_path(chosen.model, loaded))
         ids = _token_ids(args, record, vocabulary)
         strategies = build_strategies(classes, vocabulary, chosen.options)
@@ -141,7 +141,7 @@ def _run_inspection(args: Namespace, record: Record | None) -> tuple[Inspection,
     except UnsupportedGrammar as error:
         if configuration.source_of("grammar") == config.INSTALLED:
             raise of_installed(error, chosen.plugins) from error
-        if others := serving(error, chosen.plugins, chosen.options, constraint, chosen.grammar):
+        if others := serving(error, chosen.plugins, chosen.options, constraint, chosen.grammar or ()):
             listed = ", ".join(others)
             error.add_note(f"Other strategies, installed, say that they take it: {listed}; choose with --strategy.")
         raise

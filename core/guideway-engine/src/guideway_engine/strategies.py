@@ -1,8 +1,10 @@
-"""Choosing the installed grammar strategies that a command needs, so that no others are imported."""
+"""Choosing installed grammar strategies where the configuration names none."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from guideway.api.grammar import GrammarStrategy
@@ -15,7 +17,11 @@ from guideway.plugins.configuration import component_name
 from guideway.plugins.selection import denial
 from guideway.runtime.candidates import choose
 
-__all__ = ["installed_strategies", "of_installed", "serving"]
+from guideway_engine.config import EngineConfig
+
+__all__ = ["installed_strategies", "of_installed", "serving", "with_strategies"]
+
+log = logging.getLogger(__name__)
 
 MOST_ASKED = 64
 """Number of constraints above which answering takes so long that the time to import strategies does not matter."""
@@ -64,6 +70,15 @@ def installed_strategies(
             if not left:
                 return tuple(found), next(ranked, None) is not None
     return tuple(found), False
+
+
+def with_strategies(config: EngineConfig) -> EngineConfig:
+    """Return `config` with the usable installed strategies if it does not set `grammar`, and log their names."""
+    if config.grammar is not None:
+        return config
+    names, _ = installed_strategies(config.plugins, config.options)
+    log.info("grammar is not set, so guideway's own installed strategies are used: %s", ", ".join(names) or "none")
+    return replace(config, grammar=names)
 
 
 def serving(
