@@ -124,7 +124,8 @@ from guideway.api import InvalidRequest, SamplingParams
 from guideway.api.steps import FILTERS
 from guideway.pipeline.padding import dummy_steps
 from guideway.runtime.sampling import validated
-from guideway_engine.command_line.jobs import LINE_KEYS, add_flags, read_jobs
+from guideway_engine.command_line.jobs import add_flags, read_jobs
+from guideway_engine.entries import LINE_KEYS
 
 parser = ArgumentParser()
 add_flags(parser)
@@ -188,7 +189,7 @@ from guideway import Digits, Regex
 from guideway.api import InvalidRequest, ModifierContext, Need, Request, SamplingParams
 from guideway.runtime.runtime import Runtime
 from guideway_conformance.reference.strategy import Strategy
-from guideway_engine.command_line.jobs import LINE_KEYS, constraint_of_line
+from guideway_engine.entries import LINE_KEYS, constraint_of_line
 from guideway_engine.command_line.records import written
 from tests.support.vocabularies import tiny
 

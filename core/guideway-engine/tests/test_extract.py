@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal, assert_type
 
 import guideway
@@ -15,6 +18,7 @@ from guideway import (
     Engine,
     EngineClosed,
     EngineConfig,
+    FinishReason,
     InvalidAnswer,
     InvalidConfiguration,
     InvalidRequest,
@@ -22,6 +26,7 @@ from guideway import (
     extract,
 )
 from guideway.errors import LimitExceeded
+from guideway_demo_model import DemoModel
 from guideway_engine.extract import _ask
 from pydantic import BaseModel, Field, field_validator
 
@@ -100,8 +105,8 @@ def test_an_async_engine_is_awaited() -> None:
     ids=["names", "descriptions", "recursive", "list", "own", "none"],
 )
 def test_what_the_model_reads(target: Any, instruction: str | None, content: str) -> None:
-    messages, params = _ask(target, TEXT, instruction, SamplingParams(max_tokens=7))
-    assert messages == [{"role": "user", "content": content}]
+    asked, params = _ask(target, TEXT, instruction, SamplingParams(max_tokens=7))
+    assert asked == content
     assert params == SamplingParams(max_tokens=7, constraint=target)
 
 
@@ -150,9 +155,39 @@ def test_what_is_wrong_has_a_name(engine: Engine, arguments: Any, more: Any, err
     assert got.value.field == field
 
 
-def test_a_wrong_request_loads_no_model() -> None:
-    with pytest.raises(InvalidRequest, match="text must be a string"):
-        extract(Person, None, "no such model")  # type: ignore[call-overload]
+@pytest.mark.parametrize(
+    ("target", "text", "params", "said"),
+    [
+        (Person, None, None, "text must be a string"),
+        (Engine, TEXT, None, "has no JSON Schema"),
+        (Person, TEXT, SamplingParams(temperature=-1.0), "temperature must be 0"),
+        (Person, TEXT, SamplingParams(max_retries=1), "at temperature 0"),
+    ],
+    ids=["text", "type", "parameter", "parameters"],
+)
+def test_a_wrong_request_loads_no_model(target: Any, text: Any, params: Any, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        extract(target, text, "no such model", params=params)
+
+
+def test_a_model_without_a_chat_template_reads_plain_text(tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    shutil.copytree(DemoModel().path(), folder)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    settings.pop("chat_template", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+
+    async def extracted() -> Any:
+        async with AsyncEngine(folder, grammar=("llguidance",)) as engine:
+            return await extract(bool, TEXT, engine, instruction="")
+
+    with Engine(folder, grammar=("llguidance",)) as engine:
+        assert not engine.has_chat_template
+        (wanted,) = engine.generate([TEXT], SamplingParams(constraint=bool))
+        assert extract(bool, TEXT, engine, instruction="") is wanted.parsed
+        assert engine.chat([{"role": "user", "content": TEXT}])[0].finish_reason is FinishReason.REFUSED
+    assert asyncio.run(extracted()) is wanted.parsed
 
 
 def test_a_closed_engine_says_so() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from guideway import Choice, Grammar, InvalidRequest, JsonSchema, Regex, SamplingParams
-from guideway_engine.command_line.jobs import CONSTRAINTS, LINE_KEYS, Job, add_flags, read_jobs
+from guideway_engine.command_line.jobs import Job, add_flags, read_jobs
+from guideway_engine.entries import CONSTRAINTS, LINE_KEYS
 
 FLAGS = shlex.split(
     """

@@ -13,7 +13,10 @@ from guideway.api.options import Range, fits, is_int, mismatch, short_repr
 from guideway.api.types import SamplingParams
 from guideway.errors import InvalidRequest, LimitExceeded, contain
 
-__all__ = ["is_text", "python_number", "validated"]
+__all__ = ["ANY_VOCABULARY", "is_text", "python_number", "validated"]
+
+ANY_VOCABULARY = 2**31
+"""A number larger than the size of any vocabulary, for checks before a model is loaded."""
 
 MAX_BIAS = 1e30
 """With this bias and all penalties, at any temperature, float32 logits stay finite."""

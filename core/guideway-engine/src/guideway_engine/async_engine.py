@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -22,6 +22,7 @@ from guideway_engine.async_task_calls import AsyncTaskCalls
 from guideway_engine.config import EngineArguments, EngineConfig
 from guideway_engine.decoding.requests import demand
 from guideway_engine.engine import Engine
+from guideway_engine.entries import read_entry
 from guideway_engine.errors import EngineClosed
 from guideway_engine.generation import Answers, Chunk, ChunkReader, Generation, check_streamable
 from guideway_engine.prompts import Prompt, Tool
@@ -127,7 +128,7 @@ class AsyncEngine(AsyncTaskCalls):
 
     def __init__(self, model: str | os.PathLike[str] | EngineConfig, **settings: Unpack[EngineArguments]) -> None:
         self._engine = Engine(model, **settings)
-        self._engine.start_hosts()
+        self._engine._start_hosts()
         self._ids = itertools.count()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._backlog: WaitingQueue[AsyncGeneration] = WaitingQueue()
@@ -149,13 +150,18 @@ class AsyncEngine(AsyncTaskCalls):
         return self._engine.config
 
     @property
+    def has_chat_template(self) -> bool:
+        """See `Engine.has_chat_template`."""
+        return self._engine.has_chat_template
+
+    @property
     def vocabulary(self) -> Vocabulary:
         """Tokens of the model."""
         return self._engine.vocabulary
 
     async def submit(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Mapping[str, Any],
         params: SamplingParams | None = None,
         *,
         tools: Sequence[Tool] | None = None,
@@ -163,13 +169,13 @@ class AsyncEngine(AsyncTaskCalls):
     ) -> AsyncGeneration:
         """Start one request. Raises `InvalidRequest` if admission refuses it, `PluginError` if a plugin failed, and
         `EngineClosed`. Errors found while compiling its constraint are in the result."""
-        generation = self._new_generation(prompt, params, tools, tenant)
+        generation = self._new_generation(prompt, params, tools, tenant, self._new_id())
         await self._begin(generation)
         return generation
 
     async def generate(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Mapping[str, Any],
         params: SamplingParams | None = None,
         *,
         tools: Sequence[Tool] | None = None,
@@ -177,13 +183,14 @@ class AsyncEngine(AsyncTaskCalls):
     ) -> GenerationResult:
         """Return the result of one request, also if it is refused or fails, as `Engine.generate` does. Cancelling
         aborts the request. Raises `EngineClosed`."""
-        generation = self._new_generation(prompt, params, tools, tenant)
+        request_id = self._new_id()
         try:
+            generation = self._new_generation(prompt, params, tools, tenant, request_id)
             await self._begin(generation)
         except EngineClosed:
             raise
         except GuidewayError as error:
-            return refusal(generation.request_id, error)
+            return refusal(request_id, error)
         try:
             return await generation.wait()
         except asyncio.CancelledError:
@@ -216,11 +223,20 @@ class AsyncEngine(AsyncTaskCalls):
         await self.close()
 
     def _new_generation(
-        self, prompt: Prompt, params: SamplingParams | None, tools: Sequence[Tool] | None, tenant: str
+        self,
+        prompt: Prompt | Mapping[str, Any],
+        params: SamplingParams | None,
+        tools: Sequence[Tool] | None,
+        tenant: str,
+        request_id: str,
     ) -> AsyncGeneration:
-        self._engine.check_decodes()
-        request_id, arrival = f"request-{next(self._ids)}", self._engine.new_arrival()
-        return AsyncGeneration(self, request_id, arrival, prompt, params, tools, tenant)
+        entry, arrival = read_entry(prompt, params, tenant, request_id), self._engine._new_arrival()
+        return AsyncGeneration(self, entry.request_id, arrival, entry.prompt, entry.params, tools, entry.tenant)
+
+    def _new_id(self) -> str:
+        """Return a new request id. Raises `UnsupportedCapability` unless the engine generates text."""
+        self._engine._check_decodes()
+        return f"request-{next(self._ids)}"
 
     async def _begin(self, generation: AsyncGeneration) -> None:
         """Queue `generation` and wait until it is admitted. Raises the errors of `submit`."""
@@ -297,7 +313,7 @@ class AsyncEngine(AsyncTaskCalls):
             under_way[waiting.tenant] += 1
             prompt, params, tools, tenant = waiting.arguments
             admit = partial(
-                self._engine.admit,
+                self._engine._admit,
                 prompt,
                 params,
                 tools=tools,
@@ -306,7 +322,7 @@ class AsyncEngine(AsyncTaskCalls):
                 arrival=waiting.arrival,
             )
             try:
-                admitted = self._engine.admission_threads.submit(admit, late=self._engine.withdraw)
+                admitted = self._engine._admission_threads.submit(admit, late=self._engine._withdraw)
             except GuidewayError as error:  # the system has no thread for it
                 self._end(waiting)
                 self._call_in(waiting.loop, _set_admitted, waiting.admitted, error)
@@ -325,7 +341,7 @@ class AsyncEngine(AsyncTaskCalls):
             self._command(lambda: self._enter(waiting, admitted))
         except EngineClosed:  # `_close` has reported it to the caller
             if admitted.exception() is None:
-                self._engine.withdraw(admitted.result())
+                self._engine._withdraw(admitted.result())
 
     def _enter(self, waiting: AsyncGeneration, admitted: Future[SequenceGroup]) -> None:
         """Start a request whose admission has ended, unless it was aborted meanwhile."""
@@ -333,9 +349,9 @@ class AsyncEngine(AsyncTaskCalls):
         try:
             group = admitted.result()
             if not wanted:
-                self._engine.withdraw(group)
+                self._engine._withdraw(group)
                 return
-            generation = self._engine.enter(group)
+            generation = self._engine._enter(group)
         except Exception as error:
             self._call_in(waiting.loop, _set_admitted, waiting.admitted, error)
             return

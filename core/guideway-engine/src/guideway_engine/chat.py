@@ -57,13 +57,18 @@ class ChatTemplate:
         self._plain = Tokenizer.from_str(json.dumps(spec))
         self._plain.encode_special_tokens = True
 
+    @property
+    def exists(self) -> bool:
+        """False if the tokenizer has no chat template."""
+        return self._tokenizer.chat_template is not None
+
     def render(self, messages: Sequence[Any], tools: Sequence[Any], check: Callable[[str], None]) -> list[str]:
         """Return the prompt as parts to tokenize one after the other.
 
         `check` is called with all text of messages and tools before it is tokenized, if any may hold a special token.
         Raises `InvalidRequest`, `UnsupportedCapability` if the template ignores the tools, and the errors of `check`.
         """
-        if self._tokenizer.chat_template is None:
+        if not self.exists:
             raise InvalidRequest("this model has no chat template; give the prompt as text", field="prompt")
         if not all({"role", "content"} <= message.keys() for message in messages):
             raise InvalidRequest("each chat message is a mapping with 'role' and 'content'", field="prompt")

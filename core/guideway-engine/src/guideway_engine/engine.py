@@ -112,12 +112,20 @@ class Engine(TaskCalls):
         self._runtime = decoder.assembled.runtime
         self._hooks = decoder.assembled.hooks
         self._executor = decoder.assembled.executor
+        self._has_chat_template = decoder.assembled.prompts.has_chat_template
 
-    def start_hosts(self) -> None:
+    def _start_hosts(self) -> None:
         """Start the grammar hosts in the background, so that the first constraint does not wait for them. An
         `AsyncEngine` does this itself. Does nothing if no hosts are used."""
         if self._serving is None:
             self._runtime.start_hosts()
+
+    @property
+    def has_chat_template(self) -> bool:
+        """True if the model has a chat template, so that it takes chat messages as prompts. Raises
+        `UnsupportedCapability` unless this engine generates text."""
+        self._check_decodes()
+        return self._has_chat_template
 
     @property
     def workflow(self) -> str:
@@ -127,13 +135,13 @@ class Engine(TaskCalls):
     @property
     def vocabulary(self) -> Vocabulary:
         """Tokens of the model. Raises `UnsupportedCapability` unless this engine generates text."""
-        self.check_decodes()
+        self._check_decodes()
         return self._runtime.context.vocabulary
 
     @_by_one_thread
     def generate(
         self,
-        prompts: str | Sequence[Prompt],
+        prompts: str | Mapping[str, Any] | Sequence[Prompt | Mapping[str, Any]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         tools: Sequence[Tool] | None = None,
@@ -142,6 +150,10 @@ class Engine(TaskCalls):
     ) -> list[GenerationResult]:
         """Return one result per prompt, in order. A refused prompt has `FinishReason.REFUSED`, a failed one
         `FinishReason.INTERNAL_ERROR`, both with their error; the others are not affected.
+
+        A prompt may also be a mapping with the keys of a line of ``guideway generate --input``: ``{"prompt": ...,
+        "schema": ..., "max_tokens": 5}``. Its keys override `params` and `tenants`; its ``id`` is the `request_id` of
+        the result. An unknown key refuses the prompt.
 
         `params` and `tenants` are one value for all prompts or a list with one per prompt. `tools` apply to all
         prompts, which must be chat messages: the chat template describes the tools to the model. To force a tool call,
@@ -152,11 +164,13 @@ class Engine(TaskCalls):
         `tenants` is neither a string nor a list, a list has another length, or `tools` are invalid. Raises
         `EngineClosed` and `EngineBusy` too.
         """
+        from guideway_engine.entries import read_entry
         from guideway_engine.prompts import BYTES, read_tools
         from guideway_engine.scheduling.sequence import refusal
 
         self._check_open()
-        many: Sequence[Any] = [prompts] if isinstance(prompts, str) else prompts
+        is_one = isinstance(prompts, str) or (isinstance(prompts, Mapping) and "prompt" in prompts)
+        many: Sequence[Any] = [prompts] if is_one else prompts  # type: ignore[assignment]
         if not isinstance(many, Sequence) or isinstance(many, BYTES):
             raise InvalidRequest(f"prompts must be a list of prompts, not {type(many).__name__}", field="prompts")
         described = read_tools(tools)
@@ -164,6 +178,7 @@ class Engine(TaskCalls):
         each_tenant = _one_each(tenants, str, many, "tenants")
         results: list[GenerationResult | None] = [None] * len(many)
         pending: dict[str, int] = {}
+        ids: set[str] = set()
         ended: list[GenerationResult] = []
 
         def keep(index: int, result: GenerationResult) -> None:
@@ -172,16 +187,29 @@ class Engine(TaskCalls):
                 on_result(index, result)
 
         with ExitStack() as interrupted:  # after an interrupt the caller has no handle on these requests
-            for index, job in enumerate(zip(many, each_params, each_tenant, strict=True)):
-                while not self.has_room(job[1]):
-                    self._step_and_collect(pending, ended, keep)
+            for index, given in enumerate(zip(many, each_params, each_tenant, strict=True)):
                 request_id = self._new_id()
-                prompt, its_params, tenant = job
                 try:
-                    group = self.admit(
-                        prompt, its_params, tools=described, tenant=tenant, request_id=request_id, inbox=ended
+                    entry = read_entry(*given, request_id)
+                    request_id = entry.request_id
+                    if request_id in ids:
+                        raise InvalidRequest(f"two prompts have the id {request_id!r}; give each its own", field="id")
+                except InvalidRequest as error:
+                    keep(index, refusal(request_id, error))
+                    continue
+                ids.add(request_id)
+                while not self.has_room(entry.params):
+                    self._step_and_collect(pending, ended, keep)
+                try:
+                    group = self._admit(
+                        entry.prompt,
+                        entry.params,
+                        tools=described,
+                        tenant=entry.tenant,
+                        request_id=request_id,
+                        inbox=ended,
                     )
-                    self.enter(group)
+                    self._enter(group)
                 except GuidewayError as error:
                     keep(index, refusal(request_id, error))
                 else:
@@ -210,7 +238,7 @@ class Engine(TaskCalls):
     @_by_one_thread
     def submit(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Mapping[str, Any],
         params: SamplingParams | None = None,
         *,
         tools: Sequence[Tool] | None = None,
@@ -218,7 +246,8 @@ class Engine(TaskCalls):
         request_id: str | None = None,
         wait: bool = True,
     ) -> Generation:
-        """Start one request and return its `Generation`, which yields its text when iterated.
+        """Start one request and return its `Generation`, which yields its text when iterated. `prompt` may be a mapping
+        as in `generate`.
 
         With `wait` the call returns once the constraint is compiled, while other requests continue; otherwise errors of
         the compilation are in the result. `tools` as in `generate`. `request_id` appears in the result and in hooks;
@@ -226,10 +255,13 @@ class Engine(TaskCalls):
         `QueueFull` and `EngineClosed`.
         """
         from guideway_engine.decoding.requests import demand
+        from guideway_engine.entries import read_entry
 
         self._check_open()
         if wrong := mismatch("request_id", request_id, REQUEST_ID):
             raise InvalidRequest(wrong, field="request_id")
+        entry = read_entry(prompt, params, tenant, self._new_id() if request_id is None else request_id)
+        params = entry.params
         if not self.has_room(params):
             priority, num_sequences = demand(params)
             raise QueueFull(
@@ -237,14 +269,8 @@ class Engine(TaskCalls):
                 f"are waiting, the request has {num_sequences}, and max_waiting is {self.config.max_waiting}; try "
                 "again when some have started"
             )
-        group = self.admit(
-            prompt,
-            params,
-            tools=tools,
-            tenant=tenant,
-            request_id=self._new_id() if request_id is None else request_id,
-        )
-        generation = self.enter(group)
+        group = self._admit(entry.prompt, params, tools=tools, tenant=entry.tenant, request_id=entry.request_id)
+        generation = self._enter(group)
         if wait:
             try:
                 self._await_compilation(group)
@@ -253,7 +279,7 @@ class Engine(TaskCalls):
                 raise
         return generation
 
-    def admit(
+    def _admit(
         self,
         prompt: Prompt,
         params: SamplingParams | None,
@@ -264,16 +290,16 @@ class Engine(TaskCalls):
         arrival: int | None = None,
         inbox: list[GenerationResult] | None = None,
     ) -> SequenceGroup:
-        """Check and tokenize one request, and begin to compile its constraint. Call `enter` to run it, or `withdraw` to
-        drop it.
+        """Check and tokenize one request, and begin to compile its constraint. Call `_enter` to run it, or `_withdraw`
+        to drop it.
 
         For hosts that must not block the thread that decodes: may be called from several threads at once. `arrival` is
-        its `new_arrival` if it arrived earlier. Its result is also put into `inbox`. Raises the errors of `submit`.
+        its `_new_arrival` if it arrived earlier. Its result is also put into `inbox`. Raises the errors of `submit`.
         """
         from guideway.objects import constraint_of, parse
 
         self._check_open()
-        arrival = self.new_arrival() if arrival is None else arrival
+        arrival = self._new_arrival() if arrival is None else arrival
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", field="params")
@@ -286,8 +312,8 @@ class Engine(TaskCalls):
         return self._requests.prepare(submission, arrival=arrival, inbox=inbox, parse=parse_answer)
 
     @property
-    def admission_threads(self) -> Threads:
-        """Threads in which hosts can call `admit` concurrently with steps."""
+    def _admission_threads(self) -> Threads:
+        """Threads in which hosts can call `_admit` concurrently with steps."""
         return self._runtime.admission_threads
 
     def check_health(self) -> None:
@@ -301,13 +327,13 @@ class Engine(TaskCalls):
             self._runtime.check_health()
             self._scheduler.check_health()
 
-    def new_arrival(self) -> int:
+    def _new_arrival(self) -> int:
         """Return the arrival number for a new request. Waiting requests with lower numbers run first. May be called
         from any thread."""
         return next(self._arrivals)
 
     @_by_one_thread
-    def enter(self, group: SequenceGroup) -> Generation:
+    def _enter(self, group: SequenceGroup) -> Generation:
         """Start an admitted request."""
         from guideway_engine.generation import Generation
 
@@ -315,12 +341,12 @@ class Engine(TaskCalls):
             self._check_open()
             observe(self._hooks.request_started, request=group.request)
         except BaseException:
-            self.withdraw(group)
+            self._withdraw(group)
             raise
         self._scheduler.add(group)
         return Generation(self, group)
 
-    def withdraw(self, group: SequenceGroup) -> None:
+    def _withdraw(self, group: SequenceGroup) -> None:
         """Drop an admitted request that will not run. May be called from any thread."""
         self._requests.withdraw(group.admission)
 
@@ -329,7 +355,7 @@ class Engine(TaskCalls):
         """Run one step of every running request. If no request can continue until a constraint is compiled, a text is
         judged or a lost worker is restarted, wait for that, at most `timeout` seconds. Does nothing once the engine is
         closed."""
-        self.check_decodes()
+        self._check_decodes()
         if self._stepping:
             raise EngineBusy("a step is running, and code inside it, such as a hook, called step again")
         try:
@@ -347,7 +373,7 @@ class Engine(TaskCalls):
         sequences of each priority that are about to be queued."""
         from guideway_engine.decoding.requests import demand
 
-        self.check_decodes()
+        self._check_decodes()
         priority, num_sequences = demand(params)
         num_others = sum(n for theirs, n in (beside or {}).items() if theirs <= priority)
         most = self.config.max_waiting
@@ -449,13 +475,13 @@ class Engine(TaskCalls):
 
     def _check_open(self) -> None:
         self._check_not_closed()
-        self.check_decodes()
+        self._check_decodes()
 
     def _check_not_closed(self) -> None:
         if self._closed:
             raise EngineClosed("the engine is closed and takes no more requests; create a new one")
 
-    def check_decodes(self) -> None:
+    def _check_decodes(self) -> None:
         """Raise `UnsupportedCapability` unless this engine generates text. May be called from any thread."""
         if self._serving is not None:
             raise UnsupportedCapability(

@@ -11,11 +11,12 @@ from guideway.api.options import short_repr
 from guideway.api.types import Completion, FinishReason, GenerationResult, SamplingParams
 from guideway.errors import InvalidAnswer, InvalidConfiguration, InvalidRequest
 from guideway.objects import constraint_of, is_type
+from guideway.runtime.sampling import ANY_VOCABULARY, validated
 
 from guideway_engine.async_engine import AsyncEngine
 from guideway_engine.config import EngineArguments, EngineConfig
 from guideway_engine.engine import Engine
-from guideway_engine.prompts import Message
+from guideway_engine.prompts import Prompt
 
 __all__ = ["extract"]
 
@@ -75,7 +76,8 @@ def extract(
     `engine` is an engine, which stays open; or a model or `EngineConfig`, from which ``Engine(engine, **settings)`` is
     created for this call only, loading the model.
 
-    The model reads one chat message: the `instruction`, a space, and the text. The default `instruction` is ``Extract
+    The model reads one chat message, or plain text if it has no chat template: the `instruction`, a space, and the
+    text. The default `instruction` is ``Extract
     name, age.``, with the names of the type's properties, each followed by its ``description`` in parentheses; it is
     empty for a type without properties. An empty instruction is left out. `params` are the parameters of the request,
     without a constraint.
@@ -90,23 +92,25 @@ def extract(
             f"{name} is a setting for a new engine, but an engine is given; set it where that engine is created",
             field=name,
         )
-    messages, asked = _ask(target, text, instruction, params)  # before a model is loaded, so that errors come early
+    content, asked = _ask(target, text, instruction, params)  # before a model is loaded, so that errors come early
     if isinstance(engine, AsyncEngine):
-        return _extract_async(engine, messages, asked)
+        return _extract_async(engine, content, asked)
     if isinstance(engine, Engine):
-        return _object_of(engine.chat(messages, asked)[0])
+        return _object_of(engine.generate([_prompt(engine, content)], asked)[0])
     with Engine(engine, **settings) as own:
-        return _object_of(own.chat(messages, asked)[0])
+        return _object_of(own.generate([_prompt(own, content)], asked)[0])
 
 
-async def _extract_async(engine: AsyncEngine, messages: list[Message], asked: SamplingParams) -> Any:
-    return _object_of(await engine.generate(messages, asked))
+async def _extract_async(engine: AsyncEngine, content: str, asked: SamplingParams) -> Any:
+    return _object_of(await engine.generate(_prompt(engine, content), asked))
 
 
-def _ask(
-    target: Any, text: str, instruction: str | None, params: SamplingParams | None
-) -> tuple[list[Message], SamplingParams]:
-    """Return the conversation and its parameters. Raises `InvalidRequest`."""
+def _prompt(engine: Engine | AsyncEngine, content: str) -> Prompt:
+    return [{"role": "user", "content": content}] if engine.has_chat_template else content
+
+
+def _ask(target: Any, text: str, instruction: str | None, params: SamplingParams | None) -> tuple[str, SamplingParams]:
+    """Return the text to read and its parameters. Raises `InvalidRequest`."""
     if not is_type(target):
         raise InvalidRequest(
             "extract needs a type, such as a pydantic model, a dataclass or list[int], not "
@@ -124,10 +128,10 @@ def _ask(
             "params has a constraint, but extract uses the type as constraint; remove it from params",
             field="constraint",
         )
+    validated(params, ANY_VOCABULARY)
     if instruction is None:
         instruction = _instruction(constraint_of(target).parsed)  # type: ignore[attr-defined]
-    content = f"{instruction} {text}" if instruction else text
-    return [{"role": "user", "content": content}], replace(params, constraint=target)
+    return f"{instruction} {text}" if instruction else text, replace(params, constraint=target)
 
 
 def _instruction(schema: dict[str, Any]) -> str:

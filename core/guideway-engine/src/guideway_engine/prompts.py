@@ -59,6 +59,11 @@ class PromptReader:
         # the first call configures truncation and padding, which must not happen in two calls at once
         tokenizer("")
 
+    @property
+    def has_chat_template(self) -> bool:
+        """True if chat messages can be tokenized."""
+        return self._template.exists
+
     def read(self, prompt: Prompt) -> Read:
         """Return `prompt` in a known form. Raises `InvalidRequest` if it has none."""
         with _as_invalid("read"):

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import re
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from guideway.api.options import expected
 from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, SamplingParams, unique_keys
 from guideway.command_line.usage import WrongValue
-from guideway.errors import InvalidRequest, did_you_mean
+from guideway.errors import InvalidRequest
 from guideway.json_schema import check_regex, check_schema
-from guideway.runtime.guard.kinds import KINDS
-from guideway.runtime.sampling import validated
+from guideway.runtime.sampling import ANY_VOCABULARY, validated
 
 from guideway_engine.command_line.reading import read_lines, read_text
-from guideway_engine.fields import add_flag, fields_of
+from guideway_engine.entries import SAMPLING, as_params, read_params
+from guideway_engine.fields import add_flag
 
 if TYPE_CHECKING:
     from guideway_engine.prompts import Prompt
@@ -29,32 +28,12 @@ __all__ = [
     "add_constraint",
     "add_flags",
     "constraint_of",
-    "constraint_of_line",
     "in_flags",
     "read_jobs",
     "wrong_flag",
 ]
 
 MAX_TOKENS = 256
-
-ANY_VOCABULARY = 2**31
-"""A number larger than the size of any vocabulary."""
-
-OTHER = ("constraint", "modifiers", "on_unenforced")
-"""Sampling parameters whose flags have another form, or belong to the configuration."""
-
-SAMPLING = {
-    name: replace(field, expected=expected(field.hint))  # admission checks ranges, since it knows all parameters
-    for name, field in fields_of(SamplingParams).items()
-    if name not in OTHER
-}
-"""Sampling parameters that are flags, and keys of an input line, under their own names."""
-
-CONSTRAINTS = {kind.form.key: kind.form for kind in KINDS.values() if kind.form is not None}
-"""Forms of the constraints that an input line may have, by key; a line may have one."""
-
-LINE_KEYS = ("prompt", "id", *CONSTRAINTS, "tenant", "modifiers", "on_unenforced", *SAMPLING)
-"""Keys of a line of ``--input``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +127,7 @@ def read_jobs(args: Namespace) -> list[Job]:
     constraint = constraint_of(args)
     given = {name: value for name, value in vars(args).items() if name in SAMPLING}
     common = {"max_tokens": MAX_TOKENS} | given | {"constraint": constraint, "modifiers": dict(args.modifier)}
-    common = _as_params(common)
+    common = as_params(common)
     if args.prompt is not None:
         return [_job("0", args.prompt, common, args.tenant, raw=args.raw)]
     jobs: list[Job] = []
@@ -230,20 +209,6 @@ def _bias(text: str) -> tuple[int, float]:
         raise ArgumentTypeError(f"must be ID=VALUE, a token id and a number, not {text!r}") from error
 
 
-def _as_params(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert `values` of flags and JSON to the types of `SamplingParams` where possible; admission checks them."""
-    params = dict(values)
-    for name in ("stop", "stop_token_ids"):
-        if isinstance(values.get(name), list):
-            params[name] = tuple(values[name])
-    bias = values.get("logit_bias")
-    if isinstance(bias, list):
-        params["logit_bias"] = dict(bias)
-    elif isinstance(bias, dict):  # JSON keys are text
-        params["logit_bias"] = {int(k) if k.isdecimal() and len(k) < 20 else k: value for k, value in bias.items()}
-    return params
-
-
 def _job(job_id: str, prompt: Any, params: dict[str, Any], tenant: Any, *, raw: bool) -> Job:
     shown = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
     if isinstance(prompt, str) and not raw:
@@ -253,26 +218,9 @@ def _job(job_id: str, prompt: Any, params: dict[str, Any], tenant: Any, *, raw: 
 
 def _job_of_line(where: str, index: int, line: bytes, common: dict[str, Any], tenant: str, *, raw: bool) -> Job:
     entry = _parsed(where, line)
-    if unknown := sorted(entry.keys() - set(LINE_KEYS)):
-        near = did_you_mean(unknown[0], LINE_KEYS) or (
-            f"known are {', '.join(LINE_KEYS[: -len(SAMPLING)])} and the flags of sampling, with _ for -"
-        )
-        raise InvalidRequest(f"{where} has the unknown key {unknown[0]!r}; {near}", field="input")
-    params = common | _as_params({key: entry[key] for key in (*SAMPLING, "modifiers", "on_unenforced") if key in entry})
-    if given := [key for key in CONSTRAINTS if key in entry]:
-        if len(given) > 1:
-            raise InvalidRequest(f"{where} has both {given[0]!r} and {given[1]!r}; keep one", field="input")
-        params["constraint"] = constraint_of_line(where, given[0], entry[given[0]])
+    params = common | read_params(where, entry)
     job = _job(str(entry.get("id", index)), entry["prompt"], params, entry.get("tenant", tenant), raw=raw)
     return replace(job, from_line=True)
-
-
-def constraint_of_line(where: str, key: str, value: Any) -> Constraint:
-    """Return the constraint under `key`; admission checks its text."""
-    try:
-        return CONSTRAINTS[key].read(value)
-    except TypeError as error:
-        raise InvalidRequest(f"{where} must hold {error}", field="input") from error
 
 
 def _parsed(where: str, line: bytes) -> dict[str, Any]:

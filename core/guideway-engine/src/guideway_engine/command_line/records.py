@@ -11,9 +11,9 @@ from guideway.api.types import Constraint, JsonSchema, Whitespace
 from guideway.errors import InvalidRequest, did_you_mean
 from guideway.runtime.guard.kinds import kind_of
 
-from guideway_engine.command_line.jobs import CONSTRAINTS, constraint_of_line
 from guideway_engine.command_line.reading import read_lines
 from guideway_engine.config_sources import Key
+from guideway_engine.entries import CONSTRAINTS, constraint_of_line
 
 __all__ = ["Record", "read_record", "written"]
 
