@@ -64,7 +64,7 @@ WRONG: dict[str, list[Any]] = {
     "logprobs": [*NO_COUNTS, SIZE + 1, HUGE],
     "prompt_logprobs": [*NO_COUNTS, SIZE + 1, HUGE],
     "on_unenforced": ["ignore", "", True, 1, ["refuse"]],
-    "max_retries": [*NO_COUNTS, -1, 101, None, 1],  # 1 because nothing is checked
+    "max_retries": [*NO_COUNTS, -1, 101, None],
     "priority": [None, "1", True, 0.5, NAN, 2**31, -(2**31) - 1, HUGE],
     "constraint": ["a", 3],
     "modifiers": [3, ["green_list"]],

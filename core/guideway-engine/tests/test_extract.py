@@ -28,7 +28,7 @@ from guideway import (
 from guideway.errors import LimitExceeded
 from guideway_demo_model import DemoModel
 from guideway_engine.extract import _ask
-from pydantic import BaseModel, Field, field_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator
 
 TEXT = "Meet Zoë Garcia. Age: 31."
 
@@ -133,6 +133,45 @@ def test_what_is_not_whole_or_not_valid_is_no_object(
 ) -> None:
     with pytest.raises(InvalidAnswer, match=said):
         extract(target, TEXT, engine, params=params)
+
+
+def test_an_answer_that_its_type_refuses_is_drawn_again(engine: Engine) -> None:
+    seen: list[int] = []
+
+    def is_even(value: int) -> int:
+        seen.append(value)
+        if value % 2:
+            raise ValueError(f"{value} is odd")
+        return value
+
+    digit = Annotated[Literal[1, 2, 3, 4], AfterValidator(is_even)]
+    once = SamplingParams(max_tokens=8, temperature=1000.0, n=8, seed=5, constraint=digit)
+    (drawn,) = engine.generate([TEXT], once)
+    assert not seen and {output.valid for output in drawn.outputs} == {None}, "nothing is checked without retries"
+    assert {int(output.text) % 2 for output in drawn.outputs} == {0, 1}
+    (again,) = engine.generate([TEXT], dataclasses.replace(once, max_retries=30))
+    assert [(output.parsed % 2, output.valid) for output in again.outputs] == [(0, True)] * 8
+    for before, after in zip(drawn.outputs, again.outputs, strict=True):
+        assert int(before.text) % 2 or after.text == before.text, "only refused answers are drawn again"
+    for seed in range(4):
+        tried = SamplingParams(max_tokens=8, temperature=1000.0, seed=seed, max_retries=30)
+        assert extract(digit, TEXT, engine, params=tried) % 2 == 0
+
+
+def test_an_answer_refused_to_the_end_has_the_message_of_the_validator(engine: Engine) -> None:
+    ages: list[int] = []
+
+    def refuse(age: int) -> int:
+        ages.append(age)
+        raise ValueError(f"too young: {age}")
+
+    young = Annotated[Literal[1, 2, 3, 4], AfterValidator(refuse)]
+    tried = SamplingParams(max_tokens=8, temperature=1.0, max_retries=3)
+    with pytest.raises(InvalidAnswer, match="Value error, too young: "):
+        extract(young, TEXT, engine, params=tried)
+    assert len(ages) == 1 + 3 + 1, "each attempt is judged, and the last answer is read"
+    checked = SamplingParams(max_tokens=8, constraint=young, on_unenforced="check")
+    assert engine.generate([TEXT], checked)[0].valid is False
 
 
 @pytest.mark.parametrize(

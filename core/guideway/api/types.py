@@ -441,7 +441,7 @@ class SamplingParams:
     """The policy for a constraint that cannot be enforced in full; None: the operator's choice, ``report`` by
     default."""
     max_retries: Annotated[int, Range(0, 100)] = 0
-    """Maximum number of times to redraw an invalid output, each time with another seed; needs
+    """Maximum number of times to redraw an invalid output, each time with another seed; needs a type as constraint, or
     ``on_unenforced="check"``."""
     close: Switch = True
     """True to reserve the last tokens of the limit for completing the constrained output."""
@@ -554,8 +554,9 @@ class Completion:
     closed_early: bool = False
     """True if the output was shortened so that it is complete within its limit."""
     valid: bool | None = None
-    """True if the text satisfies the constraint; None if it was not checked (`SamplingParams.on_unenforced`), failed
-    or was aborted, or if the check cannot decide."""
+    """True if the text satisfies the constraint, and the type that was given as constraint accepts it; None if it was
+    not checked (`SamplingParams.on_unenforced`, `SamplingParams.max_retries`), failed or was aborted, or if the check
+    cannot decide."""
     reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Results of `LogitModifier.report`, by modifier name."""
     logprobs: tuple[TokenLogprobs, ...] | None = None

@@ -77,12 +77,6 @@ def validate_request(
             field="tenant",
         )
     params = _params(request.params, vocabulary, context, known, whitespace, on_unenforced)
-    if params.max_retries and params.on_unenforced != "check":
-        raise InvalidRequest(
-            f"max_retries is {params.max_retries}, but outputs are not checked with on_unenforced "
-            f"{params.on_unenforced!r}; set on_unenforced to 'check', or remove max_retries",
-            field="max_retries",
-        )
     return replace(request, prompt_token_ids=prompt, params=params)
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from guideway.api.types import Constraint, JsonObject, JsonSchema
-from guideway.errors import GuidewayError
+from guideway.errors import GuidewayError, contain
 from guideway.plugins.limits import Limits
 from guideway.runtime.grammar_hosts.messages import SharedMasks
 from guideway.runtime.grammar_hosts.nursery import module_path
@@ -69,12 +69,20 @@ class Checker:
         self._pool = Pool("judge", self._zygote, NUM_HOSTS)
         self._threads = Threads("guideway-check", NUM_HOSTS)
 
-    def judge(self, constraint: JsonSchema | JsonObject, text: str, *, enforces_formats: bool) -> Future[bool | None]:
-        """Return a future that says whether `text` satisfies the constraint; its result is None if that cannot be
-        decided. `enforces_formats`: whether the strategy that served it enforces all formats of the schema."""
-        schema = constraint if isinstance(constraint, JsonSchema) else ANY_OBJECT
+    def judge(
+        self,
+        constraint: JsonSchema | JsonObject | None,
+        text: str,
+        *,
+        enforces_formats: bool,
+        read: Callable[[str], object] | None = None,
+    ) -> Future[bool | None]:
+        """Return a future that says whether `text` satisfies the constraint, if there is one, and `read` accepts it;
+        its result is None if that cannot be decided. `enforces_formats`: whether the strategy that served it enforces
+        all formats of the schema. `read` raises an exception for a text that it refuses."""
+        schema = ANY_OBJECT if isinstance(constraint, JsonObject) else constraint
         try:
-            return self._threads.submit(partial(self._judge, schema, text, enforces_formats))
+            return self._threads.submit(partial(self._judge, schema, text, enforces_formats, read))
         except GuidewayError as error:  # closed, or no thread could be started
             _log(error)
             return completed_future(None)
@@ -85,7 +93,21 @@ class Checker:
         self._pool.close()
         self._zygote.close()
 
-    def _judge(self, schema: Constraint, text: str, enforces_formats: bool) -> bool | None:
+    def _judge(
+        self,
+        schema: Constraint | None,
+        text: str,
+        enforces_formats: bool,
+        read: Callable[[str], object] | None,
+    ) -> bool | None:
+        try:
+            if read is not None:
+                read(text)
+        except BaseException as error:
+            contain(error)
+            return False
+        if schema is None:
+            return True
         try:
             found, _ = self._pool.call("judge", schema, text, enforces_formats, seconds=self._limits.compile_seconds)
         except GuidewayError as error:

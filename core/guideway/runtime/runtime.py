@@ -19,7 +19,7 @@ import copy
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -418,21 +418,26 @@ class Runtime:
             with self._at_work.using(f"grammar.{compiled.candidate.name}"):
                 return self._mask.satisfies(compiled, request.params, text)
 
-    def judge(self, slot: int, text: str) -> Future[bool | None] | None:
+    def judge(self, slot: int, text: str, read: Callable[[str], object] | None = None) -> Future[bool | None] | None:
         """Return a future that says whether `text`, the whole output in `slot`, satisfies its constraint. Its result is
-        None if that cannot be decided. Returns None unless the request sets ``on_unenforced="check"``. JSON text is
-        validated against its schema; other constraints are checked with the matcher, if the strategy enforces all of
-        them."""
+        None if that cannot be decided. Returns None unless the request sets ``on_unenforced="check"`` or there is a
+        `read`. JSON text is validated against its schema; other constraints are checked with the matcher, if the
+        strategy enforces all of them. `read` converts the answer to an object of a type, and raises an exception for an
+        answer that the type refuses."""
         sequence = self._slots[slot]
         journal, state = sequence.journal, self._modifiers.state(sequence, self._mask)
         params = journal.request.params
-        if params.on_unenforced != "check" or state is None:
+        checks = params.on_unenforced == "check"
+        if state is None or (not checks and read is None):
             return None
         if isinstance(params.constraint, JsonSchema | JsonObject):
             own = self._mask.own_text(journal, text)
             names = self._mask.unenforced(state)
             return self.checker.judge(
-                params.constraint, own, enforces_formats=not any(name.startswith("format") for name in names)
+                params.constraint if checks else None,
+                own,
+                enforces_formats=not any(name.startswith("format") for name in names),
+                read=read,
             )
         if not self._mask.completes(state, journal, text):
             return completed_future(False)

@@ -296,20 +296,21 @@ class Engine(TaskCalls):
         For hosts that must not block the thread that decodes: may be called from several threads at once. `arrival` is
         its `_new_arrival` if it arrived earlier. Its result is also put into `inbox`. Raises the errors of `submit`.
         """
-        from guideway.objects import constraint_of, parse
+        from guideway.objects import constraint_of, is_type, parse
 
         self._check_open()
         arrival = self._new_arrival() if arrival is None else arrival
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", field="params")
-        parse_answer = None
+        parse_answer, of_type = None, False
         if params.constraint is not None:
+            of_type = is_type(params.constraint)
             parse_answer = partial(parse, params.constraint)
             params = replace(params, constraint=constraint_of(params.constraint))
         submission = self._inputs.check(prompt, params, tools=tools, tenant=tenant, request_id=request_id)
         inbox = [] if inbox is None else inbox
-        return self._requests.prepare(submission, arrival=arrival, inbox=inbox, parse=parse_answer)
+        return self._requests.prepare(submission, arrival=arrival, inbox=inbox, parse=parse_answer, of_type=of_type)
 
     @property
     def _admission_threads(self) -> Threads:

@@ -80,7 +80,7 @@ def extract(
     text. The default `instruction` is ``Extract
     name, age.``, with the names of the type's properties, each followed by its ``description`` in parentheses; it is
     empty for a type without properties. An empty instruction is left out. `params` are the parameters of the request,
-    without a constraint.
+    without a constraint; with `max_retries`, an answer that the type refuses is drawn again.
 
     Raises `InvalidAnswer` if a limit, a stop string or the closing of the engine cut the answer short, or if the type
     refuses it; `InvalidRequest` if the request is refused; `LimitExceeded` if the text is longer than the context; any

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from guideway.api.modifier import ModifierContext
 from guideway.api.types import GenerationResult, Request, SamplingParams, Submission
-from guideway.errors import LimitExceeded
+from guideway.errors import InvalidRequest, LimitExceeded
 from guideway.runtime.admission import Admission
 from guideway.runtime.runtime import Runtime
 from guideway.runtime.sampling import python_number
@@ -34,9 +34,11 @@ class DecodeRequests:
         arrival: int,
         inbox: list[GenerationResult],
         parse: Callable[[str], Any] | None,
+        of_type: bool = False,
     ) -> SequenceGroup:
-        """Return the sequences of a request. `parse` converts its answers to objects; the result is put into `inbox`.
-        Raises `InvalidRequest`, or another error that refuses the request."""
+        """Return the sequences of a request. `parse` converts its answers to objects, of a type that the caller gave as
+        constraint if `of_type`; the result is put into `inbox`. Raises `InvalidRequest`, or another error that refuses
+        the request."""
         prompt = cast("Read", submission.prompt)  # created by `DecodeInputs`
         request = Request(
             request_id=submission.request_id,
@@ -47,7 +49,15 @@ class DecodeRequests:
         )
         admission = self._runtime.admit(request)
         try:
-            return _group(admission, self._runtime.context, self._settings, arrival=arrival, inbox=inbox, parse=parse)
+            return _group(
+                admission,
+                self._runtime.context,
+                self._settings,
+                arrival=arrival,
+                inbox=inbox,
+                parse=parse,
+                verifies=_verifies(admission.request.params, of_type),
+            )
         except BaseException:
             self.withdraw(admission)
             raise
@@ -58,6 +68,19 @@ class DecodeRequests:
             self._runtime.abandon(admission)
 
 
+def _verifies(params: SamplingParams, of_type: bool) -> bool:
+    """Return whether an answer that its type refuses is invalid. Raises `InvalidRequest` for retries if no output can
+    be invalid."""
+    checks = params.on_unenforced == "check"
+    if params.max_retries and not checks and not of_type:
+        raise InvalidRequest(
+            f"max_retries is {params.max_retries}, but outputs are not checked with on_unenforced "
+            f"{params.on_unenforced!r}; set on_unenforced to 'check', give a type as constraint, or remove max_retries",
+            field="max_retries",
+        )
+    return of_type and (checks or params.max_retries > 0)
+
+
 def _group(
     admission: Admission,
     context: ModifierContext,
@@ -66,6 +89,7 @@ def _group(
     arrival: int,
     inbox: list[GenerationResult],
     parse: Callable[[str], Any] | None,
+    verifies: bool,
 ) -> SequenceGroup:
     """Return the sequences of a request. `parse` converts its answers to objects. Raises `LimitExceeded` if there can
     never be room for them."""
@@ -101,6 +125,7 @@ def _group(
         stop_token_ids=stops if params.ignore_eos else stops | vocabulary.stop_token_ids,
         inbox=inbox,
         parse=parse,
+        verifies=verifies,
         prompt_text=text,
     )
 

@@ -33,6 +33,8 @@ class SequenceGroup:
     """List that receives the result too."""
     parse: Callable[[str], Any] | None = None
     """Function that parses the text of a complete answer into an object."""
+    verifies: bool = False
+    """True if an answer that `parse` refuses is invalid."""
     prompt_text: str = ""
     """Text that each output's `text` begins with."""
     prompts: tuple[tuple[int, ...], ...] = ()

@@ -122,7 +122,8 @@ class SequenceTable:
                     error = fault.error()
                     reason = reason_of(error)
                 else:
-                    verdict = self._runtime.judge(slots[0], sequence.generated())
+                    read = sequence.group.parse if sequence.group.verifies else None
+                    verdict = self._runtime.judge(slots[0], sequence.generated(), read)
         self._changing = True
         if verdict is not None and sequence.attempt < sequence.request.params.max_retries and not sequence.may_retry:
             self._runtime.expect_another(sequence.group.admission)
