@@ -64,6 +64,7 @@ def random_step(seed: int, num_rows: int) -> StepInput:
         sequence_indices=rng.integers(0, 4, num_rows).astype(np.int32),
         warp=some(lambda: warp),
         num_logprobs=some(lambda: rng.integers(-1, 4, num_rows).astype(np.int32)),
+        processed=some(lambda: rng.random(num_rows) < 0.5),
     )
 
 

@@ -442,7 +442,7 @@ def test_given_tokens_are_scored(device: DeviceBackend) -> None:
     for count in (0, 4):
         scored = pipeline.score(device.ops.asarray(logits.copy()), rows, following, count)
         assert scored.top_ids.shape == scored.top.shape == (len(following), count)
-        found = token_logprobs(scored, 0, tokens[1:], count)
+        found = token_logprobs(scored, 0, tokens[1:], count, VOCABULARY)
         result = GenerationResult(request_id="r")
         output = replace(result.outputs[0], token_ids=tuple(tokens[1:]), logprobs=tuple(found))
         check_logprobs(replace(result, outputs=(output,)), tokens[:1], count)

@@ -143,7 +143,9 @@ class FakeHost:
                 self.tokens[slot] += ids
                 if output.logprobs is not None and wanted is not None:
                     start = int(np.searchsorted(output.logprobs.rows, first_row))
-                    self.logprobs[slot] += token_logprobs(output.logprobs, start, ids, wanted)
+                    self.logprobs[slot] += token_logprobs(
+                        output.logprobs, start, ids, wanted, self.runtime.context.vocabulary
+                    )
             stopped = bool(ids) and ids[-1] in self.stops(slot)
             if outcome.action != "continue" or stopped or len(self.tokens[slot]) >= self.limits[slot]:
                 self.finish(slot, FinishReason.STOP if stopped or outcome.action == "finish" else FinishReason.LENGTH)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from guideway import Completion, FinishReason, GenerationResult, InvalidRequest, Regex, SamplingParams
@@ -14,8 +15,8 @@ from guideway_engine.command_line.jobs import Job
 from guideway_engine.command_line.lines import Lines
 
 SCORES = (
-    TokenLogprobs(5, -0.25, ((5, -0.25), (6, -2.0))),
-    TokenLogprobs(6, -math.inf, ((5, -0.5), (7, -math.inf))),
+    TokenLogprobs(5, -0.25, ((5, -0.25), (6, -2.0)), "a", ("a", "b")),
+    TokenLogprobs(6, -math.inf, ((5, -0.5), (7, -math.inf)), "b", ("a", "c")),
 )
 SEVERAL = GenerationResult(
     request_id="r",
@@ -32,6 +33,11 @@ REFUSED = GenerationResult(
 )
 
 
+def entry(token_id: int, token: str, logprob: float | None, *top: dict[str, Any]) -> dict[str, Any]:
+    shown = {"token_id": token_id, "token": token, "logprob": logprob}
+    return shown | {"top": list(top)} if top else shown
+
+
 def job(name: str, params: SamplingParams | None = None) -> Job:
     return Job(name, f"prompt {name}", "", params or SamplingParams())
 
@@ -46,10 +52,10 @@ def test_a_line_has_the_first_output_and_all_of_them_if_there_are_more(capsys: p
     assert "Infinity" not in out, "which is no JSON"
     line = json.loads(out)
     first, second = line.pop("outputs")
-    assert line.pop("prompt_logprobs") == [None, {"token_id": 6, "logprob": None, "top": [[5, -0.5], [7, None]]}]
+    assert line.pop("prompt_logprobs") == [None, entry(6, "b", None, entry(5, "a", -0.5), entry(7, "c", None))]
     assert line == {"index": 3, "id": "a"} | {key: value for key, value in first.items() if key != "index"}
     assert (first["index"], first["text"], first["stop"], first["num_tokens"]) == (2, "first", "END", 2)
-    assert first["logprobs"] == [{"token_id": 5, "logprob": -0.25, "top": [[5, -0.25], [6, -2.0]]}] * 2
+    assert first["logprobs"] == [entry(5, "a", -0.25, entry(5, "a", -0.25), entry(6, "b", -2.0))] * 2
     assert (second["index"], second["finish_reason"], second["unenforced"]) == (0, "length", ["x"])
     assert "logprobs" not in second
 

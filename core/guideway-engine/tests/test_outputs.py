@@ -6,6 +6,7 @@ compare with `transformers` to check that the parameters are passed on.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from guideway import Engine, EngineConfig, FinishReason, InvalidRequest, JsonSchema, Regex, SamplingParams
+from guideway import AsyncEngine, Engine, EngineConfig, FinishReason, InvalidRequest, JsonSchema, Regex, SamplingParams
 from guideway.api import UnsupportedCapability
 from guideway_demo_model import DemoModel
 from transformers import AutoModelForCausalLM
@@ -140,6 +141,104 @@ def test_logprobs_are_the_models_own(engine: Engine, model: Any) -> None:
     for entry, token_id, row in zip(others, prompt[1:], raw_logprobs(model, prompt), strict=True):
         assert (entry.token_id, len(entry.top)) == (token_id, 2)
         assert entry.logprob == pytest.approx(row[token_id].item(), abs=1e-3)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.3])
+def test_processed_logprobs_are_those_of_the_draw(engine: Engine, model: Any, temperature: float) -> None:
+    """They include the mask, the bias, the temperature and the filters. Other requests of the step keep raw ones."""
+    params: dict[str, Any] = {"seed": 5, "logit_bias": {20: 2.5}, "constraint": Regex("[0-9]{1,12}"), "logprobs": 4}
+    warped = {"temperature": temperature} | ({"top_k": 6} if temperature else {})
+    processed, raw = engine.generate(
+        [PROMPT, PROMPT],
+        [SamplingParams(**params, **warped, logprobs_mode=mode, max_tokens=12) for mode in ("processed", "raw")],
+    )
+    assert processed.token_ids == raw.token_ids
+    prompt = list(processed.prompt_token_ids)
+    whole = torch.tensor([[*prompt, *processed.token_ids]])
+    with torch.inference_mode():
+        logits = model(whole).logits[0, len(prompt) - 1 : -1].float()
+    tokens = engine.vocabulary.tokens
+    digits = [i for i, text in enumerate(tokens) if text and re.fullmatch(b"[0-9]+", text)]
+    for entry, plain, row in zip(processed.logprobs, raw.logprobs, logits, strict=True):
+        assert plain.logprob == pytest.approx(torch.log_softmax(row, dim=-1)[plain.token_id].item(), abs=1e-4)
+        if entry.token_id in engine.vocabulary.stop_token_ids or len(entry.token) > 1:
+            break
+        allowed = torch.full_like(row, -torch.inf)
+        ends = [] if entry is processed.logprobs[0] else sorted(engine.vocabulary.stop_token_ids)
+        fitting = [i for i in digits if len(tokens[i]) == 1] + ends
+        allowed[fitting] = row[fitting]
+        allowed[20] += 2.5
+        allowed /= temperature or 1
+        if temperature:
+            allowed[allowed < allowed.topk(6).values[-1]] = -torch.inf
+        expected = torch.log_softmax(allowed, dim=-1)
+        assert entry.logprob == pytest.approx(expected[entry.token_id].item(), abs=1e-4)
+        assert [value for _, value in entry.top] == pytest.approx(expected.topk(4).values.tolist(), abs=1e-4)
+
+
+def test_each_logprob_has_the_text_of_its_tokens(engine: Engine) -> None:
+    result = one(engine, logprobs=2, prompt_logprobs=1, max_tokens=40)
+    vocabulary = engine.vocabulary
+    entries = [*result.logprobs, *result.prompt_logprobs[1:]]
+    for entry in entries:
+        for token_id, text in zip(
+            (entry.token_id, *(top for top, _ in entry.top)), (entry.token, *entry.top_tokens), strict=True
+        ):
+            named = vocabulary.special_tokens.get(token_id)
+            assert text == named or (named is None and text == vocabulary.tokens[token_id].decode(errors="replace"))
+    assert result.finish_reason is FinishReason.STOP and entries[len(result.token_ids) - 1].token.startswith("<")
+    refused = engine.generate(["x"], SamplingParams(logprobs_mode="processed"))[0]
+    assert "set logprobs" in str(refused.error)
+
+
+LABELS = ("yes", "no", " not at all", "é")
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, TEXT, [5, 80, 81]], ids=["chat", "text", "ids"])
+def test_labels_are_scored_as_by_the_model_alone(engine: Engine, model: Any, prompt: Any) -> None:
+    scores = engine.score(prompt, LABELS)
+    (asked,) = engine.generate([prompt], SamplingParams(max_tokens=1))
+    expected = []
+    for label, num_tokens in zip(LABELS, scores.num_tokens, strict=True):
+        ids = engine.vocabulary.encode(label.encode())
+        assert ids is not None and len(ids) == num_tokens
+        rows = raw_logprobs(model, [*asked.prompt_token_ids, *ids])[-len(ids) :]
+        expected.append(sum(row[token_id].item() for row, token_id in zip(rows, ids, strict=True)))
+    assert scores.labels == LABELS
+    assert scores.logprobs == pytest.approx(expected, abs=1e-4)
+    assert scores.probabilities == pytest.approx(torch.softmax(torch.tensor(expected), 0).tolist(), abs=1e-4)
+    assert scores.best == LABELS[expected.index(max(expected))]
+    assert scores.lengths_differ and "differ in their number of tokens" in str(scores)
+    same = engine.score(prompt, ["0", "1"])
+    assert not same.lengths_differ and "differ" not in str(same)
+
+
+def test_labels_are_scored_in_an_async_engine(engine: Engine) -> None:
+    async def run() -> Any:
+        async with AsyncEngine("demo", grammar=()) as serving:
+            return await serving.score(PROMPT, LABELS)
+
+    scores = asyncio.run(run())
+    assert scores.logprobs == pytest.approx(engine.score(PROMPT, LABELS).logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "labels", "field"),
+    [
+        (PROMPT, "yes", "labels"),
+        (PROMPT, [], "labels"),
+        (PROMPT, ["yes", 5], "labels"),
+        (PROMPT, ["yes", ""], "labels"),
+        (PROMPT, ["yes", "yes"], "labels"),
+        (5, ["yes"], "prompt"),
+        ([], ["yes"], "prompt"),
+        ("x " * 4000, ["yes"], "prompt"),
+    ],
+)
+def test_wrong_labels_are_refused(engine: Engine, prompt: Any, labels: Any, field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        engine.score(prompt, labels)
+    assert caught.value.field == field
 
 
 @pytest.mark.parametrize("num_speculative_tokens", [0, 4])

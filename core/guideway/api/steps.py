@@ -259,7 +259,7 @@ FILTERS: Mapping[str, np.int32 | np.float32] = {
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Raw log-probabilities at some rows, on the host."""
+    """Log-probabilities at some rows, on the host."""
 
     rows: NDArray[np.int32]
     """``int32[m]``"""
@@ -295,6 +295,9 @@ class StepInput:
     num_logprobs: NDArray[np.int32] | None = None
     """``int32[num_rows]``: the number of most likely tokens whose log-probabilities to return with the drawn token's;
     -1: return none at all; None: -1 for all rows."""
+    processed: NDArray[np.bool_] | None = None
+    """``bool[num_rows]``: True where log-probabilities are of the distribution that the token is drawn from, False
+    where they are of the raw logits; None: False for all rows."""
 
 
 @dataclass(frozen=True, slots=True)

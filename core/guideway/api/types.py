@@ -426,10 +426,13 @@ class SamplingParams:
     """The number of sequences to generate; the `n` with the highest mean log-probability are returned, best first;
     None: `n`."""
     logprobs: int | None = None
-    """Return the log-probabilities of each generated token and of this many most likely ones; at least 0. They are
-    computed from the model's unmodified logits. None: return none."""
+    """Return the log-probabilities of each generated token and of this many most likely ones; at least 0. None: return
+    none."""
+    logprobs_mode: Literal["raw", "processed"] = "raw"
+    """Distribution of `logprobs`: ``raw``, of the model's unmodified logits; ``processed``, the one that tokens are
+    drawn from, after masks, modifiers, penalties, temperature (if it is not 0) and filters. Needs `logprobs`."""
     prompt_logprobs: int | None = None
-    """As `logprobs`, for the tokens of the prompt."""
+    """Return the raw log-probabilities of each token of the prompt and of this many most likely ones; at least 0."""
     echo: Switch = False
     """True if `text` begins with the text of the prompt."""
     priority: Annotated[int, Range(-(2**31), 2**31 - 1)] = 0
@@ -516,13 +519,17 @@ class Companion:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Raw log-probabilities (natural logarithm) at one position."""
+    """Log-probabilities (natural logarithm) at one position."""
 
     token_id: int
     """The token at this position."""
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
     """The most likely tokens and their log-probabilities, descending; as many as requested."""
+    token: str = ""
+    """The text of the token: the name of a special token; bytes that are not valid UTF-8 are U+FFFD."""
+    top_tokens: tuple[str, ...] = ()
+    """The texts of the tokens in `top`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from guideway.api.bitmask import FULL
 from guideway.api.modifier import LogitModifier, LogitTransform, WorkerContext
 from guideway.api.steps import Array, Fault, Payload, Stage, StepInput, StepOutput
-from guideway.pipeline.logprobs import RawLogprobs
+from guideway.pipeline.logprobs import RowLogprobs
 from guideway.pipeline.padding import Padding
 
 __all__ = ["Entry", "PipelineContext", "combined_bitmask", "failed_output"]
@@ -98,20 +98,28 @@ class PipelineContext:
         names = [name for name in names if bitmasks or name not in self._bitmasks]
         return Fault(f"modifier.{names[-1]}", "apply", message) if names else Fault("model", "forward", message)
 
-    def raw_logprobs(
-        self, logits: Array, wanted: NDArray[np.int32] | None, padding: Padding | None
-    ) -> RawLogprobs | None:
-        """Return the raw log-probabilities of the rows for which `wanted` (`StepInput.num_logprobs`) is not -1; None
-        if there are none."""
-        if wanted is None or wanted.max() < 0:
+    def logprobs(
+        self, logits: Array, step: StepInput, padding: Padding | None, *, processed: bool
+    ) -> RowLogprobs | None:
+        """Return the log-probabilities of the rows that request them of `logits`, which are `processed` or raw; None if
+        there are none."""
+        wanted = step.num_logprobs
+        if wanted is None:
             return None
-        return self.logprobs_of(logits, np.flatnonzero(wanted >= 0).astype(np.int32), int(wanted.max()), padding)
+        is_processed = np.zeros(len(wanted), dtype=np.bool_) if step.processed is None else step.processed
+        rows = np.flatnonzero((wanted >= 0) & (is_processed == processed)).astype(np.int32)
+        if not len(rows):
+            return None
+        name = "processed" if processed else "logprobs"
+        return self.logprobs_of(logits, rows, int(wanted.max()), padding, name)
 
-    def logprobs_of(self, logits: Array, rows: NDArray[np.int32], k: int, padding: Padding | None) -> RawLogprobs:
-        """Return the raw log-probabilities of `rows`, with the `k` most likely tokens of each."""
+    def logprobs_of(
+        self, logits: Array, rows: NDArray[np.int32], k: int, padding: Padding | None, name: str = "logprobs"
+    ) -> RowLogprobs:
+        """Return the log-probabilities of `rows` of `logits`, with the `k` most likely tokens of each."""
         taken = rows if padding is None else padding.aligned(rows)
         values = self.forbid_padding(self.ops.gather(logits, self.ops.asarray(taken)))
-        return RawLogprobs(self.ops, values, rows, k, padding)
+        return RowLogprobs(self.ops, values, rows, k, padding, name)
 
     def forbid_padding(self, logits: Array) -> Array:
         """Set the columns of `logits` past the vocabulary to -inf."""

@@ -13,7 +13,7 @@ from guideway.api.device import Draw
 from guideway.api.steps import Array, Fault, Payload, StepInput, StepOutput
 from guideway.errors import contain
 from guideway.pipeline.context import PipelineContext, failed_output
-from guideway.pipeline.logprobs import RawLogprobs
+from guideway.pipeline.logprobs import RowLogprobs
 from guideway.pipeline.padding import Padding, padded_step
 from guideway.pipeline.view import DRAW
 
@@ -37,14 +37,16 @@ class FusedStep:
     def suits(self) -> bool:
         """True if only hard bitmasks and temperatures apply, and the device declares the operation."""
         step = self.step
-        alone = step.warp is None and step.payloads.keys() <= self.context.hard_bitmasks.keys()
+        alone = (
+            step.warp is None and step.processed is None and step.payloads.keys() <= self.context.hard_bitmasks.keys()
+        )
         return alone and self.operation in self.device.fused
 
     def run(self, logits: Array) -> StepOutput:
         """Continue `Pipeline.run` from the device's logits."""
         num_rows, size, width = self.step.batch.num_rows, len(logits), logits.shape[1]
         padding = Padding(size, width) if self.device.static_shapes else None
-        logprobs = self.context.raw_logprobs(logits, self.step.num_logprobs, padding)
+        logprobs = self.context.logprobs(logits, self.step, padding, processed=False)
         mask = self.context.bitmask(self.step)
         if mask is None:
             mask = Payload(np.empty(0, dtype=np.int32), {"bitmask": np.empty((0, num_words(width)), dtype=np.int32)})
@@ -83,7 +85,7 @@ class FusedStep:
         return self.device.masked_sample(logits, bitmask, rows, num_tokens, drawing)
 
     def _row_by_row(
-        self, logits: Array, mask: Payload, draw: Mapping[str, NDArray[Any]], logprobs: RawLogprobs | None
+        self, logits: Array, mask: Payload, draw: Mapping[str, NDArray[Any]], logprobs: RowLogprobs | None
     ) -> StepOutput:
         """Draw each row separately, so that only failing rows get a fault."""
         num_rows = self.step.batch.num_rows
@@ -106,7 +108,7 @@ class FusedStep:
         return self._output(checked, logprobs, self.device.download(logprobs.downloads if logprobs else {}).result())
 
     def _output(
-        self, token_ids: NDArray[np.int32], logprobs: RawLogprobs | None, host: Mapping[str, NDArray[Any]]
+        self, token_ids: NDArray[np.int32], logprobs: RowLogprobs | None, host: Mapping[str, NDArray[Any]]
     ) -> StepOutput:
         return StepOutput(token_ids, faults=self.faults, logprobs=None if logprobs is None else logprobs.result(host))
 

@@ -1,8 +1,8 @@
-"""Raw log-probabilities, computed from the model's unmodified logits."""
+"""Log-probabilities of tokens, for rows that requested them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,26 +12,33 @@ from guideway.api.device import ArrayOps
 from guideway.api.steps import Array, Logprobs
 from guideway.pipeline.padding import Padding
 
-__all__ = ["RawLogprobs"]
+__all__ = ["RowLogprobs", "joined"]
 
 
-class RawLogprobs:
-    """The raw log-probabilities of the rows that requested them, on the device until `result`.
+class RowLogprobs:
+    """The log-probabilities of some rows, on the device until `result`.
 
     ``logits[i]`` are the logits of ``rows[i]``, with padding columns at -inf. `count` is the number of most likely
-    tokens to return.
+    tokens to return. `name` distinguishes the downloads of one step.
     """
 
     def __init__(
-        self, ops: ArrayOps, logits: Array, rows: NDArray[np.int32], count: int, padding: Padding | None = None
+        self,
+        ops: ArrayOps,
+        logits: Array,
+        rows: NDArray[np.int32],
+        count: int,
+        padding: Padding | None = None,
+        name: str = "logprobs",
     ) -> None:
+        self._name = name
         self._ops, self._rows, self._count, self._padding = ops, rows, count, padding
         self._values = ops.log_softmax(logits)
         self.downloads: dict[str, Array] = {}
         self._chosen: list[NDArray[np.intp]] = []
         if count:
             looked_up = count if padding is None else padding.num_logprobs(count)
-            self.downloads["logprobs/top"], self.downloads["logprobs/top_ids"] = ops.topk(self._values, looked_up)
+            self.downloads[f"{name}/top"], self.downloads[f"{name}/top_ids"] = ops.topk(self._values, looked_up)
 
     def choose(self, rows: NDArray[np.integer[Any]], token_ids: Array) -> None:
         """Set the chosen tokens of `rows`. A later call for the same row replaces its token."""
@@ -42,7 +49,7 @@ class RawLogprobs:
         ids = token_ids[from_ids]
         ids = ids * ((ids >= 0) * (ids < width))  # a broken sampler may draw ids out of range
         values = ops.gather(self._values, from_values, ids[:, None])[:, 0]
-        self.downloads[f"logprobs/chosen/{len(self._chosen)}"] = values
+        self.downloads[f"{self._name}/chosen/{len(self._chosen)}"] = values
         self._chosen.append(here)
 
     def result(self, host: Mapping[str, NDArray[Any]]) -> Logprobs:
@@ -50,9 +57,21 @@ class RawLogprobs:
         num_rows = len(self._rows)
         chosen = np.zeros(num_rows, dtype=np.float32)
         for i, here in enumerate(self._chosen):
-            chosen[here] = host[f"logprobs/chosen/{i}"][: len(here)]
+            chosen[here] = host[f"{self._name}/chosen/{i}"][: len(here)]
         empty = np.zeros((num_rows, 0), dtype=np.float32)
         top, top_ids = (
-            host.get(name, empty)[:num_rows, : self._count] for name in ("logprobs/top", "logprobs/top_ids")
+            host.get(name, empty)[:num_rows, : self._count] for name in (f"{self._name}/top", f"{self._name}/top_ids")
         )
         return Logprobs(self._rows, chosen, top_ids.astype(np.int32), top.astype(np.float32))
+
+
+def joined(found: Sequence[Logprobs]) -> Logprobs | None:
+    """Join log-probabilities of different rows, in ascending order of the rows; None if there are none."""
+    if len(found) < 2:
+        return found[0] if found else None
+    rows = np.concatenate([one.rows for one in found])
+    order = np.argsort(rows)
+    chosen, top_ids, top = (
+        np.concatenate([getattr(one, name) for one in found])[order] for name in ("chosen", "top_ids", "top")
+    )
+    return Logprobs(rows[order], chosen, top_ids, top)

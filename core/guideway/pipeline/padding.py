@@ -111,7 +111,9 @@ def dummy_steps(num_rows: int, width: int, bitmasks: Mapping[str, str]) -> Itera
         seeds=np.zeros(num_rows, dtype=np.int64),
         sequence_indices=zeros,
     )
-    for step in (greedy, replace(greedy, num_logprobs=zeros), replace(greedy, num_logprobs=zeros + 1)):
+    raw = replace(greedy, num_logprobs=zeros + 1)
+    processed = replace(raw, processed=np.ones(num_rows, dtype=np.bool_))
+    for step in (greedy, replace(greedy, num_logprobs=zeros), raw, processed):
         yield step
         yield replace(step, temperatures=0.5 * ones)
     filters: dict[str, Any] = {

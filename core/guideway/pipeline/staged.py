@@ -14,6 +14,7 @@ from guideway.api.steps import Array, Fault, Payload, StepInput, StepOutput
 from guideway.errors import contain
 from guideway.pipeline.context import Entry, PipelineContext
 from guideway.pipeline.isolation import TransformRunner
+from guideway.pipeline.logprobs import joined
 from guideway.pipeline.padding import Padding, padded_step
 from guideway.pipeline.view import DRAW, StepData
 from guideway.pipeline.warping import Pairs, banned, filtered, filters, penalized, widened
@@ -61,7 +62,7 @@ class StagedStep:
 
     def run(self, logits: Array) -> StepOutput:
         ops = self.ops
-        logprobs = self.context.raw_logprobs(logits, self.step.num_logprobs, self.padding)
+        raw = self.context.logprobs(logits, self.step, self.padding, processed=False)
         if self.padding is not None:
             logits = self._with_scratch(logits)
         drawn = self._rows_to_draw()
@@ -72,6 +73,7 @@ class StagedStep:
             logits = self._modify(logits, self.post_warp)
             if self.samplers:
                 logits = ops.log_softmax(logits)
+        processed = self.context.logprobs(logits, self.step, self.padding, processed=True)
         greedy = self._most_likely(logits)
         self.downloads["greedy"] = greedy
         self.downloads["largest"] = ops.gather(logits, self.all_rows, greedy[:, None])[:, 0]
@@ -90,10 +92,11 @@ class StagedStep:
                 self.downloads[f"sampled/{len(sampled)}"] = ids
                 sampled.append((entry, its_rows))
                 chosen.append((its_rows, ids))
-        if logprobs is not None:
+        logprobs = [each for each in (raw, processed) if each is not None]
+        for each in logprobs:
             for some_rows, ids in chosen:
-                logprobs.choose(some_rows, ids)
-            self.downloads |= logprobs.downloads
+                each.choose(some_rows, ids)
+            self.downloads |= each.downloads
         host = self._download()
         token_ids = self._token_ids(host, drawn, sampled)
         return StepOutput(
@@ -101,7 +104,7 @@ class StagedStep:
             self.transforms.feedback(host),
             self.faults,
             self._find_overruled(host),
-            None if logprobs is None else logprobs.result(host),
+            joined([each.result(host) for each in logprobs]),
         )
 
     def mask_only(self, logits: Array) -> tuple[Array, StepOutput]:

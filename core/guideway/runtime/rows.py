@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from guideway.api.steps import Array, Fault, Feedback, Logprobs, Payload, StepBatch
 from guideway.api.types import TokenLogprobs
+from guideway.api.vocabulary import Vocabulary
 from guideway.errors import ConformanceError
 
 __all__ = [
@@ -178,14 +179,29 @@ def lend_feedback(feedback: Mapping[str, Feedback] | None, name: str) -> Feedbac
     return MappingProxyType(found)
 
 
-def token_logprobs(logprobs: Logprobs, start: int, token_ids: Sequence[int], k: int) -> list[TokenLogprobs]:
+def token_logprobs(
+    logprobs: Logprobs, start: int, token_ids: Sequence[int], k: int, vocabulary: Vocabulary
+) -> list[TokenLogprobs]:
     """Return one entry per token of `token_ids`, with the `k` most likely tokens, from the entries of `logprobs` that
     begin at index `start` (an index into its arrays, not a row of the step)."""
     entries = slice(start, start + len(token_ids))
     top_ids, top = logprobs.top_ids[entries, :k].tolist(), logprobs.top[entries, :k].tolist()
     return [
-        TokenLogprobs(token_id, chosen, tuple(zip(ids, values, strict=True)))
+        TokenLogprobs(
+            token_id,
+            chosen,
+            tuple(zip(ids, values, strict=True)),
+            _text(token_id, vocabulary),
+            tuple(_text(each, vocabulary) for each in ids),
+        )
         for token_id, chosen, ids, values in zip(
             token_ids, logprobs.chosen[entries].tolist(), top_ids, top, strict=True
         )
     ]
+
+
+def _text(token_id: int, vocabulary: Vocabulary) -> str:
+    """Return the text of a token; empty for a column of the logits past the vocabulary."""
+    if token_id in vocabulary.special_tokens:
+        return vocabulary.special_tokens[token_id]
+    return vocabulary.tokens[token_id].decode(errors="replace") if token_id < len(vocabulary) else ""

@@ -544,6 +544,7 @@ class Runtime:
             companion_rows(batch, companions) if any(companions) else {},
             self._slots.warps.build(batch, per_row),
             self._slots.warps.num_logprobs(per_row),
+            self._slots.warps.processed(per_row),
         )
 
     def is_late(self, slot: int) -> bool:

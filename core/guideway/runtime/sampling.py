@@ -128,6 +128,12 @@ def _check_together(params: SamplingParams) -> None:
             "temperature above 0, such as 1.0",
             field="max_retries",
         )
+    if params.logprobs_mode != "raw" and params.logprobs is None:
+        raise InvalidRequest(
+            f"logprobs_mode is {params.logprobs_mode!r}, but no log-probabilities are asked for; set logprobs, such as "
+            "to 0, or remove logprobs_mode",
+            field="logprobs_mode",
+        )
     if params.ignore_eos and params.constraint is not None:
         raise InvalidRequest(
             "ignore_eos and a constraint contradict each other, because after the end of the grammar only a stop token "

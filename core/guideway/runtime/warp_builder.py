@@ -42,6 +42,7 @@ class WarpBuilder:
             name: np.full(num_slots, value, value.dtype) for name, value in FILTERS.items()
         }
         self._num_logprobs = np.full(num_slots, -1, dtype=np.int32)
+        self._processed = np.zeros(num_slots, dtype=np.bool_)
         self._tables: dict[int, _Tables] = {}
         self._update_uses()
 
@@ -55,6 +56,7 @@ class WarpBuilder:
                 self._filters["top_k"][slot] = 0
         unasked = -1 if params.best_of is None else 0  # the best sequences are chosen by log-probability
         self._num_logprobs[slot] = unasked if params.logprobs is None else params.logprobs
+        self._processed[slot] = params.logprobs_mode == "processed"
         stops = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._stop_token_ids)
         tables = _Tables(journal, stops)
         self._tables.pop(slot, None)
@@ -67,6 +69,7 @@ class WarpBuilder:
         for name, values in self._filters.items():
             values[slot] = FILTERS[name]
         self._num_logprobs[slot] = -1
+        self._processed[slot] = False
         self._tables.pop(slot, None)
         self._update_uses()
 
@@ -83,10 +86,15 @@ class WarpBuilder:
         """Return `StepInput.num_logprobs`."""
         return self._num_logprobs[per_row] if self._uses_logprobs else None
 
+    def processed(self, per_row: NDArray[np.int32]) -> NDArray[np.bool_] | None:
+        """Return `StepInput.processed`."""
+        return self._processed[per_row] if self._uses_processed else None
+
     def _update_uses(self) -> None:
         """Update the flags that let `build` skip unused parameters, once per start and end rather than per step."""
         self._used = [name for name, values in self._filters.items() if (values != FILTERS[name]).any()]
         self._uses_logprobs = bool((self._num_logprobs >= 0).any())
+        self._uses_processed = bool(self._processed.any())
         self._uses_any = bool(self._tables or self._used)
 
     def _pairs(self, batch: StepBatch) -> tuple[tuple[Ids, Ids, Values] | None, tuple[Ids, Ids, Values] | None]:

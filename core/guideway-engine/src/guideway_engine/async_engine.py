@@ -25,6 +25,7 @@ from guideway_engine.engine import Engine
 from guideway_engine.entries import read_entry
 from guideway_engine.errors import EngineClosed
 from guideway_engine.generation import Answers, Chunk, ChunkReader, Generation, check_streamable
+from guideway_engine.labels import SCORING, LabelScores, label_tokens, scores_of
 from guideway_engine.prompts import Prompt, Tool
 from guideway_engine.scheduling.sequence import SequenceGroup, refusal
 from guideway_engine.scheduling.waiting import WaitingQueue
@@ -196,6 +197,13 @@ class AsyncEngine(AsyncTaskCalls):
         except asyncio.CancelledError:
             generation.abort()
             raise
+
+    async def score(self, prompt: Prompt, labels: Sequence[str], *, tenant: str = "") -> LabelScores:
+        """See `Engine.score`."""
+        tokens = label_tokens(labels, self.vocabulary)
+        ids = await asyncio.to_thread(self._engine._inputs.token_ids, prompt)
+        each = (self.generate([*ids, *its_own], SCORING, tenant=tenant) for its_own in tokens)
+        return scores_of(labels, tokens, await asyncio.gather(*each))
 
     def abort(self, generation: AsyncGeneration) -> None:
         """See `AsyncGeneration.abort`."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from guideway.runtime.threads import Threads
 
     from guideway_engine.generation import Generation
+    from guideway_engine.labels import LabelScores
     from guideway_engine.prompts import Message, Prompt, Tool
     from guideway_engine.scheduling.sequence import SequenceGroup, SequenceState
     from guideway_engine.workflows.serving import Serving
@@ -234,6 +235,23 @@ class Engine(TaskCalls):
         from guideway_engine.prompts import conversations
 
         return self.generate(conversations(messages), params, tools=tools, tenants=tenants, on_result=on_result)
+
+    def score(self, prompt: Prompt, labels: Sequence[str], *, tenant: str = "") -> LabelScores:
+        """Return the log-probability of each label as a continuation of `prompt`, their softmax, and the number of
+        tokens of each label. All are computed in one call of `generate`.
+
+        Raises `InvalidRequest` if prompt or labels are invalid, `LimitExceeded` if they are longer than the context,
+        and the errors of `generate`.
+        """
+        from guideway_engine.labels import SCORING, label_tokens, scores_of
+
+        self._check_open()
+        tokens = label_tokens(labels, self.vocabulary)
+        ids = self._inputs.token_ids(prompt)
+        if not ids:
+            raise InvalidRequest("the prompt has no tokens that labels could continue", field="prompt")
+        results = self.generate([[*ids, *its_own] for its_own in tokens], SCORING, tenants=tenant)
+        return scores_of(labels, tokens, results)
 
     @_by_one_thread
     def submit(

@@ -264,8 +264,12 @@ def _logprobs(entry: TokenLogprobs) -> dict[str, Any]:
     """Return an entry for JSON. JSON has no infinity, so null is the logarithm of zero."""
     return {
         "token_id": entry.token_id,
+        "token": entry.token,
         "logprob": _finite(entry.logprob),
-        "top": [[token_id, _finite(logprob)] for token_id, logprob in entry.top],
+        "top": [
+            {"token_id": token_id, "token": token, "logprob": _finite(logprob)}
+            for (token_id, logprob), token in zip(entry.top, entry.top_tokens, strict=True)
+        ],
     }
 
 

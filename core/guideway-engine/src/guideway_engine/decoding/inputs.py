@@ -19,6 +19,10 @@ class DecodeInputs:
         self._prompts = prompts
         self._runtime = runtime
 
+    def token_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        """Return the token ids of `prompt`. Raises `InvalidRequest`."""
+        return self._prompts.tokenize(self._prompts.read(prompt))
+
     def check(
         self,
         prompt: Prompt,

@@ -57,9 +57,10 @@ class DecodeOutputs:
         request them."""
         if logprobs is None:
             return [[] for _ in sampled]
+        vocabulary = self._runtime.context.vocabulary
         starts = np.searchsorted(logprobs.rows, batch.row_start[:-1]).tolist()
         return [
-            token_logprobs(logprobs, start, token_ids, work.sequence.request.params.logprobs or 0)
+            token_logprobs(logprobs, start, token_ids, work.sequence.request.params.logprobs or 0, vocabulary)
             if work.sequence.logprobs is not None
             else []
             for work, token_ids, start in zip(sampled, finals, starts, strict=True)
@@ -72,5 +73,6 @@ class DecodeOutputs:
             found = work.sequence.group.prompt_logprobs
             assert found is not None
             token_ids = score.token_ids[start : start + work.num_scored].tolist()
-            found += token_logprobs(logprobs, start, token_ids, work.sequence.request.params.prompt_logprobs or 0)
+            k = work.sequence.request.params.prompt_logprobs or 0
+            found += token_logprobs(logprobs, start, token_ids, k, self._runtime.context.vocabulary)
             start += work.num_scored
