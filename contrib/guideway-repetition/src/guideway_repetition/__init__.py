@@ -1,0 +1,203 @@
+"""Modifiers against repetition: `Dry` lowers tokens that extend a repeated sequence, `NoRepeatNgram` forbids them."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Annotated, Any, Self
+
+import numpy as np
+from guideway import api
+from guideway.api.options import Range
+
+MAX_LENGTH = 50
+"""Matches longer than this many tokens count as this long, as in the original, so that penalties stay finite."""
+MAX_PLACES = 100
+"""The nearest earlier places of a token sequence that count, so that the cost of a token has a bound."""
+
+
+class AddTransform(api.LogitTransform):
+    """Adds each row's values to the logits of its token ids; padding adds 0."""
+
+    def apply(self, logits: api.Array, payload: api.Payload, step: api.Step) -> api.Array:
+        ids = payload.arrays["ids"]
+        repeated = (payload.rows[:, None] + 0 * ids).reshape(-1)
+        return step.ops.add_at(logits, repeated, ids.reshape(-1), payload.arrays["values"].reshape(-1))
+
+
+@dataclass
+class State:
+    """The continuations of each earlier sequence of `size` tokens, and what they mean for the next token."""
+
+    size: int
+    last: tuple[int, ...] = ()
+    """The last `size` tokens, or fewer after the beginning."""
+    places: MutableMapping[tuple[int, ...], tuple[Any, ...]] = field(default_factory=dict)
+    values: Mapping[int, float] = field(default_factory=dict)
+    """What to add to the logits of the next token."""
+
+    def fork(self, *, drafts: bool = False) -> Self:
+        """Return a copy; a short-lived one for drafts does not copy the places."""
+        return replace(self, places=ChainMap({}, self.places) if drafts else dict(self.places))
+
+    def hear(self, token_id: int) -> None:
+        """Add a token and compute `values`."""
+        followers = self.places.get(self.last, ())
+        if len(self.last) == self.size and token_id not in followers:
+            self.places[self.last] = (*followers, token_id)
+        self.last = (*self.last, token_id)[max(0, len(self.last) + 1 - self.size) :]
+        self.values = dict.fromkeys(self.places.get(self.last, ()), -np.inf)
+
+
+class Repetition(api.LogitModifier[State]):
+    """The common part: it hears prompt and output token by token, and adds `State.values`."""
+
+    transform = AddTransform
+
+    def compile(self, request: api.Request, grammar: api.CompiledGrammar | None) -> State:
+        state = self.begin(request.params.modifiers[self.name])
+        for token_id in request.prompt_token_ids:
+            state.hear(token_id)
+        return state
+
+    def begin(self, options: Mapping[str, Any]) -> State:
+        """Return the state before the first token. Raises `InvalidRequest`."""
+        raise NotImplementedError
+
+    def start(self, request: api.Request, sequence: api.SequenceInfo, compiled: State | None) -> State | None:
+        return None if compiled is None else compiled.fork()
+
+    def prepare(self, batch: api.StepBatch, states: Sequence[State | None]) -> api.Payload | None:
+        values = list(self.values(batch, states))
+        if not any(values):
+            return None
+        width = max(8, 1 << (max(map(len, values)) - 1).bit_length())  # few shapes, for devices that compile for each
+        ids = np.zeros((len(values), width), dtype=np.int32)
+        added = np.zeros((len(values), width), dtype=np.float32)
+        for row, found in enumerate(values):
+            ids[row, : len(found)], added[row, : len(found)] = list(found), list(found.values())
+        outside = ids >= self.context.vocabulary.logits_width
+        ids[outside] = added[outside] = 0
+        return api.Payload(batch.select(states)[0], {"ids": ids, "values": added})
+
+    def values(self, batch: api.StepBatch, states: Sequence[State | None]) -> Iterator[Mapping[int, float]]:
+        """Yield what to add to each row of the sequences with a state."""
+        for i, state in enumerate(states):
+            if state is not None:
+                yield state.values
+                if len(drafts := batch.drafts(i)):
+                    state = state.fork(drafts=True)
+                    for token_id in drafts.tolist():
+                        state.hear(token_id)
+                        yield state.values
+
+    def accept(self, state: State, token_ids: Sequence[int], feedback: api.Feedback | None) -> api.Outcome:
+        for token_id in token_ids:
+            state.hear(token_id)
+        return api.CONTINUE
+
+    def validate(self, state: State, token_ids: Sequence[int]) -> int:
+        return len(token_ids)
+
+    def fork(self, state: State) -> State:
+        return state.fork()
+
+
+@dataclass(frozen=True)
+class NgramWish:
+    """The wish of a request."""
+
+    ngram_size: Annotated[int, Range(1, 100)]
+
+
+class NoRepeatNgram(Repetition):
+    """No sequence of `ngram_size` tokens occurs twice in prompt and output."""
+
+    contract, name, stage = "1.0", "no_repeat_ngram", api.Stage.MASK
+    examples = (
+        api.Example({"ngram_size": 2}, prompt_token_ids=(97, 98, 99, 97), generated=(97, 98)),
+        api.Example({"ngram_size": 1}),
+    )
+
+    def begin(self, options: Mapping[str, Any]) -> State:
+        return State(api.parse_options(NgramWish, options, where="modifiers.no_repeat_ngram").ngram_size - 1)
+
+
+@dataclass(frozen=True)
+class DryWish:
+    """A wish: a token that extends a repeat of n tokens loses ``multiplier * base**(n - allowed_length)``.
+    No match contains a token with a text of `breakers`."""
+
+    multiplier: Annotated[float, Range(0, 100)] = 0.8
+    base: Annotated[float, Range(1, 4)] = 1.75
+    allowed_length: Annotated[int, Range(1, MAX_LENGTH)] = 2
+    breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+
+
+@dataclass
+class DryState(State):
+    """`places` holds the index of the last token of each earlier occurrence, and the token that followed."""
+
+    wish: DryWish = DryWish()
+    breakers: frozenset[int] = frozenset()
+    """Token ids that no match contains."""
+    end: int = -1
+    """The index of the last token."""
+    lengths: Mapping[int, int] = field(default_factory=dict)
+    """The length of the match that ends at each index."""
+
+    def hear(self, token_id: int) -> None:
+        found: tuple[tuple[int, int], ...] = ()
+        if token_id in self.breakers:
+            self.last = ()
+        else:
+            if len(self.last) == self.size:
+                earlier = self.places.get(self.last, ())
+                self.places[self.last] = (*earlier[1 - MAX_PLACES :], (self.end, token_id))
+            self.last = (*self.last, token_id)[-self.size :]
+            found = self.places.get(self.last, ())
+        self.end += 1
+        self.lengths = {i: min(self.lengths.get(i - 1, self.size - 1) + 1, MAX_LENGTH) for i, _ in found}
+        longest: dict[int, int] = {}
+        for i, follower in found:
+            longest[follower] = max(longest.get(follower, 0), self.lengths[i])
+        wish = self.wish
+        self.values = {f: -wish.multiplier * wish.base ** (n - self.size) for f, n in longest.items()}
+
+
+class Dry(Repetition):
+    """Lowers each token that would extend a repeated sequence, exponentially in its length."""
+
+    contract, name, stage = "1.0", "dry", api.Stage.PRE_WARP
+    examples = (
+        api.Example({}, prompt_token_ids=(97, 98, 99, 100, 97, 98, 99), generated=(100, 97)),
+        api.Example({"multiplier": 5.0, "allowed_length": 1, "breakers": []}, prompt_token_ids=(97, 98, 97)),
+    )
+
+    def __init__(self, options: Mapping[str, Any], context: api.ModifierContext) -> None:
+        super().__init__(options, context)
+        api.parse_options(NoOptions, options, where="modifier.dry")
+        self.breaking = lru_cache(maxsize=64)(self.find_breaking)
+
+    def find_breaking(self, texts: tuple[str, ...]) -> frozenset[int]:
+        """Return the tokens that contain one of these texts."""
+        parts, tokens = [text.encode(errors="surrogatepass") for text in texts], self.context.vocabulary.tokens
+        return frozenset(i for i, token in enumerate(tokens) if any(part in token for part in parts))
+
+    def begin(self, options: Mapping[str, Any]) -> State:
+        wish = api.parse_options(DryWish, options, where="modifiers.dry")
+        if "" in wish.breakers or len(wish.breakers) > 100:
+            raise api.InvalidRequest("breakers must be at most 100 texts, none empty", field="modifiers.dry.breakers")
+        return DryState(wish.allowed_length, wish=wish, breakers=self.breaking(wish.breakers))
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The operator has none."""
+
+
+@api.hookimpl
+def guideway_logit_modifier(name: str) -> type[Repetition]:
+    return {cls.name: cls for cls in (Dry, NoRepeatNgram)}[name]
