@@ -14,7 +14,7 @@ from guideway.api.options import Range
 
 MAX_LENGTH = 50
 """Matches longer than this many tokens count as this long, as in the original, so that penalties stay finite."""
-MAX_PLACES = 100
+MAX_PLACES = 64
 """The nearest earlier places of a token sequence that count, so that the cost of a token has a bound."""
 
 
@@ -159,10 +159,13 @@ class DryState(State):
             self.last = (*self.last, token_id)[-self.size :]
             found = self.places.get(self.last, ())
         self.end += 1
-        self.lengths = {i: min(self.lengths.get(i - 1, self.size - 1) + 1, MAX_LENGTH) for i, _ in found}
+        lengths: dict[int, int] = {}
         longest: dict[int, int] = {}
         for i, follower in found:
-            longest[follower] = max(longest.get(follower, 0), self.lengths[i])
+            lengths[i] = length = min(self.lengths.get(i - 1, self.size - 1) + 1, MAX_LENGTH)
+            if length > longest.get(follower, 0):
+                longest[follower] = length
+        self.lengths = lengths
         wish = self.wish
         self.values = {f: -wish.multiplier * wish.base ** (n - self.size) for f, n in longest.items()}
 
