@@ -22,7 +22,13 @@ ELSEWHERE = {
 }
 """Pages with a test of their own, which follows all their blocks and tests the results in more detail."""
 
-SLOW = {"docs/cookbook.md", "docs/serving.md", "plugins/guideway-cpu/README.md", "plugins/guideway-xla/README.md"}
+SLOW = {
+    "docs/cookbook.md",
+    "docs/serving.md",
+    "plugins/guideway-cpu/README.md",
+    "plugins/guideway-xla/README.md",
+    *(f"contrib/guideway-{name}/README.md" for name in ("repetition", "sampling", "watermark", "steering", "cfg")),
+}
 """Pages whose programs take long."""
 
 

@@ -189,7 +189,10 @@ class Mirostat(api.LogitModifier[MirostatState]):
 
     contract, name, stage, transform = "1.0", "mirostat", api.Stage.SAMPLE, MirostatSampler
     needs = frozenset({api.Need.UNIFORM, api.Need.FEEDBACK})
-    examples = (api.Example({}), api.Example({"target": 1.0, "rate": 0.5}, logits={97: 9.0, 98: 8.0}))
+    examples = (
+        api.Example({}, logits={97: 9.0, 98: 8.0}),
+        api.Example({"target": 1, "rate": 1}, logits={97 + i: 9 - 0.4 * i for i in range(8)}),
+    )
 
     def start(self, request: api.Request, sequence: api.SequenceInfo, compiled: Any) -> MirostatState | None:
         options = request.params.modifiers.get(self.name)
