@@ -326,3 +326,15 @@ def test_patterns_that_never_come_again_are_not_kept_for_ever(strategy: GrammarS
     for number in range(300):
         strategy.compile(JsonSchema({"type": "string", "pattern": f"^[a-z]{number}$"}))
     assert _in_string.cache_info().currsize <= 256
+
+
+def test_the_states_of_a_repeated_class_grow_with_its_count() -> None:
+    """outlines-core also searches for later beginnings of a match. If one could be at any place, each further repetition
+    would double the time to compile: minutes for this test."""
+
+    def num_states(count: int) -> int:
+        compiled: Any = make(byte_vocabulary()).compile(Regex(rf"[^\n\r]{{1,{count}}}!"))
+        assert compiled.matcher(frozenset({STOP})).accept([*b"a" * (count - 1), *b"!!", STOP]) == count + 2
+        return len(compiled.index.get_transitions())
+
+    assert num_states(24) < 5 * num_states(6)

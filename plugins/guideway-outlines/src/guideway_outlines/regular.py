@@ -58,7 +58,13 @@ Node: TypeAlias = One | Sequence | Either | Repeat
 
 EMPTY = Sequence(())
 NEVER = One(())
-_SCALARS: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))
+START = 0x10FFFF
+"""The first character of every pattern, a noncharacter that no class contains. outlines-core needs patterns whose
+beginning does not depend on the context, unlike one that may be empty and is anchored at its end; and without that
+anchor ``a|ab`` would match only ``a``. Its automaton also searches for a later beginning: a repeated class with this
+character would have a state for each set of places where the match could begin."""
+LAST = START - 1
+_SCALARS: Ranges = ((0, 0xD7FF), (0xE000, LAST))
 
 
 def union(*many: Ranges) -> Ranges:
@@ -85,8 +91,8 @@ def complement(ranges: Ranges) -> Ranges:
         if low > start:
             kept.append((start, low - 1))
         start = high + 1
-    if start <= 0x10FFFF:
-        kept.append((start, 0x10FFFF))
+    if start <= LAST:
+        kept.append((start, LAST))
     return intersection(tuple(kept), _SCALARS)
 
 

@@ -30,7 +30,7 @@ from outlines_core import Vocabulary as NativeVocabulary
 
 from guideway_outlines import schema as schemas
 from guideway_outlines.matcher import OutlinesCompiled
-from guideway_outlines.regular import NEVER, Either, Node, literal, parse, simplified, to_rust
+from guideway_outlines.regular import NEVER, START, Either, Node, literal, parse, simplified, to_rust
 from guideway_outlines.size import check_size, first_bytes
 
 
@@ -45,10 +45,6 @@ class Options:
 _ANY = r"[ \t\n\r]*"
 # Bounds would take 42 states of the index at each place, so the index allows any white space, and a rule bounds it.
 _WHITESPACE: Mapping[Whitespace, str] = {"bounded": _ANY, "compact": "", "spaced": "[ ]?", "any": _ANY}
-
-START = "\x00"
-"""Prefix of every pattern. outlines-core needs patterns whose beginning does not depend on the context, unlike one that
-may be empty and is anchored at its end; and without that anchor ``a|ab`` would match only ``a``."""
 
 
 class Strategy(GrammarStrategy):
@@ -80,7 +76,8 @@ class Strategy(GrammarStrategy):
                 ids.setdefault(token, []).append(token_id)
         for byte in range(256):
             ids.setdefault(bytes([byte]), []).append(size + 1 + byte)
-        self._start_id = size + 1 + ord(START)
+        self._start_id = size + 1 + 256
+        ids.setdefault(chr(START).encode(), []).append(self._start_id)
         self._native = NativeVocabulary(size, ids)
         self._rules = {word: WritingRule(vocabulary.tokens, word) for word in WHITESPACE}
         self._first_bytes = first_bytes(vocabulary.tokens)
@@ -101,7 +98,7 @@ class Strategy(GrammarStrategy):
             if node == NEVER:
                 raise InvalidGrammar("no text matches the constraint")
             check_size(node, self._first_bytes, self._options.max_entries)
-            pattern = rf"\x{{0}}(?:{to_rust(node)})\z"
+            pattern = rf"\x{{{START:X}}}(?:{to_rust(node)})\z"
         except RecursionError as error:
             raise UnsupportedGrammar("the constraint is nested too deeply", feature="depth") from error
         try:
