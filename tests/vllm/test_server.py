@@ -397,7 +397,11 @@ def test_a_plugin_that_fails_ends_its_own_request(
         with pytest.raises(openai.InternalServerError) as caught:
             ask.chat(**wanted)
     assert caught.value.status_code == 500
-    assert caught.value.body == {"message": FAILURE, "type": "InternalServerError", "param": None, "code": 500}
+    message = caught.value.body.pop("message")  # type: ignore[attr-defined]
+    assert caught.value.body == {"type": "InternalServerError", "param": None, "code": 500}
+    request_id = re.fullmatch(rf"{FAILURE}: request (\S+) failed; the server's log says why", message)
+    assert request_id, message
+    assert re.search(rf"request {request_id[1]}\S* ended with an error: .*{re.escape(logged)}", server.log()[before:])
     assert [json.loads(neighbor.result()) for neighbor in neighbors] == [ANSWER] * 2
     assert server.is_healthy()
     assert logged in server.log()[before:]

@@ -6,6 +6,7 @@ several prompts                        ``request_output_to_completion_response``
 calls of xgrammar                      ``validate_structural_tag_payload``, ``_xgrammar_supports``
 requests                               ``to_sampling_params``, ``to_beam_search_params``
 streams                                ``chat_completion_stream_generator``, ``completion_stream_generator``
+errors of failed requests              ``_raise_if_error``
 streams that end with an error         ``responses_stream_generator``, ``message_stream_converter``
 shutdown                               ``_SwappableExecutor.submit``, which runs the tokenizer
 =====================================  ================================================================================
@@ -24,6 +25,7 @@ from typing import Any
 
 import vllm
 from guideway.api import InvalidConfiguration
+from guideway.errors import passable
 
 from guideway_vllm.answers import StreamReports, add_up, shutdown_error
 from guideway_vllm.requests import ON_UNENFORCED_KEY, asks_of_beams, is_strict
@@ -93,6 +95,23 @@ def _around_stream(stream: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def _around_raise_if_error(raise_if_error: Callable[..., Any]) -> Callable[..., Any]:
+    """Name the request in the error of an output that failed, as the log does."""
+
+    def wrapped(self: Any, finish_reason: Any, request_id: str) -> None:
+        from vllm.exceptions import GenerationError
+
+        try:
+            raise_if_error(self, finish_reason, request_id)
+        except GenerationError as error:
+            if not SERVING:
+                raise
+            said = f"{error}: request {request_id} failed; the server's log says why"
+            raise type(error)(passable(said)) from None
+
+    return wrapped
+
+
 def _around_responses_stream(stream: Callable[..., Any]) -> Callable[..., Any]:
     """End a stream with an error event: vLLM drops the connection if a request fails or is aborted during its
     stream."""
@@ -120,7 +139,7 @@ async def _end_with_error(serving: Any, events: Any) -> AsyncIterator[Any]:
         # vLLM's event for a failed response does not pass its own validation
         failed = isinstance(error, ValidationError)
         said = serving.create_error_response(GenerationError() if failed else error).error
-        if said.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        if said.code == HTTPStatus.INTERNAL_SERVER_ERROR:
             log.exception("guideway: the stream of a response ends with an error")
         yield ResponseErrorEvent(
             type="error", code=str(said.code), message=said.message, param=said.param, sequence_number=number
@@ -237,6 +256,7 @@ UNTOLD = "streams do not have what guideway tells"
 UNTOLD_OF_OTHERS = "of several prompts guideway tells about the first alone"
 UNENDED = "streams of responses and messages do not say why they end"
 UNSAID = "requests that are not tokenized yet when the server is told to stop do not say so"
+UNNAMED = "errors of requests that failed do not name them"
 UNREFUSED = "a beam search drops constraints and what is asked of guideway without a word"
 
 IN_SERVER: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
@@ -288,6 +308,11 @@ IN_SERVER: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
         _around_stream,
         ("request", "result_generator"),
         UNTOLD,
+    ),
+    "vllm.entrypoints.generate.base.serving:GenerateBaseServing._raise_if_error": (
+        _around_raise_if_error,
+        ("finish_reason", "request_id"),
+        UNNAMED,
     ),
     f"{OPENAI}.responses.serving:OpenAIServingResponses.responses_stream_generator": (
         _around_responses_stream,
