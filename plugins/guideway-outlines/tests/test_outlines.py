@@ -329,8 +329,8 @@ def test_patterns_that_never_come_again_are_not_kept_for_ever(strategy: GrammarS
 
 
 def test_the_states_of_a_repeated_class_grow_with_its_count() -> None:
-    """outlines-core also searches for later beginnings of a match. If one could be at any place, each further repetition
-    would double the time to compile: minutes for this test."""
+    """outlines-core also searches for later beginnings of a match. If one could be at any place, each repetition would
+    double the time to compile: minutes for this test."""
 
     def num_states(count: int) -> int:
         compiled: Any = make(byte_vocabulary()).compile(Regex(rf"[^\n\r]{{1,{count}}}!"))
