@@ -28,7 +28,7 @@ CONTEXT = ModifierContext(vocabulary=VOCABULARY, max_num_sequences=4, max_model_
 
 
 def rows(cls: type[LogitModifier[Any]], wish: dict[str, Any], prompt: list[int], output: list[int], drafts: list[int]):
-    """Return what the modifier adds to the logits of each row, ``float32[1 + drafts, width]``."""
+    """Return the modifier's addition to the logits of each row, ``float32[1 + drafts, width]``."""
     modifier = cls({}, CONTEXT)
     params = SamplingParams(modifiers={cls.name: wish})
     request = Request(request_id="r", prompt_token_ids=tuple(prompt), params=params)

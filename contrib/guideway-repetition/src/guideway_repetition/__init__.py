@@ -29,14 +29,14 @@ class AddTransform(api.LogitTransform):
 
 @dataclass
 class State:
-    """The continuations of each earlier sequence of `size` tokens, and what they mean for the next token."""
+    """The continuations of each earlier sequence of `size` tokens, and their effect on the next token."""
 
     size: int
     last: tuple[int, ...] = ()
     """The last `size` tokens, or fewer after the beginning."""
     places: MutableMapping[tuple[int, ...], tuple[Any, ...]] = field(default_factory=dict)
     values: Mapping[int, float] = field(default_factory=dict)
-    """What to add to the logits of the next token."""
+    """Values to add to the logits of the next token, by token id."""
 
     def fork(self, *, drafts: bool = False) -> Self:
         """Return a copy; a short-lived one for drafts does not copy the places."""
@@ -83,7 +83,7 @@ class Repetition(api.LogitModifier[State]):
         return api.Payload(batch.select(states)[0], {"ids": ids, "values": added})
 
     def values(self, batch: api.StepBatch, states: Sequence[State | None]) -> Iterator[Mapping[int, float]]:
-        """Yield what to add to each row of the sequences with a state."""
+        """Yield the values to add to each row of the sequences with a state."""
         for i, state in enumerate(states):
             if state is not None:
                 yield state.values

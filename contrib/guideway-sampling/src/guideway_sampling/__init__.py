@@ -100,7 +100,7 @@ class PLessWish:
 
 
 class PLessTransform(api.LogitTransform):
-    """Forbids tokens less likely than two draws are to be equal."""
+    """Forbids tokens whose probability is below that of two equal draws."""
 
     def apply(self, logits: api.Array, payload: api.Payload, step: api.Step) -> api.Array:
         ops = step.ops
@@ -113,7 +113,7 @@ class PLessTransform(api.LogitTransform):
 
 
 class PLess(Tuned):
-    """Keeps the tokens at least as likely as two draws are to be equal."""
+    """Keeps the tokens whose probability is at least that of two equal draws."""
 
     name, stage, transform, wish = "p_less", api.Stage.POST_WARP, PLessTransform, PLessWish
     examples = (api.Example({}), api.Example({"normalized": True}))

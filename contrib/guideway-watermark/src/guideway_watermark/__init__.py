@@ -36,7 +36,7 @@ class Watermark(api.LogitModifier[Any]):
 
 @dataclass(frozen=True)
 class KgwWish:
-    """The wish of a request: the key, the share of green tokens, and what is added to their logits."""
+    """The wish of a request: the key, the share of green tokens, and the addend of their logits."""
 
     key: Key
     gamma: Annotated[float, Range(0.01, 0.99)] = 0.25
