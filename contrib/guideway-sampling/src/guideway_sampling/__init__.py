@@ -100,7 +100,7 @@ class PLessWish:
 
 
 class PLessTransform(api.LogitTransform):
-    """Forbids tokens whose probability is below that of two equal draws."""
+    """Forbids tokens with a probability below the one of two equal draws."""
 
     def apply(self, logits: api.Array, payload: api.Payload, step: api.Step) -> api.Array:
         ops = step.ops
@@ -113,7 +113,7 @@ class PLessTransform(api.LogitTransform):
 
 
 class PLess(Tuned):
-    """Keeps the tokens whose probability is at least that of two equal draws."""
+    """Keeps tokens with at least the probability of two equal draws."""
 
     name, stage, transform, wish = "p_less", api.Stage.POST_WARP, PLessTransform, PLessWish
     examples = (api.Example({}), api.Example({"normalized": True}))
