@@ -6,6 +6,7 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -73,23 +74,26 @@ class Repetition(api.LogitModifier[State]):
         values = list(self.values(batch, states))
         if not any(values):
             return None
-        width = max(8, 1 << (max(map(len, values)) - 1).bit_length())  # few shapes, for devices that compile for each
+        lengths = np.array([len(found) for found in values])
+        width = max(8, 1 << (int(lengths.max()) - 1).bit_length())  # few shapes, for devices that compile for each
         ids = np.zeros((len(values), width), dtype=np.int32)
         added = np.zeros((len(values), width), dtype=np.float32)
-        for row, found in enumerate(values):
-            ids[row, : len(found)], added[row, : len(found)] = list(found), list(found.values())
+        taken = np.arange(width) < lengths[:, None]
+        ids[taken] = list(chain.from_iterable(values))
+        added[taken] = list(chain.from_iterable(found.values() for found in values))
         outside = ids >= self.context.vocabulary.logits_width
         ids[outside] = added[outside] = 0
         return api.Payload(batch.select(states)[0], {"ids": ids, "values": added})
 
     def values(self, batch: api.StepBatch, states: Sequence[State | None]) -> Iterator[Mapping[int, float]]:
         """Yield the values to add to each row of the sequences with a state."""
+        has_drafts = batch.num_rows > batch.num_sequences
         for i, state in enumerate(states):
             if state is not None:
                 yield state.values
-                if len(drafts := batch.drafts(i)):
+                if has_drafts:
                     state = state.fork(drafts=True)
-                    for token_id in drafts.tolist():
+                    for token_id in batch.drafts(i).tolist():
                         state.hear(token_id)
                         yield state.values
 

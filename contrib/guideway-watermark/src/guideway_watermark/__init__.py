@@ -79,10 +79,9 @@ CONTEXT_LENGTH = 4
 """Previous tokens that choose the noise of a token: with fewer, a text repeats contexts, which carry no watermark."""
 
 
-def noise_seed(key: int, *numbers: int) -> int:
+def noise_seed(key: int, numbers: tuple[int, ...]) -> int:
     """Return 64 bits of keyed BLAKE2b of `numbers`, as a signed integer."""
-    text = ",".join(map(str, numbers)).encode()
-    digest = blake2b(text, key=key.to_bytes(8, "little"), digest_size=8).digest()
+    digest = blake2b(repr(numbers).encode(), key=key.to_bytes(8, "little"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 
@@ -100,9 +99,8 @@ class GumbelState:
         """Return the seed of the next token's noise. A context that was seen gives noise of its own, that no detector
         knows, because equal noise in one text would change the text's distribution."""
         if self.context in self.seen:
-            own = (self.sequence.seed, self.sequence.index, self.num_tokens)
-            return noise_seed(self.key, -1, *own)
-        return noise_seed(self.key, *self.context)
+            return noise_seed(self.key, (-1, self.sequence.seed, self.sequence.index, self.num_tokens))
+        return noise_seed(self.key, self.context)
 
     def hear(self, token_id: int) -> None:
         """Add a token."""
@@ -145,14 +143,15 @@ class GumbelMax(Watermark):
 
     def prepare(self, batch: api.StepBatch, states: Sequence[GumbelState | None]) -> api.Payload | None:
         seeds: list[int] = []
+        has_drafts = batch.num_rows > batch.num_sequences
         for i, state in enumerate(states):
             if state is not None:
                 seeds.append(state.seed())
-                drafts = batch.drafts(i).tolist()
-                ahead = self.fork(state) if drafts else state
-                for token_id in drafts:
-                    ahead.hear(token_id)
-                    seeds.append(ahead.seed())
+                if has_drafts:
+                    ahead = self.fork(state)
+                    for token_id in batch.drafts(i).tolist():
+                        ahead.hear(token_id)
+                        seeds.append(ahead.seed())
         zeros = np.zeros(len(seeds), dtype=np.int32)
         return api.Payload(batch.select(states)[0], {"seed": np.array(seeds, dtype=np.int64), "zero": zeros})
 

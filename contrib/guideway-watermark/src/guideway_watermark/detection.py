@@ -48,7 +48,7 @@ def detect_gumbel_max(token_ids: Sequence[int], key: int) -> Verdict:
     tokens: dict[tuple[int, ...], int] = {}
     for end in range(CONTEXT_LENGTH, len(token_ids)):
         tokens.setdefault(tuple(token_ids[end - CONTEXT_LENGTH : end]), token_ids[end])
-    seeds = np.array([noise_seed(key, *context) for context in tokens], dtype=np.int64)
+    seeds = np.array([noise_seed(key, context) for context in tokens], dtype=np.int64)
     numbers = _numbers(seeds, np.zeros(len(seeds), dtype=np.int64), np.array(list(tokens.values()), dtype=np.int64))
     score, n = float(-np.log1p(-numbers.astype(np.float64)).sum()), len(seeds)
     terms = (k * log(score) - score - lgamma(k + 1) for k in range(n))
