@@ -15,7 +15,8 @@ _PIECE = re.compile(
     re.DOTALL,
 )
 """An escape, a class, a repetition of nothing, the beginning or end of a group, or a count."""
-_RANGE = re.compile(r"(?P<first>\\.|[^\\])-(?P<last>\\.|[^\\])|\\.|.", re.DOTALL)
+_ESCAPE = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|u\{[0-9a-fA-F]+\}|.)"
+_RANGE = re.compile(rf"(?P<first>{_ESCAPE}|[^\\])-(?P<last>{_ESCAPE}|[^\\])|{_ESCAPE}|.", re.DOTALL)
 """A range in a class, or one of its characters."""
 _OWN = re.compile(r"\\Q|\(\?#|\(\?[a-zA-Z-]*x")
 """The beginning of text with other rules: quoted, a comment, or with comments in it."""
