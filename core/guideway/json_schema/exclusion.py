@@ -46,8 +46,13 @@ class Exclusion:
         branches = schema["oneOf"]
         if len(branches) > MOST_BRANCHES:
             return False
-        outer = self._named_types(schema), frozenset(schema.get("required", ()))
-        return all(self._exclude(first, second, outer, 0) for first, second in combinations(branches, 2))
+        return all(self.excludes(first, second, schema) for first, second in combinations(branches, 2))
+
+    def excludes(self, first: Any, second: Any, around: Mapping[str, Any]) -> bool:
+        """Return True if it is proved that no instance of the schema `around` two others satisfies both. False proves
+        nothing."""
+        outer = self._named_types(around), frozenset(around.get("required", ()))
+        return self._exclude(first, second, outer, 0)
 
     def _exclude(self, first: Any, second: Any, outer: Outer, depth: int) -> bool:
         """Return whether no instance with the properties `outer` satisfies both."""

@@ -1,0 +1,248 @@
+"""Write a subschema in keywords that an engine takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, permutations
+from math import perm
+from typing import TYPE_CHECKING, Any, Final
+
+from guideway.json_schema.kinds import ANY, ARRAY, OBJECT, STRING, kind_of
+from guideway.json_schema.patterns import pattern_details
+from guideway.json_schema.rewriting import members
+from guideway.json_schema.rewriting.joining import Written, all_of, any_of, possible_kinds, typed
+from guideway.json_schema.rewriting.regular import complement, split
+from guideway.json_schema.walking import Schema
+
+if TYPE_CHECKING:
+    from guideway.json_schema.rewriting.reading import Node
+    from guideway.json_schema.rewriting.writer import Writer
+
+__all__ = ["IN_PLACE", "applies_others", "write", "write_pattern"]
+
+PLAIN: Final = frozenset(
+    {"type", "enum", "const", "minLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+    | {"minItems", "required"}
+)
+"""Keywords that are copied."""
+IN_PLACE: Final = frozenset(
+    {"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas"}
+)
+MOST_ROWS = 70
+"""Arrays to list for ``uniqueItems``."""
+MOST_POSITIONS = 6
+"""Positions in an array to try for ``contains``."""
+
+
+def write(writer: Writer, node: Node, kinds: int) -> Schema:
+    """Return a schema that every instance of `node` satisfies, if its kind is one of `kinds`."""
+    kinds &= node.kinds
+    own: Written = {keyword: value for keyword, value in node.keywords.items() if keyword in PLAIN}
+    more: list[Schema] = [*_counts(writer, node, own)]
+    if kinds & STRING:
+        more += _strings(writer, node, own)
+    if kinds & ARRAY:
+        more += _arrays(writer, node, own)
+    if kinds & OBJECT:
+        more += members.write(writer, node, own)
+    more += _in_place(writer, node, kinds)
+    return _limited(writer, node, all_of([own, *more]))
+
+
+def applies_others(node: Node) -> bool:
+    """Return whether other schemas apply to the same value, so that unevaluated parts are unknown."""
+    return not IN_PLACE.isdisjoint(node.keywords)
+
+
+def write_pattern(writer: Writer, node: Node, pattern: str) -> Iterator[Schema]:
+    """Yield written schemas that together are a ``pattern``."""
+    for is_found, part in split(pattern) or [(True, pattern)]:
+        refused = {f"pattern:{each}" for each in pattern_details(part)} - writer.takes
+        if is_found and not refused:
+            yield {"pattern": part}
+            continue
+        found = None if is_found else complement(part, writer.budget.steps)
+        if found is None:
+            yield writer.lose(node.chain, "pattern", "engines do not read it", True)
+        else:
+            yield found
+
+
+def _counts(writer: Writer, node: Node, own: Written) -> Iterator[Schema]:
+    """Write the largest lengths and numbers of items."""
+    for keyword, unit in (("maxLength", "characters"), ("maxItems", "items")):
+        most = node.keywords.get(keyword)
+        if most is None:
+            continue
+        if most > writer.budget.count or (most > 1000 and f"{keyword}>1000" not in writer.takes):
+            yield writer.lose(node.chain, keyword, f"{most} {unit} are more than engines count", True)
+        else:
+            own[keyword] = most
+
+
+def _strings(writer: Writer, node: Node, own: Written) -> Iterator[Schema]:
+    if "format" in node.keywords:
+        name = f"format:{node.keywords['format']}"
+        if name in writer.takes or "format:*" in writer.takes:
+            own["format"] = node.keywords["format"]
+        else:
+            yield writer.lose(node.chain, "format", "engines do not have it", True)
+    if "pattern" in node.keywords:
+        yield from write_pattern(writer, node, node.keywords["pattern"])
+
+
+def _arrays(writer: Writer, node: Node, own: Written) -> Iterator[Schema]:
+    keywords = node.keywords
+    if "prefixItems" in keywords:
+        items = keywords["prefixItems"]
+        own["prefixItems"] = [writer.yes(each, node.at("prefixItems", i)) for i, each in enumerate(items)]
+    if "items" in keywords:
+        own["items"] = writer.yes(keywords["items"], node.at("items"))
+    if keywords.get("unevaluatedItems", True) is not True:
+        if applies_others(node) or "contains" in keywords:
+            yield writer.lose(node.chain, "unevaluatedItems", "other schemas apply to the same array", True)
+        elif "items" not in keywords:
+            own["items"] = writer.yes(keywords["unevaluatedItems"], node.at("unevaluatedItems"))
+    if keywords.get("uniqueItems") is True and keywords.get("maxItems", 2) > 1:
+        if "uniqueItems" in writer.takes:
+            own["uniqueItems"] = True
+        else:
+            yield _unique(writer, node)
+    if "contains" in keywords:
+        yield _contains(writer, node)
+
+
+def _unique(writer: Writer, node: Node) -> Schema:
+    values = None if "prefixItems" in node.keywords else _listed(writer, node.keywords.get("items", True), node)
+    if values is None or any(isinstance(value, list | dict) for value in values):
+        return writer.lose(node.chain, "uniqueItems", "its items are not a few listed values", True)
+    most = min(len(values), node.keywords.get("maxItems", len(values)))
+    lengths = range(node.keywords.get("minItems", 0), most + 1)
+    if sum(perm(len(values), length) for length in lengths) > MOST_ROWS:
+        return writer.lose(
+            node.chain, "uniqueItems", f"{len(values)} values have too many orders", {"maxItems": len(values)}
+        )
+    return any_of(
+        [typed(ANY & ~ARRAY), *(_row(list(row)) for length in lengths for row in permutations(values, length))]
+    )
+
+
+def _listed(writer: Writer, schema: Any, node: Node) -> list[Any] | None:
+    """Return the distinct values that a schema of items lists, or None."""
+    for _ in range(8):
+        if not isinstance(schema, dict):
+            return None
+        found = writer.source.read(schema, node.chain)._replace(resource=node.resource)
+        if found.keywords.keys() == {"$ref"}:
+            schema = writer.source.target(found, "$ref")
+            continue
+        values = found.values
+        if values is None:
+            return None
+        distinct: list[Any] = []
+        for value in values:
+            if not any(value == each and kind_of(value) == kind_of(each) for each in distinct):
+                distinct.append(value)
+        return distinct
+    return None
+
+
+def _row(values: list[Any]) -> Written:
+    if not values:
+        return {"type": "array", "maxItems": 0}
+    items = [{"const": value} for value in values]
+    return {"type": "array", "prefixItems": items, "items": False, "minItems": len(values)}
+
+
+def _contains(writer: Writer, node: Node) -> Schema:
+    keywords = node.keywords
+    least, most = keywords.get("minContains", 1), keywords.get("maxContains")
+    if least == 0 and most is None:
+        return True
+    if most is None and {"contains", "minContains"} & keywords.keys() <= writer.takes:
+        inner = writer.yes(keywords["contains"], node.at("contains"))
+        return {"contains": inner, **({"minContains": least} if "minContains" in keywords else {})}
+    length = keywords.get("maxItems", MOST_POSITIONS + 1)
+    if most is None and least == 1 and length <= MOST_POSITIONS:
+        found = writer.yes(keywords["contains"], node.at("contains"))
+        rows = [{"type": "array", "minItems": i + 1, "prefixItems": [*[True] * i, found]} for i in range(length)]
+        return any_of([typed(ANY & ~ARRAY), *rows])
+    weaker: Schema = {"minItems": least} if least else True
+    return writer.lose(node.chain, "contains", "engines would have to count the items of a longer array", weaker)
+
+
+def _in_place(writer: Writer, node: Node, kinds: int) -> Iterator[Schema]:
+    keywords = node.keywords
+    for keyword in keywords:
+        match keyword:
+            case "$ref" | "$dynamicRef" | "$recursiveRef":
+                yield writer.refer(node, keyword)
+            case "allOf":
+                for i, part in enumerate(keywords["allOf"]):
+                    yield writer.yes(part, node.at("allOf", i), kinds)
+            case "anyOf":
+                yield any_of(writer.yes(part, node.at("anyOf", i), kinds) for i, part in enumerate(keywords["anyOf"]))
+            case "oneOf":
+                yield _one_of(writer, node, kinds)
+            case "not":
+                yield writer.no(keywords["not"], node.at("not"), kinds)
+            case "if":
+                yield _conditional(writer, node, kinds)
+
+
+def _conditional(writer: Writer, node: Node, kinds: int) -> Schema:
+    condition = node.keywords["if"]
+    then, other = (
+        writer.yes(node.keywords.get(keyword, True), node.at(keyword), kinds) for keyword in ("then", "else")
+    )
+    if then is True and other is True:
+        return True
+    if then is True:
+        return any_of([writer.yes(condition, node.at("if"), kinds), other])
+    negation = writer.no(condition, node.at("if"), kinds)
+    if other is True:
+        return any_of([negation, then])
+    return any_of([all_of([writer.yes(condition, node.at("if"), kinds), then]), all_of([negation, other])])
+
+
+def _one_of(writer: Writer, node: Node, kinds: int) -> Schema:
+    branches = node.keywords["oneOf"]
+    written = [writer.yes(branch, node.at("oneOf", i), kinds) for i, branch in enumerate(branches)]
+    if len(branches) > writer.budget.cases:
+        if writer.exclusion.is_exclusive(node.keywords):
+            return any_of(written)
+        return writer.lose(node.chain, "oneOf", "more than one of many branches may hold", any_of(written))
+    overlapping: dict[int, list[int]] = {i: [] for i in range(len(branches))}
+    for i, j in combinations(range(len(branches)), 2):
+        if written[i] is False or written[j] is False:
+            continue
+        if possible_kinds(written[i]) & possible_kinds(written[j]) & kinds and not writer.exclusion.excludes(
+            branches[i], branches[j], node.keywords
+        ):
+            overlapping[i].append(j)
+            overlapping[j].append(i)
+    found = []
+    for i, others in overlapping.items():
+        here = kinds & possible_kinds(written[i])
+        negations = [writer.no(branches[j], node.at("oneOf", j), here) for j in others]
+        found.append(_limited(writer, node, all_of([written[i], *negations])))
+    return any_of(found)
+
+
+def _limited(writer: Writer, node: Node, written: Schema) -> Schema:
+    """Leave out alternatives that would have too many combinations."""
+    if not isinstance(written, dict) or "allOf" not in written:
+        return written
+    product = len(written.get("anyOf", ())) or 1
+    kept = []
+    for part in written["allOf"]:
+        branches = len(part["anyOf"]) if isinstance(part, dict) and "anyOf" in part else 1
+        if product * branches > max(writer.budget.combinations, branches if product == 1 else 0):
+            writer.lose(node.chain, "anyOf", "it has too many combinations of alternatives", True)
+            rest = {keyword: value for keyword, value in part.items() if keyword != "anyOf"}
+            if rest:
+                kept.append(rest)
+            continue
+        product *= branches
+        kept.append(part)
+    return {**written, "allOf": kept} if kept else {key: value for key, value in written.items() if key != "allOf"}

@@ -1,0 +1,131 @@
+"""Expressions of ``pattern`` and ``patternProperties`` as automata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+
+from guideway.json_schema.expressions import pieces
+from guideway.json_schema.rewriting.automata import Automaton, Unknown, literal, searched
+from guideway.json_schema.walking import Schema
+
+__all__ = ["complement", "is_found", "partition", "split", "union", "without_texts"]
+
+LOOKING = ("(?=", "(?!", "(?<=", "(?<!")
+MOST_OVERLAPPING = 4
+"""Patterns of one object to separate; there are up to 2**n parts."""
+
+
+def complement(pattern: str, steps: int) -> Schema | None:
+    """Return a schema, for strings, of the texts in which an expression is not found; None if that is unknown."""
+    return _written(lambda: searched(pattern, steps).complement())
+
+
+def without_texts(texts: Sequence[str], steps: int) -> Schema | None:
+    """Return a schema, for strings, of all texts but some; None if it would be too large."""
+    return _written(lambda: literal(tuple(dict.fromkeys(texts)), steps).complement())
+
+
+def is_found(pattern: str, text: str, steps: int) -> bool | None:
+    """Return whether an expression is found in a text; None if that is unknown."""
+    try:
+        return text in searched(pattern, steps)
+    except Unknown:
+        return None
+
+
+def union(patterns: Sequence[str]) -> str:
+    """Return an expression that is found where one of several is."""
+    return "|".join(f"(?:{each})" for each in patterns) if len(patterns) > 1 else patterns[0]
+
+
+def partition(patterns: Sequence[str], steps: int) -> list[tuple[str, list[str]]] | None:
+    """Return expressions that exclude each other, each with the `patterns` that are found where it is; None if that is
+    unknown. Patterns that exclude each other already are returned as they are."""
+    try:
+        found = [searched(pattern, steps) for pattern in patterns]
+        if all(first.meet(second).is_empty() for first, second in combinations(found, 2)):
+            return [(pattern, [pattern]) for pattern in patterns]
+        if len(patterns) > MOST_OVERLAPPING:
+            return None
+        parts: list[tuple[Automaton | None, list[str]]] = [(None, [])]
+        for pattern, automaton in zip(patterns, found, strict=True):
+            split_parts: list[tuple[Automaton | None, list[str]]] = []
+            for part, names in parts:
+                for side, more in ((automaton, [pattern]), (automaton.complement(), [])):
+                    both = side if part is None else part.meet(side)
+                    if not both.is_empty():
+                        split_parts.append((both, names + more))
+            parts = split_parts
+        return [(part.pattern(), names) for part, names in parts if names and part is not None]
+    except Unknown:
+        return None
+
+
+def split(pattern: str) -> list[tuple[bool, str]] | None:
+    """Return an expression as a conjunction of expressions without lookaround: ``^(?=A)(?!B)C`` is ``^(?:A)`` and not
+    ``^(?:B)`` and ``^C``. Each is a pair, False first if it must not be found. None if the expression has another
+    lookaround."""
+    cut = list(pieces(pattern))
+    if not any(piece in LOOKING for piece in cut):
+        return [(True, pattern)]
+    if cut[0] != "^" or _alternates(cut):
+        return None
+    cut = _unwrapped(cut[1:])
+    found: list[tuple[bool, str]] = []
+    while cut and cut[0] in LOOKING[:2]:
+        end = _end_of_group(cut)
+        if end is None:
+            return None
+        found.append((cut[0] == "(?=", f"^(?:{''.join(cut[1:end])})"))
+        inside, cut = cut[1:end], cut[end + 1 :]
+        if any(piece in LOOKING for piece in inside) or (cut and cut[0][0] in "*+?{"):
+            return None
+    if not found or any(piece in LOOKING for piece in cut):
+        return None
+    if cut and cut != ["$"]:
+        found.append((True, f"^{''.join(cut)}"))
+    elif cut:
+        found.append((True, "^$"))
+    return found
+
+
+def _written(build: Callable[[], Automaton]) -> Schema | None:
+    try:
+        automaton = build()
+        if automaton.is_empty() or automaton.is_universal():
+            return automaton.is_universal()
+        return {"pattern": automaton.pattern()}
+    except Unknown:
+        return None
+
+
+def _unwrapped(cut: list[str]) -> list[str]:
+    """Remove a group around everything but a final ``$``, if it has no alternatives."""
+    if cut and cut[0] in ("(", "(?:") and (end := _end_of_group(cut)) is not None:
+        inside, after = cut[1:end], cut[end + 1 :]
+        if after in ([], ["$"]) and inside and inside[0] in LOOKING and not _alternates(inside):
+            return inside + after
+    return cut
+
+
+def _end_of_group(cut: Sequence[str]) -> int | None:
+    """Return the index of the end of the group that begins with the first piece."""
+    depth = 0
+    for i, piece in enumerate(cut):
+        depth += piece[0] == "("
+        depth -= piece == ")"
+        if depth == 0:
+            return i
+    return None
+
+
+def _alternates(cut: Sequence[str]) -> bool:
+    """Return whether there are alternatives outside of groups."""
+    depth = 0
+    for piece in cut:
+        depth += piece[0] == "("
+        depth -= piece == ")"
+        if piece == "|" and depth == 0:
+            return True
+    return False

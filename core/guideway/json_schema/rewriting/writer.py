@@ -1,0 +1,99 @@
+"""The state of one rewriting, which the writers of schemas and of their negations share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+from guideway.json_schema.exclusion import Exclusion
+from guideway.json_schema.kinds import ANY
+from guideway.json_schema.rewriting import negative, positive
+from guideway.json_schema.rewriting.reading import Node, Source
+from guideway.json_schema.rewriting.results import Budget, Loss, Rewriting, TooLarge
+from guideway.json_schema.walking import Chain, Pointer, Schema
+
+__all__ = ["Writer"]
+
+
+class Writer:
+    """Writes a checked schema, and the negations of its parts, in keywords that an engine `takes`."""
+
+    def __init__(self, root: Schema, takes: Set[str], budget: Budget) -> None:
+        self.takes = takes
+        self.budget = budget
+        self.source = Source(root)
+        self.exclusion = Exclusion(root)
+        self._root = root
+        self._losses: dict[Loss, None] = {}
+        self._names: dict[tuple[int, int | None], str] = {}
+        self._definitions: dict[str, Schema | None] = {}
+        self._pending: list[tuple[str, Schema, int | None]] = []
+        self._nodes = self._depth = 0
+
+    def run(self) -> Rewriting:
+        """Return the whole schema, written. Raises `TooLarge`."""
+        found = self.yes(self._root, None)
+        while self._pending:
+            self._define(*self._pending.pop())
+        if found is not False and self._definitions:
+            found = {**({} if isinstance(found, bool) else found), "$defs": self._definitions}
+        return Rewriting(found, tuple(self._losses))
+
+    def yes(self, schema: Any, chain: Chain, kinds: int = ANY) -> Schema:
+        """Return a subschema, written; for values of these `kinds`, as the schema around it allows."""
+        return self._write(positive.write, schema, chain, kinds)
+
+    def no(self, schema: Any, chain: Chain, kinds: int = ANY) -> Schema:
+        """Return the negation of a subschema, written; for values of these `kinds`."""
+        if isinstance(schema, bool):
+            return not schema
+        before = self._nodes
+        found = self._write(negative.write, schema, chain, kinds)
+        if self._nodes - before > self.budget.negation:
+            return self.lose(chain, "not", "its negation is too large", True)
+        return found
+
+    def lose(self, chain: Chain, keyword: str, reason: str, weaker: Schema) -> Schema:
+        """Record that a keyword of the subschema at `chain` is not enforced exactly, and return `weaker`."""
+        self._losses[Loss(str(Pointer(chain)), keyword, reason)] = None
+        return weaker
+
+    def refer(self, node: Node, keyword: str, kinds: int | None = None) -> Schema:
+        """Return a reference to the target of another one or, with `kinds`, to its negation for values of these."""
+        target = self.source.target(node, keyword)
+        if target is None:
+            return self.lose(node.chain, keyword, "its target is unknown", True)
+        if isinstance(target, bool):
+            return target is (kinds is None)
+        key = id(target), kinds
+        if key not in self._names:
+            name = self._names[key] = f"{'d' if kinds is None else 'not'}{len(self._names)}"
+            self._definitions[name] = None
+            if self._depth > self.budget.depth // 2:
+                self._pending.append((name, target, kinds))
+            else:
+                self._define(name, target, kinds)
+        name = self._names[key]
+        found = self._definitions.get(name)
+        if isinstance(found, bool):
+            return found
+        return {"$ref": f"#/$defs/{name}"}
+
+    def _define(self, name: str, target: Schema, kinds: int | None) -> None:
+        chain = self.source.place(target)
+        self._definitions[name] = self.yes(target, chain) if kinds is None else self.no(target, chain, kinds)
+
+    def _write(self, write: Any, schema: Any, chain: Chain, kinds: int) -> Schema:
+        if not isinstance(schema, Mapping):
+            return bool(schema)
+        self._nodes += 1
+        if self._nodes > self.budget.nodes:
+            raise TooLarge
+        if self._depth > self.budget.depth:
+            return self.lose(chain, "", "it is nested too deeply", True)
+        self._depth += 1
+        try:
+            found: Schema = write(self, self.source.read(schema, chain), kinds)
+            return found
+        finally:
+            self._depth -= 1

@@ -1,0 +1,176 @@
+"""Rewritings of schemas: never stronger than the original, and weaker only where a loss is named."""
+
+from __future__ import annotations
+
+import json
+import re
+from random import Random
+from typing import Any
+
+import pytest
+from guideway.json_schema import keywords
+from guideway.json_schema.ecma import in_python
+from guideway.json_schema.rewriting import Budget, Loss, Rewriting, rewrite, summarize
+from guideway.json_schema.rewriting.automata import Unknown, literal, searched
+from guideway.json_schema.validity import validator
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.rewriting import EXACT, Comparison, compare, draw_schema, draw_values
+
+STEPS = Budget().steps
+EMPTY: Any = {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_rewriting_of_a_random_schema_has_the_same_instances_or_names_a_loss(seed: int) -> None:
+    random, found = Random(seed), Comparison()
+    for _ in range(50):
+        schema = draw_schema(random)
+        compare(found, schema, draw_values(random, schema, 6))
+    assert found.is_sound, found
+    assert found.exact > 40 and found.values > 800
+
+
+def test_a_comparison_finds_what_is_stronger_and_what_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for schema, kind in ((False, "stronger"), (True, "unnamed")):
+        monkeypatch.setattr("tests.fuzz.rewriting.rewrite", lambda *_, schema=schema: Rewriting(schema, ()))
+        found = Comparison()
+        compare(found, {"type": "integer"}, [1, "a"])
+        assert len(getattr(found, kind)) == 2 and not found.is_sound
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"not": {"required": ["a", "b"]}},
+        {"not": {"properties": {"a": {"type": "string", "pattern": "^x"}}}},
+        {"not": {"enum": ["ab", "ac", 3, True, None]}},
+        {"not": {"not": {"type": "string", "maxLength": 2}}},
+        {"type": "integer", "not": {"enum": [1, 2, 4]}},
+        {"if": {"required": ["a"]}, "then": {"required": ["b"]}, "else": {"required": ["c"]}},
+        {"if": {"properties": {"a": {"const": 1}}, "required": ["a"]}, "then": {"properties": {"b": {"const": 2}}}},
+        {"dependentRequired": {"a": ["b"]}, "dependentSchemas": {"b": {"maxProperties": 2}}},
+        {"dependencies": {"a": ["b"], "b": {"properties": {"c": {"type": "null"}}}}},
+        {"oneOf": [{"required": ["a"]}, {"required": ["b"]}, {"maxProperties": 1}]},
+        {"oneOf": [{"type": "string"}, {"maxLength": 2}]},
+        {**EMPTY, "minProperties": 2},
+        {**EMPTY, "maxProperties": 1},
+        {**EMPTY, "minProperties": 1, "maxProperties": 2, "additionalProperties": False},
+        {"propertyNames": {"pattern": "^[a-c]+$", "type": "string"}},
+        {"propertyNames": {"enum": ["a", "bc"]}},
+        {"propertyNames": {"not": {"pattern": "^a"}}},
+        {"patternProperties": {"^a": {"type": "string"}, "b$": {"maxLength": 1}}, "additionalProperties": False},
+        {"items": {"enum": ["a", "b", "c"]}, "uniqueItems": True},
+        {"contains": {"const": 1}, "maxItems": 3},
+        {"not": {"contains": {"type": "string"}}},
+        {"not": {"items": {"type": "string"}, "maxItems": 2}},
+        {"type": "string", "pattern": "^(?=.*a)(?!b).*$"},
+        {"$ref": "#/$defs/n", "$defs": {"n": {"not": {"properties": {"a": {"$ref": "#/$defs/n"}}}}}},
+        {"$schema": "http://json-schema.org/draft-04/schema#", "not": {"minimum": 2, "exclusiveMinimum": True}},
+        {"$schema": "http://json-schema.org/draft-04/schema#", "const": 1, "if": False, "then": False},
+        {"items": [{"type": "string"}], "additionalItems": False},
+    ],
+    ids=str,
+)
+def test_an_exact_rewriting_has_no_loss_and_the_same_instances(schema: Any) -> None:
+    rewriting, found, random = rewrite(schema, EXACT), Comparison(), Random(1)
+    assert not rewriting.losses
+    values = [*draw_values(random, schema, 30), *({n: v for n in "abc" if random.random() < 0.6} for v in (1, 2, "x"))]
+    compare(
+        found, schema, [*values, *("", "a", "ab", "b", "bca", "xa"), *(0, 1, 2, 3, 4), [], [1], ["a", "a"], ["a", "b"]]
+    )
+    assert found.is_sound, found
+    names = {name.partition(":")[0] for name in keywords(rewriting.schema)}
+    assert names.isdisjoint({"not", "if", "oneOf", "dependencies", "uniqueItems", "contains", "propertyNames"})
+
+
+@pytest.mark.parametrize(
+    ("schema", "loss"),
+    [
+        ({"properties": {"t/": {"uniqueItems": True}}}, "#/properties/t~1: uniqueItems"),
+        ({"not": {"multipleOf": 3}}, "#/not: multipleOf"),
+        ({"type": "string", "pattern": r"(a)\1"}, "#: pattern"),
+        ({"type": "string", "maxLength": 262_144}, "#: maxLength"),
+        ({"$ref": "https://example.com/other"}, "#: $ref"),
+        ({"dependencies": {"a": {"not": {"type": "integer"}}}}, "#/dependencies/a/not: type"),
+    ],
+)
+def test_a_loss_has_the_place_in_the_original(schema: Any, loss: str) -> None:
+    assert [str(each) for each in rewrite(schema, EXACT).losses] == [loss]
+
+
+def test_many_losses_are_summarized() -> None:
+    losses = [Loss(f"#/{i}", "uniqueItems", "") for i in range(24)]
+    assert summarize(losses[:1]) == "#/0: uniqueItems"
+    assert summarize(losses).endswith("#/7: uniqueItems, and 16 more")
+
+
+def test_what_an_engine_takes_is_kept() -> None:
+    schema = {"uniqueItems": True, "contains": {"type": "string"}, "propertyNames": {"type": "string", "minLength": 1}}
+    found = rewrite(schema, EXACT | {"uniqueItems", "contains", "propertyNames"})
+    assert found == Rewriting(schema, ())
+
+
+def test_properties_keep_their_order_and_annotations_go() -> None:
+    schema = {"title": "x", "properties": {"z": {"description": "y"}, "a": {}}, "required": ["a"], "$defs": {"u": {}}}
+    found = rewrite(schema, EXACT).schema
+    assert json.dumps(found) == '{"required": ["a"], "properties": {"z": true, "a": true}}'
+
+
+@pytest.mark.parametrize(
+    "budget", [Budget(nodes=5), Budget(depth=3), Budget(cases=1), Budget(steps=10), Budget(negation=1)]
+)
+def test_a_smaller_budget_is_weaker_and_named(budget: Budget) -> None:
+    names = [f"n{i}" for i in range(9)]
+    inner: Any = {"properties": {name: {"pattern": "a.{3}b"} for name in names}, "minProperties": 4}
+    schema = {"not": {"not": {"items": {"items": {"items": {**inner, "type": "object"}}}}}}
+    rewriting = rewrite(schema, EXACT, budget)
+    assert rewriting.losses and rewriting == rewrite(schema, EXACT, budget)
+
+
+def test_a_chain_of_references_and_a_deep_schema_are_written_without_deep_recursion() -> None:
+    deep: Any = {"type": "string"}
+    for _ in range(400):
+        deep = {"items": deep}
+    chained = {f"d{i}": {"properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(400)}
+    assert rewrite(deep, EXACT).losses
+    found = rewrite({"$ref": "#/$defs/d0", "$defs": {**chained, "d400": {"type": "null"}}}, EXACT)
+    assert not found.losses and isinstance(found.schema, dict) and len(found.schema["$defs"]) == 401
+
+
+ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\s", "^", "$", "(?:a|b)", "(a|)", "é", r"\x62"])
+MARKS = st.sampled_from(["", "", "", "*", "+", "?", "{2}", "{1,}", "{0,2}", "*?"])
+PARTS = st.tuples(ATOMS, MARKS).map(lambda pair: pair[0] + pair[1] * (pair[0] not in "^$"))
+PATTERNS = st.lists(st.lists(PARTS, max_size=4).map("".join), min_size=1, max_size=3).map("|".join)
+TEXTS = st.text("abcé1 \n", max_size=5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(PATTERNS, PATTERNS, st.lists(TEXTS, min_size=5, max_size=12))
+def test_automata_accept_what_python_finds(first: str, second: str, texts: list[str]) -> None:
+    try:
+        one, two = searched(first, STEPS), searched(second, STEPS)
+        both, other = one.meet(two), one.complement()
+        written = [(each, re.compile(in_python(each.pattern()))) for each in (one, both, other)]
+    except Unknown:
+        return
+    for text in texts:
+        is_in, is_in_other = (re.search(in_python(each), text) is not None for each in (first, second))
+        assert ((text in one), (text in both), (text in other)) == (is_in, is_in and is_in_other, not is_in)
+        for automaton, pattern in written:
+            assert (pattern.search(text) is not None) == (text in automaton), pattern
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=5), TEXTS)
+def test_listed_texts_and_all_others(words: list[str], text: str) -> None:
+    assert (text in literal(tuple(words), STEPS)) == (text in words)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=8))
+def test_the_complement_of_an_enum_is_written(words: list[str]) -> None:
+    rewriting = rewrite({"type": "string", "not": {"enum": words}}, EXACT)
+    if not rewriting.losses:
+        judge = validator(rewriting.schema)
+        assert not any(map(judge.is_valid, words)) and judge.is_valid("".join(words) + "x")
