@@ -211,6 +211,12 @@ def _help(commands: Mapping[str, Command]) -> ArgumentParser:
     return parser
 
 
+def _enabled(plugins: Plugins, name: str) -> str:
+    """Return the id of a 'hooks' plugin, or the address of an operator's own file."""
+    record = plugins.resolve("hooks", name)
+    return record.value if record.is_file else record.id
+
+
 def _enable_plugins(flags: list[str]) -> tuple[Plugins | None, tuple[str, ...]]:
     """Return the installed plugins, with those enabled that `flags` and the environment name (None if they name none),
     and the ids of the plugins that `flags` name. Resolves every name and imports nothing. Raises `PluginError`."""
@@ -218,16 +224,15 @@ def _enable_plugins(flags: list[str]) -> tuple[Plugins | None, tuple[str, ...]]:
     if not listed and not flags:
         return None, ()
     from guideway.plugins import Plugins, PluginSettings
-    from guideway.plugins.kinds import HOOKS
 
     plugins = Plugins()
     try:
-        ids = [plugins.resolve(HOOKS, name).id for name in listed]
+        ids = [_enabled(plugins, name) for name in listed]
     except PluginError as error:
         raise type(error)(
             f"{error}\n  it comes from the environment variable {ENABLE_VARIABLE}", plugin=error.plugin
         ) from error
-    by_flag = [plugins.resolve(HOOKS, name).id for name in flags]
+    by_flag = [_enabled(plugins, name) for name in flags]
     enabled = PluginSettings(enable=tuple(dict.fromkeys(ids + by_flag)))
     return Plugins(plugins.index, enabled), tuple(dict.fromkeys(by_flag))
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias
 from guideway.api.options import Range, alternatives
 from guideway.api.steps import GRAMMAR_MASK
 from guideway.errors import InvalidConfiguration
+from guideway.plugins.operator_files import is_file, located, name_in
 
 __all__ = ["LISTS", "Name", "Names", "Options", "component_name", "components", "freeze_components"]
 
@@ -21,13 +22,15 @@ LISTS = ("grammar", "modifiers", "worker_mixins")
 
 def freeze_components(config: Any, kind_of: Mapping[str, str]) -> None:
     """Check and freeze the fields of a frozen dataclass that select components, and its ``options``. `kind_of` maps
-    the field names to kinds; values have the right types. Lists become tuples (``host_environment`` too), and
+    the field names to kinds; values have the right types. Lists become tuples (``host_environment`` too) of names and
+    absolute paths, and
     ``options`` an immutable mapping. A field that is None selects components later, so the caller checks their options
     then. Raises `InvalidConfiguration`, naming the field."""
     for name in LISTS:
         if (value := getattr(config, name)) is not None:
+            value = tuple(map(located, value))
             _check_names(name, kind_of[name], value)
-            object.__setattr__(config, name, tuple(value))
+            object.__setattr__(config, name, value)
     object.__setattr__(config, "host_environment", tuple(config.host_environment))
     later = {kind for name, kind in kind_of.items() if getattr(config, name) is None}
     _check_options(config.options, components(config, kind_of), later)
@@ -117,5 +120,8 @@ def _check_names(field_name: str, kind: str, addresses: Sequence[str]) -> None:
 
 
 def component_name(kind: str, address: str) -> str:
-    """Return the component's name in ``name``, ``kind.name`` or ``distribution/name``."""
+    """Return the component's name in ``name``, ``kind.name``, ``distribution/name`` or ``/path/mine.py:Mine``. Raises
+    `InvalidConfiguration` for a file that cannot be read."""
+    if is_file(address):
+        return name_in(address)
     return address.rpartition("/")[2].removeprefix(f"{kind}.")

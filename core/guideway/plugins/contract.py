@@ -88,7 +88,8 @@ def _attributes(record: PluginRecord, component: Any, base: type) -> Iterator[st
     if missing:
         yield f"{name} does not set the class variable {', '.join(missing)}"
     if "name" not in missing and component.name != record.name:
-        yield f"{name}.name is {component.name!r}, but its entry point says {record.name!r}"
+        said = "file" if record.is_file else "entry point"
+        yield f"{name}.name is {component.name!r}, but its {said} says {record.name!r}"
 
 
 def _class_variables(base: type) -> Iterator[str]:

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import importlib_metadata
 
+from guideway.plugins import operator_files
 from guideway.plugins.digest import Digests
 from guideway.plugins.kinds import GROUP, GROUP_PREFIX, KINDS, NAME, normalize
 
@@ -29,7 +30,7 @@ class PluginRecord:
     kind: str
     name: str
     value: str
-    """The object to import: ``module`` or ``module:object``."""
+    """The object to import: ``module`` or ``module:object``; for an operator's own file ``/path/mine.py:Mine``."""
     distribution: str
     """The distribution's name, normalized."""
     version: str
@@ -46,7 +47,14 @@ class PluginRecord:
     def digest(self) -> str:
         """The digest of the code, see `guideway.plugins.digest`. Computed on first use, once for equal records of a
         scan."""
+        if self.is_file:
+            return operator_files.digest_of(self.value)
         return self._digests.of(self.value, None if self.editable else self.location)
+
+    @property
+    def is_file(self) -> bool:
+        """True if it is in an operator's own file, which `value` names, and not in a package."""
+        return operator_files.is_file(self.value)
 
     @property
     def id(self) -> str:

@@ -23,6 +23,7 @@ from guideway.plugins import moved
 from guideway.plugins.contract import ContractViolation, check_class
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.kinds import GROUP, HOOKS, KINDS
+from guideway.plugins.operator_files import module_name
 from guideway.plugins.requirements import extra_with, missing_distributions, version_conflict
 from guideway.plugins.trial import ending, marked_interrupts
 from guideway.version import __version__
@@ -100,10 +101,16 @@ def _load(record: PluginRecord) -> Loaded:
     began = time.perf_counter()
     with _phase(record, "importing"):
         module, _, attributes = (part.strip() for part in record.value.partition(":"))
-        plugin = import_module(module)
+        plugin: Any = import_module(module_name(record.value, record.version) if record.is_file else module)
         if attributes:
             plugin = reduce(getattr, attributes.split("."), plugin)
+        if record.is_file and record.kind == HOOKS:
+            plugin = plugin()
     seconds = time.perf_counter() - began
+    if record.is_file and record.kind != HOOKS:  # it names the class itself
+        with _phase(record, "checking its class"):
+            check_class(record, plugin)
+        return Loaded(record, plugin, seconds)
     with _phase(record, "registering its hooks"):
         manager = hook_manager()
         manager.register(plugin, name=record.id)
@@ -196,7 +203,8 @@ def _phase(record: PluginRecord, phase: str) -> Iterator[None]:
             lines.append(f"hint: {_import_hint(record, cause)}")
         elif instead := _hint_for_keyword(cause):
             lines.append(f"hint: {instead}")
-        lines.append(f"hint: guideway plugins doctor --import {record.id} imports it in a separate process")
+        if not record.is_file:
+            lines.append(f"hint: guideway plugins doctor --import {record.id} imports it in a separate process")
         raise _error(record, "\n  ".join(lines), cause) from cause
 
 

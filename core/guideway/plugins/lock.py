@@ -165,6 +165,8 @@ class Lock:
     def certification(self, record: PluginRecord) -> Certification:
         """Return whether the installed `record` is certified. For a kind without checks, it suffices that the files
         have not changed since they were locked."""
+        if record.is_file:
+            return Certification("unproven", "it is a file, and only the components of packages can be certified")
         if record.group != GROUP:
             return Certification("unproven", "it is written for another contract")
         locked = self.plugins.get(record.id)

@@ -15,6 +15,7 @@ from guideway.plugins.hooks import Hooks
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import HOOKS
 from guideway.plugins.lock import Certification, Lock, certifying_command, default_lock
+from guideway.plugins.operator_files import module_name
 from guideway.plugins.plan import PlannedPlugin, PluginPlan
 from guideway.plugins.selection import PluginSettings, denial, resolve
 
@@ -57,12 +58,15 @@ class Plugins:
         if self.settings.require == "certified":
             found = {record: self._lock.certification(record) for record in new.values()}
             if refused := [record for record in found if not found[record].accepted]:
+                packaged = [record for record in refused if not record.is_file]
+                how = "\n  to use a file under this rule, make it a package (guideway plugins new) and certify that"
+                if packaged:
+                    its = "it" if len(packaged) == 1 else "them"
+                    how = f"\n  to certify {its}: {certifying_command(packaged, self.lock_file)}"
                 rows = "".join(f"\n  {r.id} {r.version}: {found[r].reason}" for r in refused)
                 raise NotCertified(
                     f"[plugins] require = 'certified', and {self.lock_file} has no verdict that stands for "
-                    f"{'this plugin' if len(refused) == 1 else f'these {len(refused)} plugins'}:{rows}"
-                    f"\n  to certify {'it' if len(refused) == 1 else 'them'}: "
-                    f"{certifying_command(refused, self.lock_file)}",
+                    f"{'this plugin' if len(refused) == 1 else f'these {len(refused)} plugins'}:{rows}" + how,
                     plugin=refused[0].id,
                 )
         self._resolved |= new
@@ -165,8 +169,13 @@ def bootstrap_worker(plan: PluginPlan) -> Plugins:
     if key not in _BOOTSTRAPPED:
         here = Plugins(settings=plan.settings)
         wanted = {plugin.id for plugin in plan.plugins}
-        found = sorted(PlannedPlugin.of(record) for record in here.index.records if record.id in wanted)
-        differences = plan.differences(PluginPlan(tuple(found), plan.settings, plan.configuration))
+        records = [record for record in here.index.records if record.id in wanted]
+        records += [here.resolve(kind, address) for kind, address in plan.files]
+        for record in records:
+            if record.is_file:  # so that its classes can be unpickled
+                module_name(record.value, record.version)
+        found = sorted(map(PlannedPlugin.of, records))
+        differences = plan.differences(PluginPlan(tuple(found), plan.settings, plan.configuration, plan.files))
         if differences:
             rows = "\n  ".join(differences)
             raise PluginError(

@@ -13,6 +13,7 @@ from guideway.errors import InvalidConfiguration
 from guideway.plugins.digest import sha256
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.kinds import HOOKS
+from guideway.plugins.operator_files import is_file
 from guideway.plugins.requirements import required_versions
 from guideway.plugins.selection import PluginSettings
 from guideway.version import __version__
@@ -46,7 +47,8 @@ class PlannedPlugin:
     def of(record: PluginRecord) -> PlannedPlugin:
         """Return the component as currently installed."""
         libraries = required_versions(record.requires)
-        return PlannedPlugin(record.id, record.version, record.value, record.digest, libraries)
+        value = record.value.rpartition("/")[2] if record.is_file else record.value  # on each machine another folder
+        return PlannedPlugin(record.id, record.version, value, record.digest, libraries)
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class PluginPlan:
     settings: PluginSettings
     configuration: str
     """sha256 of the configuration as canonical JSON."""
+    files: tuple[tuple[str, str], ...] = ()
+    """Kind and address of each component in an operator's own file."""
     contract: str = CONTRACT
     guideway: str = __version__
 
@@ -76,13 +80,17 @@ class PluginPlan:
             raise InvalidConfiguration(
                 f"the configuration must be made of plain JSON values: {error}", field="configuration"
             ) from error
+        records = list(records)
         planned = sorted({PlannedPlugin.of(record) for record in records})
-        return PluginPlan(tuple(planned), settings, sha256(text.encode()))
+        files = sorted({(record.kind, record.value) for record in records if record.is_file})
+        return PluginPlan(tuple(planned), settings, sha256(text.encode()), tuple(files))
 
     @cached_property
     def fingerprint(self) -> str:
-        """The sha256 (hex) of everything except the path of the lock file: equal on machines that behave the same."""
-        facts = asdict(replace(self, settings=replace(self.settings, lock=PluginSettings.lock)))
+        """The sha256 (hex) of everything except the folders of files: equal on machines that behave the same."""
+        facts = asdict(replace(self, files=()))
+        del facts["files"]
+        facts["settings"] |= {"lock": PluginSettings.lock, "enable": self._enabled()}
         return sha256(json.dumps(facts, sort_keys=True).encode())
 
     def summary(self, host: str, *more: str) -> str:
@@ -99,9 +107,15 @@ class PluginPlan:
         """Return one row for each difference from `other`; empty if the fingerprints are equal."""
         return tuple(f"{what}: want {want}, have {have}" for what, want, have in self._rows(other))
 
+    def _enabled(self) -> tuple[str, ...]:
+        """Return `PluginSettings.enable` without the folders of files."""
+        return tuple(name.rpartition("/")[2] if is_file(name) else name for name in self.settings.enable)
+
     def _rows(self, other: PluginPlan) -> Iterator[tuple[str, str, str]]:
         yield from differing(self, other, "guideway", "contract", "configuration")
-        for option, want, have in differing(self.settings, other.settings, "enable", "allow", "deny", "require"):
+        if self._enabled() != other._enabled():
+            yield "plugins.enable", repr(self._enabled()), repr(other._enabled())
+        for option, want, have in differing(self.settings, other.settings, "allow", "deny", "require"):
             yield f"plugins.{option}", repr(want), repr(have)
         mine, theirs = ({plugin.id: plugin for plugin in plan.plugins} for plan in (self, other))
         for plugin_id in sorted(mine.keys() | theirs.keys()):

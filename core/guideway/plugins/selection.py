@@ -12,6 +12,7 @@ from guideway.api.options import Range, check_fields, known_fields_only
 from guideway.errors import InvalidConfiguration, PluginConflict, PluginNotFound, PluginUnavailable, did_you_mean
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import HOOKS, KINDS, normalize
+from guideway.plugins.operator_files import FILE_KINDS, is_file, located, name_in, path_of, version_of
 
 __all__ = ["PluginSettings", "denial", "matching", "resolve"]
 
@@ -39,6 +40,15 @@ class PluginSettings:
         check_fields(self, table="plugins")
         for option in ("enable", "allow", "deny"):
             object.__setattr__(self, option, tuple(getattr(self, option)))
+        object.__setattr__(self, "enable", tuple(map(located, self.enable)))
+        named: dict[str, str] = {}
+        for address in self.enable:
+            name = name_in(address) if is_file(address) else address.rpartition("/")[2].removeprefix(f"{HOOKS}.")
+            other = named.setdefault(name, address)
+            if other != address and (is_file(other) or is_file(address)):
+                raise InvalidConfiguration(
+                    f"[plugins] enable has {HOOKS} {name!r} twice: {other!r} and {address!r}", field="plugins.enable"
+                )
         for option in ("allow", "deny"):
             for glob in getattr(self, option):
                 if glob != "*" and "/" not in glob:
@@ -80,9 +90,12 @@ def matching(index: PluginIndex, address: str) -> list[PluginRecord]:
 def resolve(index: PluginIndex, settings: PluginSettings, kind: str, address: str) -> PluginRecord:
     """Return the record of a component of `kind` for `address`.
 
-    `address` is ``name``, ``distribution/name``, or either with ``kind.`` before the name. Raises `PluginNotFound`,
+    `address` is ``name``, ``distribution/name``, either with ``kind.`` before the name, or that of an operator's own
+    file. Raises `PluginNotFound`,
     `PluginConflict` if two distributions claim the name, and `PluginUnavailable` if the operator denied it.
     """
+    if is_file(address):
+        return _of_file(settings, kind, address)
     if kind not in KINDS:
         raise PluginNotFound(f"there is no kind of plugin {kind!r}; kinds: {', '.join(KINDS)}", plugin=address)
     distribution, _, name = address.rpartition("/")
@@ -105,6 +118,23 @@ def resolve(index: PluginIndex, settings: PluginSettings, kind: str, address: st
             plugin=f"{kind}.{name}",
         )
     return permitted[0]
+
+
+def _of_file(settings: PluginSettings, kind: str, address: str) -> PluginRecord:
+    """Return the record of a component in an operator's own file."""
+    if kind not in FILE_KINDS:
+        raise PluginNotFound(
+            f"a {kind} cannot be in a file ({address!r}), only {', '.join(FILE_KINDS)} can; write a package: guideway "
+            f"plugins new {kind} NAME",
+            plugin=address,
+        )
+    address = located(address)
+    path = path_of(address)
+    distribution = normalize(f"file-{path.name}")
+    record = PluginRecord(kind, name_in(address), address, distribution, version_of(address), str(path.parent))
+    if reason := denial(settings, record):
+        raise PluginUnavailable(f"{record} may not run: {reason}", plugin=record.id)
+    return record
 
 
 def _is_of(record: PluginRecord, distribution: str) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from guideway.api import (
     CompiledGrammar,
     Constraint,
     GuidewayError,
+    InvalidRequest,
     LogitModifier,
     LogitTransform,
     ModifierContext,
@@ -101,6 +103,15 @@ def on_the_event_loop(act: Callable[[], Any]) -> Any:
         return act()
 
     return asyncio.run(main())
+
+
+def test_no_field_of_a_request_names_a_file_of_code(front_end: FrontEnd, tmp_path: Path) -> None:
+    (tmp_path / "trap.py").write_text("open(__file__ + '.ran', 'w')\nclass Mine: name = 'mine'", encoding="utf-8")
+    trap = f"{tmp_path}/trap.py:Mine"
+    for params in (SamplingParams(modifiers={trap: {}}), SamplingParams(constraint=Choice(["a"], strategy=trap))):
+        with pytest.raises(InvalidRequest, match=r"trap\.py:Mine' is configured"):
+            tried(front_end, Request(request_id="r", prompt_token_ids=(0,), params=params))
+    assert not (tmp_path / "trap.py.ran").exists()
 
 
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "GeneratorExit"])

@@ -17,9 +17,10 @@ from guideway.command_line.usage import WrongUsage
 from guideway.errors import InvalidConfiguration, did_you_mean
 from guideway.files import MIB, read_file, reason
 from guideway.plugins import PluginIndex, PluginSettings
-from guideway.plugins.configuration import component_name
+from guideway.plugins.configuration import LISTS, component_name
 from guideway.plugins.kinds import HOOKS
 from guideway.plugins.limits import Limits
+from guideway.plugins.operator_files import located
 
 from guideway_engine.fields import Field, fields_of
 from guideway_engine.settings import KIND_OF, EngineSettings
@@ -232,7 +233,7 @@ def _in_capitals(name: str) -> str:
 
 
 def _from_file(path: Path, named_by: str = "") -> Layer:
-    """Return the layer of a TOML file. Paths of the model and the lock file are relative to its folder."""
+    """Return the layer of a TOML file. Paths of the model, the lock file and plugins are relative to its folder."""
     table = _parse(path, named_by)
     layer: Layer = {}
     for name, value in table.items():
@@ -248,6 +249,11 @@ def _from_file(path: Path, named_by: str = "") -> Layer:
     for key, place in ((("model",), _model), (("plugins", "lock"), _beside)):
         if key in layer and isinstance(value := layer[key].value, str) and value:
             layer[key] = Setting(place(folder, value), layer[key].source)
+    lists: list[Key] = [*((name,) for name in LISTS), ("plugins", "enable")]
+    for listed in lists:
+        if listed in layer and isinstance(names := layer[listed].value, list):
+            names = [located(name, folder) if isinstance(name, str) else name for name in names]
+            layer[listed] = Setting(names, layer[listed].source)
     return layer
 
 

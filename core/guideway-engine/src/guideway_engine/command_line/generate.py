@@ -16,6 +16,8 @@ from guideway.api.types import Completion, Constraint, FinishReason, GenerationR
 from guideway.command_line.quiet import quiet_libraries
 from guideway.command_line.signals import interrupted_by_sigterm, status_of
 from guideway.errors import UnsupportedGrammar, printable
+from guideway.plugins.configuration import component_name
+from guideway.plugins.operator_files import is_file, located
 
 from guideway_engine.command_line import config, jobs
 from guideway_engine.command_line.answers import Answers, print_object, print_table, report
@@ -194,7 +196,9 @@ def _configuration(args: Namespace, jobs: list[Job]) -> tuple[Configuration, Cal
     sources = config.sources(args)
     said = config.configuration(args, sources)
     modifiers = {name for job in jobs if isinstance(job.params.modifiers, dict) for name in job.params.modifiers}
-    modifiers -= {name for name, _ in args.modifier}  # flags add these later
+    # flags add theirs later, and a line of input names no file of code
+    modifiers -= {name for name in modifiers if is_file(name)}
+    modifiers -= {component_name("modifier", located(name)) for name, _ in args.modifier}
     defaults: Layer = {("modifiers",): Setting(tuple(sorted(modifiers)), config.OF_PROMPTS)}
     constraints = [job.params.constraint for job in jobs if job.params.constraint is not None]
     if ("grammar",) in said.settings:

@@ -14,6 +14,8 @@ from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, S
 from guideway.command_line.usage import WrongValue
 from guideway.errors import InvalidRequest
 from guideway.json_schema import check_regex, check_schema
+from guideway.plugins.configuration import component_name
+from guideway.plugins.operator_files import located
 from guideway.runtime.sampling import ANY_VOCABULARY, validated
 
 from guideway_engine.command_line.reading import read_lines, read_text
@@ -126,7 +128,8 @@ def read_jobs(args: Namespace) -> list[Job]:
     """Return the jobs of a command line. Raises `InvalidRequest` for errors that concern all of them."""
     constraint = constraint_of(args)
     given = {name: value for name, value in vars(args).items() if name in SAMPLING}
-    common = {"max_tokens": MAX_TOKENS} | given | {"constraint": constraint, "modifiers": dict(args.modifier)}
+    modifiers = {component_name("modifier", located(name)): options for name, options in args.modifier}
+    common = {"max_tokens": MAX_TOKENS} | given | {"constraint": constraint, "modifiers": modifiers}
     common = as_params(common)
     if args.prompt is not None:
         return [_job("0", args.prompt, common, args.tenant, raw=args.raw)]
