@@ -368,9 +368,10 @@ def _silence_native_code() -> None:
     """Drop what native code writes to standard error, such as a grammar library's warnings about schemas, whose losses
     are in `unenforced`. Python still writes to `sys.stderr`. No effect if warnings are enabled (``python -W``,
     PYTHONWARNINGS, PYTHONDEVMODE)."""
-    if sys.warnoptions or sys.flags.dev_mode or sys.stderr is None or sys.stderr is not sys.__stderr__:
+    stream = sys.__stderr__
+    if sys.warnoptions or sys.flags.dev_mode or stream is None or sys.stderr is not stream:
         return
-    sys.stderr.flush()
+    stream.flush()
     sys.stderr = open(os.dup(2), "w", buffering=1, errors="backslashreplace")  # noqa: SIM115, PTH123
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
