@@ -73,6 +73,7 @@ def serve(
     path = [*python_path, *_metadata_of_vllm(log_file.parent)]
     with serve_by(command, log_file, environment=environment, python_path=path) as server:
         yield server
+    assert "nanobind: leaked" not in server.log()
 
 
 @contextmanager

@@ -6,6 +6,9 @@ vLLM calls `register` once in each of its processes. Nothing acts unless the ser
 
 from __future__ import annotations
 
+import atexit
+import gc
+
 __all__ = ["register"]
 
 
@@ -16,5 +19,7 @@ def register() -> None:
 
     from guideway_vllm.seams import install
 
+    # vLLM freezes the heap of its server: what is frozen at the end is not collected, and Triton reports it as leaked
+    atexit.register(gc.unfreeze)
     share_nursery()
     install()
