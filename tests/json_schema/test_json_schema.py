@@ -23,6 +23,7 @@ from guideway.json_schema import (
 )
 from guideway.json_schema.dialects import ONLY_PYTHON
 from guideway.json_schema.ecma import with_python_patterns
+from guideway.json_schema.patterns import pattern_details, place_of_detail
 from guideway.json_schema.prober import cases
 
 NOT_JUDGED = {"$ref:remote", "pattern:property", *(f"pattern:{name}" for name in ("double", "escape", *ONLY_PYTHON))}
@@ -401,3 +402,12 @@ def test_a_message_shows_the_first_places() -> None:
     assert locate(constraint, ["not"]) == f"`not` at {first} and 3 more places"
     assert locate(constraint, ["pattern+maxLength", "other"]) == "`pattern+maxLength` at #/properties/b, `other`"
     assert places(constraint, ["patern"], 2) == {"patern": ("#/properties/p0/patern", "#/properties/p1/patern")}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "at"),
+    [("ab(?=c)", "lookaround", 2), (r"a\d\bb", "boundary", 3), (r"(a)\1", "backreference", 3), ("ab$c", "anchor", 3)],
+)
+def test_a_feature_of_a_regular_expression_has_a_place(pattern: str, name: str, at: int) -> None:
+    assert name in pattern_details(pattern)
+    assert place_of_detail(pattern, name) == at

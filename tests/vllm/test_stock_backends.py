@@ -120,7 +120,7 @@ def test_a_batch_is_served_by_several_backends_and_none_is_latched(start: Callab
         ("guidance", {"json": {"patternProperties": {"a": {}}}}, "features guidance does not support"),
         ("outlines", {"json_object": True}, "vllm_outlines compiles choice, json_schema, regex"),
         ("outlines", {"regex": "^a"}, "anchored universal start state"),
-        ("xgrammar", {"regex": "a**"}, "does not compile double in a regular expression"),
+        ("xgrammar", {"regex": "a**"}, "does not compile `double` (character 3, '*') in a regular expression"),
         ("guidance", {"grammar": "start: x"}, "vLLM's backend guidance"),
     ],
 )

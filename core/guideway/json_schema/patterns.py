@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from guideway.json_schema.expressions import Ranges, count, meet, pieces, takes
 
-__all__ = ["MIXED", "REPEAT", "pattern_details", "repeats_a_repetition", "string_details"]
+__all__ = ["MIXED", "REPEAT", "pattern_details", "place_of_detail", "repeats_a_repetition", "string_details"]
 
 _ESCAPED_IN_JSON: Ranges = ((0, 31), (34, 34), (92, 92))
 MANY: Final = 128
@@ -48,6 +49,18 @@ def pattern_details(pattern: str) -> frozenset[str]:
             if piece[0] == "[" and _RANGE_OF_CLASS.search(piece):
                 found.add("range")
     return frozenset(found)
+
+
+def place_of_detail(pattern: str, name: str) -> int:
+    """Return the index at which the first feature of a regular expression that `pattern_details` calls `name` becomes
+    known."""
+    cut = list(pieces(pattern, brackets=True))
+
+    def is_known(num_pieces: int) -> bool:
+        return name in pattern_details("".join(cut[:num_pieces]))
+
+    found = bisect_left(range(len(cut)), True, key=is_known)
+    return sum(map(len, cut[: found - 1]))
 
 
 def repeats_a_repetition(pattern: str) -> bool:

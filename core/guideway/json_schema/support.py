@@ -17,7 +17,7 @@ from guideway.api.grammar import Support
 from guideway.api.types import JsonSchema, Regex, StructuralTag
 from guideway.errors import InvalidGrammar
 from guideway.json_schema import Schema, assertions, check_schema, locate
-from guideway.json_schema.patterns import pattern_details
+from guideway.json_schema.patterns import pattern_details, place_of_detail
 
 __all__ = ["Status", "SupportTable", "Table"]
 
@@ -78,7 +78,10 @@ class SupportTable:
         table = self.installed()
         status = {name: _look_up(f"regex:{name}", table) for name in pattern_details(constraint.source())}
         if refused := sorted(name for name in status if status[name] == "refused"):
-            return Support(reason=f"{self.library} does not compile {', '.join(refused)} in a regular expression")
+            text = constraint.source()
+            places = ((name, place_of_detail(text, name)) for name in refused)
+            named = ", ".join(f"`{name}` (character {at + 1}, {text[at : at + 20]!r})" for name, at in places)
+            return Support(reason=f"{self.library} does not compile {named} in a regular expression")
         unenforced = frozenset(f"regex:{name}" for name in status if status[name] == "unenforced")
         return Support(enforced=frozenset({constraint.kind}), unenforced=unenforced)
 

@@ -63,7 +63,7 @@ _LARK = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?!/)(?:\\.|[^/\\\n])+/|//.*|#.*|(?P<o
 character of a Lark grammar. A regular expression ends in its line, although llguidance looks for its end in all others.
 """
 _JSON = re.compile(r"%json\s*")
-_IN_REGEX = re.compile(r"regex parse error:\n    (?P<line>.*)\n    (?P<before> *)\^+\nerror: (?P<error>.*)")
+_IN_REGEX = re.compile(r"regex parse error:\n    (?P<line>.*)\n    (?P<before> *)(?P<marks>\^+)\nerror: (?P<error>.*)")
 _UNSUPPORTED = re.compile(r"support|implemented|\btoo\b|limit", re.IGNORECASE)
 _ONE_OF = re.compile(r"oneOf constraints are not supported\. Enable 'coerce_one_of' option .*")
 OVERLAPPING = (
@@ -195,8 +195,11 @@ def _readable(kind: str, error: str, source: str) -> str:
     if kind.startswith("grammar"):
         text = _in_lark(text, source)
     elif (found := _IN_REGEX.search(text)) and (kind != "regex" or len(text) > MAX_MESSAGE):
-        what = "regex" if kind == "regex" else "pattern"
-        text = f"invalid {what}: {found['error']}{excerpt(found['line'], len(found['before']))}"
+        what, line, at = "pattern", found["line"], len(found["before"])
+        if kind == "regex":  # llguidance has it with classes spelled out
+            wrong = line[at : at + len(found["marks"])]
+            what, line, at = ("regex", source, source.find(wrong)) if wrong in source else ("regex", line, at)
+        text = f"invalid {what}: {found['error']}{excerpt(line, at)}"
     elif kind == "regex":
         text = _PLACE.sub("", text)
     else:
