@@ -48,6 +48,7 @@ def test_a_comparison_finds_what_is_stronger_and_what_is_not_named(monkeypatch: 
         {"not": {"enum": ["ab", "ac", 3, True, None]}},
         {"not": {"not": {"type": "string", "maxLength": 2}}},
         {"type": "integer", "not": {"enum": [1, 2, 4]}},
+        {"not": {"const": 1, "enum": [2, 3]}},
         {"if": {"required": ["a"]}, "then": {"required": ["b"]}, "else": {"required": ["c"]}},
         {"if": {"properties": {"a": {"const": 1}}, "required": ["a"]}, "then": {"properties": {"b": {"const": 2}}}},
         {"dependentRequired": {"a": ["b"]}, "dependentSchemas": {"b": {"maxProperties": 2}}},

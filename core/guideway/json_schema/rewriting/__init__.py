@@ -33,4 +33,4 @@ def rewrite(schema: Schema, takes: Set[str], budget: Budget = BUDGET) -> Rewriti
             return Rewriting(True, (Loss("#", "$schema", "this draft is too old"),))
         return writer.run()
     except TooLarge:
-        return Rewriting(True, (Loss("#", "", "the schema is too large to rewrite"),))
+        return Rewriting(True, (Loss("#", "nodes", "the schema is too large to rewrite"),))

@@ -68,7 +68,7 @@ def _patterns(writer: Writer, node: Node, rest: Schema | None) -> tuple[dict[str
         if pattern is not None:
             found[pattern] = all_of([found.get(pattern, True), written])
         elif written is not True or rest is not None:
-            writer.lose(node.at("patternProperties"), name, "engines do not read this pattern of names", True)
+            writer.lose(node.chain, "patternProperties", f"engines do not read the pattern {name}", True)
             rest = True
     if len(found) > 1:
         parts = partition(list(found), writer.budget.steps)

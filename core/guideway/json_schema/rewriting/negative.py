@@ -191,7 +191,7 @@ def _objects(writer: Writer, node: Node) -> Iterator[Schema]:
             yield {"type": "object", "properties": {name: bad}, "required": [name]}
     for name, value in keywords.get("patternProperties", {}).items():
         if writer.no(value, node.at("patternProperties", name)) is not False:
-            yield writer.lose(node.at("patternProperties"), name, UNKNOWN_NAME, some)
+            yield writer.lose(node.chain, "patternProperties", UNKNOWN_NAME, some)
     if "additionalProperties" in keywords:
         yield from _bad_additional(writer, node, some)
     names = keywords.get("propertyNames", True)

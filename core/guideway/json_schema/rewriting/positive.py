@@ -30,6 +30,8 @@ IN_PLACE: Final = frozenset(
 )
 MOST_ROWS = 70
 """Arrays to list for ``uniqueItems``."""
+LEAST_NAMES = 8
+"""Properties to assume for a schema with fewer, when alternatives are counted."""
 MOST_POSITIONS = 6
 """Positions in an array to try for ``contains``."""
 
@@ -233,11 +235,12 @@ def _limited(writer: Writer, node: Node, written: Schema) -> Schema:
     """Leave out alternatives that would have too many combinations."""
     if not isinstance(written, dict) or "allOf" not in written:
         return written
-    product = len(written.get("anyOf", ())) or 1
+    names = max(LEAST_NAMES, len(written.get("properties", ())))
+    product = names * (len(written.get("anyOf", ())) or 1)
     kept = []
     for part in written["allOf"]:
         branches = len(part["anyOf"]) if isinstance(part, dict) and "anyOf" in part else 1
-        if product * branches > max(writer.budget.combinations, branches if product == 1 else 0):
+        if branches > 1 and product > names and product * branches > writer.budget.combinations:
             writer.lose(node.chain, "anyOf", "it has too many combinations of alternatives", True)
             rest = {keyword: value for keyword, value in part.items() if keyword != "anyOf"}
             if rest:

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urldefrag, urljoin
 
 from guideway.json_schema.kinds import ANY, kind_of, kinds_of
+from guideway.json_schema.refusing import equal
 from guideway.json_schema.walking import Chain, Resource, Schema, resolve, walk
 
 __all__ = ["Node", "Source"]
@@ -50,11 +51,12 @@ class Node(NamedTuple):
 
     @property
     def values(self) -> list[Any] | None:
-        """The values that ``const`` or ``enum`` list; None without both."""
-        if "const" in self.keywords:
-            return [self.keywords["const"]]
+        """The values that ``const`` and ``enum`` list; None without both."""
         found: list[Any] | None = self.keywords.get("enum")
-        return found
+        if "const" not in self.keywords:
+            return found
+        value = self.keywords["const"]
+        return [value] if found is None or any(equal(value, each) for each in found) else []
 
     def at(self, keyword: str, *parts: str | int) -> Chain:
         """Return the place of a keyword, or of a part of its value, in the schema."""

@@ -51,8 +51,9 @@ class Budget:
     """Nesting levels to write, which bounds Python's stack."""
     cases: int = 40
     """Alternatives for one keyword, such as the choices of properties that satisfy ``minProperties``."""
-    combinations: int = 400
-    """Product of the alternatives that apply to one value; engines combine each with each."""
+    combinations: int = 1000
+    """Product of the alternatives that apply to one value, times the properties of the schema. Engines combine each
+    with each: at twice the number, llguidance exceeds the 2,000 parser items that it allows."""
     negation: int = 1_000_000
     """Subschemas in the written form of one negation."""
     steps: int = 100_000
@@ -62,7 +63,7 @@ class Budget:
 
 
 BUDGET: Final = Budget()
-COARSE: Final = Budget(combinations=4, negation=2)
+COARSE: Final = Budget(combinations=32, negation=2)
 """Bounds for schemas whose full rewriting is too large."""
 
 

@@ -90,7 +90,7 @@ class Writer:
         if self._nodes > self.budget.nodes:
             raise TooLarge
         if self._depth > self.budget.depth:
-            return self.lose(chain, "", "it is nested too deeply", True)
+            return self.lose(chain, "depth", "it is nested too deeply", True)
         self._depth += 1
         try:
             found: Schema = write(self, self.source.read(schema, chain), kinds)
