@@ -48,6 +48,7 @@ __all__ = ["Engine", "EngineBusy", "EngineClosed", "QueueFull"]
 log = logging.getLogger(__name__)
 
 REQUEST_ID = Annotated[str, Range(1)] | None
+SECONDS = Annotated[float, Range(0)]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -174,6 +175,8 @@ class Engine(TaskCalls):
         many: Sequence[Any] = [prompts] if is_one else prompts  # type: ignore[assignment]
         if not isinstance(many, Sequence) or isinstance(many, BYTES):
             raise InvalidRequest(f"prompts must be a list of prompts, not {type(many).__name__}", field="prompts")
+        if on_result is not None and not callable(on_result):
+            raise InvalidRequest(f"on_result must be a function, not {short_repr(on_result)}", field="on_result")
         described = read_tools(tools)
         each_params = _one_each(SamplingParams() if params is None else params, SamplingParams, many, "params")
         each_tenant = _one_each(tenants, str, many, "tenants")
@@ -246,6 +249,7 @@ class Engine(TaskCalls):
         from guideway_engine.labels import SCORING, label_tokens, scores_of
 
         self._check_open()
+        _check("tenant", tenant, str)
         tokens = label_tokens(labels, self.vocabulary)
         ids = self._inputs.token_ids(prompt)
         if not ids:
@@ -276,8 +280,8 @@ class Engine(TaskCalls):
         from guideway_engine.entries import read_entry
 
         self._check_open()
-        if wrong := mismatch("request_id", request_id, REQUEST_ID):
-            raise InvalidRequest(wrong, field="request_id")
+        _check("request_id", request_id, REQUEST_ID)
+        _check("wait", wait, bool)
         entry = read_entry(prompt, params, tenant, self._new_id() if request_id is None else request_id)
         params = entry.params
         if not self.has_room(params):
@@ -375,6 +379,7 @@ class Engine(TaskCalls):
         judged or a lost worker is restarted, wait for that, at most `timeout` seconds. Does nothing once the engine is
         closed."""
         self._check_decodes()
+        _check("timeout", timeout, SECONDS)
         if self._stepping:
             raise EngineBusy("a step is running, and code inside it, such as a hook, called step again")
         try:
@@ -552,6 +557,12 @@ class Engine(TaskCalls):
                 observe(self._hooks.request_failed, request=group.request, error=output.error)
                 break
         observe(self._hooks.request_finished, request=group.request, result=result)
+
+
+def _check(name: str, value: object, hint: Any) -> None:
+    """Raise `InvalidRequest` for an argument of another type than `hint`."""
+    if wrong := mismatch(name, value, hint):
+        raise InvalidRequest(wrong, field=name)
 
 
 def _one_each(value: Any, one: type, prompts: Sequence[Any], field: str) -> Sequence[Any]:
