@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from argparse import ArgumentParser
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -514,6 +516,22 @@ def test_configuration_and_sampling_come_from_files(
     assert [line["error"] and line["error"]["field"] for line in refused] == ["top_p", "logit_bias", "tenant", None]
     assert refused[3]["strategy"] == "llguidance"
     assert "top_p must be" in err
+
+
+def test_log_probabilities_are_raw_or_processed(capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["generate", "--model", "demo", "--prompt", "x", "--json", "--regex", "[0-9]", "--max-tokens", "4"]
+    sums = {}
+    for mode in ("raw", "processed"):
+        assert main([*common, "--logprobs", "30", "--logprobs-mode", mode]) == 0
+        (first, *_) = json.loads(capsys.readouterr().out)["logprobs"]
+        assert first["token"] in "0123456789"
+        likely = [top for top in first["top"] if top["token"].isdigit() and top["logprob"] is not None]
+        sums[mode] = sum(math.exp(top["logprob"]) for top in likely)
+    assert sums["processed"] == pytest.approx(1, abs=1e-4) and sums["raw"] < 0.999
+    for wrong in (["--logprobs", "1", "--logprobs-mode", "cooked"], ["--logprobs-mode", "processed"]):
+        with suppress(SystemExit):
+            assert main([*common, *wrong]) == 2
+        assert "--logprobs" in capsys.readouterr().err
 
 
 def test_an_error_of_the_configuration_says_where_it_stands(

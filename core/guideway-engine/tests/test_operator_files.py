@@ -279,6 +279,17 @@ def test_the_command_line_takes_files(folder: Path, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out)["grammar"]["value"] == ["./mine.py:Mine"]
 
 
+def test_a_run_is_not_resumed_with_another_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("lines").write_text('{"prompt": "x"}\n{"prompt": "y"}\n', encoding="utf-8")
+    common = ["generate", "--model", "demo", "--input", "lines", "--max-tokens", "2", "--output", "out"]
+    common += ["--modifier", './mine.py:Prefer={"token": 77}']
+    assert main(common) == 0
+    assert main([*common, "--resume"]) == 0
+    (folder / "mine.py").write_text(f"{MINE}# changed", encoding="utf-8")
+    assert main([*common, "--resume"]) != 0
+    assert "settings were others" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_script_without_a_package_works(folder: Path) -> None:
     program = """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from guideway.api.types import Constraint, SamplingParams
 from guideway.errors import GuidewayError
 from guideway.plugins.configuration import component_name
+from guideway.plugins.operator_files import digest_of, is_file
 
 from guideway_engine import model_folder
 from guideway_engine.command_line import config
@@ -106,7 +107,8 @@ def _settings(built: EngineConfig, names: tuple[str, ...], ours: Collection[str 
         if (kind := each.partition(".")[0]) in OPTIONS
     }
     options = {each: given for each, given in options.items() if given}
-    more = {"options": options, "numerics": numerics()}
+    own = {each: digest_of(each) for each in (*(built.grammar or ()), *built.modifiers) if is_file(each)}
+    more = {"options": options, "numerics": numerics(), "plugin_files": own}
     return settings | {name: value for name, value in more.items() if value}
 
 
