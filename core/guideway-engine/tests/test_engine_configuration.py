@@ -134,7 +134,7 @@ def test_a_bad_configuration_names_its_field(config: dict[str, Any], field: str,
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize("option", [{"grammar": ("xgramar",)}, {"modifiers": ("kgw",)}, {"device_backend": "abacus"}])
+@pytest.mark.parametrize("option", [{"grammar": ("xgramar",)}, {"modifiers": ("kgv",)}, {"device_backend": "abacus"}])
 def test_an_unknown_plugin_is_named(option: dict[str, Any]) -> None:
     with pytest.raises(PluginNotFound, match="installed"):
         Engine(EngineConfig(model="demo", **option))
