@@ -118,21 +118,22 @@ def _list(args: Namespace) -> int:
             }
         )
         return 0
+    states = {r.id: plugins.state(r)[0] for r in records}
+    wrong = {its_id: state for its_id, state in states.items() if state not in ("discovered", "loaded")}
     rows = [
         (
-            r.kind,
-            r.name,
+            f"{r.kind}.{r.name}",
             r.distribution,
             r.version,
-            plugins.state(r)[0],
-            _conformance(plugins.certification(r)),
-            f"editable {r.editable}" if r.editable else r.location,
+            wrong.get(r.id) or ("" if (found := plugins.certification(r).state) == "unproven" else found),
         )
         for r in records
         if not r.is_for_tests
     ]
-    print_table(("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATE", "CONFORMANCE", "WHERE"), rows)
-    if problems or any(row[4] != "discovered" for row in rows):
+    print_table(("PLUGIN", "DISTRIBUTION", "VERSION", "STATE"), rows)
+    if plugins.lock_problem:
+        print(plugins.lock_problem, file=sys.stderr)
+    if problems or wrong:
         print("there are problems; see: guideway plugins doctor", file=sys.stderr)
     return 0
 
@@ -326,10 +327,6 @@ def _facts(plugins: Plugins, record: PluginRecord) -> dict[str, Any]:
         **{f.name: getattr(record, f.name) for f in fields(record) if f.compare and f.name != "group"},
         "provisional": record.kind not in KINDS or KINDS[record.kind].provisional,
     }
-
-
-def _conformance(found: Certification) -> str:
-    return found.reason.replace(", ", "+") if found.state == "certified" else found.state
 
 
 def _about(record: PluginRecord) -> dict[str, str | None]:
