@@ -100,7 +100,7 @@ def test_lines_of_input_keep_their_order_and_their_own_parameters(
     assert json.loads(lines[4]["text"]) in ("x", "y")
     assert lines[5]["text"] in ("one, two", "three")
     assert re.fullmatch("a[0-9]z", lines[6]["text"])
-    assert "prompt 2 was refused" in err
+    assert "prompt 2 in line 5 was refused" in err
     assert "cut after 2 tokens" in err
 
 
@@ -264,7 +264,7 @@ def test_answers_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert [line["valid"] for line in lines] == [False, True, None, None]
     assert [line["finish_reason"] for line in lines] == ["stop", "stop", "stop", "refused"]
     assert err.count("was checked and does not satisfy the constraint") == 1
-    assert "the answer to prompt 0 was checked" in err
+    assert "the answer to prompt 0 in line 1 was checked" in err
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_mistakes_are_explained(
         ("{", "line 2 is not JSON"),
         ('{"prompt": "x", "prompt": "y"}', "line 2 is not JSON: the key 'prompt' appears twice"),
         ('"text"', "line 2 must be an object with 'prompt'"),
-        ('{"text": "x"}', "line 2 must be an object with 'prompt'"),
+        ('{"text": "x"}', "line 2 has no 'prompt' (text, or a list of chat messages), but the unknown key 'text'"),
         ('{"prompt": "x", "schemas": {}}', "unknown key 'schemas'"),
         ('{"prompt": "x", "schema": {}, "regex": "a"}', "both 'schema' and 'regex'"),
         ('{"prompt": "x", "choice": [], "grammar": {}}', "both 'choice' and 'grammar'"),
@@ -343,9 +343,11 @@ def test_a_schema_may_stand_on_the_command_line(capsys: pytest.CaptureFixture[st
 
 def test_a_modifier_that_prompts_ask_for_comes_from_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "prompts.jsonl"
-    path.write_text('{"prompt": "x", "modifiers": {"nope": {}}}', encoding="utf-8")
+    path.write_text('{"prompt": "x", "modifiers": {"nope": {}}}\n{"prompt": "x", "regex": "a"}', encoding="utf-8")
     assert main(["generate", "--model", "demo", "--input", str(path)]) == 1
-    assert "It comes from the prompts." in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "prompt 0 was refused: line 1: no modifier named 'nope' is installed" in told.err
+    assert json.loads(told.out.splitlines()[1])["text"] == "a"
 
 
 def test_no_flag_takes_more_than_two_lines_of_help() -> None:
@@ -559,7 +561,9 @@ def test_a_model_that_reasons_is_asked_for_its_answer(
     arguments += ["--reasoning-end-str", "</think>", "--thinking-token-budget", "8"]
     status, (eight, four, without, wrong), err = run(capsys, *arguments)
     assert status == 1
-    assert err.startswith("guideway: prompt 3 was refused: thinking_token_budget must be a whole number of at least 1")
+    assert err.startswith(
+        "guideway: prompt 3 in line 4 was refused: thinking_token_budget must be a whole number of at least 1"
+    )
     assert wrong["text"] == ""
     assert without["answer_start"] == without["num_reasoning_tokens"] == 0
     for line in (eight, four, without):

@@ -510,7 +510,7 @@ def test_a_flag_that_a_line_overrides_is_no_error_of_that_line(
     assert main(["generate", "--model", "demo", "--input", given, "--max-tokens", "0"]) == 1
     out, err = capsys.readouterr()
     assert [json.loads(line)["num_tokens"] for line in out.splitlines()] == [1, 0]
-    assert "prompt 1 was refused: " in err
+    assert "prompt 1 in line 2 was refused: " in err
 
 
 def test_a_file_of_plain_text_is_no_file_of_prompts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

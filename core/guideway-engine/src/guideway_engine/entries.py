@@ -65,8 +65,13 @@ def read_entry(prompt: Any, params: Any, tenant: Any, request_id: str) -> Entry:
 
 
 def read_params(where: str, entry: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the sampling parameters that an entry sets. Raises `InvalidRequest` for unknown keys."""
-    if unknown := sorted((key for key in entry if key not in LINE_KEYS), key=str):
+    """Return the sampling parameters that an entry sets. Raises `InvalidRequest` for unknown keys, and without a
+    prompt."""
+    unknown = sorted((key for key in entry if key not in LINE_KEYS), key=str)
+    if "prompt" not in entry:
+        instead = f", but the unknown key {unknown[0]!r}" if unknown else ""
+        raise InvalidRequest(f"{where} has no 'prompt' (text, or a list of chat messages){instead}", field="input")
+    if unknown:
         near = did_you_mean(unknown[0], LINE_KEYS) or (
             f"known are {', '.join(LINE_KEYS[: -len(SAMPLING)])} and the flags of sampling, with _ for -"
         )

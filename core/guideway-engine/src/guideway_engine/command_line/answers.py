@@ -189,7 +189,8 @@ def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool =
     """Keywords with their places, by constraint and names."""
     for job, result in answered:
         for output in result.outputs:
-            which = printable(f"{job.id}, output {output.index}" if len(result.outputs) > 1 else job.id)
+            which = job.id if job.error is not None or not job.line else f"{job.id} in line {job.line}"
+            which = printable(f"{which}, output {output.index}" if len(result.outputs) > 1 else which)
             if output.error is not None:
                 status = 1
                 verb = "was refused" if output.finish_reason is FinishReason.REFUSED else "failed"

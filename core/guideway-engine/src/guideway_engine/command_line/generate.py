@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
 from guideway.api.types import Completion, Constraint, FinishReason, GenerationResult
 from guideway.command_line.quiet import quiet_libraries
 from guideway.command_line.signals import interrupted_by_sigterm, status_of
-from guideway.errors import UnsupportedGrammar, printable
+from guideway.errors import InvalidRequest, PluginError, UnsupportedGrammar, printable
+from guideway.plugins import PluginIndex, PluginSettings
 from guideway.plugins.configuration import component_name
 from guideway.plugins.operator_files import is_file, located
+from guideway.plugins.selection import resolve
 
 from guideway_engine.command_line import config, jobs
 from guideway_engine.command_line.answers import Answers, print_object, print_table, report
@@ -189,17 +191,34 @@ def _say_who_would(configuration: Configuration, answers: Answers) -> None:
             print(printable(f"guideway: prompt {job.id}: {said}"), file=sys.stderr)
 
 
+def _take_modifiers(jobs: list[Job], settings: PluginSettings, given: Collection[str]) -> set[str]:
+    """Return the names of the modifiers in lines of input, except those `given` as flags. A line with the name of a
+    modifier that may not run gets an error, so that it alone is refused."""
+    usable: set[str] = set()
+    for index, job in enumerate(jobs):
+        names = job.params.modifiers if isinstance(job.params.modifiers, dict) else {}
+        try:
+            for name in names.keys() - usable - set(given):
+                if is_file(name):  # a line of input names no file of code: admission refuses it
+                    continue
+                resolve(PluginIndex.scan(), settings, "modifier", name)
+                usable.add(name)
+        except PluginError as error:
+            jobs[index] = replace(job, error=InvalidRequest(f"line {job.line}: {error}", field="modifiers"))
+    return usable
+
+
 def _configuration(args: Namespace, jobs: list[Job]) -> tuple[Configuration, Callable[[], Configuration] | None]:
     """Return the merged configuration, with strategies and modifiers chosen for the jobs if no source selects them. If
     that leaves out installed strategies, also return a function that builds the same configuration with all of
     guideway's own, for constraints that the chosen ones cannot compile."""
     sources = config.sources(args)
     said = config.configuration(args, sources)
-    modifiers = {name for job in jobs if isinstance(job.params.modifiers, dict) for name in job.params.modifiers}
-    # flags add theirs later, and a line of input names no file of code
-    modifiers -= {name for name in modifiers if is_file(name)}
-    modifiers -= {component_name("modifier", located(name)) for name, _ in args.modifier}
-    defaults: Layer = {("modifiers",): Setting(tuple(sorted(modifiers)), config.OF_PROMPTS)}
+    defaults: Layer = {}
+    if ("modifiers",) not in Configuration.of(sources).settings:
+        given = [component_name("modifier", located(name)) for name, _ in args.modifier]
+        modifiers = _take_modifiers(jobs, said.plugin_settings(), given)
+        defaults["modifiers",] = Setting(tuple(sorted(modifiers)), config.OF_PROMPTS)
     constraints = [job.params.constraint for job in jobs if job.params.constraint is not None]
     if ("grammar",) in said.settings:
         return config.configuration(args, sources, defaults), None

@@ -18,7 +18,7 @@ from guideway.plugins.configuration import component_name
 from guideway.plugins.operator_files import located
 from guideway.runtime.sampling import ANY_VOCABULARY, validated
 
-from guideway_engine.command_line.reading import read_lines, read_text
+from guideway_engine.command_line.reading import check_input, is_id, read_lines, read_text
 from guideway_engine.entries import SAMPLING, as_params, read_params
 from guideway_engine.fields import add_flag
 
@@ -62,7 +62,7 @@ def in_flags(text: str, job: Job) -> str:
     def written(found: re.Match[str]) -> str:
         name, value = found.groups()
         is_word = value is None and "_" not in name and found.start() > 0  # as n and stop can be
-        if name not in SAMPLING or is_word:
+        if name not in (*SAMPLING, "on_unenforced") or is_word:
             return found.group()
         if job.from_line:
             return name if value is None else f'"{name}": {value.lower() if value in ("True", "False") else value}'
@@ -81,7 +81,7 @@ def add_flags(parser: ArgumentParser) -> None:
         "'text'), tenant, modifiers and every sampling parameter, under the names of the flags with _ for -.",
     )
     prompts = given.add_mutually_exclusive_group(required=True)
-    prompts.add_argument("--prompt", metavar="TEXT", help="one prompt")
+    prompts.add_argument("--prompt", metavar="TEXT", help="one prompt; - for standard input")
     prompts.add_argument(
         "--input",
         metavar="FILE",
@@ -126,13 +126,15 @@ def add_constraint(parser: ArgumentParser) -> None:
 
 def read_jobs(args: Namespace) -> list[Job]:
     """Return the jobs of a command line. Raises `InvalidRequest` for errors that concern all of them."""
+    check_input(args)
     constraint = constraint_of(args)
     given = {name: value for name, value in vars(args).items() if name in SAMPLING}
     modifiers = {component_name("modifier", located(name)): options for name, options in args.modifier}
     common = {"max_tokens": MAX_TOKENS} | given | {"constraint": constraint, "modifiers": modifiers}
     common = as_params(common)
     if args.prompt is not None:
-        return [_job("0", args.prompt, common, args.tenant, raw=args.raw)]
+        prompt = args.prompt if args.prompt != "-" else read_text("-", "prompt").removesuffix("\n")
+        return [_job("0", prompt, common, args.tenant, raw=args.raw)]
     jobs: list[Job] = []
     for number, line in enumerate(read_lines(args.input, "input"), start=1):
         if not line.strip():
@@ -143,7 +145,8 @@ def read_jobs(args: Namespace) -> list[Job]:
             jobs.append(replace(job, line=number))
         except InvalidRequest as error:
             shown = line.strip().decode(errors="backslashreplace")[:200]
-            jobs.append(Job(_id_of(index, line), shown, "", SamplingParams(), line=number, error=error))
+            job_id = _id_of(index, line)
+            jobs.append(Job(job_id, shown, "", SamplingParams(), from_line=True, line=number, error=error))
     if not jobs:
         raise InvalidRequest(f"{args.input} holds no prompt", field="input")
     if len(jobs) > 1 and all(job.error for job in jobs):  # probably the wrong kind of file, for example plain text
@@ -222,7 +225,9 @@ def _job(job_id: str, prompt: Any, params: dict[str, Any], tenant: Any, *, raw: 
 def _job_of_line(where: str, index: int, line: bytes, common: dict[str, Any], tenant: str, *, raw: bool) -> Job:
     entry = _parsed(where, line)
     params = common | read_params(where, entry)
-    job = _job(str(entry.get("id", index)), entry["prompt"], params, entry.get("tenant", tenant), raw=raw)
+    if not is_id(its_id := entry.get("id", index)):
+        raise InvalidRequest(f"{where}: 'id' must be text or a whole number, not {json.dumps(its_id)}", field="input")
+    job = _job(str(its_id), entry["prompt"], params, entry.get("tenant", tenant), raw=raw)
     return replace(job, from_line=True)
 
 
@@ -244,7 +249,7 @@ def _parsed(where: str, line: bytes) -> dict[str, Any]:
         raise InvalidRequest(f"{where} is nested too deeply", field="input") from error
     except ValueError as error:  # JSONDecodeError, or ValueError for a number with too many digits
         raise InvalidRequest(f"{where} is not JSON: {error}", field="input") from error
-    if not isinstance(entry, dict) or "prompt" not in entry:
+    if not isinstance(entry, dict):
         raise InvalidRequest(
             f"{where} must be an object with 'prompt' (text, or a list of chat messages)", field="input"
         )
@@ -254,7 +259,8 @@ def _parsed(where: str, line: bytes) -> dict[str, Any]:
 def _id_of(index: int, line: bytes) -> str:
     """Return the id of an invalid line if it can be read, so that its error can be found; else its index."""
     try:
-        return str(json.loads(line)["id"]).encode().decode()
+        its_id = json.loads(line)["id"]
+        return str(its_id if is_id(its_id) else index).encode().decode()
     except (ValueError, TypeError, KeyError, RecursionError):  # UnicodeError is a ValueError
         return str(index)
 

@@ -15,7 +15,7 @@ from guideway.command_line.usage import WrongValue
 from guideway.errors import InvalidRequest
 from guideway.files import LARGEST, MIB, clash, read_file, reason
 
-__all__ = ["BOM", "check_output", "read_lines", "read_text"]
+__all__ = ["BOM", "check_input", "check_output", "is_id", "read_lines", "read_text"]
 
 BOM = b"\xef\xbb\xbf"
 
@@ -24,6 +24,20 @@ LONGEST = 64 * MIB
 
 INPUTS = ("input", "text_file", "record", "schema", "config")
 """Arguments that may name a file to read, in addition to that for a grammar."""
+
+
+def check_input(args: Namespace) -> None:
+    """Raise `WrongValue` if several arguments read standard input."""
+    given = {"prompt": args.prompt, "input": args.input, "schema": args.schema}
+    if args.grammar_file is not None:
+        given["grammar-file"] = args.grammar_file[1]
+    if len(names := [f"--{name}" for name, value in given.items() if value == "-"]) > 1:
+        raise WrongValue(f"{' and '.join(names)} both read standard input; name a file for one", field="input")
+
+
+def is_id(value: object) -> bool:
+    """Return whether a value in JSON can identify a line of input."""
+    return isinstance(value, str | int) and not isinstance(value, bool)
 
 
 def check_output(args: Namespace, name: str) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from guideway.api.types import strict_json
 from guideway.command_line.usage import WrongValue
-from guideway.errors import InvalidRequest
+from guideway.errors import InvalidRequest, did_you_mean
 
-from guideway_engine.command_line.reading import read_lines
+from guideway_engine.command_line.reading import is_id, read_lines
 
 __all__ = ["Entry", "add_flags", "read_entries"]
 
@@ -114,8 +114,11 @@ def _parse(where: str, task: str, query: str | None, index: int, line: str) -> E
     unknown = sorted(entry.keys() - set(known)) if isinstance(entry, dict) else []
     if not isinstance(entry, dict) or unknown:
         found = f"the unknown key {unknown[0]!r}" if unknown else "no object"
-        raise InvalidRequest(f"{where} has {found}; known keys are {', '.join(known)}", field="input")
-    its_id = str(entry.pop("id", index))
+        near = unknown and did_you_mean(unknown[0], known)
+        raise InvalidRequest(f"{where} has {found}; {near or 'known keys are ' + ', '.join(known)}", field="input")
+    if not is_id(its_id := entry.pop("id", index)):
+        raise InvalidRequest(f"{where}: 'id' must be text or a whole number, not {json.dumps(its_id)}", field="input")
+    its_id = str(its_id)
     if task == "rerank":
         if "document" not in entry:
             raise InvalidRequest(f"{where} has no 'document'", field="input")
