@@ -120,6 +120,8 @@ def _serve(args: Namespace, configuration: Configuration) -> int:
             check_api_key(key)
         for name in args.allowed_hosts or ():
             check_host_name(name)
+        if args.name == "":
+            raise InvalidConfiguration("--name must not be empty: requests name the model by it", field="name")
     except InvalidConfiguration as error:
         raise WrongFlag(str(error), field=error.field) from error
     with closing(listen(args.host, args.port)) as sock:
