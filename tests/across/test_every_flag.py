@@ -1,0 +1,782 @@
+"""Every flag of every command and every key of a line of input, through the program, with a right and a wrong value."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from argparse import ArgumentParser, _SubParsersAction
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+import torch
+from engine_support.encoders import encoder, stored
+from guideway import Engine
+from guideway.command_line import commands
+from guideway.command_line.program import main
+from guideway_engine.command_line import generate, jobs, task_inputs, tasks
+from guideway_engine.command_line.opening import open_engine
+from guideway_engine.config import EngineConfig
+from guideway_engine.config_sources import KEYS, Configuration
+from suite_support.packages import GOOD
+
+PROMPT = "Is Zoë Garcia married?"
+ANSWER = '{"name":"Zoë Garcia","married":true}'
+NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+ODD = {"type": "string", "contentEncoding": "base64"}
+CONFIGURED = ("generate", "config show", "inspect", "embed", "rerank", "classify", "serve")
+
+
+@dataclass
+class Outcome:
+    """What a command did."""
+
+    status: int = 0
+    out: str = ""
+    err: str = ""
+    configs: list[EngineConfig] = field(default_factory=list)
+    """Configurations of the engines that it opened."""
+    asked: dict[str, Any] = field(default_factory=dict)
+    """Arguments that it gave to its engine."""
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Shared:
+    """An engine that several commands use."""
+
+    def __init__(self, engine: Engine, outcome: Outcome) -> None:
+        self._engine = engine
+        self._outcome = outcome
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def __enter__(self) -> Shared:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the engine open."""
+
+    def generate(self, prompts: Any, params: Any, **more: Any) -> Any:
+        self._outcome.asked = {"prompts": prompts, "params": params, **more}
+        return self._engine.generate(prompts, params, **more)
+
+    def run(self, task: str, inputs: Any, params: Any) -> Any:
+        self._outcome.asked = {"params": params}
+        return self._engine.run(task, inputs, params)
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[dict[str, Engine]]:
+    """Engines by their configuration, closed at the end."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # threads that wait for each other cost more than a small model
+    with ExitStack() as stack:
+        stack.callback(torch.set_num_threads, threads)
+        opened: dict[str, Engine] = {}
+        stack.callback(lambda: [engine.close() for engine in opened.values()])
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("models")
+    head = "ForSequenceClassification"
+    return {
+        "embed": str(stored(encoder("Bert"), folder / "embed")),
+        "rerank": str(stored(encoder("Bert", head, num_labels=1), folder / "rerank")),
+        "classify": str(stored(encoder("Bert", head, id2label={0: "no", 1: "yes"}), folder / "classify")),
+        "serve": str(folder / "embed"),
+    }
+
+
+@pytest.fixture
+def run(
+    engines: dict[str, Engine],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Run:
+    """Run a command in an empty folder, with shared engines."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("GUIDEWAY_MODEL", "GUIDEWAY_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    outcome = Outcome()
+
+    def share(configuration: Configuration) -> Shared:
+        config = configuration.build(EngineConfig)
+        outcome.configs.append(config)
+        if repr(config) not in engines:
+            engines[repr(config)] = open_engine(configuration)
+        return Shared(engines[repr(config)], outcome)
+
+    monkeypatch.setattr(generate, "open_engine", share)
+    monkeypatch.setattr(tasks, "open_engine", share)
+
+    def run_command(command: str, *arguments: str) -> Outcome:
+        outcome.configs.clear()
+        outcome.status = main([*command.split(), *arguments])
+        outcome.out, outcome.err = capsys.readouterr()
+        assert "Traceback" not in outcome.err
+        return outcome
+
+    return run_command
+
+
+def parsers() -> dict[str, ArgumentParser]:
+    """Return the parser of each command of guideway's own distributions."""
+    top = ArgumentParser().add_subparsers()
+    for command in commands.installed().values():
+        if command.owner is not None and command.name != commands.HELP:
+            command.add_to(top)
+    found: dict[str, ArgumentParser] = {}
+
+    def walk(name: str, parser: ArgumentParser) -> None:
+        inner = [action for action in parser._actions if isinstance(action, _SubParsersAction)]
+        for action in inner:
+            for word, each in action.choices.items():
+                walk(f"{name} {word}", each)
+        if not inner:
+            found[name] = parser
+
+    for name, parser in top.choices.items():
+        walk(name, parser)
+    return found
+
+
+def flags_of(command: str) -> dict[str, tuple[str, ...]]:
+    """Return the flags of a command, by their first name, with all names."""
+    return {
+        action.option_strings[0]: tuple(action.option_strings)
+        for action in parsers()[command]._actions
+        if action.option_strings and action.dest != "help"
+    }
+
+
+Check = Callable[[Outcome], object]
+TASKS = ("embed", "rerank", "classify")
+BASE = {
+    "generate": ["--model", "demo", "--prompt", PROMPT],
+    "config show": [],
+    "inspect": ["--model", "demo", "--regex", "ab", "--text", "ab", "--grammar", "llguidance"],
+    "embed": ["--model", "absent", "--text", "w1"],
+    "rerank": ["--model", "absent", "--query", "w1", "--text", "w2"],
+    "classify": ["--model", "absent", "--text", "w1"],
+    "serve": ["--model", "absent"],
+}
+"""Arguments in addition to the tested ones, unless these replace them."""
+
+
+def text(outcome: Outcome) -> str:
+    (line,) = outcome.lines
+    return str(line["text"])
+
+
+def token_ids(outcome: Outcome) -> list[int]:
+    return [entry["token_id"] for entry in outcome.lines[0]["logprobs"]]
+
+
+def with_base(command: str, arguments: str) -> list[str]:
+    """Return arguments, and before them those of `BASE` whose flags they do not replace."""
+    words = shlex.split(arguments)
+    given = {word.partition("=")[0] for word in words}
+    either: dict[str, set[str]] = {}
+    for group in parsers()[command]._mutually_exclusive_groups:
+        names = {name for action in group._group_actions for name in action.option_strings}
+        either |= dict.fromkeys(names, names)
+    base: list[str] = []
+    pairs = BASE.get(command, [])
+    for flag, value in zip(pairs[::2], pairs[1::2], strict=True):
+        if not given & either.get(flag, {flag}):
+            base += [flag, value]
+    return [*base, *words]
+
+
+# flags that a command has for itself -------------------------------------------------------------------------------
+
+BIASED = "--max-tokens 3 --logprobs 0 --logit-bias 65=99"
+SEEDED = "--max-tokens 3 --seed 7 --temperature 5"
+GENERATED: dict[str, Check] = {
+    "--prompt 'Is Tom married?' --max-tokens 3": lambda o: o.asked["prompts"][0][0]["content"] == "Is Tom married?",
+    "--max-tokens 3": lambda o: o.lines[0]["num_tokens"] == 3 and ANSWER.startswith(text(o)),
+    "--max-tokens 16 --min-tokens 16": lambda o: o.lines[0]["num_tokens"] == 16,
+    "--max-tokens 16 --ignore-eos": lambda o: o.lines[0]["num_tokens"] == 16,
+    SEEDED: lambda o: not ANSWER.startswith(text(o)),
+    f"{SEEDED} --top-k 1": lambda o: ANSWER.startswith(text(o)),
+    f"{SEEDED} --top-p 0.01": lambda o: ANSWER.startswith(text(o)),
+    f"{SEEDED} --min-p 0.99": lambda o: ANSWER.startswith(text(o)),
+    f"{SEEDED} --typical-p 0.01": lambda o: o.asked["params"][0].typical_p == 0.01 and len(text(o)) > 3,
+    "--max-tokens 4 --repetition-penalty 9": lambda o: not ANSWER.startswith(text(o)),
+    f"{BIASED} --frequency-penalty 99": lambda o: token_ids(o).count(65) == 1,
+    f"{BIASED} --presence-penalty 99": lambda o: token_ids(o).count(65) == 1,
+    f"{BIASED} --logit-bias 66=-inf": lambda o: token_ids(o) == [65, 65, 65],
+    "--max-tokens 2 --n 2 --temperature 1": lambda o: [each["index"] for each in o.lines[0]["outputs"]] == [0, 1],
+    "--max-tokens 2 --best-of 3 --temperature 1": lambda o: o.asked["params"][0].best_of == 3,
+    "--max-tokens 1 --logprobs 2": lambda o: len(o.lines[0]["logprobs"][0]["top"]) == 2,
+    "--max-tokens 1 --prompt-logprobs 1": lambda o: len(o.lines[0]["prompt_logprobs"]) > 5,
+    "--max-tokens 1 --echo": lambda o: text(o).startswith(PROMPT),
+    "--max-tokens 9 --stop Zoë": lambda o: (text(o), o.lines[0]["stop"]) == ('{"name":"', "Zoë"),
+    "--max-tokens 9 --stop-token-ids 306": lambda o: o.lines[0]["stop"] == 306,
+    "--max-tokens 1 --priority -3": lambda o: o.asked["params"][0].priority == -3,
+    "--max-tokens 1 --tenant acme": lambda o: o.asked["tenants"] == ["acme"],
+    "--max-tokens 1 --raw": lambda o: o.asked["prompts"] == [PROMPT],
+    "--temperature 1 --max-retries 2 --on-unenforced check --choice a": lambda o: o.lines[0]["valid"] is True,
+    f"--no-close --max-tokens 3 --schema '{json.dumps(NAME)}'": lambda o: o.lines[0]["finish_reason"] == "length",
+    f"--close --max-tokens 9 --schema '{json.dumps(NAME)}'": lambda o: "name" in json.loads(text(o)),
+    "--max-tokens 6 --reasoning --reasoning-end-str Zoë": lambda o: o.lines[0]["num_reasoning_tokens"] > 0,
+    "--max-tokens 6 --no-reasoning --reasoning-end-str Zoë": lambda o: o.lines[0]["num_reasoning_tokens"] == 0,
+    "--max-tokens 9 --reasoning --reasoning-end-str ab --thinking-token-budget 1": lambda o: (
+        o.lines[0]["num_reasoning_tokens"] > 0
+    ),
+    "--choice yes --choice no": lambda o: text(o) in ("yes", "no"),
+    "--regex '[0-9]{2}'": lambda o: re.fullmatch("[0-9]{2}", text(o)),
+    "--grammar-file lark=a.lark": lambda o: text(o) == "ab",
+    "--regex a --record": lambda o: o.lines[0]["constraint"] == {"regex": "a"} and o.lines[0]["token_ids"],
+    "--max-tokens 1 --json": lambda o: o.lines[0]["id"] == "0",
+    "--max-tokens 1 --output new.jsonl": lambda o: o.out == "" and Path("new.jsonl").read_text().count("\n") == 1,
+    "--max-tokens 1 --resume -o old.jsonl": lambda _: Path("old.jsonl").read_text().count("\n") == 1,
+    "--max-tokens 1 --input in.jsonl": lambda o: [line["id"] for line in o.lines] == ["a"],
+}
+GENERATED_WRONG = {
+    "--prompt \udc80": "contains a lone surrogate",
+    "--input absent": "cannot read the input 'absent'",
+    "--input - --schema -": "--input and --schema both read standard input",
+    "--prompt a --input b": "not allowed with argument --prompt",
+    "--json=x": "ignored explicit argument 'x'",
+    "--output absent/a": "cannot write the output 'absent/a'",
+    "--resume": "name it with --output",
+    "--record=x": "ignored explicit argument 'x'",
+    "--raw=x": "ignored explicit argument 'x'",
+    f"--tenant {'x' * 300}": "tenant must be a string of at most 256 characters",
+    "--max-tokens 0": "--max-tokens must be a whole number of at least 1",
+    "--min-tokens 20 --max-tokens 3": "--min-tokens is 20, but may be at most --max-tokens",
+    "--temperature -1": "--temperature must be 0 (greedy) or a number",
+    "--top-k -2": "--top-k must be a whole number of at least 0",
+    "--top-p 2": "--top-p must be a number above 0 and at most 1",
+    "--min-p 2": "--min-p must be a number from 0 to 1",
+    "--typical-p 0.5": "--typical-p has no effect at temperature 0",
+    "--repetition-penalty 0": "--repetition-penalty must be a number from 0.001",
+    "--frequency-penalty 1e9": "--frequency-penalty must be a number from -1000 to 1000",
+    "--presence-penalty 1e9": "--presence-penalty must be a number from -1000 to 1000",
+    "--logit-bias 5=nan": "--logit-bias of token 5 must be a number",
+    "--seed -1": "--seed must be a whole number from 0",
+    "--stop ''": "--stop must hold strings of at least one character",
+    "--stop-token-ids 99999": "--stop-token-ids must be a list of token ids from 0 to 1535",
+    "--ignore-eos=x": "ignored explicit argument 'x'",
+    "--n 2": "--n is 2, but at temperature 0",
+    "--best-of 0": "--best-of must be a whole number of at least 1",
+    "--logprobs 9999": "--logprobs must be a whole number from 0 to 1000",
+    "--prompt-logprobs -1": "--prompt-logprobs must be a whole number from 0",
+    "--echo=x": "ignored explicit argument 'x'",
+    "--priority 9999999999": "--priority must be a whole number from",
+    "--max-retries 2 --temperature 1": "set --on-unenforced to 'check'",
+    "--close=x": "ignored explicit argument 'x'",
+    "--reasoning": "the end of reasoning is not configured",
+    "--thinking-token-budget 0": "--thinking-token-budget must be a whole number of at least 1",
+    "--schema absent.json": "cannot read the schema 'absent.json'",
+    "--regex '('": "--regex is no regular expression",
+    "--choice a --regex b": "not allowed with argument --choice",
+    "--grammar-file a.lark": "must be DIALECT=FILE",
+    "--modifier nosuch": "no modifier named 'nosuch' is installed",
+    "--strict --on-unenforced check": "not allowed with argument --strict",
+}
+ENCODED_WRONG = {
+    "--json=x": "ignored explicit argument 'x'",
+    "--output absent/a": "cannot write the output 'absent/a'",
+    "--resume": "name it with --output",
+    "--truncate up": "invalid choice: 'up'",
+    "--text a --input b": "not allowed with argument --text",
+    "--input absent": "cannot read the input 'absent'",
+    "--lines xml": "invalid choice: 'xml'",
+}
+WRONG: dict[str, dict[str, str]] = {
+    "generate": GENERATED_WRONG,
+    "config show": {
+        "--json=x": "ignored explicit argument 'x'",
+        "--modifier ''": "must be NAME or NAME={...}",
+        "--strict=x": "ignored explicit argument 'x'",
+    },
+    "inspect": {
+        "--text ''": "Refused at byte 0",
+        "--text-file absent": "cannot read the text_file 'absent'",
+        "--token-ids x": "must be token ids separated by commas",
+        "--record absent": "cannot read the record 'absent'",
+        "--id 1": "need --record",
+        "--output-index 1": "need --record",
+        "--schema absent": "cannot read the schema 'absent'",
+        "--regex '('": "--regex is no regular expression",
+        "--choice a --regex b": "not allowed with argument --choice",
+        "--grammar-file a": "must be DIALECT=FILE",
+        "--json=x": "ignored explicit argument 'x'",
+        "--html absent/a.html": "cannot write 'absent/a.html'",
+    },
+    "embed": ENCODED_WRONG | {"--dimensions x": "must be a whole number of at least 1"},
+    "rerank": ENCODED_WRONG | {"--query \udc80": "lone surrogate"},
+    "classify": ENCODED_WRONG,
+    "serve": {
+        "--host 256.0.0.1": "256.0.0.1",
+        "--port 99999": "must be a number from 0 to 65535",
+        "--name=": "--name",
+        "--grace 0": "must be a number of seconds",
+        "--api-key ''": "key",
+        "--allowed-hosts ''": "host",
+        "--trust-clients=x": "ignored explicit argument 'x'",
+        "--max-connections 0": "must be a whole number, at least 1",
+        "--max-requests 0": "must be a whole number, at least 1",
+        "--max-body-bytes 0": "must be a whole number, at least 1",
+        "--max-bytes 0": "must be a whole number, at least 1",
+        "--head-timeout 0": "must be a number of seconds",
+        "--body-timeout 0": "must be a number of seconds",
+        "--write-timeout 0": "must be a number of seconds",
+        "--keep-alive-timeout 0": "must be a number of seconds",
+    },
+    "plugins list": {"--json=x": "ignored explicit argument", "--lock /dev/null": "/dev/null"},
+    "plugins show": {"numpy --json=x": "ignored explicit argument", "numpy --lock /dev/null": "/dev/null"},
+    "plugins doctor": {
+        "--json=x": "ignored explicit argument",
+        "--import=x": "ignored explicit argument",
+        "--timeout 0": "invalid",
+        "--lock /dev/null": "/dev/null",
+    },
+    "plugins lock": {"--json=x": "ignored explicit argument", "--file /dev/null": "/dev/null"},
+    "plugins verify-lock": {
+        "--json=x": "ignored explicit argument",
+        "--strict=x": "ignored explicit argument",
+        "--file absent": "absent",
+    },
+    "plugins new": {
+        "device mine --json=x": "ignored explicit argument",
+        "device mine --distribution '!'": "'!'",
+        "device mine --folder /dev/null": "/dev/null",
+    },
+    "conform": {
+        "--config absent": "absent",
+        "device.numpy --contract 9": "9",
+        "mine --up-to nosuch": "invalid choice: 'nosuch'",
+        "mine --jobs 0": "must be at least 1",
+        "mine --timeout-factor 0": "must be greater than 0",
+        "mine --report a --markdown a": "name the same file",
+        "mine --junit a --badge a": "name the same file",
+        "mine --record=x": "ignored explicit argument",
+        "mine --lock x": "--record",
+    },
+    "conform matrix": {"absent --html a.html": "names a file", "absent --markdown absent": "name the same file"},
+    "conform verify": {},
+}
+
+# flags of the configuration -----------------------------------------------------------------------------------------
+
+SETTINGS: dict[str, tuple[str, Any, str, str]] = {
+    "--model": ("demo", "demo", "absent", "no model named 'absent'"),
+    "--workflow": ("guideway-engine/decode", "guideway-engine/decode", "nosuch", "no workflow named 'nosuch'"),
+    "--grammar": ("xgrammar", ("xgrammar",), "nosuch", "no grammar named 'nosuch'"),
+    "--worker-mixins": ("layer_timing", ("layer_timing",), "nosuch", "no worker named 'nosuch'"),
+    "--device-backend": ("guideway/numpy", "guideway/numpy", "nosuch", "no device named 'nosuch'"),
+    "--device": ("cpu", "cpu", "nosuch", "device type at start of device string: nosuch"),
+    "--dtype": ("float64", "float64", "float31", "--dtype: dtype must be auto"),
+    "--load-format": ("auto", "auto", "zip", "must be 'safetensors' or 'auto'"),
+    "--runner": ("guideway-engine/transformers", "guideway-engine/transformers", "nosuch", "no runner named 'nosuch'"),
+    "--executor": ("guideway-engine/local", "guideway-engine/local", "nosuch", "no executor named 'nosuch'"),
+    "--max-num-seqs": ("3", 3, "0", "max_num_seqs must be a whole number of at least 1"),
+    "--max-model-len": ("70", 70, "1", "max_model_len must be a whole number of at least 2"),
+    "--kv-cache-tokens": ("512", 512, "1", "kv_cache_tokens must be a whole number of at least 2"),
+    "--max-num-batched-tokens": ("64", 64, "0", "max_num_batched_tokens must be a whole number of at least 1"),
+    "--enable-prefix-caching": ("no", False, "x", "ignored explicit argument"),
+    "--isolate-tenants": ("yes", True, "x", "ignored explicit argument"),
+    "--max-waiting": ("5", 5, "0", "max_waiting must be a whole number of at least 1"),
+    "--num-speculative-tokens": ("2", 2, "-1", "num_speculative_tokens must be a whole number of at least 0"),
+    "--forced-tokens": ("off", "off", "x", "must be 'exact' or 'canonical' or 'off'"),
+    "--split-special-tokens": ("no", False, "x", "ignored explicit argument"),
+    "--grammar-host": ("inline", "inline", "x", "must be 'process' or 'inline'"),
+    "--modifier-host": ("inline", "inline", "x", "must be 'process' or 'inline'"),
+    "--host-environment": ("LMFE_*", ("LMFE_*",), "[1]", "write '1'"),
+    "--compile-threads": ("1", 1, "0", "compile_threads must be a whole number of at least 1"),
+    "--grammar-cache-bytes": ("1000", 1000, "-1", "grammar_cache_bytes must be a whole number of at least 0"),
+    "--whitespace": ("compact", "compact", "x", "must be 'bounded' or 'compact'"),
+    "--short-budget": ("cut", "cut", "x", "must be 'refuse' or 'cut'"),
+    "--on-unenforced": ("check", "check", "x", "must be 'report' or 'refuse' or 'check'"),
+    "--reasoning-start-str": ("<t>", "<t>", "<t>", "but not how it ends"),
+    "--reasoning-start-token-ids": ("5,6", (5, 6), "x", "must be a list of whole numbers"),
+    "--reasoning-end-str": ("</t>", "</t>", "\udc80", "end_str"),
+    "--reasoning-end-token-ids": ("7,8", (7, 8), "x", "must be a list of whole numbers"),
+    "--reasoning-excluded-token-ids": ("9", (9,), "x", "must be a list of whole numbers"),
+    "--limits-late-fills": ("4", 4, "0", "late_fills must be a whole number of at least 1"),
+    "--limits-wall-factor": ("9", 9.0, "0", "wall_factor must be a number of at least 1"),
+    "--limits-memory-bytes": ("2000000000", 2_000_000_000, "0", "memory_bytes must be a whole number of at least"),
+    "--limits-total-memory-bytes": ("3000000000", 3_000_000_000, "0", "total_memory_bytes must be a whole number"),
+    **{
+        f"--limits-{name}-seconds": ("77", 77.0, "0", f"{name}_seconds must be a number of seconds above 0")
+        for name in ("admission", "compile", "start", "step", "fill", "late", "request", "remembered")
+    },
+    "--plugins-allow": ("*/*", ("*/*",), "nosuch", "'nosuch' can match nothing"),
+    "--plugins-deny": ("x/*", ("x/*",), "nosuch", "'nosuch' can match nothing"),
+    "--plugins-require": ("installed", "installed", "x", "must be 'installed' or 'certified'"),
+    "--plugins-lock": ("my.lock", "my.lock", "absent", "absent has no verdict"),
+}
+"""A right value as text and as it is read, a wrong value, and a part of its error, by flag."""
+
+NOT_TOGETHER = {"--reasoning-start-str", "--reasoning-end-str"}
+"""Flags that exclude others of `SETTINGS`."""
+
+KEY_OF = {"--" + "-".join(key).replace("_", "-"): key for key in KEYS}
+
+MORE = {
+    "--config": "settings.toml",
+    "--option": "grammar.xgrammar.max_threads=1",
+    "--strict": "",
+    "--modifier": "hello",
+}
+MORE_WRONG = {"--config": ("absent", "'absent' cannot be read"), "--option": ("x", "must be KIND.NAME.OPTION=VALUE")}
+"""Flags that are no field of the configuration."""
+
+
+def as_words(flag: str, value: str) -> list[str]:
+    """Return the words that give a flag of `SETTINGS` its value."""
+    if SETTINGS[flag][1] is False:
+        return [flag.replace("--", "--no-", 1)]
+    return [flag] if SETTINGS[flag][1] is True else [f"{flag}={value}"]
+
+
+def value_of(config: EngineConfig, flag: str) -> Any:
+    value: Any = config
+    for name in KEY_OF[flag]:
+        value = getattr(value, name)
+    return value
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> None:
+    """Files that the arguments in the tables name."""
+    (tmp_path / "a.lark").write_text('start: "ab"\n')
+    (tmp_path / "in.jsonl").write_text('{"prompt": "x", "id": "a"}\n')
+    (tmp_path / "old.jsonl").touch()
+    (tmp_path / "settings.toml").write_text("max_model_len = 75\n")
+
+
+def cases(table: dict[str, Any]) -> list[Any]:
+    return [pytest.param(arguments, told, id=arguments[:60]) for arguments, told in table.items()]
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("arguments", "check"), cases(GENERATED))
+def test_generate_does_what_its_flags_say(arguments: str, check: Check, run: Run) -> None:
+    outcome = run("generate", *with_base("generate", arguments))
+    assert check(outcome), (outcome.out, outcome.err)
+
+
+@pytest.mark.parametrize("command", WRONG)
+def test_a_wrong_value_is_refused_by_name(command: str, run: Run, models: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(GOOD)
+    for arguments, said in WRONG[command].items():
+        words = with_base(command, arguments)
+        words = [
+            models.get(command, word) if word == "absent" and "--model" in words[i - 1 : i] else word
+            for i, word in enumerate(words)
+        ]
+        outcome = run(command, *words)
+        assert outcome.status in (1, 2, 4) or command in ("plugins list", "plugins show"), (arguments, outcome)
+        assert said in outcome.err + outcome.out, (arguments, outcome)
+
+
+@pytest.mark.parametrize("command", CONFIGURED)
+def test_a_wrong_setting_is_refused_by_name(command: str, run: Run, models: dict[str, str]) -> None:
+    known = flags_of(command)
+    wrong = {flag: (value, said) for flag, (_, _, value, said) in SETTINGS.items()} | MORE_WRONG
+    for flag in known.keys() & wrong.keys():
+        value, said = wrong[flag]
+        words = with_base(command, f"{flag}=x")[:-1]
+        if "--model" in words:
+            words[words.index("--model") + 1] = models.get(command, "demo")
+        if flag == "--plugins-lock":
+            words.append("--plugins-require=certified")
+        outcome = run(command, *words, f"{flag}={value}")
+        if command == "config show" and outcome.status == 0:  # it looks at values, and loads nothing
+            continue
+        assert outcome.status in (1, 2), (flag, outcome)
+        assert said in outcome.err + outcome.out, (flag, outcome)
+
+
+def test_config_show_shows_every_setting_and_its_flag(run: Run) -> None:
+    Path("settings.toml").write_text("max_model_len = 75\n")
+    chosen = [flag for flag in SETTINGS if flag not in NOT_TOGETHER]
+    shown = run("config show", "--json", *(word for flag in chosen for word in as_words(flag, SETTINGS[flag][0]))).json
+    for flag in chosen:
+        entry = shown[".".join(KEY_OF[flag])]
+        assert (entry["value"], entry["source"]) == (
+            json.loads(json.dumps(SETTINGS[flag][1])),
+            as_words(flag, "")[0].rstrip("="),
+        )
+    more = ["--config", "settings.toml", "--strict", "--modifier", "hello", "--grammar", "xgrammar"]
+    shown = run("config show", "--json", *more, "--option", "grammar.xgrammar.max_threads=1").json
+    assert shown["max_model_len"] == {"value": 75, "source": "settings.toml"}
+    assert shown["on_unenforced"] == {"value": "refuse", "source": "--on-unenforced"}
+    assert shown["modifiers"]["value"] == ["hello"]
+    assert shown["options.grammar.xgrammar.max_threads"] == {"value": 1, "source": "--option"}
+    for name in ("start", "end"):
+        words = ["--reasoning-start-str=<t>", "--reasoning-end-str=</t>"]
+        assert run("config show", "--json", *words).json[f"reasoning.{name}_str"]["source"] == f"--reasoning-{name}-str"
+
+
+USED_BY_TASKS = ("--workflow", "--device", "--dtype", "--executor", "--max-model-len")
+PLUGINS = ("--plugins-allow", "--plugins-deny", "--plugins-require", "--plugins-lock")
+TASK_RIGHT: dict[str, Check] = {
+    "--text w1 --text w2 --json": lambda o: [line["id"] for line in o.lines] == ["0", "1"],
+    "--input in.txt --truncate left": lambda o: o.lines[0]["truncated"] is True,
+    "--input in.txt --truncate right --lines text": lambda o: o.lines[0]["truncated"] is True,
+    "--text w1 --output new.jsonl": lambda o: o.out == "" and Path("new.jsonl").read_text().count("\n") == 1,
+    "--text w1 --output old.jsonl --resume": lambda _: Path("old.jsonl").read_text().count("\n") == 1,
+    "--text w1 --config settings.toml": lambda o: o.configs[0].max_model_len == 75,
+    "--text w1 --option=workflow.TASK.driver=sync": lambda o: "sync" in str(o.configs[0].options),
+}
+KEYS_RIGHT = {
+    "embed": [{"prompt": "w1", "id": "a"}, {"prompt_token_ids": [5, 6], "id": 7}],
+    "rerank": [{"query": "w1", "document": "w2", "id": "a"}],
+    "classify": [{"prompt": "w1", "id": "a"}, {"prompt_token_ids": [5, 6]}, {"pair": ["w1", "w2"]}],
+}
+KEYS_WRONG = {
+    "embed": [{"prompt": 5}, {"prompt_token_ids": [99999]}, {"prompt": "x", "id": None}, {"promt": "x"}],
+    "rerank": [{"query": 5, "document": "x"}, {"query": "x", "document": 5}, {"document": "x", "id": []}],
+    "classify": [{"prompt": 5}, {"prompt_token_ids": ["x"]}, {"pair": ["x"]}, {"prompt": "x", "id": False}],
+}
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_does_what_its_flags_and_lines_say(task: str, run: Run, models: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("w1 " * 200)
+    model = ["--model", models[task]]
+    for arguments, check in TASK_RIGHT.items():
+        words = shlex.split(arguments.replace("TASK", task))
+        outcome = run(task, *model, *words, *(["--query", "w1"] if task == "rerank" else []))
+        assert check(outcome), (arguments, outcome)
+    words = [word for flag in (*USED_BY_TASKS, *PLUGINS) for word in as_words(flag, SETTINGS[flag][0])]
+    words[0] = f"--workflow=guideway-engine/{task}"
+    (config,) = run(task, *model, *with_base(task, " ".join(words))[2:], *words[len(words) :]).configs
+    assert (config.dtype, config.max_model_len, config.plugins.deny) == ("float64", 70, ("x/*",))
+    if task == "embed":
+        assert len(run(task, *model, "--text", "w1", "--dimensions", "3").lines[0]["embedding"]) == 3
+    for lines, status in ((KEYS_RIGHT[task], 0), (KEYS_WRONG[task], 1)):
+        (tmp_path / "keys.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        outcome = run(task, *model, "--input", "keys.jsonl", "--lines", "json")
+        assert outcome.status == status, outcome
+        assert {line["finish_reason"] for line in outcome.lines} == {"refused" if status else "done"}, outcome.err
+        assert {key for line in lines for key in line} >= set(task_inputs.KEYS[task])
+
+
+def test_generate_takes_every_setting(run: Run) -> None:
+    Path("settings.toml").write_text("max_waiting = 9\n")
+    ids = [flag for flag in SETTINGS if flag.startswith("--reasoning") and flag.endswith("ids")]
+    for without in (ids, [*NOT_TOGETHER]):
+        chosen = [flag for flag in SETTINGS if flag not in without and flag != "--model"]
+        words = [word for flag in chosen for word in as_words(flag, SETTINGS[flag][0])]
+        words += [
+            "--config=settings.toml",
+            '--modifier=hello={"letter":"a"}',
+            "--option=grammar.xgrammar.max_threads=1",
+        ]
+        outcome = run("generate", *BASE["generate"], "--max-tokens=2", *words)
+        assert outcome.status == 0, outcome.err
+        (config,) = outcome.configs
+        assert {flag: value_of(config, flag) for flag in chosen} == {flag: SETTINGS[flag][1] for flag in chosen}
+        assert config.options == {"grammar.xgrammar": {"max_threads": 1}} and config.modifiers == ("hello",)
+    outcome = run("generate", *BASE["generate"], "--max-tokens=2", "--strict", "--config=settings.toml")
+    assert (outcome.configs[0].on_unenforced, outcome.configs[0].max_waiting) == ("refuse", 9)
+
+
+LINES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"prompt": [{"role": "user", "content": PROMPT}]}, {"prompt": 5}),
+    ({"id": 7}, {"id": None}),
+    ({"schema": {"const": "ab"}}, {"schema": {"type": "strnig"}}),
+    ({"regex": "ab"}, {"regex": "("}),
+    ({"choice": ["ab"]}, {"choice": []}),
+    ({"grammar": {"dialect": "lark", "text": 'start: "ab"'}}, {"grammar": "ab"}),
+    ({"tenant": "acme"}, {"tenant": 5}),
+    ({"modifiers": {"hello": {"letter": "a"}}}, {"modifiers": {"nosuch": {}}}),
+    ({"on_unenforced": "check", "choice": ["a"], "max_retries": 2, "temperature": 1}, {"on_unenforced": "x"}),
+    ({"min_tokens": 2}, {"min_tokens": -1}),
+    ({"max_tokens": 1}, {"max_tokens": 0}),
+    ({"temperature": 1}, {"temperature": -1}),
+    ({"top_k": 1}, {"top_k": 1.5}),
+    ({"top_p": 0.5}, {"top_p": 2}),
+    ({"min_p": 0.5}, {"min_p": 2}),
+    ({"typical_p": 0.5, "temperature": 1}, {"typical_p": 0.5}),
+    ({"repetition_penalty": 2}, {"repetition_penalty": 0}),
+    ({"frequency_penalty": 2}, {"frequency_penalty": "x"}),
+    ({"presence_penalty": 2}, {"presence_penalty": "x"}),
+    ({"logit_bias": {"65": 99}}, {"logit_bias": {"x": 1}}),
+    ({"seed": 3, "temperature": 1}, {"seed": -1}),
+    ({"stop": ["Zoë"]}, {"stop": [""]}),
+    ({"stop_token_ids": [306]}, {"stop_token_ids": [99999]}),
+    ({"ignore_eos": True}, {"ignore_eos": "yes"}),
+    ({"n": 2, "temperature": 1}, {"n": 2}),
+    ({"best_of": 2, "temperature": 1}, {"best_of": 0}),
+    ({"logprobs": 1}, {"logprobs": -1}),
+    ({"prompt_logprobs": 1}, {"prompt_logprobs": 9999}),
+    ({"echo": True}, {"echo": 1}),
+    ({"priority": -3}, {"priority": "x"}),
+    ({"max_retries": 0}, {"max_retries": -1}),
+    ({"close": False}, {"close": "no"}),
+    ({"reasoning": False}, {"reasoning": True}),
+    ({"thinking_token_budget": None}, {"thinking_token_budget": 0}),
+]
+"""Right and wrong values of the keys of a line of ``generate``."""
+
+
+def test_every_key_of_a_line_is_taken_and_a_wrong_value_names_its_line(run: Run, tmp_path: Path) -> None:
+    assert {key for right, _ in LINES for key in right} == {key for _, wrong in LINES for key in wrong}
+    assert {key for right, _ in LINES for key in right} == set(jobs.LINE_KEYS)
+    for column in (0, 1):
+        entries = [{"prompt": PROMPT, **pair[column]} for pair in LINES]
+        (tmp_path / "in.jsonl").write_text("\n".join(["", *map(json.dumps, entries)]))
+        outcome = run("generate", "--model", "demo", "--max-tokens", "6", "--input", "in.jsonl")
+        for number, (entry, line) in enumerate(zip(entries, outcome.lines, strict=True), start=2):
+            assert (line["finish_reason"] == "refused") == bool(column), (entry, line)
+            if column:
+                assert re.search(rf"line {number}\b", outcome.err), (entry, outcome.err)
+        if not column:
+            given = outcome.asked["params"]
+            for pair, params in zip(LINES, given, strict=True):
+                for key in pair[0].keys() & jobs.SAMPLING.keys():
+                    wanted = {65: 99} if key == "logit_bias" else pair[0][key]
+                    found = getattr(params, key)
+                    assert (list(found) if isinstance(found, tuple) else found) == wanted
+            assert outcome.asked["tenants"][6] == "acme"
+
+
+INSPECTED: dict[str, Check] = {
+    "--text ab": lambda o: o.status == 0 and o.out.startswith("Accepted"),
+    "--text-file a.txt": lambda o: o.status == 0,
+    "--token-ids 1,2": lambda o: o.status == 1 and o.out.startswith("Refused"),
+    "--record r.jsonl --id a --output-index 1": lambda o: o.status == 0 and '"b' not in o.err,
+    "--schema '{}' --text 1": lambda o: "JSON" in o.out or o.status == 0,
+    "--choice ab --choice c": lambda o: o.status == 0,
+    "--grammar-file lark=a.lark": lambda o: o.status == 0,
+    "--json": lambda o: "ab" in o.json["text"],
+    "--html page.html": lambda _: Path("page.html").read_text().startswith("<!"),
+    "--config settings.toml --whitespace compact --schema '[' ": lambda o: o.status == 1,
+    "--grammar xgrammar --option grammar.xgrammar.max_threads=1": lambda o: o.status == 0,
+    "--plugins-allow '*/*' --plugins-deny 'x/*' --plugins-require installed --plugins-lock a.lock": lambda o: (
+        o.status == 0
+    ),
+}
+
+
+@pytest.mark.usefixtures("files")
+def test_inspect_does_what_its_flags_say(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("ab\n")
+    record = {
+        "id": "a",
+        "text": "x",
+        "finish_reason": "stop",
+        "outputs": [{"index": 1, "text": "ab", "finish_reason": "stop"}],
+    }
+    (tmp_path / "r.jsonl").write_text(json.dumps(record) + "\n")
+    for arguments, check in INSPECTED.items():
+        assert check(run("inspect", *with_base("inspect", arguments))), arguments
+
+
+PLUGINS_RIGHT: list[tuple[str, str, Check]] = [
+    ("plugins list", "--json --lock my.lock", lambda o: len(o.json["plugins"]) > 20),
+    ("plugins show", "device.numpy --json --lock my.lock", lambda o: o.json["plugins"][0]["name"] == "numpy"),
+    ("plugins doctor", "--json --lock my.lock --import --timeout 50 device.numpy", lambda o: o.json["ok"]),
+    ("plugins lock", "device.numpy --json --file my.lock", lambda o: o.json["plugins"] == ["guideway/device.numpy"]),
+    ("plugins verify-lock", "--json --file my.lock", lambda o: o.json["ok"]),
+    ("plugins verify-lock", "--json --strict --file my.lock", lambda o: not o.json["ok"]),
+    ("plugins new", "device mine --json --distribution x-mine --folder new", lambda o: o.json["folder"] == "new"),
+]
+
+
+def test_plugins_does_what_its_flags_say(run: Run) -> None:
+    for command, arguments, check in PLUGINS_RIGHT:
+        assert check(run(command, *arguments.split())), (command, arguments)
+
+
+CONFORMED = [
+    "mine.py --contract 1.0 --up-to smoke --jobs 1 --timeout-factor 3 --report r.json --markdown r.md --junit r.xml "
+    "--badge r.svg",
+    "--config settings.toml --up-to smoke --record --lock my.lock",
+]
+
+
+@pytest.mark.slow
+def test_conform_does_what_its_flags_say(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(GOOD)
+    (tmp_path / "settings.toml").write_text('model = "demo"\ndevice_backend = "guideway/numpy"\n')
+    reported, configured = CONFORMED
+    outcome = run("conform", *reported.split())
+    assert "levels: " in outcome.out, outcome
+    assert [Path(name).stat().st_size > 99 for name in ("r.json", "r.md", "r.xml", "r.svg")] == [True] * 4
+    outcome = run("conform", *configured.split())
+    assert "device.numpy" in outcome.out and "not recorded" in outcome.err, outcome
+    assert run("conform matrix", "r.json", "--html", "site", "--markdown", "m.md").status == 0
+    assert Path("site/index.html").exists() and Path("m.md").exists()
+
+
+SERVED = (
+    "--host 127.0.0.1 --port 0 --name tiny --grace 5 --api-key secret --allowed-hosts 127.0.0.1 --trust-clients "
+    "--max-connections 19 --max-requests 9 --max-body-bytes 9999 --max-bytes 99999 --head-timeout 9 --body-timeout 9 "
+    "--write-timeout 9 --keep-alive-timeout 9 --config settings.toml --option=workflow.embed.driver=sync "
+    "--workflow guideway-engine/embed --device cpu --dtype float32 --executor guideway-engine/local "
+    "--max-model-len 70 --plugins-allow */* --plugins-deny x/* --plugins-require installed --plugins-lock my.lock"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("files")
+def test_serve_does_what_its_flags_say(models: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "guideway", "serve", "--model", models["serve"], *SERVED.split()]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
+        assert process.stderr is not None
+        found = re.search(r"serving tiny \(workflow embed\) at (\S+)", line := process.stderr.readline())
+        assert found, line
+        body = json.dumps({"model": "tiny", "input": "w1", "priority": 3}).encode()
+        headers = {"content-type": "application/json", "authorization": "Bearer secret"}
+        with urlopen(Request(f"{found[1]}/embeddings", body, headers), timeout=30) as response:
+            assert len(json.load(response)["data"][0]["embedding"]) == 32
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_every_flag_has_a_case_with_a_right_and_one_with_a_wrong_value() -> None:
+    settings = {*SETTINGS, *MORE_WRONG}
+    right = {
+        "generate": [*GENERATED, "--strict --modifier", " ".join(settings)],
+        "config show": ["--json --strict --modifier", " ".join(settings)],
+        "inspect": [*INSPECTED, "--model", *BASE["inspect"]],
+        "serve": [SERVED, "--model"],
+        "conform": CONFORMED,
+        "conform matrix": ["--html --markdown"],
+        **{task: [*TASK_RIGHT, *USED_BY_TASKS, *PLUGINS, "--model --lines --query --dimensions"] for task in TASKS},
+    }
+    for command, arguments, _ in PLUGINS_RIGHT:
+        right.setdefault(command, []).append(arguments)
+    without: dict[str, list[str]] = {}
+    for command in parsers():
+        tables = {
+            "right": " ".join(right.get(command, [])),
+            "wrong": " ".join([*WRONG[command], *(settings if command in CONFIGURED else ())]),
+        }
+        for flag, names in flags_of(command).items():
+            for kind, words in tables.items():
+                if not any(re.search(rf"(^|\s){re.escape(name)}(\s|=|$)", words) for name in names):
+                    without.setdefault(f"{command}, {kind}", []).append(flag)
+    assert not without
