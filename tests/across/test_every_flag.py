@@ -547,12 +547,12 @@ TASK_RIGHT: dict[str, Check] = {
     "--text w1 --config settings.toml": lambda o: o.configs[0].max_model_len == 75,
     "--text w1 --option=workflow.TASK.driver=sync": lambda o: "sync" in str(o.configs[0].options),
 }
-KEYS_RIGHT = {
+KEYS_RIGHT: dict[str, list[dict[str, Any]]] = {
     "embed": [{"prompt": "w1", "id": "a"}, {"prompt_token_ids": [5, 6], "id": 7}],
     "rerank": [{"query": "w1", "document": "w2", "id": "a"}],
     "classify": [{"prompt": "w1", "id": "a"}, {"prompt_token_ids": [5, 6]}, {"pair": ["w1", "w2"]}],
 }
-KEYS_WRONG = {
+KEYS_WRONG: dict[str, list[dict[str, Any]]] = {
     "embed": [{"prompt": 5}, {"prompt_token_ids": [99999]}, {"prompt": "x", "id": None}, {"promt": "x"}],
     "rerank": [{"query": 5, "document": "x"}, {"query": "x", "document": 5}, {"document": "x", "id": []}],
     "classify": [{"prompt": 5}, {"prompt_token_ids": ["x"]}, {"pair": ["x"]}, {"prompt": "x", "id": False}],
