@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from guideway.json_schema.rewriting import negative, positive
 from guideway.json_schema.rewriting.results import BUDGET, COARSE, Budget, Loss, Rewriting, TooLarge, summarize
 from guideway.json_schema.rewriting.writer import Writer
 from guideway.json_schema.walking import Schema
@@ -28,7 +29,7 @@ def rewrite(schema: Schema, takes: Set[str], budget: Budget = BUDGET) -> Rewriti
     them. Equal schemas have equal results. No engine is called.
     """
     try:
-        writer = Writer(schema, takes, budget)
+        writer = Writer(schema, takes, budget, positive.write, negative.write)
         if writer.source.draft < OLDEST:
             return Rewriting(True, (Loss("#", "$schema", "this draft is too old"),))
         return writer.run()

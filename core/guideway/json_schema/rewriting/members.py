@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from guideway.json_schema.kinds import ANY, OBJECT
 from guideway.json_schema.patterns import pattern_details
-from guideway.json_schema.rewriting import positive
 from guideway.json_schema.rewriting.automata import Unknown, literal
 from guideway.json_schema.rewriting.joining import Written, all_of, any_of, typed
 from guideway.json_schema.rewriting.regular import complement, partition, split, union
@@ -40,7 +39,7 @@ def write(writer: Writer, node: Node, own: Written) -> Iterator[Schema]:
         rest = writer.yes(keywords["additionalProperties"], node.at("additionalProperties"))
     patterns, rest = _patterns(writer, node, rest)
     if keywords.get("unevaluatedProperties", True) is not True:
-        if positive.applies_others(node):
+        if node.applies_others:
             yield writer.lose(node.chain, "unevaluatedProperties", "other schemas apply to the same object", True)
         elif rest is None and "additionalProperties" not in keywords:
             rest = writer.yes(keywords["unevaluatedProperties"], node.at("unevaluatedProperties"))

@@ -17,7 +17,6 @@ from guideway.json_schema.kinds import (
     kind_of,
     kinds_of,
 )
-from guideway.json_schema.rewriting import positive
 from guideway.json_schema.rewriting.joining import Written, all_of, any_of, typed
 from guideway.json_schema.rewriting.regular import complement, split, without_texts
 from guideway.json_schema.walking import Schema
@@ -165,11 +164,11 @@ def _arrays(writer: Writer, node: Node) -> Iterator[Schema]:
 
 def _bad_item(writer: Writer, node: Node, start: int) -> Iterator[Schema]:
     bad = writer.no(node.keywords["items"], node.at("items"))
-    longest = node.keywords.get("maxItems", start + positive.MOST_POSITIONS + 1)
+    longest = node.keywords.get("maxItems", start + writer.budget.positions + 1)
     some: Written = {"type": "array", "minItems": start + 1}
     if bad is True:
         yield some
-    elif bad is not False and longest - start <= positive.MOST_POSITIONS:
+    elif bad is not False and longest - start <= writer.budget.positions:
         for i in range(start, longest):
             yield {"type": "array", "minItems": i + 1, "prefixItems": [*[True] * i, bad]}
     elif bad is not False:

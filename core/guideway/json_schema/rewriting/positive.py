@@ -18,22 +18,17 @@ if TYPE_CHECKING:
     from guideway.json_schema.rewriting.reading import Node
     from guideway.json_schema.rewriting.writer import Writer
 
-__all__ = ["IN_PLACE", "applies_others", "write", "write_pattern"]
+__all__ = ["write"]
 
 PLAIN: Final = frozenset(
     {"type", "enum", "const", "minLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
     | {"minItems", "required"}
 )
 """Keywords that are copied."""
-IN_PLACE: Final = frozenset(
-    {"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas"}
-)
 MOST_ROWS = 70
 """Arrays to list for ``uniqueItems``."""
 LEAST_NAMES = 8
 """Properties to assume for a schema with fewer, when alternatives are counted."""
-MOST_POSITIONS = 6
-"""Positions in an array to try for ``contains``."""
 
 
 def write(writer: Writer, node: Node, kinds: int) -> Schema:
@@ -51,12 +46,7 @@ def write(writer: Writer, node: Node, kinds: int) -> Schema:
     return _limited(writer, node, all_of([own, *more]))
 
 
-def applies_others(node: Node) -> bool:
-    """Return whether other schemas apply to the same value, so that unevaluated parts are unknown."""
-    return not IN_PLACE.isdisjoint(node.keywords)
-
-
-def write_pattern(writer: Writer, node: Node, pattern: str) -> Iterator[Schema]:
+def _write_pattern(writer: Writer, node: Node, pattern: str) -> Iterator[Schema]:
     """Yield written schemas that together are a ``pattern``."""
     for is_found, part in split(pattern) or [(True, pattern)]:
         refused = {f"pattern:{each}" for each in pattern_details(part)} - writer.takes
@@ -90,7 +80,7 @@ def _strings(writer: Writer, node: Node, own: Written) -> Iterator[Schema]:
         else:
             yield writer.lose(node.chain, "format", "engines do not have it", True)
     if "pattern" in node.keywords:
-        yield from write_pattern(writer, node, node.keywords["pattern"])
+        yield from _write_pattern(writer, node, node.keywords["pattern"])
 
 
 def _arrays(writer: Writer, node: Node, own: Written) -> Iterator[Schema]:
@@ -101,7 +91,7 @@ def _arrays(writer: Writer, node: Node, own: Written) -> Iterator[Schema]:
     if "items" in keywords:
         own["items"] = writer.yes(keywords["items"], node.at("items"))
     if keywords.get("unevaluatedItems", True) is not True:
-        if applies_others(node) or "contains" in keywords:
+        if node.applies_others or "contains" in keywords:
             yield writer.lose(node.chain, "unevaluatedItems", "other schemas apply to the same array", True)
         elif "items" not in keywords:
             own["items"] = writer.yes(keywords["unevaluatedItems"], node.at("unevaluatedItems"))
@@ -164,8 +154,8 @@ def _contains(writer: Writer, node: Node) -> Schema:
     if most is None and {"contains", "minContains"} & keywords.keys() <= writer.takes:
         inner = writer.yes(keywords["contains"], node.at("contains"))
         return {"contains": inner, **({"minContains": least} if "minContains" in keywords else {})}
-    length = keywords.get("maxItems", MOST_POSITIONS + 1)
-    if most is None and least == 1 and length <= MOST_POSITIONS:
+    length = keywords.get("maxItems", writer.budget.positions + 1)
+    if most is None and least == 1 and length <= writer.budget.positions:
         found = writer.yes(keywords["contains"], node.at("contains"))
         rows = [{"type": "array", "minItems": i + 1, "prefixItems": [*[True] * i, found]} for i in range(length)]
         return any_of([typed(ANY & ~ARRAY), *rows])

@@ -27,6 +27,12 @@ _SINCE: Final[Mapping[int, frozenset[str]]] = {
 _EXCLUSIVE = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
 
 
+IN_PLACE: Final = frozenset(
+    {"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas"}
+)
+"""Keywords that apply other schemas to the same value."""
+
+
 class Node(NamedTuple):
     """A subschema that is an object."""
 
@@ -57,6 +63,11 @@ class Node(NamedTuple):
             return found
         value = self.keywords["const"]
         return [value] if found is None or any(equal(value, each) for each in found) else []
+
+    @property
+    def applies_others(self) -> bool:
+        """True if other schemas apply to the same value, so that its unevaluated parts are unknown."""
+        return not IN_PLACE.isdisjoint(self.keywords)
 
     def at(self, keyword: str, *parts: str | int) -> Chain:
         """Return the place of a keyword, or of a part of its value, in the schema."""

@@ -51,6 +51,8 @@ class Budget:
     """Nesting levels to write, which bounds Python's stack."""
     cases: int = 40
     """Alternatives for one keyword, such as the choices of properties that satisfy ``minProperties``."""
+    positions: int = 6
+    """Positions in an array to try for ``contains``, or for an item that must be invalid."""
     combinations: int = 1000
     """Product of the alternatives that apply to one value, times the properties of the schema. Engines combine each
     with each: at twice the number, llguidance exceeds the 2,000 parser items that it allows."""

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from typing import Any
+from collections.abc import Callable, Mapping, Set
+from typing import Any, TypeAlias
 
 from guideway.json_schema.exclusion import Exclusion
 from guideway.json_schema.kinds import ANY
-from guideway.json_schema.rewriting import negative, positive
 from guideway.json_schema.rewriting.reading import Node, Source
 from guideway.json_schema.rewriting.results import Budget, Loss, Rewriting, TooLarge
 from guideway.json_schema.walking import Chain, Pointer, Schema
 
-__all__ = ["Writer"]
+__all__ = ["WriteNode", "Writer"]
+
+WriteNode: TypeAlias = "Callable[[Writer, Node, int], Schema]"
+"""A function that writes a subschema, or its negation, for values of some kinds."""
 
 
 class Writer:
     """Writes a checked schema, and the negations of its parts, in keywords that an engine `takes`."""
 
-    def __init__(self, root: Schema, takes: Set[str], budget: Budget) -> None:
+    def __init__(
+        self, root: Schema, takes: Set[str], budget: Budget, write: WriteNode, write_negation: WriteNode
+    ) -> None:
+        self._write_node, self._write_negation = write, write_negation
         self.takes = takes
         self.budget = budget
         self.source = Source(root)
@@ -41,14 +46,14 @@ class Writer:
 
     def yes(self, schema: Any, chain: Chain, kinds: int = ANY) -> Schema:
         """Return a subschema, written; for values of these `kinds`, as the schema around it allows."""
-        return self._write(positive.write, schema, chain, kinds)
+        return self._write(self._write_node, schema, chain, kinds)
 
     def no(self, schema: Any, chain: Chain, kinds: int = ANY) -> Schema:
         """Return the negation of a subschema, written; for values of these `kinds`."""
         if isinstance(schema, bool):
             return not schema
         before = self._nodes
-        found = self._write(negative.write, schema, chain, kinds)
+        found = self._write(self._write_negation, schema, chain, kinds)
         if self._nodes - before > self.budget.negation:
             return self.lose(chain, "not", "its negation is too large", True)
         return found
@@ -83,7 +88,7 @@ class Writer:
         chain = self.source.place(target)
         self._definitions[name] = self.yes(target, chain) if kinds is None else self.no(target, chain, kinds)
 
-    def _write(self, write: Any, schema: Any, chain: Chain, kinds: int) -> Schema:
+    def _write(self, write: WriteNode, schema: Any, chain: Chain, kinds: int) -> Schema:
         if not isinstance(schema, Mapping):
             return bool(schema)
         self._nodes += 1
@@ -93,7 +98,6 @@ class Writer:
             return self.lose(chain, "depth", "it is nested too deeply", True)
         self._depth += 1
         try:
-            found: Schema = write(self, self.source.read(schema, chain), kinds)
-            return found
+            return write(self, self.source.read(schema, chain), kinds)
         finally:
             self._depth -= 1
