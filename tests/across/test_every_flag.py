@@ -27,6 +27,7 @@ from guideway_engine.command_line import generate, jobs, task_inputs, tasks
 from guideway_engine.command_line.opening import open_engine
 from guideway_engine.config import EngineConfig
 from guideway_engine.config_sources import KEYS, Configuration
+from guideway_engine.entries import LINE_KEYS
 from suite_support.packages import GOOD
 
 PROMPT = "Is Zoë Garcia married?"
@@ -232,6 +233,7 @@ GENERATED: dict[str, Check] = {
     "--max-tokens 2 --n 2 --temperature 1": lambda o: [each["index"] for each in o.lines[0]["outputs"]] == [0, 1],
     "--max-tokens 2 --best-of 3 --temperature 1": lambda o: o.asked["params"][0].best_of == 3,
     "--max-tokens 1 --logprobs 2": lambda o: len(o.lines[0]["logprobs"][0]["top"]) == 2,
+    f"{BIASED} --logprobs-mode processed": lambda o: o.lines[0]["logprobs"][0]["logprob"] > -0.001,
     "--max-tokens 1 --prompt-logprobs 1": lambda o: len(o.lines[0]["prompt_logprobs"]) > 5,
     "--max-tokens 1 --echo": lambda o: text(o).startswith(PROMPT),
     "--max-tokens 9 --stop Zoë": lambda o: (text(o), o.lines[0]["stop"]) == ('{"name":"', "Zoë"),
@@ -285,6 +287,7 @@ GENERATED_WRONG = {
     "--n 2": "--n is 2, but at temperature 0",
     "--best-of 0": "--best-of must be a whole number of at least 1",
     "--logprobs 9999": "--logprobs must be a whole number from 0 to 1000",
+    "--logprobs 1 --logprobs-mode half": "argument --logprobs-mode: must be 'raw' or 'processed', not 'half'",
     "--prompt-logprobs -1": "--prompt-logprobs must be a whole number from 0",
     "--echo=x": "ignored explicit argument 'x'",
     "--priority 9999999999": "--priority must be a whole number from",
@@ -374,10 +377,10 @@ WRONG: dict[str, dict[str, str]] = {
         "mine --up-to nosuch": "invalid choice: 'nosuch'",
         "mine --jobs 0": "must be at least 1",
         "mine --timeout-factor 0": "must be greater than 0",
-        "mine --report a --markdown a": "name the same file",
-        "mine --junit a --badge a": "name the same file",
+        "device.numpy --report a --markdown a": "name the same file",
+        "device.numpy --junit a --badge a": "name the same file",
         "mine --record=x": "ignored explicit argument",
-        "mine --lock x": "--record",
+        "device.numpy --lock x": "--record",
     },
     "conform matrix": {"absent --html a.html": "names a file", "absent --markdown absent": "name the same file"},
     "conform verify": {},
@@ -630,6 +633,7 @@ LINES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"n": 2, "temperature": 1}, {"n": 2}),
     ({"best_of": 2, "temperature": 1}, {"best_of": 0}),
     ({"logprobs": 1}, {"logprobs": -1}),
+    ({"logprobs": 1, "logprobs_mode": "processed"}, {"logprobs": 1, "logprobs_mode": "half"}),
     ({"prompt_logprobs": 1}, {"prompt_logprobs": 9999}),
     ({"echo": True}, {"echo": 1}),
     ({"priority": -3}, {"priority": "x"}),
@@ -643,7 +647,7 @@ LINES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 def test_every_key_of_a_line_is_taken_and_a_wrong_value_names_its_line(run: Run, tmp_path: Path) -> None:
     assert {key for right, _ in LINES for key in right} == {key for _, wrong in LINES for key in wrong}
-    assert {key for right, _ in LINES for key in right} == set(jobs.LINE_KEYS)
+    assert {key for right, _ in LINES for key in right} == set(LINE_KEYS)
     for column in (0, 1):
         entries = [{"prompt": PROMPT, **pair[column]} for pair in LINES]
         (tmp_path / "in.jsonl").write_text("\n".join(["", *map(json.dumps, entries)]))

@@ -429,8 +429,8 @@ class SamplingParams:
     """Return the log-probabilities of each generated token and of this many most likely ones; at least 0. None: return
     none."""
     logprobs_mode: Literal["raw", "processed"] = "raw"
-    """Distribution of `logprobs`: ``raw``, of the model's logits, or ``processed``, the one that tokens are drawn from.
-    The latter is after masks, modifiers, penalties, temperature (if it is not 0) and filters. Needs `logprobs`."""
+    """Distribution of `logprobs`: ``raw``, of the model's logits, or ``processed``, that of the draw. The latter is
+    after masks, modifiers, penalties, temperature (if it is not 0) and filters. Needs `logprobs`."""
     prompt_logprobs: int | None = None
     """Return the raw log-probabilities of each token of the prompt and of this many most likely ones; at least 0."""
     echo: Switch = False

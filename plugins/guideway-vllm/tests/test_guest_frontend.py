@@ -109,7 +109,7 @@ def test_no_field_of_a_request_names_a_file_of_code(front_end: FrontEnd, tmp_pat
     (tmp_path / "trap.py").write_text("open(__file__ + '.ran', 'w')\nclass Mine: name = 'mine'", encoding="utf-8")
     trap = f"{tmp_path}/trap.py:Mine"
     for params in (SamplingParams(modifiers={trap: {}}), SamplingParams(constraint=Choice(["a"], strategy=trap))):
-        with pytest.raises(InvalidRequest, match=r"trap\.py:Mine' is configured"):
+        with pytest.raises(InvalidRequest, match=r"is configured"):
             tried(front_end, Request(request_id="r", prompt_token_ids=(0,), params=params))
     assert not (tmp_path / "trap.py.ran").exists()
 

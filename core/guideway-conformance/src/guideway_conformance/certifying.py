@@ -71,6 +71,8 @@ def conform(args: Namespace) -> int:
 
 def _choose(args: Namespace) -> tuple[Sequence[PluginRecord | Target], str]:
     """Return the plugins to test, each once, and the lock file. Raises `InvalidConfiguration` and `PluginError`."""
+    if args.lock and not args.record:
+        raise InvalidConfiguration("--lock names the file that --record writes; add --record", field="lock")
     if args.config is None:
         if not args.plugin:
             raise InvalidConfiguration("name a PLUGIN, or give --config FILE", field="plugin")
