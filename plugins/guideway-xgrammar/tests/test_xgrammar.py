@@ -178,6 +178,18 @@ def test_whitespace_in_structural_tags(
         assert (compiled.matcher(frozenset({stop})).accept(ids) == len(ids)) == (text in accepted), text
 
 
+@pytest.mark.parametrize("most", [None, 0, 1, 2, 3, 41, 42, 99])
+def test_a_region_may_bound_its_white_space_further(make: Callable[..., GrammarStrategy], most: int | None) -> None:
+    """vLLM writes None for each tool."""
+    content = {"type": "json_schema", "json_schema": {"type": "array"}, "max_whitespace_cnt": most}
+    strategy = make(byte_vocabulary())
+    compiled, stop = strategy.compile(StructuralTag({"format": content})), min(strategy.vocabulary.stop_token_ids)
+    for blanks in ("", " ", "\n", "\r\n", "\n ", "\r\n\t", "\n" + 40 * " ", "\r\n" + 40 * " "):
+        text = f"[1,{blanks}2]".encode()
+        accepted = compiled.matcher(frozenset({stop})).accept([*text, stop]) == len(text) + 1
+        assert accepted == (most is None or len(blanks) <= most), (blanks, most)
+
+
 def test_whitespace_is_named_where_xgrammar_writes_it_otherwise(strategy: GrammarStrategy) -> None:
     for schema, named in (({"enum": [{"a": 1}]}, True), ({"const": [1, 2]}, True), ({"enum": [[1], {}, "a"]}, False)):
         for whitespace in WHITESPACE:

@@ -73,7 +73,6 @@ _SPACED: dict[str, Any] = {"any_whitespace": False, "separators": (", ", ": ")}
 _AFTER_COMMA = re.compile(r'^(basic_(?:array_items|object_properties) ::= \(\()", "', re.MULTILINE)
 _SEPARATOR = re.compile(r'(?<!Regex\()"[,:]"')
 """A comma or colon between JSON tokens in a compact grammar, where literals escape their quotes."""
-_GAP = rf'("" | " " | "\r"? "\n" [ \t]{{0,{MAX_INDENTATION}}})'
 
 JSON_KINDS = frozenset({"json_schema", "json_object"})
 # xgrammar allows raw control characters in strings that have a length, which is not JSON. JSON needs no token with one,
@@ -391,9 +390,21 @@ def _set_whitespace(tag: Any, constraint: StructuralTag) -> Any:
     grammar = str(xgr.Grammar.from_json_schema(schema, any_order=any_order, **options))
     if whitespace != "spaced":
         grammar = _AFTER_COMMA.sub(r'\1","', grammar)
-    if whitespace == "bounded" and "max_whitespace_cnt" not in tag:
-        grammar = _SEPARATOR.sub(lambda separator: f"{_GAP} {separator[0]} {_GAP}", grammar)
+    own = tag.get("max_whitespace_cnt")
+    if whitespace == "bounded" and own != 0:
+        gap = _gap(MAX_INDENTATION + 2 if own is None else own)
+        grammar = _SEPARATOR.sub(lambda separator: f"{gap} {separator[0]} {gap}", grammar)
     return {"type": "grammar", "grammar": grammar}
+
+
+def _gap(most: int) -> str:
+    """Return an expression for bounded white space of at most `most` characters, at least 1."""
+    choices = ['""', '" "']
+    for line_end in ("\n", "\r\n"):
+        blanks = min(MAX_INDENTATION, most - len(line_end))
+        if blanks >= 0:
+            choices.append(json.dumps(line_end) + (rf" [ \t]{{0,{blanks}}}" if blanks else ""))
+    return f"({' | '.join(choices)})"
 
 
 def _is_plain(region: Mapping[str, Any]) -> bool:
