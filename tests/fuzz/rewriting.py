@@ -57,12 +57,9 @@ class Comparison:
 
 def compare(found: Comparison, schema: Any, values: Iterable[Any], takes: Set[str] = EXACT) -> None:
     """Add the differences of a checked schema and its rewritings to `found`."""
-    try:
-        judge = validator(schema)
-        judge.is_valid(None)
-    except Exception:  # an unknown dialect, or a remote reference
+    judged = [(value, verdict) for value in values if (verdict := _judge(schema, value)) is not None]
+    if not judged:
         return
-    values = list(values)
     for budget in (BUDGET, COARSE):
         rewriting = rewrite(schema, takes, budget)
         if _applies_itself(rewriting.schema):
@@ -70,11 +67,7 @@ def compare(found: Comparison, schema: Any, values: Iterable[Any], takes: Set[st
         other = validator(rewriting.schema)
         found.schemas += 1
         found.exact += not rewriting.losses
-        for value in values:
-            try:
-                before = judge.is_valid(value)
-            except Exception:  # `jsonschema` cannot judge it
-                continue
+        for value, before in judged:
             found.values += 1
             after = other.is_valid(value)
             if before == after:
@@ -86,6 +79,17 @@ def compare(found: Comparison, schema: Any, values: Iterable[Any], takes: Set[st
                 found.named += 1
             else:
                 found.unnamed.append(line)
+
+
+def _judge(schema: Any, value: Any) -> bool | None:
+    """Return whether a value is an instance, or None if `jsonschema` cannot tell: the dialect is unknown, a reference
+    is remote, or the schema applies itself to the same value."""
+    try:
+        return bool(validator(schema).is_valid(value))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # the library in Rust below it panics where the stack overflows
+        return None
 
 
 def _applies_itself(schema: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guideway.json_schema.kinds import (
     ARRAY,
@@ -18,12 +18,10 @@ from guideway.json_schema.kinds import (
     kinds_of,
 )
 from guideway.json_schema.rewriting.joining import Written, all_of, any_of, typed
+from guideway.json_schema.rewriting.reading import Node
 from guideway.json_schema.rewriting.regular import complement, split, without_texts
+from guideway.json_schema.rewriting.writer import Writer
 from guideway.json_schema.walking import Schema
-
-if TYPE_CHECKING:
-    from guideway.json_schema.rewriting.reading import Node
-    from guideway.json_schema.rewriting.writer import Writer
 
 __all__ = ["write"]
 

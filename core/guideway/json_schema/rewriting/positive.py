@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations, permutations
 from math import perm
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from guideway.json_schema.kinds import ANY, ARRAY, OBJECT, STRING, kind_of
 from guideway.json_schema.patterns import pattern_details
 from guideway.json_schema.rewriting import members
 from guideway.json_schema.rewriting.joining import Written, all_of, any_of, possible_kinds, typed
+from guideway.json_schema.rewriting.reading import Node
 from guideway.json_schema.rewriting.regular import complement, split
+from guideway.json_schema.rewriting.writer import Writer
 from guideway.json_schema.walking import Schema
-
-if TYPE_CHECKING:
-    from guideway.json_schema.rewriting.reading import Node
-    from guideway.json_schema.rewriting.writer import Writer
 
 __all__ = ["write"]
 
