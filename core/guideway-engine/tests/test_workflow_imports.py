@@ -42,7 +42,7 @@ COMMAND = (
     "from guideway.command_line.program import main\n"
     "assert main(['embed', '--model', sys.argv[1], '--text', 'w1']) == 0"
 )
-DECODE = "from guideway import Engine\nEngine('demo', max_num_seqs=1, max_model_len=16).close()"
+DECODE = "from guideway import Engine\nEngine('demo', grammar=(), max_num_seqs=1, max_model_len=16).close()"
 
 
 @pytest.mark.slow
