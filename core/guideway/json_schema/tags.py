@@ -5,38 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from guideway.json_schema.walking import Chain, Schema
+from guideway.json_schema.walking import Chain
 
 __all__ = ["schemas_in", "tag_nodes", "tag_schemas"]
 
 
 def tag_schemas(tag: Any) -> list[dict[str, Any] | bool]:
     """Return the schemas in a parsed tag, which may be malformed."""
-    found = (node.get("json_schema", node.get("schema") if "begin" in node else None) for node in tag_nodes(tag))
-    return [schema for schema in found if isinstance(schema, dict | bool)]
+    return [schema for _, schema in schemas_in(tag)]
 
 
 def tag_nodes(tag: Any) -> Iterator[dict[str, Any]]:
     """Yield every object of a parsed tag, except inside its schemas."""
-    pending = [tag]
+    return (node for _, node in _walk(tag))
+
+
+def schemas_in(tag: Any) -> Iterator[tuple[Chain, dict[str, Any] | bool]]:
+    """Yield each schema in a parsed tag, which may be malformed, with its place."""
+    for chain, node in _walk(tag):
+        key = "json_schema" if "json_schema" in node or "begin" not in node else "schema"
+        if isinstance(schema := node.get(key), dict | bool):
+            yield (chain, key), schema
+
+
+def _walk(tag: Any) -> Iterator[tuple[Chain, dict[str, Any]]]:
+    pending: list[tuple[Chain, Any]] = [(None, tag)]
     while pending:
-        value = pending.pop()
+        chain, value = pending.pop()
         if isinstance(value, dict):
-            yield value
-            pending.extend(v for k, v in value.items() if k not in ("json_schema", "schema"))
+            yield chain, value
+            pending.extend(((chain, k), v) for k, v in value.items() if k not in ("json_schema", "schema"))
         elif isinstance(value, list):
-            pending.extend(value)
-
-
-def schemas_in(tag: Any) -> Iterator[tuple[Chain, Schema]]:
-    """Yield each schema in a structural tag, with its place."""
-    pending: list[tuple[Any, Chain]] = [(tag, None)]
-    while pending:
-        node, chain = pending.pop()
-        if isinstance(node, list):
-            pending += ((item, (chain, i)) for i, item in enumerate(node))
-        for key, value in node.items() if isinstance(node, dict) else ():
-            if key in ("json_schema", "schema") and isinstance(value, dict):
-                yield (chain, key), value
-            else:
-                pending.append((value, (chain, key)))
+            pending.extend(((chain, i), item) for i, item in enumerate(value))
