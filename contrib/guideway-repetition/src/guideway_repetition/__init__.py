@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,9 +64,9 @@ class Repetition(api.LogitModifier[State]):
             state.hear(token_id)
         return state
 
+    @abstractmethod
     def begin(self, options: Mapping[str, Any]) -> State:
         """Return the state before the first token. Raises `InvalidRequest`."""
-        raise NotImplementedError
 
     def start(self, request: api.Request, sequence: api.SequenceInfo, compiled: State | None) -> State | None:
         return None if compiled is None else compiled.fork()
