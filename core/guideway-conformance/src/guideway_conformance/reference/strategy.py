@@ -34,8 +34,6 @@ from guideway_conformance.reference.regex import parse_regex
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
 
-"""White space is for the expression to say."""
-
 _BEYOND = frozenset({"$ref:siblings", "$ref:nested-id", "$recursiveRef"})
 """The forms of references that it does not read."""
 
