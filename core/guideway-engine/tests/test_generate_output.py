@@ -6,12 +6,14 @@ import itertools
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,16 @@ def written(path: Path) -> list[tuple[str, str]]:
     return [(line["id"], line["text"]) for line in map(json.loads, path.read_text(encoding="utf-8").splitlines())]
 
 
+@pytest.fixture
+def full() -> Iterator[Callable[[int], None]]:
+    """Return a function that ends the disk in each file after a number of bytes, so that a part of a line may fit."""
+    _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield lambda most: resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, before)
+
+
 def prompts(path: Path, *lines: dict[str, Any] | bytes) -> str:
     path.write_bytes(
         b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
@@ -58,19 +70,56 @@ def prompts(path: Path, *lines: dict[str, Any] | bytes) -> str:
     return str(path)
 
 
-def test_answers_are_in_the_order_of_the_input_and_at_an_interrupt_all_that_are_ready(tmp_path: Path) -> None:
+def test_a_file_gets_each_answer_at_once_and_the_order_of_the_input_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
-    with Lines(str(path)) as lines:
-        answers = Answers([job("a"), job("b"), job("c"), job("d")], lines)
-        answers.keep(1, result("B"))
-        answers.keep(3, result("D"))
-        assert written(path) == []
-        answers.keep(0, result("A"))
-        assert written(path) == [("a", "A"), ("b", "B")]
+    with Lines(str(path), digests=dict.fromkeys("abcd", "x")) as lines:
+        answers = Answers([job(name) for name in "abcd"], lines)
+        for index, expected in ((3, "d"), (1, "db"), (0, "dba")):
+            answers.keep(index, result("X"))
+            assert [its_id for its_id, _ in written(path)] == list(expected)
         answers.write_rest()
-        answers.write_rest()
-    assert written(path) == [("a", "A"), ("b", "B"), ("d", "D")]
+    assert written(path) == [("a", "X"), ("b", "X"), ("d", "X")]
     assert answers.summary(interrupted=True) == "guideway: interrupted: 3 of 4 done: 3 answered"
+
+
+def test_a_stream_gets_answers_in_the_order_of_the_input(capsys: pytest.CaptureFixture[str]) -> None:
+    """At an interrupt it gets all that are ready."""
+
+    def ids() -> list[str]:
+        return [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
+
+    with Lines(None) as lines:
+        answers = Answers([job(name) for name in "abcd"], lines)
+        for index, expected in ((1, ""), (3, ""), (0, "ab")):
+            answers.keep(index, result("X"))
+            assert ids() == list(expected)
+        answers.write_rest()
+        answers.write_rest()
+    assert ids() == ["d"]
+
+
+def test_disturbed_runs_write_what_an_undisturbed_run_writes(tmp_path: Path) -> None:
+    """After each run, all answers that were written are in the file, once."""
+    program = Path(__file__).with_name("engine_support") / "disturbed_runs.py"
+    subprocess.run([sys.executable, str(program), str(tmp_path / "answers.jsonl"), str(tmp_path / "told")], check=True)
+
+
+def test_a_file_that_cannot_be_put_in_order_stays_as_it_is(tmp_path: Path, full: Callable[[int], None]) -> None:
+    path, digests = tmp_path / "answers.jsonl", {"a": "of a", "b": "of b"}
+    with (
+        pytest.raises(OutputLost, match=r"the order of the input: File too large; its lines are complete, .* --resume"),
+        Lines(str(path), digests=digests) as lines,
+    ):
+        answers = Answers([job("a"), job("b")], lines)
+        answers.keep(1, result("B"))
+        answers.keep(0, result("A"))
+        full(20)
+    assert written(path) == [("b", "B"), ("a", "A")]
+    assert [each.name for each in tmp_path.iterdir()] == ["answers.jsonl"]
+    full(resource.RLIM_INFINITY)
+    with Lines(str(path), resume=True, digests=digests) as lines:
+        assert lines.done == {"a", "b"}
+    assert written(path) == [("a", "A"), ("b", "B")]
 
 
 def test_the_summary_tells_what_became_of_all() -> None:
@@ -341,24 +390,15 @@ def test_a_run_goes_on_where_another_ended(tmp_path: Path, capsys: pytest.Captur
     assert re.match(r"guideway: 3 prompts: 2 answered; 1 answered before; \d+ tokens in", err)
 
 
-def test_a_full_disk_names_the_file_and_its_last_whole_line(tmp_path: Path) -> None:
-    import resource
-
+def test_a_full_disk_names_the_file_and_its_last_whole_line(tmp_path: Path, full: Callable[[int], None]) -> None:
     path = tmp_path / "answers.jsonl"
     with Lines(str(path)) as lines:
         answers = Answers([job("a"), job("b")], lines)
         answers.keep(0, result("A"))
         whole = path.read_bytes()
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        # only a part of the next line fits, as on a full disk
-        resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 20, limits[1]))
-        try:
-            with pytest.raises(OutputLost) as lost:
-                answers.keep(1, result("B"))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-            signal.signal(signal.SIGXFSZ, before)
+        full(len(whole) + 20)
+        with pytest.raises(OutputLost) as lost:
+            answers.keep(1, result("B"))
     assert str(lost.value) == (
         f"cannot write the output {str(path)!r}: File too large; its last complete line is line 1, of prompt a; "
         "--resume continues after it"

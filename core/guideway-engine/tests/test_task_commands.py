@@ -213,7 +213,8 @@ def test_json_lines_go_in_and_out_and_a_run_goes_on(run: Run, tmp_path: Path) ->
     assert run("embed", *arguments)[0] == 1  # the output exists already
     status, _, err = run("embed", *arguments, "--resume")
     assert status == 0 and "3 texts: 1 done; 2 done before" in err
-    assert [line["id"] for line in lines((tmp_path / "out.jsonl").read_text())] == ["a", "b", "c"]
+    found = lines((tmp_path / "out.jsonl").read_text())
+    assert [(line["index"], line["id"]) for line in found] == [(0, "a"), (1, "b"), (2, "c")]
     status, _, err = run("embed", *arguments, "--resume")
     assert status == 0 and "0 done; 3 done before" in err
     before = (tmp_path / "out.jsonl").read_bytes()

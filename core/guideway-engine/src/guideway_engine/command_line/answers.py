@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -33,9 +33,10 @@ CLOSING = "closing"
 class Answers:
     """Results of the jobs of one run.
 
-    Lines are written in the order of the input, each as soon as all lines before it are; `lines` is None if a table is
-    printed at the end instead. Jobs whose id is in `done` were answered by an earlier run. `record` returns additional
-    fields for the line of an answer.
+    A file gets each line at once, and is put in order when it is closed. A stream gets the lines in the order of the
+    input, each as soon as all lines before it are written. `lines` is None if a table is printed at the end instead.
+    Jobs whose id is in `done` were answered by an earlier run. `record` returns additional fields for the line of an
+    answer.
     """
 
     def __init__(
@@ -49,10 +50,10 @@ class Answers:
         self.jobs = jobs
         self._lines = lines
         self._results: dict[int, GenerationResult] = {}
-        self._open = [index for index, job in enumerate(jobs) if job.id not in done]
-        """Indices of the jobs to write lines for, in order."""
-        self._num_done = len(jobs) - len(self._open)
-        self._num_written = 0
+        asked = [index for index, job in enumerate(jobs) if job.id not in done]
+        self._num_done = len(jobs) - len(asked)
+        self._waiting = deque(asked if lines is not None and lines.is_stream else ())
+        """Indices of the jobs whose lines a stream does not have yet, in order."""
         self._began: float | None = None
 
     @property
@@ -67,24 +68,27 @@ class Answers:
     def keep(self, index: int, result: GenerationResult) -> None:
         """Store a result, and write all lines that can be written. Raises OSError and `OutputLost`."""
         self._results[index] = result
-        while self._num_written < len(self._open) and self._open[self._num_written] in self._results:
-            self._num_written += 1  # first, so that an interrupted line is not written twice
-            self._write(self._open[self._num_written - 1])
+        if self._lines is not None and not self._lines.is_stream:
+            self._write(self._lines, index)
+        while self._waiting and self._waiting[0] in self._results:
+            self._write_next()
 
     def write_rest(self) -> None:
         """Write the results that wait for earlier ones, which will not be available."""
-        rest, self._open = self._open[self._num_written :], self._open[: self._num_written]
-        for index in rest:
-            if index in self._results:
-                self._write(index)
+        while self._waiting:
+            self._write_next()
 
-    def _write(self, index: int) -> None:
-        if self._lines is not None:
-            job, result = self.jobs[index], self._results[index]
-            # a refused constraint may not be JSON
-            refused = result.finish_reason is FinishReason.REFUSED
-            record = None if refused or self._record is None else self._record(job)
-            self._lines.write(line_of(index, job, result, record), job.id)
+    def _write_next(self) -> None:
+        index = self._waiting.popleft()  # first, so that an interrupted line is not written twice
+        if self._lines is not None and index in self._results:
+            self._write(self._lines, index)
+
+    def _write(self, lines: Lines, index: int) -> None:
+        job, result = self.jobs[index], self._results[index]
+        # a refused constraint may not be JSON
+        refused = result.finish_reason is FinishReason.REFUSED
+        record = None if refused or self._record is None else self._record(job)
+        lines.write(line_of(index, job, result, record), job.id)
 
     def summary(self, *, interrupted: bool) -> str:
         """Return one line with the number of answered prompts and the speed."""

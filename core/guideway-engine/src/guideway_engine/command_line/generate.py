@@ -126,16 +126,16 @@ def _run(args: Namespace, jobs: list[Job]) -> int:
             interrupt = error
         finally:
             answers.write_rest()
-    if in_table and answers.ended:
-        in_table = not print_object(answers.ended)
-        if in_table:
-            print_table(answers.ended)
-    status = report(answers.ended, in_table=in_table)
-    if interrupt is None and configuration.source_of("grammar") not in (None, config.INSTALLED):
-        _say_who_would(configuration, answers)
-    if args.prompt is None or interrupt:
-        print(answers.summary(interrupted=interrupt is not None), file=sys.stderr)
-    return status_of(interrupt) if interrupt else status
+        if in_table and answers.ended:
+            in_table = not print_object(answers.ended)
+            if in_table:
+                print_table(answers.ended)
+        status = report(answers.ended, in_table=in_table)
+        if interrupt is None and configuration.source_of("grammar") not in (None, config.INSTALLED):
+            _say_who_would(configuration, answers)
+        if args.prompt is None or interrupt:
+            print(answers.summary(interrupted=interrupt is not None), file=sys.stderr)
+        return status_of(interrupt) if interrupt else status
 
 
 def _answer(configuration: Configuration, answers: Answers, asked: list[int], *, bar: bool, held: bool) -> list[int]:

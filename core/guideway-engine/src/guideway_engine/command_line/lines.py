@@ -8,14 +8,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Protocol
 
 from guideway.command_line.terminal import as_stdout_can, print_json
 from guideway.errors import GuidewayError, InvalidRequest, printable
 from guideway.files import claim, disclaim, open_stream, reason
 
-from guideway_engine.command_line.resuming import DIGEST, keep_answers
+from guideway_engine.command_line.resuming import DIGEST, keep_answers, rewrite
 
 __all__ = ["Lines", "OutputLost", "check_ids"]
 
@@ -42,8 +41,8 @@ class Lines:
     indented.
 
     The file must be new, a pipe or a device, or with `resume` a file of answers. It is locked while it is written. In a
-    file, each line has the digest of its id in `digests`. Raises `InvalidRequest` if the file cannot be opened or
-    continued.
+    file, each line has the digest of its id in `digests`, and a regular file is put into the order of `digests` at the
+    end; lines of other ids come first. Raises `InvalidRequest` if the file cannot be opened or continued.
     """
 
     def __init__(self, path: str | None, *, resume: bool = False, digests: Mapping[str, str] | None = None) -> None:
@@ -54,8 +53,11 @@ class Lines:
         self._number = 0
         """Number of that line."""
         self._file: int | None = None
-        self._is_stream = False
         self._is_new = not resume
+        self._begins: dict[int, str] = {}
+        """Id of each line of a regular file, by the offset at which the line begins."""
+        self.is_stream = True
+        """True if lines stay in the order in which they are written."""
         self.done: set[str] = set()
         """Ids in `digests` that the file already has answers for."""
         if path is None:
@@ -63,13 +65,14 @@ class Lines:
         try:
             if not resume:
                 self._file = open_stream(path)
-                self._is_stream = self._file is not None
             if self._file is None:
+                self.is_stream = False
                 self._file = claim(path, new=not resume)
             if resume:
-                self._file, self.done, self._number = keep_answers(self._file, path, self._digests)
+                self._file, self._begins = keep_answers(self._file, path, self._digests)
+                self.done, self._number = self._digests.keys() & self._begins.values(), len(self._begins)
         except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-            self.__exit__()
+            self._close()
             if isinstance(error, InvalidRequest):
                 raise
             why = reason(error)
@@ -80,11 +83,33 @@ class Lines:
     def __enter__(self) -> Lines:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
+        """Close the file, in order unless an error ended the run. Raises `OutputLost` if that fails."""
+        try:
+            if kind is None:
+                self._sort()
+        except OSError as error:
+            raise OutputLost(
+                f"cannot put the output {self._path!r} into the order of the input: {reason(error)}; its lines are "
+                "complete, in the order in which the answers were ready, and --resume tries again"
+            ) from error
+        finally:
+            self._close()
+
+    def _sort(self) -> None:
+        """Put the lines of a regular file into the order of `digests`."""
+        if self._file is None or self._path is None or self.is_stream:
+            return
+        places = {its_id: place for place, its_id in enumerate(self._digests)}
+        ordered = sorted(self._begins, key=lambda begin: places.get(self._begins[begin], -1))
+        if ordered != sorted(ordered):
+            self._file = rewrite(self._file, self._path, ordered)
+
+    def _close(self) -> None:
         number, self._file = self._file, None
         if number is None:
             return
-        if self._path is not None and self._is_new and not self._is_stream:
+        if self._path is not None and self._is_new and not self.is_stream:
             disclaim(number, self._path)
         else:
             os.close(number)
@@ -96,7 +121,7 @@ class Lines:
             if self._file is not None:
                 if its_id in self._digests:
                     line = line | {DIGEST: self._digests[its_id]}
-                self._write(_text(line).encode(errors="backslashreplace"))
+                self._write(_text(line).encode(errors="backslashreplace"), its_id)
             elif sys.stdout.isatty():
                 print_json(line)
             else:
@@ -115,16 +140,17 @@ class Lines:
         self._number += 1
         self._last = its_id
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes, its_id: str) -> None:
         """Append a line to the file; if it does not fit, remove the written part."""
         assert self._file is not None
         before = os.fstat(self._file).st_size
+        self._begins[before] = its_id  # first, so that an interrupt leaves no line without its id
         rest = memoryview(data + b"\n")
         try:
             while rest:
                 rest = rest[os.write(self._file, rest) :]
         except BaseException:  # interrupts included
-            if not self._is_stream:
+            if not self.is_stream:
                 with suppress(OSError):
                     os.ftruncate(self._file, before)
                     os.lseek(self._file, before, os.SEEK_SET)

@@ -121,11 +121,12 @@ def _compute(
     interrupt: KeyboardInterrupt | None = None
     with ExitStack() as stack:
         write, done = _writer(args, stack, len(entries), digests, shown if in_table else None)
-        asked = [entry for entry in entries if entry.id not in done]
+        places = [place for place, entry in enumerate(entries) if entry.id not in done]
+        asked = [entries[place] for place in places]
         try:
             began, results = _results(task, configuration, asked, params, stack, bar=args.output is not None)
-            for index, (entry, result) in enumerate(zip(asked, results, strict=True)):
-                write(index, entry, result)
+            for place, entry, result in zip(places, asked, results, strict=True):
+                write(place, entry, result)
                 counts["not" if result.error else "done"] += 1
                 if result.error is not None and not in_table:
                     print(printable(f"guideway: text {entry.id}: {result.error}"), file=sys.stderr)
