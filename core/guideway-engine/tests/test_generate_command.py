@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import pytest
 from guideway.api import hookimpl
 from guideway.command_line.program import main
 from guideway_engine.command_line import config, jobs
+from guideway_engine.command_line.lines import Lines
 
 from tests.support.distributions import install
 from tests.support.stages import everyday
@@ -203,6 +205,28 @@ def test_a_terminal_for_standard_error_leaves_the_answers_alone(output: str, tmp
     # transformers' bars, tqdm's bars, and the empty line that the spinner turns them into
     for bar in ("Loading weights", "%|", "it/s", "\r\x1b[2K\r\n"):
         assert bar not in terminal
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", ["--json | cat", "-o -"])
+def test_answers_share_no_line_of_a_terminal_with_a_bar(output: str, tmp_path: Path) -> None:
+    lines = tmp_path / "prompts.jsonl"
+    lines.write_text((json.dumps({"prompt": PROMPT, "regex": "x{9}"}) + "\n") * 9, encoding="utf-8")
+    command = " ".join(map(shlex.quote, [*GENERATE, "--input", str(lines)]))
+    status, shown = shown_at_terminal(["sh", "-c", f"{command} {output}"])
+    assert (status, shown.count('"text"')) == (0, 9)
+    assert "loading the model" in shown and "generating" not in shown
+
+
+def test_answers_may_be_seen_at_a_terminal_and_through_a_pipe(tmp_path: Path) -> None:
+    pair, pipe, null = os.openpty(), os.pipe(), os.open(os.devnull, os.O_WRONLY)
+    for path, seen in ((pair[1], True), (pipe[1], True), (null, False)):
+        with Lines(f"/dev/fd/{path}") as lines:
+            assert lines.may_be_seen is seen
+    with Lines(str(tmp_path / "answers.jsonl")) as lines:
+        assert not lines.may_be_seen
+    for number in (*pair, *pipe, null):
+        os.close(number)
 
 
 @pytest.mark.slow

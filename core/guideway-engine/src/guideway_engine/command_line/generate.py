@@ -117,9 +117,8 @@ def _run(args: Namespace, jobs: list[Job]) -> int:
         interrupt: KeyboardInterrupt | None = None
         try:
             if asked:
-                # in a terminal the lines themselves show the progress, and a bar would be drawn between them
-                shows = args.output is None and not in_table and sys.stdout.isatty()
-                again = _answer(configuration, answers, asked, bar=not shows, held=more is not None)
+                bar = in_table or not lines.may_be_seen
+                again = _answer(configuration, answers, asked, bar=bar, held=more is not None)
                 if again and more is not None:
                     _answer(more(), answers, again, bar=False, held=False)
         except KeyboardInterrupt as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -79,6 +80,16 @@ class Lines:
             if isinstance(error, FileExistsError):
                 why = f"{why}; continue it with --resume, or choose a new file"
             raise InvalidRequest(f"cannot write the output {path!r}: {why}", field="output") from error
+
+    @property
+    def may_be_seen(self) -> bool:
+        """True if lines may appear on the terminal that the user sees: the output is a terminal, or a pipe, which may
+        lead there. A progress bar would be drawn between them."""
+        try:
+            number = sys.stdout.fileno() if self._file is None else self._file
+            return os.isatty(number) or stat.S_ISFIFO(os.fstat(number).st_mode)
+        except (OSError, ValueError):  # standard output is closed, or not a file
+            return False
 
     def __enter__(self) -> Lines:
         return self

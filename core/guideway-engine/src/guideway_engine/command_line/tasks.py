@@ -120,11 +120,13 @@ def _compute(
     began = time.monotonic()
     interrupt: KeyboardInterrupt | None = None
     with ExitStack() as stack:
-        write, done = _writer(args, stack, len(entries), digests, shown if in_table else None)
+        lines, write = _writer(args, stack, len(entries), digests, shown if in_table else None)
+        done = set() if lines is None else lines.done
+        bar = lines is None or not lines.may_be_seen
         places = [place for place, entry in enumerate(entries) if entry.id not in done]
         asked = [entries[place] for place in places]
         try:
-            began, results = _results(task, configuration, asked, params, stack, bar=args.output is not None)
+            began, results = _results(task, configuration, asked, params, stack, bar=bar)
             for place, entry, result in zip(places, asked, results, strict=True):
                 write(place, entry, result)
                 counts["not" if result.error else "done"] += 1
@@ -161,7 +163,7 @@ def _results(
         engine = stack.enter_context(open_engine(configuration))
     given = {name: value for name, value in params.items() if value is not None}
     results = engine.run(task, (entry.value for entry in asked if entry.error is None), given)
-    advance = stack.enter_context(progress(len(asked) if bar or not sys.stdout.isatty() else 0, DOING[task]))
+    advance = stack.enter_context(progress(len(asked) if bar else 0, DOING[task]))
 
     def each() -> Iterator[Result]:
         for entry in asked:
@@ -184,16 +186,15 @@ def _as(cls: type[Result], result: Any) -> Result:
 
 def _writer(
     args: Namespace, stack: ExitStack, num_rows: int, digests: dict[str, str], shown: list[tuple[Entry, Result]] | None
-) -> tuple[Callable[[int, Entry, Result], None], set[str]]:
-    """Return a function that writes each result to the chosen output, and the ids that an earlier run has written
-    there."""
+) -> tuple[Lines | None, Callable[[int, Entry, Result], None]]:
+    """Return a function that writes each result to the chosen output, and the lines that it writes, if any."""
     if shown is not None:
-        return lambda _, entry, result: shown.append((entry, result)), set()
+        return None, lambda _, entry, result: shown.append((entry, result))
     if args.output is not None and PurePath(args.output).suffix == MATRIX:
         matrix = stack.enter_context(Matrix(args.output, num_rows))
-        return lambda index, _, result: matrix.write(index, cast("Embedding", result)), set()
+        return None, lambda index, _, result: matrix.write(index, cast("Embedding", result))
     lines = stack.enter_context(Lines(args.output, resume=args.resume, digests=digests))
-    return lambda index, entry, result: lines.write(line_of(index, entry, result), entry.id), lines.done
+    return lines, lambda index, entry, result: lines.write(line_of(index, entry, result), entry.id)
 
 
 def _summary(counts: dict[str, int], num_done: int, total: int, seconds: float, *, interrupted: bool) -> str:
