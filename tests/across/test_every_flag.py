@@ -531,7 +531,7 @@ def test_config_show_shows_every_setting_and_its_flag(run: Run) -> None:
     more = ["--config", "settings.toml", "--strict", "--modifier", "hello", "--grammar", "xgrammar"]
     shown = run("config show", "--json", *more, "--option", "grammar.xgrammar.max_threads=1").json
     assert shown["max_model_len"] == {"value": 75, "source": "settings.toml"}
-    assert shown["on_unenforced"] == {"value": "refuse", "source": "--on-unenforced"}
+    assert shown["on_unenforced"] == {"value": "refuse", "source": "--strict"}
     assert shown["modifiers"]["value"] == ["hello"]
     assert shown["options.grammar.xgrammar.max_threads"] == {"value": 1, "source": "--option"}
     for name in ("start", "end"):

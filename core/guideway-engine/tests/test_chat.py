@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_a_special_token_in_a_message_is_text(special: bool) -> None:
     assert num_special(tokens(tokenizer, HOSTILE, split=False)) == 6
 
 
-@pytest.mark.parametrize("where", ["role", "name", "tool_calls", "keys"])
+@pytest.mark.parametrize("where", ["name", "tool_calls", "keys"])
 def test_wherever_it_is_written(where: str) -> None:
     template = TEMPLATE.replace("m['content']", "(m['content'] ~ (m[where] | string))").replace(
         "{% for", f"{{% set where = '{where}' %}}{{% for"
@@ -69,6 +70,27 @@ def test_wherever_it_is_written(where: str) -> None:
     value: Any = [{"function": {"arguments": {"a": HOSTILE}}}] if where == "tool_calls" else HOSTILE
     value = {HOSTILE: 1} if where == "keys" else value
     assert num_special(tokens(tokenizer_with(template), "Hi.", **{where: value})) == 3
+
+
+@pytest.mark.parametrize(
+    ("role", "said"),
+    [
+        ("usr", "a chat message has the role 'usr'; did you mean 'user'?"),
+        ("narrator", "roles are system, developer, user, assistant, tool, function"),
+        (HOSTILE, "a chat message has the role"),
+        (["user"], "a chat message has the role"),
+        (None, "a chat message has the role None"),
+    ],
+)
+def test_an_unknown_role_is_refused(role: Any, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(said)):
+        tokens(tokenizer_with(), "Hi.", role=role)
+
+
+def test_a_role_that_the_template_names_is_taken() -> None:
+    template = TEMPLATE + "{% if messages[0].role == 'narrator' %}!{% endif %}"
+    for role in ("narrator", "developer", "function"):
+        assert (tokens(tokenizer_with(template), "Hi.", role=role)[-1] == "!") == (role == "narrator")
 
 
 def test_parts_of_a_message_are_joined_before() -> None:
@@ -103,8 +125,8 @@ def test_too_much_text_is_refused_before_any_of_it_is_tokenised() -> None:
     tokenizer = tokenizer_with()
     reader = PromptReader(tokenizer, ChatTemplate(tokenizer, frozenset()), 1000)
     tokenizer.backend_tokenizer.pre_tokenizer = None  # without it the tokens would differ
-    with pytest.raises(LimitExceeded, match="has 1007 bytes of text"):
-        reader.tokenize(reader.read([{"role": "", "content": "x" * 989 + "<|end|>"}]))
+    with pytest.raises(LimitExceeded, match="has 1011 bytes of text"):
+        reader.tokenize(reader.read([{"role": "user", "content": "x" * 989 + "<|end|>"}]))
 
 
 def test_a_template_that_escapes_its_text_is_refused() -> None:

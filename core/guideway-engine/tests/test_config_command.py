@@ -71,7 +71,7 @@ def test_it_shows_what_wins(config: str, capsys: pytest.CaptureFixture[str], mon
 
 def test_strategy_and_grammar_are_one_flag_and_replace(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = show(capsys, "--config", config, "--strategy", "three,four", "--grammar", "two")
-    assert shown["grammar"] == (["three", "four", "two"], "--grammar")
+    assert shown["grammar"] == (["three", "four", "two"], "--strategy, --grammar")
     value, source = shown["options.grammar.one.depth"]
     assert (value, source.partition(" (")[2]) == (3, "not used: the component was replaced)")
 
@@ -132,6 +132,25 @@ def test_a_mistake_is_explained(
     out, err = capsys.readouterr()
     assert said in err
     assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "said"),
+    [
+        (["--strategy", "a"], "grammar", "--strategy"),
+        (["--grammar=a"], "grammar", "--grammar"),
+        (["--strategy", "a", "--grammar", "b"], "grammar", "--strategy, --grammar"),
+        (["--strict"], "on_unenforced", "--strict"),
+        (["--on-unenforced", "refuse"], "on_unenforced", "--on-unenforced"),
+        (["--no-enable-prefix-caching"], "enable_prefix_caching", "--no-enable-prefix-caching"),
+        (["--plugins-require", "certified"], "plugins.require", "--plugins-require"),
+    ],
+)
+def test_a_value_comes_from_the_flag_that_was_typed(
+    arguments: list[str], key: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "show", "--json", *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)[key]["source"] == said
 
 
 def test_without_a_subcommand_it_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 A command's ``run`` gets the parsed arguments. For every command, ``args.enable_plugin`` is a tuple of the resolved ids
 (``distribution/hooks.name``) of the plugins that ``--enable-plugin`` and GUIDEWAY_PLUGINS_ENABLE name, in order,
 without duplicates. Commands that start a host pass it to ``PluginSettings(enable=args.enable_plugin)``.
-``args.enabled_by_flag`` holds the ids that the flag names.
+``args.enabled_by_flag`` holds the ids that the flag names, and ``args.words`` the words after the command's name.
 """
 # ruff: noqa: T201 - commands print
 
@@ -141,6 +141,7 @@ def _run(argv: list[str]) -> int:
         return done.code if isinstance(done.code, int) else 2
     args.enable_plugin = plugins.settings.enable if plugins else ()
     args.enabled_by_flag = by_flag
+    args.words = tuple(head.rest)
     return int(args.run(args))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guideway.api.options import short_repr
-from guideway.errors import InvalidRequest, UnsupportedCapability
+from guideway.errors import InvalidRequest, UnsupportedCapability, did_you_mean
 from tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -19,6 +19,11 @@ __all__ = ["ChatTemplate", "Plain"]
 MARKS = range(0xA000, 0xA48D)
 """Yi syllables, which `upper` or `repr` in a template do not change. One that occurs in no message marks the place of a
 special token."""
+
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+"""Roles of OpenAI's API."""
+LITERAL = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"")
 
 
 class Plain(str):
@@ -38,6 +43,9 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, special_token_ids: frozenset[int] | None) -> None:
         self._tokenizer = tokenizer
+        written = LITERAL.findall(str(tokenizer.chat_template))
+        self._roles = {*ROLES, *(one or other for one, other in written)}
+        """Roles that messages may have: those of OpenAI's API, and each string in the template."""
         spec = json.loads(tokenizer.backend_tokenizer.to_str())
         spec["truncation"] = spec["padding"] = None
         ids: frozenset[int] = frozenset()
@@ -72,6 +80,10 @@ class ChatTemplate:
             raise InvalidRequest("this model has no chat template; give the prompt as text", field="prompt")
         if not all({"role", "content"} <= message.keys() for message in messages):
             raise InvalidRequest("each chat message is a mapping with 'role' and 'content'", field="prompt")
+        for role in (message["role"] for message in messages):
+            if not isinstance(role, str) or role not in self._roles:
+                advice = did_you_mean(role, ROLES) or f"roles are {', '.join(ROLES)}"
+                raise InvalidRequest(f"a chat message has the role {short_repr(role)}; {advice}", field="prompt")
         joined = [{**message, "content": _join(message["content"])} for message in messages]
         given: tuple[Any, Any] = joined, list(tools)
         hidden: list[str] = []

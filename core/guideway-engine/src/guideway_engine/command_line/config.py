@@ -32,6 +32,7 @@ MODIFIERS: Key = ("modifiers",)
 UNENFORCED: Key = ("on_unenforced",)
 
 ALIASES: dict[Key, tuple[str, ...]] = {("grammar",): ("--strategy",)}
+"""Other names of a flag."""
 INSTALLED = "what is installed"
 """Source of the grammar strategies if no configuration selects any."""
 OF_PROMPTS = "the prompts"
@@ -91,10 +92,11 @@ def _add_strict_and_modifier(either: _ArgumentGroup, group: _ArgumentGroup) -> N
 def sources(args: Namespace) -> list[Layer]:
     """Read the layers of file, environment and flags, in order of rising precedence. Raises `InvalidConfiguration`."""
     given = vars(args)
+    typed = dict.fromkeys(word.partition("=")[0] for word in args.words)
     flags: Layer = {}
     for key in KEYS:
         if (name := ".".join(key)) in given:
-            flags[key] = Setting(given[name], _flag(key).replace("--", "--no-" if given[name] is False else "--", 1))
+            flags[key] = Setting(given[name], ", ".join(flag for flag in typed if flag in _flags(key)))
     for component, option, value in args.option:
         flags[("options", component)] = Setting({}, "--option")
         flags[("options", component, option)] = Setting(value, "--option")
@@ -197,7 +199,7 @@ def add_source(error: GuidewayError, configuration: Configuration) -> None:
         error.add_note("It was chosen because it is installed; --strategy NAME chooses others.")
     elif source:
         error.add_note(f"It comes from {source}.")
-    if field == "grammar" and source == _flag(("grammar",)):
+    if field == "grammar" and (source or "").startswith("--"):
         error.add_note(
             "--strategy (--grammar) names strategies; what to obey is given with --schema, --regex, --choice or "
             "--grammar-file."
@@ -217,6 +219,11 @@ def _text(value: Any) -> str:
 
 def _flag(key: Key) -> str:
     return f"--{'-'.join(key)}".replace("_", "-")
+
+
+def _flags(key: Key) -> tuple[str, ...]:
+    """Return all flags that set a key."""
+    return (_flag(key), _flag(("no", *key)), *ALIASES.get(key, ()), *(("--strict",) if key == UNENFORCED else ()))
 
 
 def _modifier(text: str) -> tuple[str, Any]:
