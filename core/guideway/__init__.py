@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from guideway_engine.task_results import *
 
     from guideway.api.reasoning import *
+    from guideway.api.records import *
     from guideway.api.types import *
     from guideway.errors import *
     from guideway.plugins.limits import *
@@ -52,6 +53,7 @@ __all__ = [
     "PluginSettings",
     "QueueFull",
     "ReasoningConfig",
+    "Records",
     "Regex",
     "SamplingParams",
     "Score",
@@ -63,7 +65,7 @@ __all__ = [
 ]
 
 _MODULES = (
-    *("guideway.errors", "guideway.api.types", "guideway.api.reasoning"),
+    *("guideway.errors", "guideway.api.types", "guideway.api.records", "guideway.api.reasoning"),
     *("guideway.plugins.limits", "guideway.plugins.selection"),
     *("guideway_engine.config", "guideway_engine.task_results", "guideway_engine.engine"),
     *("guideway_engine.generation", "guideway_engine.async_engine", "guideway_engine.extract"),

@@ -62,7 +62,7 @@ def outcome(device: NumpyDevice, step: StepInput, seed: int = 0) -> StepOutput:
 
 def masked_step(seed: int) -> StepInput:
     """Return a step with only a mask and temperatures, perhaps with log-probabilities."""
-    return replace(random_step(seed, 6), warp=None, processed=None)
+    return replace(random_step(seed, 6), warp=None, processed=None, records=None)
 
 
 def test_one_pass_and_many_draw_the_same() -> None:

@@ -65,6 +65,7 @@ def random_step(seed: int, num_rows: int) -> StepInput:
         warp=some(lambda: warp),
         num_logprobs=some(lambda: rng.integers(-1, 4, num_rows).astype(np.int32)),
         processed=some(lambda: rng.random(num_rows) < 0.5),
+        records=some(lambda: rng.random(num_rows) < 0.5),
     )
 
 
@@ -87,6 +88,14 @@ def test_padding_changes_no_result(seed: int, num_rows: int) -> None:
             assert getattr(plain.logprobs, name).tolist() == getattr(static.logprobs, name).tolist()
         for name in ("chosen", "top"):
             np.testing.assert_allclose(getattr(plain.logprobs, name), getattr(static.logprobs, name), rtol=1e-6)
+    assert (plain.records is None) == (static.records is None)
+    if plain.records is not None and static.records is not None:
+        for name in ("model", "drawn", "pressure"):
+            got = getattr(plain.records, name), getattr(static.records, name)
+            np.testing.assert_allclose(*got, rtol=1e-6, atol=1e-6)
+        assert replace(plain.records, model=0, drawn=0, pressure=0) == replace(
+            static.records, model=0, drawn=0, pressure=0
+        )
 
 
 def test_after_warm_up_no_shape_is_new() -> None:

@@ -125,6 +125,7 @@ PARAMS: dict[str, Case] = {
     "best_of": (2, 0),
     "logprobs": (1, -1),
     "logprobs_mode": ("processed", "cooked"),
+    "records": (True, 1),
     "prompt_logprobs": (0, -1),
     "echo": (True, "yes"),
     "priority": (1, "high"),

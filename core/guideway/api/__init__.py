@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from guideway.api.options import *
     from guideway.api.processes import *
     from guideway.api.provisional import *
+    from guideway.api.records import *
     from guideway.api.steps import *
     from guideway.api.types import *
     from guideway.api.vocabulary import *
@@ -33,7 +34,7 @@ CONTRACT = "1.0"
 
 _MODULES = (
     *("guideway.errors", "guideway.api.types", "guideway.api.hooks", "guideway.api.hookspecs", "guideway.api.options"),
-    "guideway.api.processes",
+    *("guideway.api.processes", "guideway.api.records"),
     *("guideway.api.provisional", "guideway.api.attention", "guideway.api.workflow", "guideway.api.worker"),
     *("guideway.api.vocabulary", "guideway.api.steps", "guideway.api.grammar", "guideway.api.bitmask"),
     *("guideway.api.modifier", "guideway.api.device", "guideway.api.forward"),
@@ -105,6 +106,7 @@ __all__ = [
     "PluginNotFound",
     "PluginUnavailable",
     "Prepared",
+    "Records",
     "Regex",
     "Request",
     "RequestProcessor",

@@ -21,6 +21,7 @@ __all__ = [
     "allocate",
     "allow_only",
     "empty_rows",
+    "forbids_any",
     "is_allowed",
     "num_words",
     "pack",
@@ -76,6 +77,16 @@ def unpack(bitmask: Bitmask, width: int) -> NDArray[np.bool_]:
     as_bytes = np.ascontiguousarray(bitmask).astype("<i4", copy=False).view(np.uint8)
     bits: NDArray[np.bool_] = np.unpackbits(as_bytes, axis=1, count=width, bitorder="little").view(np.bool_)
     return bits
+
+
+def forbids_any(bitmask: Bitmask, num_tokens: int) -> NDArray[np.bool_]:
+    """Return ``bool[rows]``: True for rows that forbid one of the first `num_tokens` tokens."""
+    num_whole, rest = divmod(num_tokens, BITS_PER_WORD)
+    found: NDArray[np.bool_] = (bitmask[:, :num_whole] != FULL).any(axis=1)
+    if rest:
+        last = np.int32((1 << rest) - 1)
+        found |= bitmask[:, num_whole] & last != last
+    return found
 
 
 def empty_rows(bitmask: Bitmask) -> NDArray[np.bool_]:

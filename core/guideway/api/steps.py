@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from guideway.api.records import Records
 from guideway.api.types import SamplingParams
 from guideway.errors import GuidewayError, failure_of, text_of
 
@@ -298,6 +299,8 @@ class StepInput:
     processed: NDArray[np.bool_] | None = None
     """``bool[num_rows]``: True where log-probabilities are of the distribution that the token is drawn from, False
     where they are of the raw logits; None: False for all rows."""
+    records: NDArray[np.bool_] | None = None
+    """``bool[num_rows]``: True for the rows to record; None: no row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,3 +319,5 @@ class StepOutput:
     grammar allows, so the row was drawn without them."""
     logprobs: Logprobs | None = None
     """Log-probabilities of the rows that asked for them."""
+    records: Records | None = None
+    """One entry per row to record (`StepInput.records`), in their order; None if there are none."""

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeAlias, TypeVar, get_args
 
 from guideway.api.options import Range, known_fields_only, short_repr
+from guideway.api.records import Records
 from guideway.errors import GuidewayError, InvalidGrammar
 
 __all__ = [
@@ -431,6 +432,8 @@ class SamplingParams:
     logprobs_mode: Literal["raw", "processed"] = "raw"
     """Distribution of `logprobs`: ``raw``, of the model's logits, or ``processed``, that of the draw. The latter is
     after masks, modifiers, penalties, temperature (if it is not 0) and filters. Needs `logprobs`."""
+    records: Switch = False
+    """Return what each generated token was drawn from; see `guideway.Records`."""
     prompt_logprobs: int | None = None
     """Return the raw log-probabilities of each token of the prompt and of this many most likely ones; at least 0."""
     echo: Switch = False
@@ -568,6 +571,8 @@ class Completion:
     """Results of `LogitModifier.report`, by modifier name."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
     """One per generated token, if requested."""
+    records: Records | None = None
+    """What each generated token was drawn from, if requested."""
     parse: Callable[[str], Any] | None = field(default=None, repr=False, compare=False)
     """Converts a complete answer to an object of the type that was given as constraint."""
 
@@ -660,3 +665,8 @@ class GenerationResult:
     def logprobs(self) -> tuple[TokenLogprobs, ...] | None:
         """The log-probabilities of the first output."""
         return self.outputs[0].logprobs
+
+    @property
+    def records(self) -> Records | None:
+        """The records of the first output."""
+        return self.outputs[0].records

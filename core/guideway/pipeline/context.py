@@ -99,10 +99,16 @@ class PipelineContext:
         return Fault(f"modifier.{names[-1]}", "apply", message) if names else Fault("model", "forward", message)
 
     def logprobs(
-        self, logits: Array, step: StepInput, padding: Padding | None, *, processed: bool
+        self,
+        logits: Array,
+        step: StepInput,
+        padding: Padding | None,
+        *,
+        processed: bool,
+        normalized: bool = False,
     ) -> RowLogprobs | None:
         """Return the log-probabilities of the rows that request them of `logits`, which are `processed` or raw; None if
-        there are none."""
+        there are none. `normalized`: the logits are log-probabilities."""
         wanted = step.num_logprobs
         if wanted is None:
             return None
@@ -111,14 +117,24 @@ class PipelineContext:
         if not len(rows):
             return None
         name = "processed" if processed else "logprobs"
-        return self.logprobs_of(logits, rows, int(wanted.max()), padding, name)
+        return self.logprobs_of(logits, rows, int(wanted.max()), padding, name, normalized=normalized)
 
     def logprobs_of(
-        self, logits: Array, rows: NDArray[np.int32], k: int, padding: Padding | None, name: str = "logprobs"
+        self,
+        logits: Array,
+        rows: NDArray[np.int32],
+        k: int,
+        padding: Padding | None,
+        name: str = "logprobs",
+        *,
+        normalized: bool = False,
     ) -> RowLogprobs:
-        """Return the log-probabilities of `rows` of `logits`, with the `k` most likely tokens of each."""
+        """Return the log-probabilities of `rows` of `logits`, with the `k` most likely tokens of each. `normalized`:
+        the logits are log-probabilities already."""
         taken = rows if padding is None else padding.aligned(rows)
         values = self.forbid_padding(self.ops.gather(logits, self.ops.asarray(taken)))
+        if not normalized:
+            values = self.ops.log_softmax(values)
         return RowLogprobs(self.ops, values, rows, k, padding, name)
 
     def forbid_padding(self, logits: Array) -> Array:

@@ -37,10 +37,13 @@ class FusedStep:
     def suits(self) -> bool:
         """True if only hard bitmasks and temperatures apply, and the device declares the operation."""
         step = self.step
-        alone = (
-            step.warp is None and step.processed is None and step.payloads.keys() <= self.context.hard_bitmasks.keys()
+        return (
+            step.warp is None
+            and step.processed is None
+            and step.records is None
+            and step.payloads.keys() <= self.context.hard_bitmasks.keys()
+            and self.operation in self.device.fused
         )
-        return alone and self.operation in self.device.fused
 
     def run(self, logits: Array) -> StepOutput:
         """Continue `Pipeline.run` from the device's logits."""

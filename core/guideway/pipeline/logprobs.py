@@ -18,14 +18,14 @@ __all__ = ["RowLogprobs", "joined"]
 class RowLogprobs:
     """The log-probabilities of some rows, on the device until `result`.
 
-    ``logits[i]`` are the logits of ``rows[i]``, with padding columns at -inf. `count` is the number of most likely
-    tokens to return. `name` distinguishes the downloads of one step.
+    ``values[i]`` are the log-probabilities of all tokens at ``rows[i]``. `count` is the number of most likely tokens to
+    return. `name` distinguishes the downloads of one step.
     """
 
     def __init__(
         self,
         ops: ArrayOps,
-        logits: Array,
+        values: Array,
         rows: NDArray[np.int32],
         count: int,
         padding: Padding | None = None,
@@ -33,22 +33,22 @@ class RowLogprobs:
     ) -> None:
         self._name = name
         self._ops, self._rows, self._count, self._padding = ops, rows, count, padding
-        self._values = ops.log_softmax(logits)
+        self.values = values
         self.downloads: dict[str, Array] = {}
         self._chosen: list[NDArray[np.intp]] = []
         if count:
             looked_up = count if padding is None else padding.num_logprobs(count)
-            self.downloads[f"{name}/top"], self.downloads[f"{name}/top_ids"] = ops.topk(self._values, looked_up)
+            self.downloads[f"{name}/top"], self.downloads[f"{name}/top_ids"] = ops.topk(self.values, looked_up)
 
     def choose(self, rows: NDArray[np.integer[Any]], token_ids: Array) -> None:
         """Set the chosen tokens of `rows`. A later call for the same row replaces its token."""
-        ops, width = self._ops, self._values.shape[1]
+        ops, width = self._ops, self.values.shape[1]
         _, here, there = np.intersect1d(self._rows, rows, assume_unique=True, return_indices=True)
         places = (here, there) if self._padding is None else map(self._padding.aligned, (here, there))
         from_values, from_ids = (ops.asarray(place.astype(np.int32)) for place in places)
         ids = token_ids[from_ids]
         ids = ids * ((ids >= 0) * (ids < width))  # a broken sampler may draw ids out of range
-        values = ops.gather(self._values, from_values, ids[:, None])[:, 0]
+        values = ops.gather(self.values, from_values, ids[:, None])[:, 0]
         self.downloads[f"{self._name}/chosen/{len(self._chosen)}"] = values
         self._chosen.append(here)
 

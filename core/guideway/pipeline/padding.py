@@ -113,7 +113,8 @@ def dummy_steps(num_rows: int, width: int, bitmasks: Mapping[str, str]) -> Itera
     )
     raw = replace(greedy, num_logprobs=zeros + 1)
     processed = replace(raw, processed=np.ones(num_rows, dtype=np.bool_))
-    for step in (greedy, replace(greedy, num_logprobs=zeros), raw, processed):
+    recorded = replace(greedy, records=np.ones(num_rows, dtype=np.bool_))
+    for step in (greedy, replace(greedy, num_logprobs=zeros), raw, processed, recorded):
         yield step
         yield replace(step, temperatures=0.5 * ones)
     filters: dict[str, Any] = {

@@ -14,8 +14,9 @@ from guideway.api.steps import Array, Fault, Payload, StepInput, StepOutput
 from guideway.errors import contain
 from guideway.pipeline.context import Entry, PipelineContext
 from guideway.pipeline.isolation import TransformRunner
-from guideway.pipeline.logprobs import joined
+from guideway.pipeline.logprobs import RowLogprobs, joined
 from guideway.pipeline.padding import Padding, padded_step
+from guideway.pipeline.recording import Recorder
 from guideway.pipeline.view import DRAW, StepData
 from guideway.pipeline.warping import Pairs, banned, filtered, filters, penalized, widened
 
@@ -54,6 +55,9 @@ class StagedStep:
         self.transforms = TransformRunner(context, self.data, self.padding)
         self.faults = self.transforms.faults
         self.all_rows = context.all_rows(step.batch.num_rows)
+        self.normalized = False
+        """True if the logits are log-probabilities."""
+        self.recorder: Recorder | None = None
         self.downloads: dict[str, Array] = {}
         self.rescued: dict[str, list[tuple[Entry, Payload]]] = {}
         """The modifiers that may have emptied rows, by the name of the download that marks these rows."""
@@ -63,17 +67,23 @@ class StagedStep:
     def run(self, logits: Array) -> StepOutput:
         ops = self.ops
         raw = self.context.logprobs(logits, self.step, self.padding, processed=False)
+        if self.step.records is not None:
+            self.recorder = Recorder(self.context, self.step, logits, self.padding)
         if self.padding is not None:
             logits = self._with_scratch(logits)
         drawn = self._rows_to_draw()
         logits = self._warp(logits, drawn)
+        if self.recorder is not None:
+            self.recorder.measure(logits)
         if len(drawn) or self.post_warp or self.samplers:
             logits = self._distribution(logits, len(drawn) > 0)
         if self.post_warp:
-            logits = self._modify(logits, self.post_warp)
+            logits, self.normalized = self._modify(logits, self.post_warp), False
             if self.samplers:
-                logits = ops.log_softmax(logits)
-        processed = self.context.logprobs(logits, self.step, self.padding, processed=True)
+                logits, self.normalized = ops.log_softmax(logits), True
+        processed = self.context.logprobs(logits, self.step, self.padding, processed=True, normalized=self.normalized)
+        if self.recorder is not None:
+            self.recorder.finish(logits, normalized=self.normalized)
         greedy = self._most_likely(logits)
         self.downloads["greedy"] = greedy
         self.downloads["largest"] = ops.gather(logits, self.all_rows, greedy[:, None])[:, 0]
@@ -92,8 +102,13 @@ class StagedStep:
                 self.downloads[f"sampled/{len(sampled)}"] = ids
                 sampled.append((entry, its_rows))
                 chosen.append((its_rows, ids))
+                if self.recorder is not None:
+                    self.recorder.claim(entry, its_rows)
         logprobs = [each for each in (raw, processed) if each is not None]
-        for each in logprobs:
+        outputs: list[RowLogprobs | Recorder] = [*logprobs]
+        if self.recorder is not None:
+            outputs.append(self.recorder)
+        for each in outputs:
             for some_rows, ids in chosen:
                 each.choose(some_rows, ids)
             self.downloads |= each.downloads
@@ -105,6 +120,7 @@ class StagedStep:
             self.faults,
             self._find_overruled(host),
             joined([each.result(host) for each in logprobs]),
+            None if self.recorder is None else self.recorder.result(host, self._find_ineffective(host)),
         )
 
     def mask_only(self, logits: Array) -> tuple[Array, StepOutput]:
@@ -182,6 +198,9 @@ class StagedStep:
 
     def _warp_masked(self, logits: Array) -> Array:
         """Do `_warp` in one pass. A failure may lose the logits, so it fails every row of the step."""
+        if self.recorder is not None:
+            for entry, payload in self.mask:
+                self.recorder.read_bitmask(entry, payload)
         asarray, mask = self.ops.asarray, self._bitmask()
         assert mask is not None  # `_in_one_pass`
         added = None if self.step.warp is None else self.step.warp.added
@@ -226,14 +245,16 @@ class StagedStep:
     def _distribution(self, logits: Array, drawn: bool) -> Array:
         """Apply the filters to `logits`. The result is log-probabilities, normalized if a later stage reads them."""
         ops, warp = self.ops, self.step.warp
-        logits = ops.log_softmax(logits)
+        logits, self.normalized = ops.log_softmax(logits), True
         if warp is None or not drawn:
             return logits
         chosen = filters(warp, self.step.temperatures[: self.num_rows] > 0, self.context.width)
         for one in chosen:
             logits = filtered(ops, logits, one if self.padding is None else self.padding.filter(one))
-        if chosen and (self.post_warp or self.samplers):
-            logits = ops.log_softmax(logits)
+        if chosen:
+            self.normalized = bool(self.post_warp or self.samplers)
+            if self.normalized:
+                logits = ops.log_softmax(logits)
         return logits
 
     def _modify(self, logits: Array, acting: list[tuple[Entry, Payload]]) -> Array:
@@ -241,7 +262,7 @@ class StagedStep:
         soft = [pair for pair in acting if not pair[0].transform.hard]
         before = self.ops.gather(logits, self.all_rows) if soft else None
         for entry, payload in acting:
-            logits = self.transforms.apply(entry, payload, logits)
+            logits = self._apply(entry, payload, logits)
         logits = self.context.forbid_padding(logits)
         if before is None:
             return logits
@@ -250,6 +271,18 @@ class StagedStep:
             if entry.transform.hard:
                 before = self.transforms.apply(entry, payload, before)
         return self._rescue_empty_rows(logits, before, soft)
+
+    def _apply(self, entry: Entry, payload: Payload, logits: Array) -> Array:
+        """Apply the transform of `entry` to `logits`, and record which rows it changed."""
+        if self.recorder is None:
+            return self.transforms.apply(entry, payload, logits)
+        if entry.transform.bitmask is not None:
+            self.recorder.read_bitmask(entry, payload)
+            return self.transforms.apply(entry, payload, logits)
+        before = self.recorder.copy(logits)
+        logits = self.transforms.apply(entry, payload, logits)
+        self.recorder.compare(entry, before, logits)
+        return logits
 
     def _rescue_empty_rows(self, x: Array, otherwise: Array, by: list[tuple[Entry, Payload]]) -> Array:
         """Replace the empty rows of `x` (all -inf) by the same rows of `otherwise`, which has only the sampled
@@ -282,6 +315,14 @@ class StagedStep:
     def _most_likely(self, logits: Array) -> Array:
         """Return the most likely token of each sampled row; in a row with NaN, the first NaN."""
         return self.ops.argmax(logits)[: len(self.all_rows)]
+
+    def _find_ineffective(self, host: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.int32]]:
+        """Return the rows that each modifier would have left empty, so that it did not act on them."""
+        return {
+            entry.name: np.intersect1d(np.flatnonzero(host[name][: self.num_rows]), payload.rows).astype(np.int32)
+            for name, by in self.rescued.items()
+            for entry, payload in by
+        }
 
     def _find_overruled(self, host: Mapping[str, NDArray[Any]]) -> dict[int, tuple[str, ...]]:
         overruled: dict[int, tuple[str, ...]] = {}

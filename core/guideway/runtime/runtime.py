@@ -545,6 +545,7 @@ class Runtime:
             self._slots.warps.build(batch, per_row),
             self._slots.warps.num_logprobs(per_row),
             self._slots.warps.processed(per_row),
+            self._slots.warps.records(per_row),
         )
 
     def is_late(self, slot: int) -> bool:

@@ -43,6 +43,7 @@ class WarpBuilder:
         }
         self._num_logprobs = np.full(num_slots, -1, dtype=np.int32)
         self._processed = np.zeros(num_slots, dtype=np.bool_)
+        self._records = np.zeros(num_slots, dtype=np.bool_)
         self._tables: dict[int, _Tables] = {}
         self._update_uses()
 
@@ -57,6 +58,7 @@ class WarpBuilder:
         unasked = -1 if params.best_of is None else 0  # the best sequences are chosen by log-probability
         self._num_logprobs[slot] = unasked if params.logprobs is None else params.logprobs
         self._processed[slot] = params.logprobs_mode == "processed"
+        self._records[slot] = params.records
         stops = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._stop_token_ids)
         tables = _Tables(journal, stops)
         self._tables.pop(slot, None)
@@ -69,7 +71,7 @@ class WarpBuilder:
         for name, values in self._filters.items():
             values[slot] = FILTERS[name]
         self._num_logprobs[slot] = -1
-        self._processed[slot] = False
+        self._processed[slot] = self._records[slot] = False
         self._tables.pop(slot, None)
         self._update_uses()
 
@@ -90,11 +92,16 @@ class WarpBuilder:
         """Return `StepInput.processed`."""
         return self._processed[per_row] if self._uses_processed else None
 
+    def records(self, per_row: NDArray[np.int32]) -> NDArray[np.bool_] | None:
+        """Return `StepInput.records`."""
+        return self._records[per_row] if self._uses_records else None
+
     def _update_uses(self) -> None:
         """Update the flags that let `build` skip unused parameters, once per start and end rather than per step."""
         self._used = [name for name, values in self._filters.items() if (values != FILTERS[name]).any()]
         self._uses_logprobs = bool((self._num_logprobs >= 0).any())
         self._uses_processed = bool(self._processed.any())
+        self._uses_records = bool(self._records.any())
         self._uses_any = bool(self._tables or self._used)
 
     def _pairs(self, batch: StepBatch) -> tuple[tuple[Ids, Ids, Values] | None, tuple[Ids, Ids, Values] | None]:

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from guideway.api.records import Records
 from guideway.api.types import Completion, FinishReason, GenerationResult, TokenLogprobs
 from guideway.command_line.terminal import as_stdout_can, print_json
 from guideway.errors import GuidewayError, InvalidRequest, printable, quoted
@@ -262,7 +263,23 @@ def _output(output: Completion, *, with_ids: bool) -> dict[str, Any]:
         shown["reports"] = dict(output.reports)
     if output.logprobs is not None:
         shown["logprobs"] = [_logprobs(entry) for entry in output.logprobs]
+    if output.records is not None:
+        shown["records"] = _records(output.records)
     return shown
+
+
+def _records(records: Records) -> dict[str, Any]:
+    """Return records for JSON: a list per array, and by modifier the indices of the tokens whose row it changed."""
+    return {
+        "model": [_finite(value) for value in records.model.tolist()],
+        "drawn": [_finite(value) for value in records.drawn.tolist()],
+        "allowed": records.allowed.tolist(),
+        "pressure": records.pressure.tolist(),
+        "changed": {
+            name: column.nonzero()[0].tolist()
+            for name, column in zip(records.modifiers, records.changed.T, strict=True)
+        },
+    }
 
 
 def _logprobs(entry: TokenLogprobs) -> dict[str, Any]:

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from guideway.api.forward import Score
-from guideway.api.steps import Logprobs, Outcome, StepBatch
+from guideway.api.records import Records
+from guideway.api.steps import Logprobs, Outcome, StepBatch, StepInput
 from guideway.api.types import TokenLogprobs
 from guideway.pipeline import accepted_tokens
 from guideway.runtime.rows import token_logprobs
 from guideway.runtime.runtime import Runtime
 from numpy.typing import NDArray
 
-from guideway_engine.scheduling.sequence import SequenceState
+from guideway_engine.scheduling.sequence import RecordedTokens, SequenceState
 from guideway_engine.scheduling.steps import Work
 
 __all__ = ["DecodeOutputs", "SequenceOutput"]
@@ -30,6 +31,8 @@ class SequenceOutput:
     """Log-probabilities of each of `token_ids`, if requested; else empty."""
     outcome: Outcome
     """Answer of the sequence's modifiers to `token_ids`."""
+    records: RecordedTokens | None = None
+    """Records of `token_ids`, if requested."""
 
 
 class DecodeOutputs:
@@ -64,6 +67,20 @@ class DecodeOutputs:
             if work.sequence.logprobs is not None
             else []
             for work, token_ids, start in zip(sampled, finals, starts, strict=True)
+        ]
+
+    def records(
+        self, finals: list[tuple[int, ...]], step: StepInput, records: Records | None
+    ) -> list[RecordedTokens | None]:
+        """Return the records of each sequence's final tokens; None for sequences that did not request them."""
+        starts = step.batch.row_start[:-1]
+        if records is None or step.records is None:  # none, or the step failed
+            return [None for _ in starts]
+        asked: list[bool] = step.records[starts].tolist()
+        places: list[int] = (np.cumsum(step.records) - step.records)[starts].tolist()
+        return [
+            (records, place, place + len(token_ids)) if asks else None
+            for token_ids, place, asks in zip(finals, places, asked, strict=True)
         ]
 
     def keep_scores(self, scored: list[Work], score: Score, logprobs: Logprobs) -> None:

@@ -325,7 +325,8 @@ class Scheduler:
     def _ends_unseen(self, sequence: SequenceState, forced: Sequence[int]) -> bool:
         """Return whether only the stop token is allowed, and no modifier or parameter needs the logits for it."""
         at_end = len(forced) == 1 and forced[0] in sequence.group.stop_token_ids
-        return at_end and sequence.logprobs is None and self._runtime.may_end_unseen(sequence.slots[0])
+        unmeasured = sequence.logprobs is None and sequence.records is None
+        return at_end and unmeasured and self._runtime.may_end_unseen(sequence.slots[0])
 
     def _end_unseen(self, sequence: SequenceState, token_ids: Sequence[int]) -> None:
         """Append the forced stop token without a forward pass."""
@@ -410,6 +411,12 @@ class Scheduler:
             self._table.end(sequence, reason_of(error), error)
             return
         finished = outcome.action == "finish"
-        sequence.append(output.token_ids, self._runtime.context.vocabulary, finished=finished, logprobs=output.logprobs)
+        sequence.append(
+            output.token_ids,
+            self._runtime.context.vocabulary,
+            finished=finished,
+            logprobs=output.logprobs,
+            records=output.records,
+        )
         if sequence.ending is not None:
             self._table.end(sequence, sequence.ending)

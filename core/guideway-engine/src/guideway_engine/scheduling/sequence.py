@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
+from guideway.api.records import Records
 from guideway.api.types import Completion, FinishReason, GenerationResult, Request, TokenLogprobs
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import GuidewayError, InvalidRequest, without_frames
@@ -16,7 +17,11 @@ from guideway.runtime.admission import Admission
 from guideway_engine.scheduling.drafter import PromptLookup
 from guideway_engine.scheduling.text_stream import TextStream
 
-__all__ = ["SequenceGroup", "SequenceState", "reason_of", "refusal"]
+__all__ = ["RecordedTokens", "SequenceGroup", "SequenceState", "reason_of", "refusal"]
+
+
+RecordedTokens: TypeAlias = tuple[Records, int, int]
+"""The records of a step, and the first and the last + 1 of the entries for the tokens of one sequence."""
 
 
 @dataclass(slots=True, eq=False)
@@ -114,6 +119,8 @@ class SequenceState:
     """Final part of the text of `output`; see `TextStream`."""
     logprobs: list[TokenLogprobs] | None = None
     """Log-probabilities of each token of `output`, if requested."""
+    records: list[RecordedTokens] | None = None
+    """Records of the tokens of `output`, if requested; joined when it ends."""
     slots: list[int] = field(default_factory=list)
     """Its own slot, then its companions' slots; empty before it starts and after it ends."""
     active: bool = False
@@ -153,6 +160,8 @@ class SequenceState:
         self.rank = (self.priority, self.arrival, self.index)
         if params.logprobs is not None or params.best_of is not None:
             self.logprobs = []
+        if params.records:
+            self.records = []
 
     def ready(self) -> bool:
         """Return whether it may start: its constraint is compiled, and the prompt that it shares is computed."""
@@ -171,6 +180,7 @@ class SequenceState:
         logprobs = None if self.logprobs is None else list(self.logprobs)
         child = SequenceState(self.group, index, list(self.output), self.attempt, self.text, stream=self.stream)
         child.logprobs = logprobs
+        child.records = None if self.records is None else list(self.records)
         return child
 
     def tokens(self, which: int, start: int, end: int) -> list[int]:
@@ -207,7 +217,13 @@ class SequenceState:
         return token_ids
 
     def append(
-        self, token_ids: Sequence[int], vocabulary: Vocabulary, *, finished: bool, logprobs: list[TokenLogprobs]
+        self,
+        token_ids: Sequence[int],
+        vocabulary: Vocabulary,
+        *,
+        finished: bool,
+        logprobs: list[TokenLogprobs],
+        records: RecordedTokens | None = None,
     ) -> None:
         """Append the final tokens of a step, and mark the step as done. `finished`: a modifier ended the sequence with
         them."""
@@ -232,6 +248,8 @@ class SequenceState:
         self.text, self.stream, self.stop = text, stream, stop
         if self.logprobs is not None:
             self.logprobs += logprobs
+        if self.records is not None and records is not None:
+            self.records.append(records)
         self.output += token_ids
         self.ending = ending
         self.in_step = False
@@ -273,6 +291,7 @@ class SequenceState:
             closed_early=closed_early,
             reports=reports or {},
             logprobs=None if self.logprobs is None else tuple(self.logprobs),
+            records=None if self.records is None else Records.join(self.records),
             parse=self.group.parse,
         )
         # only assignments: all or nothing

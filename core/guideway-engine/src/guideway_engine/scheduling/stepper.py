@@ -68,9 +68,11 @@ class Stepper:
             time.sleep(RESTS)
         outcomes = self._runtime.accept(batch, finals, output.step)
         logprobs = self._outputs.logprobs(sampled, finals, batch, output.step.logprobs)
+        assert step is not None
+        records = self._outputs.records(finals, step, output.step.records)
         return [
-            SequenceOutput(work.sequence, ids, found, outcome)
-            for work, ids, found, outcome in zip(sampled, finals, logprobs, outcomes, strict=True)
+            SequenceOutput(work.sequence, ids, found, outcome, recorded)
+            for work, ids, found, outcome, recorded in zip(sampled, finals, logprobs, outcomes, records, strict=True)
         ] + failed
 
     def _report_failed(self, works: list[Work], outputs: list[Any]) -> list[SequenceOutput]:

@@ -1,0 +1,106 @@
+"""What the tokens of a step are drawn from, for rows that requested it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.bitmask import forbids_any
+from guideway.api.records import Records
+from guideway.api.steps import Array, Payload, StepInput
+from guideway.pipeline.context import Entry, PipelineContext
+from guideway.pipeline.logprobs import RowLogprobs
+from guideway.pipeline.padding import Padding
+
+__all__ = ["Recorder"]
+
+
+class Recorder:
+    """The records of some rows of a step, on the device until `result`. `logits` are the raw ones."""
+
+    def __init__(self, context: PipelineContext, step: StepInput, logits: Array, padding: Padding | None) -> None:
+        assert step.records is not None
+        self._context, self._ops, self._padding = context, context.ops, padding
+        self.rows = np.flatnonzero(step.records).astype(np.int32)
+        taken = self.rows if padding is None else padding.aligned(self.rows)
+        self._taken = self._ops.asarray(taken)
+        self._every = self._ops.asarray(np.arange(len(taken), dtype=np.int32))
+        self._model = context.logprobs_of(logits, self.rows, 0, padding, "records/model")
+        self._drawn: RowLogprobs | None = None
+        self._downloads: dict[str, Array] = {}
+        self._changed: dict[str, NDArray[np.bool_]] = {}
+        """What the host knows about changes, by modifier."""
+
+    def copy(self, logits: Array) -> Array:
+        """Return the recorded rows, which a transform may change."""
+        return self._ops.gather(logits, self._taken)
+
+    def compare(self, entry: Entry, before: Array, logits: Array) -> None:
+        """Note the rows that the modifier of `entry` changed since `before`, a `copy`."""
+        self._downloads[f"records/changed/{entry.name}"] = (before != self.copy(logits)).sum(axis=1) > 0
+
+    def read_bitmask(self, entry: Entry, payload: Payload) -> None:
+        """Note the rows in which a modifier with a bitmask forbids a token."""
+        assert entry.transform.bitmask is not None
+        forbids = forbids_any(payload.arrays[entry.transform.bitmask], self._context.num_tokens)
+        self._note(entry, payload.rows[forbids])
+
+    def claim(self, entry: Entry, rows: NDArray[np.int32]) -> None:
+        """Note the rows that the modifier of `entry` draws."""
+        self._note(entry, rows)
+
+    def measure(self, logits: Array) -> None:
+        """Count the allowed tokens of `logits`, which are those after the mask and the bans, and sum their
+        probabilities."""
+        ops = self._ops
+        forbidden = self.copy(logits) == -np.inf
+        self._downloads["records/forbidden"] = forbidden.sum(axis=1)
+        left = ops.where_rows(ops.exp(self._model.values), self._every, forbidden, 0.0)
+        self._downloads["records/pressure"] = left.sum(axis=1)
+
+    def finish(self, logits: Array, *, normalized: bool) -> None:
+        """Take `logits` as the distribution that tokens are drawn from. `normalized`: they are log-probabilities."""
+        self._drawn = self._context.logprobs_of(
+            logits, self.rows, 0, self._padding, "records/drawn", normalized=normalized
+        )
+
+    def choose(self, rows: NDArray[np.integer[Any]], token_ids: Array) -> None:
+        """Set the tokens of `rows`. A later call for the same row replaces its token."""
+        assert self._drawn is not None
+        self._model.choose(rows, token_ids)
+        self._drawn.choose(rows, token_ids)
+
+    @property
+    def downloads(self) -> dict[str, Array]:
+        assert self._drawn is not None
+        return self._downloads | self._model.downloads | self._drawn.downloads
+
+    def result(self, host: Mapping[str, NDArray[Any]], ineffective: Mapping[str, NDArray[np.int32]]) -> Records:
+        """Build the records from `downloads`, copied to the host. `ineffective` are the rows that were drawn without a
+        modifier, by its name."""
+        assert self._drawn is not None
+        num_rows, prefix = len(self.rows), "records/changed/"
+        changed = {
+            name.removeprefix(prefix): np.array(host[name][:num_rows], dtype=np.bool_)
+            for name in self._downloads
+            if name.startswith(prefix)
+        }
+        for name, found in self._changed.items():
+            changed[name] = changed.get(name, np.zeros(num_rows, dtype=np.bool_)) | found
+        for name, rows in ineffective.items():
+            changed[name] &= ~np.isin(self.rows, rows)
+        return Records(
+            model=self._model.result(host).chosen,
+            drawn=self._drawn.result(host).chosen,
+            allowed=(self._context.width - host["records/forbidden"][:num_rows]).astype(np.int32),
+            pressure=np.minimum(host["records/pressure"][:num_rows], 1).astype(np.float32),
+            changed=np.stack(list(changed.values()), axis=1) if changed else np.zeros((num_rows, 0), dtype=np.bool_),
+            modifiers=tuple(changed),
+        )
+
+    def _note(self, entry: Entry, rows: NDArray[np.int32]) -> None:
+        found = self._changed.setdefault(entry.name, np.zeros(len(self.rows), dtype=np.bool_))
+        found |= np.isin(self.rows, rows)
