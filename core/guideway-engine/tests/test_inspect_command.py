@@ -124,6 +124,37 @@ def test_a_record_needs_nothing_else(records: Path, capsys: pytest.CaptureFixtur
     assert (status, said["constraint"]["kind"]) == (0, "regex")
 
 
+def test_the_pressure_is_drawn_along_the_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, page = tmp_path / "answer.jsonl", tmp_path / "page.html"
+    flags = [
+        "--model",
+        "demo",
+        "--strategy",
+        "llguidance",
+        "--record",
+        "--records",
+        "--temperature",
+        "1",
+        "--seed",
+        "4",
+    ]
+    assert main(["generate", *flags, "--schema", json.dumps(SCHEMA), "--prompt", PROMPT]) == 0
+    path.write_text(capsys.readouterr().out, encoding="utf-8")
+    line = json.loads(path.read_text(encoding="utf-8"))
+    written = line["records"]["pressure"]
+    assert len(written) == len(line["token_ids"])
+    status, said = as_json(capsys, "inspect", "--record", str(path))
+    assert (status, said["pressure"]) == (0, written)
+    counts = [step["allowed"]["count"] for step in said["steps"]][: len(written)]
+    assert counts == line["records"]["allowed"][: len(counts)]  # the same masks as when it was drawn
+    assert main(["inspect", "--record", str(path)]) == 0
+    bars = re.findall(r"([█▏▎▍▌▋▊▉]*) +[<>]?([\d.]+) % +\S+ .s", capsys.readouterr().out)
+    assert [bar.count("█") for bar, _ in bars] == [round(value * 64) // 8 for value in written]
+    assert [float(percent) for _, percent in bars] == pytest.approx([100 * value for value in written], abs=0.11)
+    assert main(["inspect", "--record", str(path), "--html", str(page)]) == 0
+    assert re.findall(r"--left:([\d.]+)", page.read_text(encoding="utf-8")) == [f"{value:.4f}" for value in written]
+
+
 def test_flags_win_over_a_record(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["inspect", "--record", str(records), "--id", "word", "--strategy", "llguidance"]
     status, said = as_json(capsys, *command, "--regex", "z+")
@@ -264,6 +295,16 @@ def test_what_is_wrong_is_said(
         ),
         (
             [{"text": "a", "finish_reason": "stop", "token_ids": 3}],
+            ["--regex", "a"],
+            "is not a line of guideway generate",
+        ),
+        (
+            [{"text": "a", "finish_reason": "stop", "token_ids": [3], "records": {"pressure": [1, 1]}}],
+            ["--regex", "a"],
+            "the pressure of 2 tokens, and 1 token ids",
+        ),
+        (
+            [{"text": "a", "finish_reason": "stop", "records": 3}],
             ["--regex", "a"],
             "is not a line of guideway generate",
         ),

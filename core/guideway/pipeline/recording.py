@@ -27,7 +27,6 @@ class Recorder:
         self.rows = np.flatnonzero(step.records).astype(np.int32)
         taken = self.rows if padding is None else padding.aligned(self.rows)
         self._taken = self._ops.asarray(taken)
-        self._every = self._ops.asarray(np.arange(len(taken), dtype=np.int32))
         self._model = context.logprobs_of(logits, self.rows, 0, padding, "records/model")
         self._drawn: RowLogprobs | None = None
         self._downloads: dict[str, Array] = {}
@@ -40,7 +39,7 @@ class Recorder:
 
     def compare(self, entry: Entry, before: Array, logits: Array) -> None:
         """Note the rows that the modifier of `entry` changed since `before`, a `copy`."""
-        self._downloads[f"records/changed/{entry.name}"] = (before != self.copy(logits)).sum(axis=1) > 0
+        self._downloads[f"records/changed/{entry.name}"] = (before != self._read(logits)).sum(axis=1) > 0
 
     def read_bitmask(self, entry: Entry, payload: Payload) -> None:
         """Note the rows in which a modifier with a bitmask forbids a token."""
@@ -55,17 +54,14 @@ class Recorder:
     def measure(self, logits: Array) -> None:
         """Count the allowed tokens of `logits`, which are those after the mask and the bans, and sum their
         probabilities."""
-        ops = self._ops
-        forbidden = self.copy(logits) == -np.inf
-        self._downloads["records/forbidden"] = forbidden.sum(axis=1)
-        left = ops.where_rows(ops.exp(self._model.values), self._every, forbidden, 0.0)
-        self._downloads["records/pressure"] = left.sum(axis=1)
+        allowed = self._read(logits) > -np.inf
+        self._downloads["records/allowed"] = allowed.sum(axis=1)
+        self._downloads["records/pressure"] = (self._ops.exp(self._model.values) * allowed).sum(axis=1)
 
     def finish(self, logits: Array, *, normalized: bool) -> None:
         """Take `logits` as the distribution that tokens are drawn from. `normalized`: they are log-probabilities."""
-        self._drawn = self._context.logprobs_of(
-            logits, self.rows, 0, self._padding, "records/drawn", normalized=normalized
-        )
+        values = self._read(logits) if normalized else self._ops.log_softmax(self._read(logits))
+        self._drawn = RowLogprobs(self._ops, values, self.rows, 0, self._padding, "records/drawn")
 
     def choose(self, rows: NDArray[np.integer[Any]], token_ids: Array) -> None:
         """Set the tokens of `rows`. A later call for the same row replaces its token."""
@@ -95,11 +91,15 @@ class Recorder:
         return Records(
             model=self._model.result(host).chosen,
             drawn=self._drawn.result(host).chosen,
-            allowed=(self._context.width - host["records/forbidden"][:num_rows]).astype(np.int32),
+            allowed=host["records/allowed"][:num_rows].astype(np.int32),
             pressure=np.minimum(host["records/pressure"][:num_rows], 1).astype(np.float32),
             changed=np.stack(list(changed.values()), axis=1) if changed else np.zeros((num_rows, 0), dtype=np.bool_),
             modifiers=tuple(changed),
         )
+
+    def _read(self, logits: Array) -> Array:
+        """Return the recorded rows, to be read before anything else changes them."""
+        return logits if len(self.rows) == len(logits) else self.copy(logits)
 
     def _note(self, entry: Entry, rows: NDArray[np.int32]) -> None:
         found = self._changed.setdefault(entry.name, np.zeros(len(self.rows), dtype=np.bool_))

@@ -87,7 +87,9 @@ class StagedStep:
         greedy = self._most_likely(logits)
         self.downloads["greedy"] = greedy
         self.downloads["largest"] = ops.gather(logits, self.all_rows, greedy[:, None])[:, 0]
-        chosen: list[tuple[NDArray[np.int32], Array]] = [(np.arange(self.num_rows, dtype=np.int32), greedy)]
+        chosen: list[tuple[NDArray[np.int32], Array]] = []
+        if len(drawn) < self.num_rows:
+            chosen.append((np.arange(self.num_rows, dtype=np.int32), greedy))
         if len(drawn):
             ids = self._draw(logits, ops.asarray(drawn))
             if self.padding is not None:  # ids of all rows; greedy ones are replaced

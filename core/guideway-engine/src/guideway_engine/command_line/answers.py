@@ -257,7 +257,7 @@ def _output(output: Completion, *, with_ids: bool) -> dict[str, Any]:
         "valid": output.valid,
         "error": None if output.error is None else _describe(output.error),
     }
-    if with_ids:
+    if with_ids or output.records is not None:
         shown["token_ids"] = list(output.token_ids)
     if output.reports:
         shown["reports"] = dict(output.reports)

@@ -136,8 +136,9 @@ def _run_inspection(args: Namespace, record: Record | None) -> tuple[Inspection,
         config.add_source(error, configuration)
         raise
     try:
-        served_by = None if record is None else record.strategy
-        return inspect_constraint(constraint, strategies, vocabulary, ids, served_by=served_by), chosen.model
+        served_by, pressure = (None, ()) if record is None else (record.strategy, record.pressure)
+        inspection = inspect_constraint(constraint, strategies, vocabulary, ids, served_by=served_by, pressure=pressure)
+        return inspection, chosen.model
     except UnsupportedGrammar as error:
         if configuration.source_of("grammar") == config.INSTALLED:
             raise of_installed(error, chosen.plugins) from error

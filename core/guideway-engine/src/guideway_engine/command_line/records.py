@@ -28,6 +28,8 @@ class Record:
     """None if the line was written without ``--record``."""
     strategy: str | None
     constraint: Constraint | None
+    pressure: tuple[float, ...]
+    """`guideway.Records.pressure` of `token_ids`; empty if the line has no ``records``."""
     settings: Mapping[Key, Any]
     """Settings in the line: the model, and the white space of JSON."""
 
@@ -52,6 +54,9 @@ def read_record(path: str, job_id: str | None, output: int) -> Record:
     try:
         start, reasoning = int(said.get("answer_start", 0)), int(said.get("num_reasoning_tokens", 0))
         ids = said.get("token_ids")
+        pressure = tuple(float(value) for value in (said.get("records") or {"pressure": ()})["pressure"])
+        if pressure and len(pressure) != len(ids or ()):
+            raise ValueError(f"it has the pressure of {len(pressure)} tokens, and {len(ids or ())} token ids")
         constraint, whitespace = _constraint(where, entry.get("constraint"))
         settings = {("model",): entry.get("model"), ("whitespace",): whitespace}
         return Record(
@@ -60,9 +65,10 @@ def read_record(path: str, job_id: str | None, output: int) -> Record:
             token_ids=None if ids is None else tuple(int(i) for i in ids[reasoning:]),
             strategy=said.get("strategy"),
             constraint=constraint,
+            pressure=pressure[reasoning:],
             settings={key: value for key, value in settings.items() if value is not None},
         )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise InvalidRequest(f"{where} is not a line of guideway generate: {error}", field="record") from error
 
 

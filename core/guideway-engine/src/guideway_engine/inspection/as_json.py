@@ -32,6 +32,7 @@ def as_json(inspection: Inspection, model: str) -> dict[str, Any]:
         "num_forced": inspection.num_forced,
         "forced_runs": [run._asdict() for run in inspection.forced_runs],
         "steps": [shown.step(step) for step in inspection.steps],
+        "pressure": list(inspection.pressure),
         "refusal": None if inspection.refusal is None else shown.refusal(inspection.refusal),
         "jsonschema": {"valid": inspection.valid, "faults": [fault._asdict() for fault in inspection.faults]},
     }

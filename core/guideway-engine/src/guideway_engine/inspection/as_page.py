@@ -15,7 +15,7 @@ from guideway.api.types import JsonSchema
 
 from guideway_engine.inspection.inspecting import FEW, Inspection
 from guideway_engine.inspection.verdict import judge_lines, step_token, unenforced_lines, verdict
-from guideway_engine.inspection.words import begins, byte_count, costs, counted, share, token_text
+from guideway_engine.inspection.words import begins, byte_count, costs, counted, percentage, share, token_text
 
 __all__ = ["as_page"]
 
@@ -41,6 +41,7 @@ def as_page(inspection: Inspection, model: str) -> str:
         facts="".join(page.facts()),
         few=FEW,
         tallest=costs(page.tallest),
+        pressure=PRESSURE if inspection.pressure else "",
         tokens="\n".join(page.tokens()),
         strategies="".join(page.strategies()),
         unenforced=_list(unenforced_lines(inspection)),
@@ -113,7 +114,7 @@ class _Page:
             yield (
                 f'<button type="button" class="{" ".join(classes)}" data-step="{index}" aria-label="{escape(label)}">'
                 f'<i style="{bar}"></i><b>{escape(step_token(self._of, step))}</b>'
-                f"<s>{'✕ ' if refused else ''}{count}</s></button>"
+                f"<s>{'✕ ' if refused else ''}{count}</s>{self._strip(index)}</button>"
             )
         for token_id in of.rest:
             shown = escape(token_text(of.vocabulary, token_id))
@@ -138,6 +139,9 @@ class _Page:
                 "examples": [*examples, "…"] if step.allowed.count > len(examples) else examples,
                 "begins": begins(step.allowed.first_bytes),
                 "costs": ", ".join(f"{name} {costs(seconds)}" for name, seconds in spent if seconds is not None),
+                "pressure": (
+                    f"the model gave them {percentage(of.pressure[index])}" if index < len(of.pressure) else ""
+                ),
             }
 
     def strategies(self) -> Iterator[str]:
@@ -146,11 +150,21 @@ class _Page:
             name = f'<th scope="row" class="{report.outcome}">{escape(report.name)}</th>'
             yield f"<tr>{name}<td>{report.outcome}</td><td>{escape(report.reason)}</td></tr>"
 
+    def _strip(self, index: int) -> str:
+        """Render the pressure at a token; nothing if it was not recorded."""
+        if index >= len(self._of.pressure):
+            return ""
+        return f'<em style="--left:{self._of.pressure[index]:.4f}"></em>'
+
     def _height(self, seconds: float) -> float:
         """Return the length of a bar, from 0 to 1, on a logarithmic scale, so that one slow step does not flatten all
         others."""
         return log1p(seconds * 1e6) / log1p(self.tallest * 1e6) if self.tallest else 0.0
 
+
+PRESSURE = (
+    '<li><span class="strip"></span>strip at the bottom: the probability that the model gave to all allowed tokens</li>'
+)
 
 _MEANING = {
     "forced": "no other token was allowed",

@@ -16,6 +16,7 @@ from guideway_engine.inspection.verdict import (
     costs_line,
     forced_line,
     judge_lines,
+    pressure_words,
     step_token,
     step_words,
     unenforced_lines,
@@ -26,6 +27,7 @@ from guideway_engine.inspection.words import costs, share, token_text
 __all__ = ["print_inspection"]
 
 STYLES = {"forced": "cyan", "spelled": "cyan", "few": "yellow", "many": "default", "none": "red"}
+PRESSURE = "[pressure: the probability that the model gave to all allowed tokens together]"
 WIDEST = 120
 """Columns of the widest table of tokens; rows of wider tables are hard to follow."""
 OUTCOMES = {"chosen": "bold green", "possible": "default", "failed": "red", "refused": "dim"}
@@ -46,6 +48,8 @@ def print_inspection(inspection: Inspection, model: str) -> None:
             "more, of which what they begin with is shown]",
             style="dim",
         )
+        if inspection.pressure:
+            console.print(PRESSURE, style="dim")
         if inspection.text is not None:
             console.print(forced_line(inspection))
     # without the trailing spaces that rich adds
@@ -76,6 +80,8 @@ def _steps(inspection: Inspection, width: int) -> Table:
     table.add_column("allowed", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     table.add_column("what may come", overflow="ellipsis", no_wrap=True, ratio=1)
+    if inspection.pressure:
+        table.add_column("pressure", no_wrap=True)
     table.add_column("mask", justify="right", no_wrap=True)
     table.add_column("accept", justify="right", no_wrap=True)
     total = len(inspection.vocabulary)
@@ -87,6 +93,7 @@ def _steps(inspection: Inspection, width: int) -> Table:
             Text(step_words(step), style=STYLES[step.choice]),
             share(step.allowed.count, total),
             allowed_words(inspection, step.allowed, in_tokens=step.choice != "many"),
+            *(() if not inspection.pressure else (pressure_words(inspection, index),)),
             costs(step.fill_seconds),
             costs(step.accept_seconds),
         )

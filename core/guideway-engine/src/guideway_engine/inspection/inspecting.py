@@ -116,6 +116,9 @@ class Inspection:
     a JSON Schema or a text."""
     faults: tuple[Fault, ...]
     """Reasons why the text is not valid."""
+    pressure: tuple[float, ...] = ()
+    """By token, the probability that the model gave to all allowed tokens when the text was drawn
+    (`guideway.Records.pressure`); empty if it was not recorded."""
 
     @property
     def num_forced(self) -> int:
@@ -153,11 +156,13 @@ def inspect_constraint(
     token_ids: Sequence[int] | None = None,
     *,
     served_by: str | None = None,
+    pressure: tuple[float, ...] = (),
 ) -> Inspection:
     """Choose a strategy, compile `constraint` and run the text with `token_ids` through it.
 
     Without `token_ids` the only step shows which tokens are allowed first. `served_by` names the strategy to use. Ids
-    must be in the vocabulary. Raises the errors of `choose_and_compile`, and `PluginError` if the strategy fails.
+    must be in the vocabulary. `pressure` has an entry per token, if it was recorded. Raises the errors of
+    `choose_and_compile`, and `PluginError` if the strategy fails.
     """
     choice = choose_and_compile(constraint, strategies, served_by)
     walk = _Walk(choice, vocabulary, is_json=isinstance(constraint, JsonSchema))
@@ -179,6 +184,7 @@ def inspect_constraint(
         refusal=None if text is None else walk.refusal(steps, text),
         valid=valid,
         faults=found,
+        pressure=pressure,
     )
 
 

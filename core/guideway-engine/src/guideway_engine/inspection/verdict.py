@@ -7,7 +7,7 @@ from statistics import median
 from guideway.api.types import JsonSchema
 
 from guideway_engine.inspection.inspecting import Allowed, Inspection, Step
-from guideway_engine.inspection.words import begins, byte_count, costs, counted, token_text
+from guideway_engine.inspection.words import bar, begins, byte_count, costs, counted, percentage, token_text
 
 __all__ = [
     "allowed_words",
@@ -79,6 +79,13 @@ def forced_line(inspection: Inspection) -> str:
     longest = max(run.length for run in runs)
     count = f"{inspection.num_forced:,} forced or spelled"
     return f"{tokens}, {count}, in {counted(len(runs), 'run')} (the longest: {longest})"
+
+
+def pressure_words(inspection: Inspection, index: int) -> str:
+    """Draw the probability of the tokens that were allowed at a step, where it was recorded."""
+    if index >= len(inspection.pressure):
+        return ""
+    return f"{bar(inspection.pressure[index]):8} {percentage(inspection.pressure[index])}"
 
 
 def step_words(step: Step) -> str:

@@ -7,9 +7,12 @@ from itertools import groupby
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import printable
 
-__all__ = ["begins", "byte_count", "costs", "counted", "share", "token_text", "visible"]
+__all__ = ["bar", "begins", "byte_count", "costs", "counted", "percentage", "share", "token_text", "visible"]
 
 MANY_CHARACTERS = 40
+
+BAR = 8
+EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 
 # no ␍: many fonts lack it
 MARKS = str.maketrans({" ": "␣", "\n": "↵", "\r": "\\r", "\t": "⇥"})
@@ -58,10 +61,21 @@ def byte_count(count: int) -> str:
 
 def share(count: int, total: int) -> str:
     """Return a percentage that shows 0 % and 100 % only for exactly none and all."""
-    percent = 100 * count / total
+    return percentage(count / total)
+
+
+def percentage(part: float) -> str:
+    """Return a number from 0 to 1 as a percentage, as `share` does."""
+    percent = 100 * part
     if 0 < percent < 0.1:
         return "<0.1 %"
-    return f"{percent:.1f} %" if percent < 99.95 or count == total else ">99.9 %"
+    return f"{percent:.1f} %" if percent < 99.95 or part == 1 else ">99.9 %"
+
+
+def bar(part: float) -> str:
+    """Draw a number from 0 to 1 as a bar of up to `BAR` characters, in eighths of a character."""
+    whole, eighths = divmod(round(part * BAR * 8), 8)
+    return "█" * whole + EIGHTHS[eighths]
 
 
 def costs(seconds: float | None) -> str:
