@@ -11,7 +11,7 @@ from guideway.api import Payload, Regex, Request, SamplingParams, StepBatch
 from guideway.api.bitmask import allow_only, is_allowed
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.json_schema.prober import byte_vocabulary
-from guideway.runtime.bans import Bans, MaskBans, with_bans
+from guideway.runtime.bans import Bans, MaskBans, with_restrictions
 from guideway.runtime.closing import Budget, Closer, Lexicon, Reserve
 from guideway.runtime.closing.search import find_completion
 from guideway.runtime.replay import new_matcher
@@ -91,7 +91,7 @@ def test_each_row_of_drafts_has_the_bans_of_its_own_past() -> None:
         1: (MaskBans(Bans(bad_words=(ids("ab"), ids("abc")), min_tokens=2), STOPS, LEXICON.words), ids("")),
         2: (MaskBans(Bans(allowed_token_ids=frozenset(ids("c"))), STOPS, LEXICON.words), ids("x")),
     }
-    found = with_bans(Payload(rows, {"bitmask": bitmask}), batch, banned, LEXICON.words)
+    found = with_restrictions(Payload(rows, {"bitmask": bitmask}), batch, banned, LEXICON.words)
     by_row = {row: allowed_tokens(mask) for row, mask in zip(found.rows.tolist(), found.arrays["bitmask"], strict=True)}
     assert by_row == {
         0: LETTERS,

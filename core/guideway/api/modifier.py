@@ -259,6 +259,17 @@ class LogitModifier(ABC, Generic[State]):
         the request. Called once at admission, from several threads at once. (`Need.COMPANIONS`)"""
         return ()
 
+    def edit_prompt(self, request: Request) -> tuple[Sequence[int], bytes]:
+        """Return the token ids to use as the prompt of a request that selects this modifier, and the bytes that its
+        outputs begin with. The default changes nothing.
+
+        The host lets only tokens come that write these bytes, of which the last may go on, and leaves the bytes out of
+        the text: they are what was taken off the end of the prompt. Every other method gets the request with the new
+        prompt. Called once at admission, before prefill, from several threads at once. Depends only on the request.
+        Raises as `start` does. At most one modifier edits the prompt of a request. (`Need.EDIT_PROMPT`)
+        """
+        return request.prompt_token_ids, b""
+
     def fork(self, state: State) -> State:
         """Return an independent copy of `state`, or `state` itself if it is immutable. A modifier that does not
         implement this cannot fork."""

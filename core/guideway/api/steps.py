@@ -84,6 +84,8 @@ class Need(Enum):
     """`Step.history`: token ids before each row, as many as the transform's `history_length`."""
     COMPANIONS = "companions"
     """`Step.companion_rows`: logits of the companions of each sequence (`LogitModifier.companions`)."""
+    EDIT_PROMPT = "edit_prompt"
+    """`LogitModifier.edit_prompt`: the host lets the modifier change the prompt, and begins the output as it says."""
     UNIFORM = "uniform"
     """`Step.uniform`: random numbers that depend only on seed, sequence, position and purpose."""
     FEEDBACK = "feedback"

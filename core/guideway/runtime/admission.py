@@ -20,7 +20,7 @@ from guideway.api.types import (
     Whitespace,
 )
 from guideway.api.vocabulary import Vocabulary
-from guideway.errors import InvalidRequest, LimitExceeded, did_you_mean
+from guideway.errors import InvalidRequest, LimitExceeded, UnsupportedCapability, did_you_mean
 from guideway.plugins.hooks import Validator, validate
 from guideway.runtime.candidates import CandidateCache
 from guideway.runtime.compiler import Compiled
@@ -28,10 +28,14 @@ from guideway.runtime.guard.kinds import kind_of
 from guideway.runtime.quarantine import Quarantine
 from guideway.runtime.sampling import is_text, python_number, validated
 
-__all__ = ["Admission", "Validator", "check_companions", "run_validators", "validate_request"]
+__all__ = ["Admission", "Validator", "check_companions", "check_edit", "run_validators", "validate_request"]
 
 MAX_TENANT_LENGTH = 256
 """Most characters of `Request.tenant`. Tenants are kept for as long as the host runs."""
+
+
+MAX_PREFIX_BYTES = 1024
+"""Most bytes of what a modifier takes off the end of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,9 @@ class Admission:
     and companion by companion, as many rows as the sequence has."""
     companion_owners: tuple[str, ...]
     """For each companion, the modifier that asked for it."""
+    allowed_prefix: bytes = b""
+    """Bytes at the beginning of each output that belong to the prompt of the caller (`LogitModifier.edit_prompt`), and
+    not to the text."""
     admitted_at: float = field(default_factory=time.monotonic)
 
     def ready(self) -> bool:
@@ -99,6 +106,31 @@ def check_companions(
         )
 
 
+def check_edit(
+    name: str,
+    request: Request,
+    token_ids: Sequence[int],
+    prefix: bytes,
+    vocabulary: Vocabulary,
+    context: ValidationContext,
+) -> None:
+    """Check what the modifier `name` makes of the prompt. Raises `InvalidRequest` with field ``modifiers.<name>``."""
+    field, params = f"modifiers.{name}", request.params
+    _token_ids(token_ids, field, len(vocabulary), context)
+    if len(prefix) > MAX_PREFIX_BYTES:
+        raise LimitExceeded(
+            f"modifier {name!r} wants an output to begin with {len(prefix)} bytes; at most {MAX_PREFIX_BYTES} may",
+            field=field,
+        )
+    if prefix and (params.constraint is not None or params.reasoning):
+        other = "a constraint" if params.constraint is not None else "reasoning"
+        raise UnsupportedCapability(
+            f"modifier {name!r} takes text off the end of the prompt, which the output must begin with, and {other} "
+            "leaves no place for that; remove one of the two",
+            field=field,
+        )
+
+
 def run_validators(
     validators: Mapping[type, Sequence[tuple[str, Validator]]],
     subject: Submission | Request,
@@ -113,7 +145,7 @@ def run_validators(
 
 
 def _token_ids(ids: object, field: str, num_tokens: int, context: ValidationContext) -> tuple[int, ...]:
-    what = "the prompt" if field == "prompt" else "the companion's prompt"
+    what = "the prompt" if field == "prompt" else f"the prompt of {field}"
     if not isinstance(ids, list | tuple):
         raise InvalidRequest(f"{what} must be a list of token ids, not {type(ids).__name__}", field=field)
     if not ids:

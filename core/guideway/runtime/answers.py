@@ -10,7 +10,7 @@ from typing import Any
 from guideway.api.steps import MAX_REPORT_BYTES
 from guideway.errors import ConformanceError, text_of
 
-__all__ = ["read_count", "read_ids", "read_key", "read_names", "read_report"]
+__all__ = ["read_count", "read_edit", "read_ids", "read_key", "read_names", "read_report"]
 
 
 def read_key(value: Any) -> Hashable | None:
@@ -46,6 +46,13 @@ def read_report(value: Any) -> dict[str, Any]:
 def read_ids(limit: int, value: Any) -> list[int]:
     """Return the first `limit` token ids of `value`."""
     return [index_of(token_id) for token_id in value][:limit]
+
+
+def read_edit(value: Any) -> tuple[tuple[int, ...], bytes]:
+    """Return `value`, which are token ids and bytes. Raises `ConformanceError`."""
+    if not isinstance(value, tuple | list) or len(value) != 2 or not isinstance(value[1], bytes):
+        raise ConformanceError("it must return token ids and bytes")
+    return tuple(index_of(token_id) for token_id in value[0]), value[1]
 
 
 def read_count(most: int, value: Any) -> int:

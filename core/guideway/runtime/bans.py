@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from guideway.api.bitmask import BITS_PER_WORD, FULL, Bitmask, pack
 from guideway.api.steps import Payload, StepBatch
 
-__all__ = ["Bans", "MaskBans", "with_bans"]
+__all__ = ["Bans", "MaskBans", "with_restrictions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +116,22 @@ class MaskBans:
         return found
 
 
-def with_bans(
-    payload: Payload | None, batch: StepBatch, banned: Mapping[int, tuple[MaskBans, Sequence[int]]], words: int
+class Restriction(Protocol):
+    """Forbids more tokens of a sequence than its constraint: `MaskBans`, `Opening`."""
+
+    def restrict(self, bitmask: Bitmask, rows: Sequence[int], past: Sequence[int], drafts: Sequence[int]) -> None: ...
+
+
+def with_restrictions(
+    payload: Payload | None, batch: StepBatch, restricted: Mapping[int, tuple[Restriction, Sequence[int]]], words: int
 ) -> Payload:
-    """Return the masks of a step with the bans of some sequences applied. `banned` maps indices in the batch to the
-    bans and generated tokens. `payload` has the constraints' masks as the array ``bitmask``, which is modified."""
+    """Return the masks of a step with the restrictions of some sequences applied. `restricted` maps indices in the
+    batch to the restriction and the generated tokens. `payload` has the constraints' masks as the array ``bitmask``,
+    which is modified."""
     if payload is None:
         payload = Payload(np.empty(0, dtype=np.int32), {"bitmask": np.empty((0, words), dtype=np.int32)})
     starts = batch.row_start.tolist()
-    concerned = [row for i in banned for row in range(starts[i], starts[i + 1])]
+    concerned = [row for i in restricted for row in range(starts[i], starts[i + 1])]
     rows, bitmask = payload.rows, payload.arrays["bitmask"]
     # rows before a constraint begins and after it ends
     if open_rows := sorted(set(concerned).difference(rows.tolist())):
@@ -131,9 +139,9 @@ def with_bans(
         bitmask = np.concatenate([bitmask, np.full((len(open_rows), words), FULL, dtype=np.int32)])
         payload = replace(payload, rows=rows, arrays={**payload.arrays, "bitmask": bitmask})
     places = {row: place for place, row in enumerate(rows.tolist())}
-    for i, (bans, past) in banned.items():
+    for i, (restriction, past) in restricted.items():
         its_rows = [places[row] for row in range(starts[i], starts[i + 1])]
-        bans.restrict(bitmask, its_rows, past, batch.drafts(i).tolist())
+        restriction.restrict(bitmask, its_rows, past, batch.drafts(i).tolist())
     return payload
 
 

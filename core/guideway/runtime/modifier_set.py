@@ -39,11 +39,12 @@ from guideway.errors import (
     contain,
 )
 from guideway.plugins.limits import Limits
-from guideway.runtime.answers import read_count, read_ids, read_key, read_names, read_report
+from guideway.runtime.answers import read_count, read_edit, read_ids, read_key, read_names, read_report
 from guideway.runtime.bans import MaskBans
 from guideway.runtime.journal import Journal
 from guideway.runtime.metrics import DEADLINES_MISSED
 from guideway.runtime.modifier_hosts.modifier import HostedModifier, class_of
+from guideway.runtime.opening import Opening
 from guideway.runtime.rows import check_bitmask, check_payload, lend_feedback
 from guideway.runtime.stopwatch import Stopwatch
 from guideway.runtime.threads import Deadline
@@ -76,6 +77,8 @@ class ActiveSequence:
     """Deadline on the monotonic clock, in seconds."""
     bans: MaskBans | None = None
     """Bans applied to its masks, if the host asked for that."""
+    opening: Opening | None = None
+    """What its output must begin with, if a modifier edited the prompt."""
     fault: Fault | None = None
     broken: bool = False
     """True if a call on its states raised or was interrupted, so that they may be inconsistent."""
@@ -165,6 +168,18 @@ class ModifierSet:
                     )
                 found += [(modifier.name, companion) for companion in companions]
         return found
+
+    def edit_prompt(self, request: Request) -> tuple[str, tuple[int, ...], bytes]:
+        """Return the name of the modifier that edits the prompt of the request, the new prompt and what the output must
+        begin with; no name if none does. Raises `InvalidRequest` if several do."""
+        selected = [m for m in self.all if Need.EDIT_PROMPT in m.needs and m.name in request.params.modifiers]
+        if len(selected) > 1:
+            names = " and ".join(repr(modifier.name) for modifier in selected)
+            raise InvalidRequest(f"modifiers {names} both edit the prompt; select only one", field="modifiers")
+        for modifier in selected:
+            token_ids, prefix = self._call(modifier, None, "edit_prompt", request, read=read_edit)
+            return modifier.name, token_ids, prefix
+        return "", request.prompt_token_ids, b""
 
     def compile_key(self, modifier: LogitModifier[Any], request: Request) -> Hashable | None:
         """Return `LogitModifier.compile_key`. Raises `InvalidRequest` or `PluginError`."""

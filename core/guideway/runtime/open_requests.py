@@ -11,6 +11,7 @@ from guideway.api.types import Request
 from guideway.errors import InvalidRequest
 from guideway.runtime.bans import Bans
 from guideway.runtime.compiler import Compiled
+from guideway.runtime.opening import Opening
 
 __all__ = ["OpenRequests"]
 
@@ -26,6 +27,8 @@ class OpenRequest:
     """Most tokens of each sequence."""
     bans: Bans | None
     """Bans to apply to the masks of its sequences."""
+    opening: Opening | None
+    """What the outputs of its sequences must begin with."""
 
 
 class OpenRequests:
@@ -55,6 +58,7 @@ class OpenRequests:
         compilation: Future[Compiled] | None,
         companions: Sequence[Sequence[int]],
         bans: Bans | None,
+        opening: Opening | None,
     ) -> None:
         """Add a request, with the prompts of the companions of each of its sequences. If its id was added concurrently,
         cancel the compilation and raise `InvalidRequest`."""
@@ -66,7 +70,8 @@ class OpenRequests:
                     compilation.cancel()
                 raise
             room = self.room_with(request, companions)
-            self._all[request.request_id] = OpenRequest(request.params.num_sequences, compilation, room, bans)
+            num_sequences = request.params.num_sequences
+            self._all[request.request_id] = OpenRequest(num_sequences, compilation, room, bans, opening)
 
     def expect_another(self, request: Request) -> None:
         """Count one more sequence of an open request."""
@@ -95,6 +100,11 @@ class OpenRequests:
         """Return the bans to apply to the masks of a request's sequences."""
         known = self._all.get(request.request_id)
         return None if known is None else known.bans
+
+    def opening(self, request: Request) -> Opening | None:
+        """Return what the outputs of a request's sequences must begin with."""
+        known = self._all.get(request.request_id)
+        return None if known is None else known.opening
 
     def room_with(self, request: Request, others: Sequence[Sequence[int]] = ()) -> int:
         """Return the most tokens that a sequence may have if it shares the context length with companions."""

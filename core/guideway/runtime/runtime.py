@@ -59,8 +59,8 @@ from guideway.errors import (
 from guideway.pipeline.context import combined_bitmask
 from guideway.plugins.hooks import Validator
 from guideway.plugins.limits import Limits
-from guideway.runtime.admission import Admission, check_companions, run_validators, validate_request
-from guideway.runtime.bans import Bans, with_bans
+from guideway.runtime.admission import Admission, check_companions, check_edit, run_validators, validate_request
+from guideway.runtime.bans import Bans, with_restrictions
 from guideway.runtime.checking import Checker, completed_future
 from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler, SearchParameters, Shortest
 from guideway.runtime.grammar_hosts.hosts import GrammarHosts
@@ -71,6 +71,7 @@ from guideway.runtime.modifier_hosts.hosts import ModifierHosts
 from guideway.runtime.modifier_hosts.modifier import class_of
 from guideway.runtime.modifier_set import ActiveSequence, ModifierSet, check_served
 from guideway.runtime.open_requests import OpenRequests
+from guideway.runtime.opening import Opening, TokenTexts
 from guideway.runtime.quarantine import Quarantine
 from guideway.runtime.reasoning import GateState, ReasoningGate, refuse_reasoning
 from guideway.runtime.rows import companion_rows, feedback_of, history_rows, in_row_order, sequence_of_row
@@ -173,6 +174,7 @@ class Runtime:
         vocabulary = context.vocabulary
         warps = WarpBuilder(context.max_num_sequences, len(vocabulary), vocabulary.stop_token_ids)
         self._slots = Slots(context.max_num_sequences, warps)
+        self._token_texts = TokenTexts(vocabulary)
         self._late: frozenset[int] = frozenset()
         """Slots of the sequences that skip the last prepared step."""
         self._open = OpenRequests(context.max_model_len)
@@ -228,6 +230,7 @@ class Runtime:
         self._modifiers.check_samplers(chosen, params)
         run_validators(self._validators, request, self._validation, self._quarantine)
         request = replace(request, seed=secrets.randbits(63) if params.seed is None else params.seed)
+        request, opening = self._edit_prompt(request)
         companions = self._modifiers.companions(request)
         check_companions(companions, self.context.vocabulary, self._validation, self.context.max_num_sequences)
         constraint = params.constraint
@@ -238,10 +241,24 @@ class Runtime:
                 constraint, request, self._search_parameters(request, prompts, bans)
             )
         compilation = self._compiler.submit(request, grammar)
-        self._open.open(request, compilation, [companion.prompt_token_ids for _, companion in companions], bans)
+        prompts = [companion.prompt_token_ids for _, companion in companions]
+        self._open.open(request, compilation, prompts, bans, opening)
         return Admission(
-            request, compilation, tuple(companion for _, companion in companions), tuple(name for name, _ in companions)
+            request,
+            compilation,
+            tuple(companion for _, companion in companions),
+            tuple(name for name, _ in companions),
+            b"" if opening is None else opening.prefix,
         )
+
+    def _edit_prompt(self, request: Request) -> tuple[Request, Opening | None]:
+        """Let a modifier edit the prompt. Return the request with the new prompt, and what its outputs begin with."""
+        name, token_ids, prefix = self._modifiers.edit_prompt(request)
+        if not name or (token_ids == request.prompt_token_ids and not prefix):
+            return request, None
+        check_edit(name, request, token_ids, prefix, self.context.vocabulary, self._validation)
+        opening = Opening(prefix, self._token_texts) if prefix else None
+        return replace(request, prompt_token_ids=tuple(token_ids)), opening
 
     def abandon(self, admission: Admission) -> None:
         """Declare that one sequence of a request will never be started. Each of its `SamplingParams.num_sequences`, and
@@ -531,7 +548,15 @@ class Runtime:
         banned = {i: (s.bans, s.journal.token_ids) for i, s in enumerate(sequences) if s.bans is not None}
         if banned:
             words = self._mask.mask_rows.words
-            payloads[self._mask.name] = with_bans(payloads.get(self._mask.name), batch, banned, words)
+            payloads[self._mask.name] = with_restrictions(payloads.get(self._mask.name), batch, banned, words)
+        opening = {
+            i: (s.opening, s.journal.token_ids)
+            for i, s in enumerate(sequences)
+            if s.opening is not None and not s.opening.is_over(s.journal.token_ids)
+        }
+        if opening:
+            words = self._mask.mask_rows.words
+            payloads[self._mask.name] = with_restrictions(payloads.get(self._mask.name), batch, opening, words)
         per_row = batch.slots if owners is None else batch.slots[owners]
         companions = [sequence.companions for sequence in sequences]
         return StepInput(
@@ -700,7 +725,8 @@ class Runtime:
         return sequence
 
     def _ban(self, sequence: ActiveSequence) -> None:
-        """Apply the request's bans to the masks and completions of a sequence."""
+        """Apply the request's bans and opening to the masks and completions of a sequence."""
+        sequence.opening = self._open.opening(sequence.journal.request)
         if (bans := self._open.bans(sequence.journal.request)) is not None:
             sequence.bans = self._mask.ban(self._modifiers.state(sequence, self._mask), bans)
 

@@ -34,7 +34,7 @@ __all__ = ["Assembled", "assemble"]
 
 log = logging.getLogger("guideway_engine")
 
-OFFERS = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.COMPANIONS, Need.UNIFORM, Need.FEEDBACK})
+OFFERS = frozenset(Need) - {Need.SCHEDULER_DRAW}
 """Needs of modifiers that this engine can meet."""
 
 MOST_FORCED = 16

@@ -63,6 +63,12 @@ class HostedModifier(LogitModifier[HostedState]):
         found = self._look("companions", request) if self._has("companions") else ()
         return [Companion(tuple(int(token_id) for token_id in token_ids)) for token_ids in found]
 
+    def edit_prompt(self, request: Request) -> tuple[tuple[int, ...], bytes]:
+        if not self._has("edit_prompt"):
+            return request.prompt_token_ids, b""
+        found = self._look("edit_prompt", request)
+        return tuple(int(token_id) for token_id in found["token_ids"]), bytes.fromhex(found["prefix"])
+
     def compile_key(self, request: Request) -> Hashable | None:
         """None too for keys of which nobody can tell from outside of their process whether they are equal."""
         if not self._has("compile_key"):

@@ -18,7 +18,7 @@ from guideway.api.types import Companion, Request
 from guideway.errors import ConformanceError, close_each, contain, text_of
 from guideway.plugins.building import build_modifiers, build_strategies
 from guideway.plugins.loading import load
-from guideway.runtime.answers import read_count, read_ids, read_key, read_names, read_report
+from guideway.runtime.answers import read_count, read_edit, read_ids, read_key, read_names, read_report
 from guideway.runtime.grammar_hosts.messages import IDLE, SharedMasks, words_of
 from guideway.runtime.grammar_hosts.serving import Answers, Built, Spec
 from guideway.runtime.modifier_hosts.messages import Birth, Command, Given, Job, Recipe, packed
@@ -73,6 +73,7 @@ class _Host:
         self._compiled: dict[int, Any] = {}
         self.commands: dict[str, Callable[..., Any]] = {
             "companions": self._companions,
+            "edit_prompt": self._edit_prompt,
             "compile_key": self._compile_key,
             "compile": self._compile,
             "start": self._start,
@@ -91,6 +92,10 @@ class _Host:
         if not isinstance(found, list | tuple) or not all(isinstance(one, Companion) for one in found):
             raise ConformanceError(f"it must return a list of Companion, not {type(found).__name__}")
         return [[int(token_id) for token_id in one.prompt_token_ids] for one in found]
+
+    def _edit_prompt(self, name: str, request: bytes) -> dict[str, Any]:
+        token_ids, prefix = read_edit(self._plugins.modifiers[name].edit_prompt(_request(request)))
+        return {"token_ids": token_ids, "prefix": prefix.hex()}
 
     def _compile_key(self, name: str, request: bytes) -> str | None:
         key = read_key(self._plugins.modifiers[name].compile_key(_request(request)))

@@ -116,7 +116,8 @@ def _group(
         )
     text = ""
     if params.echo:
-        text = request.prompt or vocabulary.decode(list(request.prompt_token_ids)).decode(errors="replace")
+        prompt = vocabulary.decode(list(request.prompt_token_ids)) + admission.allowed_prefix
+        text = request.prompt or prompt.decode(errors="replace")
     stops = frozenset(params.stop_token_ids)
     return SequenceGroup(
         admission,

@@ -162,6 +162,8 @@ class SequenceState:
             self.logprobs = []
         if params.records:
             self.records = []
+        if not self.output:
+            self.stream = TextStream(skip=len(self.group.admission.allowed_prefix))
 
     def ready(self) -> bool:
         """Return whether it may start: its constraint is compiled, and the prompt that it shares is computed."""

@@ -18,10 +18,16 @@ class TextStream:
     """First bytes of an incomplete character."""
     held: str = ""
     """Characters that may be the beginning of a stop string."""
+    skip: int = 0
+    """Number of bytes to come that are not text; nothing is undecoded or held before them."""
 
     def extended(self, data: bytes, stop: Sequence[str], *, look: bool = True) -> Piece:
         """Return the text that becomes final when `data` is appended. A stop string may begin in earlier data. Without
         `look` no stop string ends the text, but one may begin in it."""
+        if self.skip:
+            if len(data) <= self.skip:
+                return Piece("", None, TextStream(skip=self.skip - len(data)))
+            return TextStream().extended(data[self.skip :], stop, look=look)
         data = self.undecoded + data
         text, consumed = codecs.utf_8_decode(data, "replace", False)
         rest = data[consumed:]
