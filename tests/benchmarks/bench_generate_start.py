@@ -23,7 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 RESULT = Path(__file__).parent / "results" / "generate_start.md"
-LIMIT = 1.5
+LIMIT = 0.55
 """Maximum seconds in addition to the imports."""
 
 SUBREAPER = 36

@@ -254,6 +254,12 @@ def test_the_api_needs_only_numpy_and_pluggy() -> None:
     assert loaded == {"guideway", "numpy", "pluggy"}
 
 
+def test_the_process_that_hosts_are_forked_from_loads_no_more_than_they_need() -> None:
+    loaded = loaded_by("import guideway.runtime.grammar_hosts.serving")
+    assert {"guideway", "numpy"} <= loaded
+    assert loaded <= {"guideway", "importlib_metadata", "lazy_importer", "numpy", "pluggy", "zipp"}
+
+
 def test_every_public_name_is_there() -> None:
     program = "import guideway\nfor name in guideway.__all__: getattr(guideway, name)\nassert sorted(guideway.__all__)"
     assert "guideway" in loaded_by(program)

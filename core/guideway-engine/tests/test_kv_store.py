@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -100,3 +102,17 @@ def test_a_cache_larger_than_the_memory_is_refused() -> None:
     ) as error:
         KVStore(shape, num_cells=10**12, dtype=torch.float32, device=CPU)
     assert error.value.field == "num_cells"
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cells_are_zeros_and_take_no_memory_before_they_are_written(dtype: torch.dtype) -> None:
+    before = resident_bytes()
+    store = KVStore(KVShape(1, 1, 1 << 10, 1 << 10), num_cells=1 << 15, dtype=dtype, device=CPU)
+    assert resident_bytes() - before < store.keys.nbytes // 10
+    for tensor in (store.keys, store.values):
+        assert tensor.dtype == dtype and tensor.shape == (1, 1, 1 << 15, 1 << 10)
+        assert not tensor[..., :: 1 << 12, :].any()

@@ -12,12 +12,15 @@ from engine_support.models import FACTORIES
 from guideway_engine.runners.transformers.model_loader import load_model
 
 PROGRAM = """
+import inspect
 import sys
 import torch
 from guideway_engine.command_line.lean import lean_imports
 
-functions = torch.nn.init.normal_, torch.arange
+functions = torch.nn.init.normal_, torch.arange, inspect.getmodule
 with lean_imports():
+    assert inspect.getmodule(sys._getframe()) is sys.modules["__main__"]
+    assert inspect.getmodule(inspect.getsource) is inspect
     from guideway_engine.runners.transformers.model_loader import load_model
 
     for folder in sys.argv[1:]:
@@ -26,7 +29,7 @@ with lean_imports():
         torch.save({name: tensor.detach().clone() for name, tensor in tensors.items()}, folder + "/loaded.pt")
         print(folder, "sympy" in sys.modules)
 
-assert (torch.nn.init.normal_, torch.arange) == functions
+assert (torch.nn.init.normal_, torch.arange, inspect.getmodule) == functions
 import torch._dynamo
 import transformers.models
 

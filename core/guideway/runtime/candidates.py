@@ -17,7 +17,7 @@ from guideway.json_schema import check_schema, locate, misspelt_keywords, root_k
 from guideway.plugins.contract import checked_support
 from guideway.runtime.digests import constraint_digest
 from guideway.runtime.grammar_hosts.strategy import HostedStrategy
-from guideway.runtime.guard import Guard, check_bytes, forms
+from guideway.runtime.guard.guard import Guard, check_bytes, forms
 
 __all__ = ["Candidate", "CandidateCache", "Chosen", "Key", "choose", "enforcing_all"]
 

@@ -17,14 +17,11 @@ from guideway.errors import CALLS, GuidewayError, LimitExceeded
 from guideway.plugins.limits import Limits
 from guideway.runtime.metrics import DEADLINES_MISSED, LOST_THREADS
 from guideway.runtime.quarantine import Quarantine
+from guideway.runtime.stacks import STACK_BYTES
 
 __all__ = ["ADMISSION_THREADS", "Deadline", "Threads"]
 
 log = logging.getLogger(__name__)
-
-STACK_BYTES = 64 << 20
-"""Stack size of a thread, virtual memory only. Native compilers recurse over chains of `$ref` and rules; with the usual
-size of 8 MiB, chains of about 2,500 links overflow the stack and crash the process."""
 
 ADMISSION_THREADS = 4
 """Threads in which a host admits requests, outside the decoding thread or event loop."""

@@ -46,7 +46,7 @@ from guideway.runtime.grammar_hosts.upkeep import (
 )
 from guideway.runtime.mask_block import GUARD, fill_between_guards
 from guideway.runtime.replay import fill_jobs, new_matcher, recycle
-from guideway.runtime.threads import STACK_BYTES
+from guideway.runtime.stacks import STACK_BYTES
 
 __all__ = ["Answers", "Built", "Spec", "StrategySpec", "main"]
 

@@ -38,7 +38,7 @@ from guideway.api import (
     UnsupportedCapability,
 )
 from guideway.api.types import strict_json
-from guideway.runtime.guard import Guard, check_bytes
+from guideway.runtime.guard.guard import Guard, check_bytes
 
 __all__ = [
     "CARRIER",

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import gc
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 __all__ = ["lean_imports"]
@@ -34,7 +35,7 @@ def lean_imports() -> Iterator[None]:
     if COMPILER in sys.modules or "transformers.modeling_utils" in sys.modules:
         yield
         return
-    with _pause_collection():
+    with _pause_collection(), _modules_by_name():
         import torch
         import transformers.utils.import_utils
 
@@ -45,7 +46,7 @@ def lean_imports() -> Iterator[None]:
         _StandIn(MODELS, transformers)
     compiler = _Compiler(COMPILER, torch)
     try:
-        with _without_values(torch):
+        with _modules_by_name(), _without_values(torch):
             yield
     finally:
         compiler.make_way()
@@ -64,6 +65,24 @@ def _pause_collection() -> Iterator[None]:
         gc.freeze()
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def _modules_by_name() -> Iterator[None]:
+    """Within the context, let `inspect` find the module of a frame by its name. It would compare the paths of all
+    imported modules, which takes longer than all else that torch does to register an operator."""
+    by_file = inspect.getmodule
+
+    def getmodule(thing: Any, filename: str | None = None) -> ModuleType | None:
+        if isinstance(thing, FrameType) and (found := sys.modules.get(thing.f_globals.get("__name__", ""))):
+            return found
+        return by_file(thing, filename)
+
+    inspect.getmodule = getmodule  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        inspect.getmodule = by_file
 
 
 @contextmanager

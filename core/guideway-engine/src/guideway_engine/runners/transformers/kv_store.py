@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
+import numpy as np
 import torch
 from guideway.api.forward import Copy, Move
 from guideway.errors import GuidewayError, InvalidConfiguration
@@ -37,9 +39,9 @@ class KVStore:
         self.num_cells = num_cells
         cells = (shape.num_layers, shape.num_heads, num_cells)
         try:
-            self.keys = torch.zeros(*cells, shape.key_dim, dtype=dtype, device=device)
-            self.values = torch.zeros(*cells, shape.value_dim, dtype=dtype, device=device)
-        except RuntimeError as error:  # torch's error when memory runs out, on any device
+            self.keys = _zeros(*cells, shape.key_dim, dtype=dtype, device=device)
+            self.values = _zeros(*cells, shape.value_dim, dtype=dtype, device=device)
+        except (RuntimeError, MemoryError) as error:  # torch's and NumPy's when memory runs out
             gigabytes = shape.num_layers * shape.num_heads * (shape.key_dim + shape.value_dim) * dtype.itemsize / 1e9
             raise InvalidConfiguration(
                 f"no memory for a KV cache of {num_cells} tokens, which takes {num_cells * gigabytes:.3g} GB: {error}",
@@ -85,3 +87,11 @@ class KVStore:
             ).unbind()
 
         return list(zip(strided(self.keys, shape.key_dim), strided(self.values, shape.value_dim), strict=True))
+
+
+def _zeros(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return zeros. On a CPU, the system finds memory for a page when it is written for the first time, so that a short
+    run does not wait for cells that it never uses: torch would write them all."""
+    if device.type != "cpu":
+        return torch.zeros(*shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
