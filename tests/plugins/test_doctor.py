@@ -36,7 +36,7 @@ def test_an_extra_that_is_not_installed_is_only_a_note(bare: Environment) -> Non
     assert "'torch'" in note["message"] and note["fix"].endswith("pip install 'guideway[torch]'")
     done = bare.guideway("plugins", "doctor", "--import")
     assert done.returncode == 0 and done.stdout.endswith(
-        "no problems found (2 plugins, imported, each in a separate process)\n"
+        "no problems found (2 plugins, imported in separate processes)\n"
     )
 
 
@@ -120,6 +120,47 @@ def test_a_plugin_that_ends_the_process_outright(bare: Environment, wheels: dict
     assert "it last said: goodbye" in found["gwt-hang/device.hang"]["fix"]
 
 
+LEAVES_A_BOMB = """
+import os, threading
+
+threading.Timer(0.3, os._exit, [9]).start()
+"""
+IS_SLOW = "import time\ntime.sleep(0.9)"
+MIXIN = """
+from guideway.api import WorkerMixin, hookimpl
+
+class Mixin(WorkerMixin):
+    contract, name = "1.0", NAME
+
+@hookimpl
+def guideway_worker_mixin():
+    return Mixin
+"""
+
+
+def test_plugins_of_one_distribution_are_judged_as_if_each_were_alone(bare: Environment, tmp_path: Path) -> None:
+    before = {
+        "a_good": "",
+        "b_crashes": "import os\nos.abort()",
+        "c_hangs": "import time\ntime.sleep(600)",
+        "d_good": "",
+        "e_leaves_a_bomb": LEAVES_A_BOMB,
+        "f_is_slow": IS_SLOW,
+        "g_fails": "import gwt_nowhere",
+        "h_good": "",
+    }
+    egg_info(tmp_path, "gwt-mixed", "1", "[guideway.v1]\n" + "".join(f"worker.{n} = gwt_{n}\n" for n in before))
+    for name, text in before.items():
+        (tmp_path / f"gwt_{name}.py").write_text(f"{text}\n{MIXIN.replace('NAME', repr(name))}")
+    found = problems(bare, "--import", "--timeout", "5", *before, PYTHONPATH=str(tmp_path))
+    assert {plugin.partition("/worker.")[2]: problem["code"] for plugin, problem in found.items()} == {
+        "b_crashes": "import-crashed",
+        "c_hangs": "import-timeout",
+        "f_is_slow": "import-slow",
+        "g_fails": "import-failed",
+    }
+
+
 def test_a_plugin_whose_threads_never_end(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
     unpack(wheels["good"], tmp_path)
     module = tmp_path / "gwt_good.py"
@@ -137,7 +178,7 @@ def test_imports_use_the_search_path_of_the_program(bare: Environment, wheels: d
     )
     done = bare.run(str(bare.python), "-c", program)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "no problems found (1 plugin, imported, each in a separate process)\n"
+    assert done.stdout == "no problems found (1 plugin, imported in separate processes)\n"
 
 
 def test_a_plugin_may_serve_two_contracts_side_by_side(tmp_path: Path) -> None:

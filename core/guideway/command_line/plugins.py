@@ -1,6 +1,6 @@
 """List the installed plugins and their problems.
 
-``guideway plugins`` and its subcommands. Only ``doctor --import`` imports plugins, each in a separate process.
+``guideway plugins`` and its subcommands. Only ``doctor --import`` imports plugins, in separate processes.
 """
 # ruff: noqa: T201 - commands print
 
@@ -12,7 +12,7 @@ from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def add_plugins(subparsers: _SubParsersAction[ArgumentParser]) -> None:
     )
     doctor.add_argument("plugin", metavar="ID", nargs="*", help="with --import: only these")
     doctor.add_argument(
-        "--import", dest="imports", action="store_true", help="also import each plugin, in a process of its own"
+        "--import", dest="imports", action="store_true", help="also import each plugin, in a separate process"
     )
     doctor.add_argument(
         "--timeout", metavar="SECONDS", type=_seconds, default=60.0, help="how long one import may take (default: 60)"
@@ -181,11 +181,14 @@ def _doctor(args: Namespace) -> int:
         fix = f"remove {args.lock}, then lock and certify the plugins again"
         problems.append(Problem("unreadable-lock", args.lock, plugins.lock_problem, fix, "error"))
     problems += _find_stale(index, certifications, args.lock)
-    for i, record in enumerate(chosen if args.imports else (), 1):
-        if not args.json and sys.stderr.isatty():
-            print(f"importing {i}/{len(chosen)} {record.id}", file=sys.stderr)
-        if problem := probe(record, args.timeout):
-            problems.append(problem)
+    if args.imports:
+        numbers = count(1)
+
+        def begin(record: PluginRecord) -> None:
+            if not args.json and sys.stderr.isatty():
+                print(f"importing {next(numbers)}/{len(chosen)} {record.id}", file=sys.stderr)
+
+        problems += probe(chosen, args.timeout, begin)
     failed = any(problem.severity == "error" for problem in problems)
     if args.json:
         found = {plugin_id: asdict(each) for plugin_id, each in certifications.items()}
@@ -194,7 +197,7 @@ def _doctor(args: Namespace) -> int:
     _print_problems(index, problems)
     serious = sum(problem.severity != "note" for problem in problems)
     checked = _count(len(chosen), "plugin")
-    how = "imported, each in a separate process" if args.imports else "not imported; --import also imports them"
+    how = "imported in separate processes" if args.imports else "not imported; --import also imports them"
     print(f"{_count(serious, 'problem')} found ({checked}, {how})")
     if Path(args.lock).exists() and not plugins.lock_problem:
         states = Counter(each.state for each in certifications.values())
