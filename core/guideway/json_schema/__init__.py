@@ -24,10 +24,10 @@ from guideway.json_schema.formats import FORMATS, has_format, with_patterns
 from guideway.json_schema.mistakes import check_regex
 from guideway.json_schema.naming import NamesAhead, hides_names, names_may_run_out
 from guideway.json_schema.patterns import pattern_details
-from guideway.json_schema.places import locate, places
+from guideway.json_schema.places import locate, places, prefix_errors
 from guideway.json_schema.pruning import check_satisfiable, pruned
 from guideway.json_schema.tags import schemas_in, tag_nodes, tag_schemas
-from guideway.json_schema.walking import IN_PLACE_APPLICATORS, Pointer, Schema, resolve, subschemas
+from guideway.json_schema.walking import IN_PLACE_APPLICATORS, Chain, Pointer, Schema, resolve, subschemas
 from guideway.json_schema.writing import WritingRule
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "IN_PLACE_APPLICATORS",
     "KEYWORDS",
     "TYPES",
+    "Chain",
     "Exclusion",
     "JsonCursor",
     "NamesAhead",
@@ -54,6 +55,7 @@ __all__ = [
     "names_may_run_out",
     "pattern_details",
     "places",
+    "prefix_errors",
     "pruned",
     "resolve",
     "root_keywords",

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from guideway.api.types import Constraint, JsonSchema, StructuralTag
-from guideway.errors import InvalidGrammar
+from guideway.errors import InvalidGrammar, UnsupportedGrammar
 from guideway.json_schema.assertions import KEYWORDS, names_by_place
 from guideway.json_schema.checking import check_schema
 from guideway.json_schema.tags import schemas_in
 from guideway.json_schema.walking import Chain, Pointer, Schema
 
-__all__ = ["locate", "places"]
+__all__ = ["locate", "places", "prefix_errors"]
 
 MOST_SHOWN = 3
 """Maximum places of a keyword in a message."""
@@ -35,6 +36,18 @@ def locate(constraint: Constraint | None, names: Iterable[str]) -> str:
         last = f" and {where.pop()}" if len(where) > 1 else ""
         shown.append(f"`{name}` at {', '.join(where)}{last}" if where else f"`{name}`")
     return ", ".join(shown)
+
+
+@contextmanager
+def prefix_errors(place: Pointer) -> Iterator[None]:
+    """Within the context, begin the messages of `InvalidGrammar` and `UnsupportedGrammar` with the place of their
+    cause."""
+    try:
+        yield
+    except UnsupportedGrammar as error:
+        raise UnsupportedGrammar(f"{place}: {error}", feature=error.feature, field=error.field) from error
+    except InvalidGrammar as error:
+        raise InvalidGrammar(f"{place}: {error}", field=error.field) from error
 
 
 def _find(constraint: Constraint | None, names: Iterable[str]) -> dict[str, list[Pointer]]:

@@ -83,6 +83,26 @@ def test_what_outlines_core_lacks_is_unsupported(strategy: GrammarStrategy, sche
         strategy.compile(JsonSchema(schema))
 
 
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"allOf": [{"type": "string"}, {"maxLength": 3}]}, "/allOf"),
+        ({"type": "string", "pattern": "a(?=b)"}, "/pattern"),
+        ({"type": "string", "pattern": "("}, "/pattern"),
+        ({"enum": [1], "items": {"$ref": "#/properties/"}}, ""),
+        ({"enum": ["a"], "type": "integer"}, ""),
+        ({"type": "array", "minItems": 3, "maxItems": 2}, ""),
+        ({"type": "object", "properties": {"b": {"$ref": "#/properties/a~0/anyOf/1"}}}, ""),
+        ({"type": "array", "items": {"enum": ["x" * 100_000]}}, "/items"),
+    ],
+)
+def test_the_place_of_a_refusal_is_named(strategy: GrammarStrategy, schema: Any, place: str) -> None:
+    within = {"type": "object", "properties": {"": {"type": "null"}, "a~": {"anyOf": [{"type": "null"}, schema]}}}
+    with pytest.raises((UnsupportedGrammar, InvalidGrammar)) as refused:
+        strategy.compile(JsonSchema(within))
+    assert str(refused.value).startswith(f"#/properties/a~0/anyOf/1{place}: ")
+
+
 def test_lengths_of_prefix_items_are_named(strategy: GrammarStrategy) -> None:
     for schema in ({"prefixItems": [{"type": "null"}], "minItems": 2}, {"prefixItems": [{}, {}], "maxItems": 1}):
         (keyword,) = schema.keys() - {"prefixItems"}

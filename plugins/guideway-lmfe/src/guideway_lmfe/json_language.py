@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from guideway.api import UnsupportedGrammar
-from guideway.json_schema import Schema
+from guideway.json_schema import Schema, prefix_errors
 from guideway.json_schema.ecma import with_spelled_patterns
 from lmformatenforcer import JsonSchemaParser  # type: ignore[import-untyped]
 from lmformatenforcer.characterlevelparser import (  # type: ignore[import-untyped]
@@ -32,7 +32,7 @@ from lmformatenforcer.regexparser import RegexParser  # type: ignore[import-unty
 
 from guideway_lmfe.places import Language, Place, other_than
 from guideway_lmfe.regex_language import regex_parser
-from guideway_lmfe.schema import patterns, rewritten
+from guideway_lmfe.schema import Rewriting
 from guideway_lmfe.tokens import Ids, JsonTokens
 
 ASCII = "".join(map(chr, range(32, 128)))
@@ -43,11 +43,12 @@ NO_LIMIT = 1 << 30
 
 def json_language(schema: Schema, source: str) -> Language:
     """Return the language of a checked schema. Raises `InvalidGrammar` and `UnsupportedGrammar`."""
-    written = rewritten(with_spelled_patterns(schema) if '"pattern"' in source else schema)
+    rewriting = Rewriting(with_spelled_patterns(schema) if '"pattern"' in source else schema)
     cache: dict[str, RegexParser] = {}
     named = {character for character in source if ord(character) > 127}
-    for pattern in patterns(written):
-        cache[pattern] = regex_parser(pattern)
+    for place, pattern in rewriting.patterns():
+        with prefix_errors(place):
+            cache[pattern] = regex_parser(pattern)
         named |= {c for c in cache[pattern].context.pattern.alphabet if isinstance(c, str) and ord(c) > 127}
     config = CharacterLevelParserConfig(
         alphabet="".join([*ASCII, *sorted(named), other_than(named)]),
@@ -61,7 +62,7 @@ def json_language(schema: Schema, source: str) -> Language:
     context.regex_parser_cache = cache  # the default is shared by all schemas, whatever their alphabets
     context.alphabet_without_quotes = config.alphabet.replace('"', "")
     try:
-        context.model_class = JsonSchemaObject(**written)
+        context.model_class = JsonSchemaObject(**rewriting.schema)
         parser = JsonSchemaParser(context, config)
         parser.get_allowed_characters()
     except Exception as error:

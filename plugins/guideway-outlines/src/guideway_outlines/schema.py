@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import jsonschema  # type: ignore[import-untyped]
 from guideway.api import InvalidGrammar, UnsupportedGrammar
-from guideway.json_schema import FORMATS, KEYWORDS, Schema, resolve, subschemas
+from guideway.json_schema import FORMATS, KEYWORDS, Chain, Pointer, Schema, prefix_errors, resolve, subschemas
 from guideway.json_schema.ecma import with_python_patterns
 from guideway.json_schema.expressions import ECMA, spelled_out
 from outlines_core import json_schema  # type: ignore[import-untyped]
@@ -30,9 +30,9 @@ CHARACTERS_OF_ANY = 7_000
 def to_node(schema: Schema, whitespace: str) -> Node:
     """Return the pattern of a checked schema, with the pattern `whitespace` between JSON tokens."""
     if not isinstance(schema, Mapping):
-        _refuse("outlines does not compile the schema `true`", "true")
+        _refuse(Pointer(None), "outlines does not compile the schema `true`", "true")
     _check_size(schema)
-    repaired = json.dumps(_repair(schema))
+    repaired = json.dumps(_repair(schema, None))
     try:
         pattern = json_schema.build_regex_from_schema(repaired, whitespace)
     except ValueError as error:
@@ -41,34 +41,42 @@ def to_node(schema: Schema, whitespace: str) -> Node:
     return parse(pattern)
 
 
-def _repair(schema: Any) -> Any:
-    """Return a copy of a subschema that outlines-core compiles correctly."""
+def _repair(schema: Any, place: Chain) -> Any:
+    """Return a copy of the subschema at `place` that outlines-core compiles correctly."""
     if not isinstance(schema, Mapping):
         return schema
     if not schema:
         return {"anyOf": [{}]}  # `{}` alone would be alternatives without a group around them
     if "const" in schema or "enum" in schema:
-        return _values(schema)
+        return _values(schema, place)
     new = _of_its_type(schema)
     if schema.get("minItems", 0) > schema.get("maxItems", schema.get("minItems", 0)):
-        raise InvalidGrammar("no array has at least `minItems` and at most `maxItems` items", field="constraint.schema")
+        raise InvalidGrammar(
+            f"{Pointer(place)}: no array has at least `minItems` and at most `maxItems` items",
+            field="constraint.schema",
+        )
     if len(schema.get("allOf", ())) > 1:
-        _refuse("outlines does not compile `allOf` of several schemas", "allOf")
+        _refuse(Pointer((place, "allOf")), "outlines does not compile `allOf` of several schemas", "allOf")
     for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
         if keyword in new:
-            new[keyword] = [_repair(child) for child in schema[keyword]]
+            new[keyword] = [_repair(child, ((place, keyword), i)) for i, child in enumerate(schema[keyword])]
     for keyword in ("items", "additionalProperties", "not"):
         if keyword in new and isinstance(schema[keyword], Mapping):
-            new[keyword] = _repair(schema[keyword])
+            new[keyword] = _repair(schema[keyword], (place, keyword))
     for keyword in ("$defs", "definitions"):
         if keyword in schema:
-            new[keyword] = {name: _repair(child) for name, child in schema[keyword].items()}
+            here = (place, keyword)
+            new[keyword] = {name: _repair(child, (here, name)) for name, child in schema[keyword].items()}
     if "properties" in new:
-        new["properties"] = {_escape(name): _repair(child) for name, child in schema["properties"].items()}
+        here = (place, "properties")
+        new["properties"] = {
+            _escape(name): _repair(child, (here, name)) for name, child in schema["properties"].items()
+        }
     if "required" in new:
         new["required"] = [_escape(name) for name in schema["required"]]
     if "pattern" in new:
-        new["pattern"] = _in_string(schema["pattern"], search=True)
+        with prefix_errors(Pointer((place, "pattern"))):
+            new["pattern"] = _in_string(schema["pattern"], search=True)
     elif new.get("format") in FORMATS:
         new["pattern"] = _in_string(FORMATS[schema["format"]], search=False)
         del new["format"]
@@ -91,13 +99,14 @@ _SAY = {
 """Keywords of one type that outlines-core reads."""
 
 
-def _values(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _values(schema: Mapping[str, Any], place: Chain) -> dict[str, Any]:
     """Return the schema of the values of ``const`` or ``enum`` that its other keywords allow, except ``$ref``.
     outlines-core would read some of those keywords instead."""
     values = [schema["const"]] if "const" in schema else schema["enum"]
     plain = {name: value for name, value in schema.items() if name in ASSERTING}
     if any(_refers(value) for name, value in plain.items() if name not in ("const", "enum")):
-        _refuse("outlines does not compile `enum` or `const` beside a keyword with references", "$ref")
+        message = "outlines does not compile `enum` or `const` beside a keyword with references"
+        _refuse(Pointer(place), message, "$ref")
     dialect = jsonschema.Draft7Validator if isinstance(plain.get("items"), list) else jsonschema.Draft202012Validator
     if any(isinstance(plain.get(name), bool) for name in ("exclusiveMinimum", "exclusiveMaximum")):
         dialect = jsonschema.Draft4Validator
@@ -106,11 +115,13 @@ def _values(schema: Mapping[str, Any]) -> dict[str, Any]:
         kept = [value for value in values if validator.is_valid(value)]
     except Exception as error:  # such as a pattern that Python cannot compile
         raise UnsupportedGrammar(
-            f"outlines does not compile `enum` or `const` beside an uncheckable keyword: {error}",
+            f"{Pointer(place)}: outlines does not compile `enum` or `const` beside an uncheckable keyword: {error}",
             feature="enum",
         ) from error
     if not kept:
-        raise InvalidGrammar("no value of `enum` or `const` satisfies the other keywords", field="constraint.schema")
+        raise InvalidGrammar(
+            f"{Pointer(place)}: no value of `enum` or `const` satisfies the other keywords", field="constraint.schema"
+        )
     return {"enum": kept}
 
 
@@ -135,6 +146,7 @@ def _escape(name: str) -> str:
 def _check_size(schema: Mapping[str, Any]) -> None:
     """Refuse a schema whose pattern would be too long. References are inlined, items are written twice, and optional
     properties once for each property that could be the last."""
+    places = {id(subschema): pointer for pointer, subschema in subschemas(schema)}
     sizes: dict[int, int] = {}
     entered: set[int] = set()
 
@@ -144,9 +156,9 @@ def _check_size(schema: Mapping[str, Any]) -> None:
         if id(node) in sizes:
             return sizes[id(node)]
         if id(node) in entered:
-            _refuse("outlines does not compile recursive schemas", "$ref:recursive")
+            _refuse(places[id(node)], "outlines does not compile recursive schemas", "$ref:recursive")
         if depth > MAX_DEPTH:
-            _refuse(f"schemas may be nested {MAX_DEPTH} deep", "depth")
+            _refuse(places[id(node)], f"schemas may be nested {MAX_DEPTH} deep", "depth")
         entered.add(id(node))
         own = len(
             json.dumps([node.get("enum"), node.get("const"), node.get("pattern"), list(node.get("properties", ()))])
@@ -154,7 +166,7 @@ def _check_size(schema: Mapping[str, Any]) -> None:
         total = 100 + 2 * own + sum(factor * size(child, depth + 1) for factor, child in _children(node, schema))
         entered.remove(id(node))
         if total > MAX_LENGTH:
-            _refuse("the pattern of this schema would be too long", "size")
+            _refuse(places[id(node)], "the pattern of this schema would be too long", "size")
         sizes[id(node)] = total
         return total
 
@@ -179,5 +191,5 @@ def _children(node: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[tupl
         yield 1, resolve(root, node["$ref"])
 
 
-def _refuse(message: str, feature: str) -> NoReturn:
-    raise UnsupportedGrammar(message, feature=feature)
+def _refuse(place: Pointer, message: str, feature: str) -> NoReturn:
+    raise UnsupportedGrammar(f"{place}: {message}", feature=feature)
