@@ -320,6 +320,7 @@ def test_requests_under_way_when_the_server_is_told_to_stop_end_with_an_error(se
         {"path": "chat/completions", **chat, **regex, "stream": True},
         {"path": "responses", "input": TEXT, "max_output_tokens": 480, **regex, "stream": True},
         {"path": "messages", **chat, **LONG, "stream": True},
+        {"path": "completions", "prompt": TEXT, "max_tokens": 480, **regex, "stream": True},
     ]
 
     def outcome(form: dict[str, Any]) -> tuple[int, str] | None:
@@ -343,7 +344,8 @@ def test_requests_under_way_when_the_server_is_told_to_stop_end_with_an_error(se
         answer = httpx.post(f"{server.url}/v1/completions", content=body(), headers=JSON, timeout=100)
         return answer.status_code, answer.text
 
-    with ThreadPoolExecutor(41) as threads:
+    before = len(server.log())
+    with ThreadPoolExecutor(len(forms) * 8 + 1) as threads:
         late = threads.submit(outcome_of_late)
         answers = [(form, threads.submit(outcome, form)) for form in forms * 8]
         until(lambda: server.metric("vllm:num_requests_running") == 4)
@@ -363,3 +365,4 @@ def test_requests_under_way_when_the_server_is_told_to_stop_end_with_an_error(se
         # streams that had not begun are refused like other requests
         assert status in ((200,) if ended_by_itself else (200, 503) if form.get("stream") else (503,)), text[-300:]
     assert stopped > 12
+    assert "Traceback" not in server.log()[before:]

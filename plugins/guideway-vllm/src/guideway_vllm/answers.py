@@ -186,8 +186,9 @@ def _set_field(output: Any, report: dict[str, Any] | None) -> None:
 
 def shutdown_error() -> Exception:
     """Return the error of a request that was running when the server's shutdown began: status 503 and a message."""
-    from vllm.exceptions import GracefulHTTPError
+    from vllm.exceptions import GracefulHTTPError, RetryableRequestError
 
-    said = "the server is shutting down; ask again, or another one"
-    error: Exception = GracefulHTTPError(said, HTTPStatus.SERVICE_UNAVAILABLE)
-    return error
+    class ServerStops(GracefulHTTPError, RetryableRequestError):  # type: ignore[misc]
+        """vLLM answers the first with its status everywhere, and logs no traceback of the second in streams."""
+
+    return ServerStops("the server is shutting down; ask again, or another one", HTTPStatus.SERVICE_UNAVAILABLE)

@@ -116,15 +116,33 @@ def _around_responses_stream(stream: Callable[..., Any]) -> Callable[..., Any]:
     """End a stream with an error event: vLLM drops the connection if a request fails or is aborted during its
     stream."""
 
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        events = stream(self, *args, **kwargs)
-        return _end_with_error(self, events) if SERVING else events
+    signature = inspect.signature(stream)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if not SERVING:
+            return stream(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+        raised: list[Exception] = []
+        given.arguments["result_generator"] = _keep_error(given.arguments["result_generator"], raised)
+        return _end_with_error(given.arguments["self"], stream(*given.args, **given.kwargs), raised)
 
     return wrapped
 
 
-async def _end_with_error(serving: Any, events: Any) -> AsyncIterator[Any]:
-    """Yield the `events` of a response and, if they raise, an error event, as OpenAI's server does."""
+async def _keep_error(results: Any, raised: list[Exception]) -> AsyncIterator[Any]:
+    """Yield `results` and append the error that they raise to `raised`."""
+    try:
+        async with aclosing(results):
+            async for result in results:
+                yield result
+    except Exception as error:
+        raised.append(error)
+        raise
+
+
+async def _end_with_error(serving: Any, events: Any, raised: list[Exception]) -> AsyncIterator[Any]:
+    """Yield the `events` of a response and, if they raise, an error event, as OpenAI's server does. `raised` has the
+    error of the request, if there is one."""
     number = 0
     try:
         async with aclosing(events):
@@ -137,8 +155,9 @@ async def _end_with_error(serving: Any, events: Any) -> AsyncIterator[Any]:
         from vllm.exceptions import GenerationError
 
         # vLLM's event for a failed response does not pass its own validation
-        failed = isinstance(error, ValidationError)
-        said = serving.create_error_response(GenerationError() if failed else error).error
+        if isinstance(error, ValidationError):
+            error = raised[0] if raised else GenerationError()
+        said = serving.create_error_response(error).error
         if said.code == HTTPStatus.INTERNAL_SERVER_ERROR:
             log.exception("guideway: the stream of a response ends with an error")
         yield ResponseErrorEvent(
@@ -316,7 +335,7 @@ IN_SERVER: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
     ),
     f"{OPENAI}.responses.serving:OpenAIServingResponses.responses_stream_generator": (
         _around_responses_stream,
-        (),
+        ("result_generator",),
         UNENDED,
     ),
     "vllm.entrypoints.anthropic.serving:AnthropicServingMessages.message_stream_converter": (
