@@ -231,6 +231,25 @@ class GrammarStrategy(ABC):
         compilation is running, and the strategy, its grammars and their matchers are not used later. Exceptions are
         logged."""
 
+    def advance(self, matchers: Sequence[Matcher], token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Accept one token in each of several matchers: ``token_ids[i]`` in ``matchers[i]``, as `Matcher.accept` does.
+        Return ``int32[n]``: 1 if it was accepted, 0 if it was refused, -1 if the matcher failed, which changes nothing
+        for the others. The host replaces a matcher that failed by a new one, which it asks alone; if the whole call
+        raises, it does so with all.
+
+        No matcher is given twice, and there may be none. The strategy must not use the list and the array after the
+        call, and the returned array belongs to the host. Override this if the library accepts batches: it then gets its
+        own matchers, as `fill` does, also terminated ones, which refuse every token.
+        """
+        accepted = np.empty(len(matchers), dtype=np.int32)
+        for i, (matcher, token_id) in enumerate(zip(matchers, token_ids.tolist(), strict=True)):
+            try:
+                accepted[i] = matcher.accept((token_id,))
+            except BaseException as error:
+                contain(error)
+                accepted[i] = -1
+        return accepted
+
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         """Fill the rows of every job and return ``int32[len(jobs)]``: the number of drafts each job would accept, or
         -1 if its matcher failed (`FillJob.error` is the reason), which leaves all other jobs' rows correct.

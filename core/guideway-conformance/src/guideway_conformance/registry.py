@@ -25,8 +25,8 @@ Act: TypeAlias = Literal["rows", "drafts", "hears", "feedback", "forks", "fills"
 
 KIND_MODULES = {
     "grammar": (
-        *("alive", "accepting", "masks", "stopping", "undoing", "batches", "languages", "sets", "compiling"),
-        *("supporting", "whitespace", "texts", "embedding", "apart", "options"),
+        *("alive", "accepting", "masks", "stopping", "undoing", "batches", "advancing", "languages", "sets"),
+        *("compiling", "supporting", "whitespace", "texts", "embedding", "apart", "options"),
         *("lifetime", "hosting", "extras", "sizes", "collisions", "machines", "load", "growth", "keywords"),
     ),
     "device": (

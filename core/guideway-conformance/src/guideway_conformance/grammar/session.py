@@ -81,9 +81,13 @@ class Session(Matcher):
     def accept(self, token_ids: Sequence[int]) -> int:
         count = self.matcher.accept(tuple(token_ids))
         expect(0 <= count <= len(token_ids), f"accept of {len(token_ids)} tokens returned {count}")
-        self.token_ids += token_ids[:count]
-        self._undoable += count
+        self.note(token_ids[:count])
         return count
+
+    def note(self, token_ids: Sequence[int]) -> None:
+        """Remember what its matcher accepted."""
+        self.token_ids += token_ids
+        self._undoable += len(token_ids)
 
     def take(self, token_ids: Sequence[int]) -> Session:
         """Accept all of them."""
