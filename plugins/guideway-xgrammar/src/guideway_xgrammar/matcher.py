@@ -68,31 +68,36 @@ class XgrammarMatcher(Matcher):
         """Tokens of a row in xgrammar: the width of the logits."""
         self._places: list[Any] = [rule.start]
         """The rule's states before the output and after each token; for JSON, the places in it."""
-        self._num_accepted = 0
+        self._terminated = False
 
     def accept(self, token_ids: Sequence[int]) -> int:
-        native, rule, ahead, places = self.native, self._rule, self._ahead, self._places
-        # xgrammar prints a warning for a special token, and for any token after termination
-        if native.is_terminated():
-            return 0
         for count, token_id in enumerate(token_ids):
-            is_stop = token_id in self._stop_token_ids
-            if not (is_stop or self._tokens[token_id]):
+            place = self.place_after(token_id)
+            if place is None or not self.native.accept_token(token_id):
                 return count
-            place = places[-1]
-            if not is_stop:
-                place = rule.after(place, token_id)
-                if place is None:
-                    return count
-                if ahead is not None and not ahead.leads_on(places[-1], token_id, self._mask_after):
-                    return count
-            if not native.accept_token(token_id):
-                return count
-            places.append(place)
-            self._num_accepted += 1
-            if is_stop and native.is_terminated():
-                return count + 1
+            self.move(token_id, place)
         return len(token_ids)
+
+    def place_after(self, token_id: int) -> Any:
+        """Return the rule's state after a token; None if the token may not be given to xgrammar, which prints a warning
+        for a special token, and for any token after termination."""
+        place = self._places[-1]
+        if self._terminated:
+            return None
+        if token_id in self._stop_token_ids:
+            return place
+        if not self._tokens[token_id]:
+            return None
+        after = self._rule.after(place, token_id)
+        ahead = self._ahead
+        if ahead is not None and after is not None and not ahead.leads_on(place, token_id, self._mask_after):
+            return None
+        return after
+
+    def move(self, token_id: int, place: Any) -> None:
+        """Note a token that xgrammar has accepted, with the rule's state after it."""
+        self._places.append(place)
+        self._terminated = token_id in self._stop_token_ids
 
     def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
         words = bitmask[row]
@@ -121,23 +126,24 @@ class XgrammarMatcher(Matcher):
         return row
 
     def is_terminated(self) -> bool:
-        return bool(self.native.is_terminated())
+        return self._terminated
 
     def is_accepting(self) -> bool:
-        return not self.native.is_terminated() and bool(self.native.is_completed())
+        return not self._terminated and bool(self.native.is_completed())
 
     def rollback(self, num_tokens: int) -> None:
         # xgrammar accepts some negative and some huge counts
-        if not 0 <= num_tokens <= self._num_accepted:
-            raise ValueError(f"cannot roll back {num_tokens} tokens, only {self._num_accepted} were accepted")
+        num_accepted = len(self._places) - 1
+        if not 0 <= num_tokens <= num_accepted:
+            raise ValueError(f"cannot roll back {num_tokens} tokens, only {num_accepted} were accepted")
         if num_tokens:
             self.native.rollback(num_tokens)
-            self._num_accepted -= num_tokens
             del self._places[-num_tokens:]
+            self._terminated = False
 
     def fork(self) -> XgrammarMatcher:
         other = XgrammarMatcher(
             self.native.fork(), self._stop_token_ids, self._tokens, self._rule, self._ahead, self._width
         )
-        other._num_accepted, other._places = self._num_accepted, self._places.copy()
+        other._places, other._terminated = self._places.copy(), self._terminated
         return other

@@ -23,6 +23,7 @@ from guideway.api import (
     InvalidConfiguration,
     InvalidGrammar,
     JsonSchema,
+    Matcher,
     Regex,
     StructuralTag,
     Support,
@@ -214,6 +215,26 @@ class Strategy(GrammarStrategy):
             case "grammar:ebnf":
                 return compiler.compile_grammar(source)
         return compiler.compile_lark(source)
+
+    def advance(self, matchers: Sequence[Matcher], token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Accept all tokens in one call of the library."""
+        found = np.zeros(len(matchers), dtype=np.int32)
+        asked = list[tuple[int, XgrammarMatcher, int, Any]]()
+        for i, (matcher, token_id) in enumerate(zip(matchers, token_ids.tolist(), strict=True)):
+            own = cast("XgrammarMatcher", matcher)
+            try:
+                place = own.place_after(token_id)
+            except Exception:  # the host finds out why
+                found[i] = -1
+                continue
+            if place is not None:
+                asked.append((i, own, token_id, place))
+        accepted = self._batch.batch_accept_token([own.native for _, own, _, _ in asked], [ask[2] for ask in asked])
+        for (i, own, token_id, place), taken in zip(asked, accepted, strict=True):
+            if taken:
+                own.move(token_id, place)
+                found[i] = 1
+        return found
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         """Fill all rows in one call of the library if there are no drafts; the calls are most of the cost. One thread:
