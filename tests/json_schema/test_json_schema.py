@@ -411,3 +411,19 @@ def test_a_message_shows_the_first_places() -> None:
 def test_a_feature_of_a_regular_expression_has_a_place(pattern: str, name: str, at: int) -> None:
     assert name in pattern_details(pattern)
     assert place_of_detail(pattern, name) == at
+
+
+def test_only_bounds_that_hold_together_make_a_narrow_range() -> None:
+    low, high = {"exclusiveMinimum": 3}, {"exclusiveMaximum": 3.5}
+    apart = {"anyOf": [low, high]}
+    either = {"anyOf": [{"allOf": [low]}, {"$ref": "#/$defs/high"}], "$defs": {"high": high}}
+    for schema in (apart, either, {"oneOf": [{"not": {}}, apart]}):
+        assert "number:narrow" not in keywords(schema)
+    for schema in (
+        {**low, **high},
+        {**low, "anyOf": [high, {}]},
+        {"allOf": [apart, high]},
+        {"allOf": [apart, {"anyOf": [low, high]}]},
+        {"anyOf": [{"allOf": [low, {"$ref": "#/anyOf/1"}]}, high]},
+    ):
+        assert "number:narrow" in keywords(schema), schema

@@ -208,42 +208,57 @@ def _is_fraction(number: float) -> bool:
     return f"{number:.17g}" != f"{number:.15g}" and not _is_large(number)
 
 
-def _in_place(schema: Mapping[str, Any], root: Schema) -> list[Mapping[str, Any]]:
+class _InPlace(NamedTuple):
+    """A schema of an instance."""
+
+    schema: Mapping[str, Any]
+    branches: Mapping[int, int]
+    """By id of each ``anyOf`` or ``oneOf`` around it, the index of its branch; -1 for more than one."""
+
+    def is_beside(self, other: _InPlace) -> bool:
+        """Return whether both may have to hold: they are not in different branches."""
+        return all(-1 in (i, j := other.branches.get(each, i)) or i == j for each, i in self.branches.items())
+
+
+def _in_place(schema: Mapping[str, Any], root: Schema) -> list[_InPlace]:
     """Return a schema and all schemas that apply to the same instance, except negated and conditional ones."""
-    found: list[Mapping[str, Any]] = []
-    seen: set[int] = set()
-    pending: list[Any] = [schema]
+    found: list[_InPlace] = []
+    seen: set[tuple[int, frozenset[tuple[int, int]]]] = set()
+    pending: list[tuple[Any, dict[int, int]]] = [(schema, {})]
     while pending and len(found) < MOST_IN_PLACE:
-        node = pending.pop()
-        if not isinstance(node, Mapping) or id(node) in seen:
+        node, branches = pending.pop()
+        if not isinstance(node, Mapping) or (key := (id(node), frozenset(branches.items()))) in seen:
             continue
-        seen.add(id(node))
-        found.append(node)
-        for keyword in ("allOf", "anyOf", "oneOf"):
-            pending += node.get(keyword, ())
+        seen.add(key)
+        found.append(_InPlace(node, branches))
+        pending += ((part, branches) for part in node.get("allOf", ()))
+        for keyword in ("anyOf", "oneOf"):
+            parts = node.get(keyword, ())
+            for i, part in enumerate(parts):
+                pending.append((part, {**branches, id(parts): i if branches.get(id(parts), i) == i else -1}))
         reference = node.get("$ref")
         if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
-            pending.append(resolve(root, reference))
+            pending.append((resolve(root, reference), branches))
     return found
 
 
-def _is_narrow(schemas: Sequence[Mapping[str, Any]]) -> bool:
+def _is_narrow(schemas: Sequence[_InPlace]) -> bool:
     """Return whether a bound is exclusive (also as in draft 4) and the other one less than 1 away."""
     low, high = (
         [
-            each
-            for schema in schemas
-            for each in map(schema.get, keywords)
+            (each, one)
+            for one in schemas
+            for each in map(one.schema.get, keywords)
             if isinstance(each, int | float) and not isinstance(each, bool)
         ]
         for keywords in (_LOW, _HIGH)
     )
     if len(schemas) == MOST_IN_PLACE:  # the other bound may be in a schema that was not examined
         return bool(low or high)
-    excluded = [schema.get(keyword) for schema in schemas for keyword in _EXCLUDING]
+    excluded = [one.schema.get(keyword) for one in schemas for keyword in _EXCLUDING]
     if not any(value is not None and value is not False for value in excluded):
         return False
-    return any(abs(second - first) < 1 for first in low for second in high)
+    return any(abs(high_end - low_end) < 1 and one.is_beside(other) for low_end, one in low for high_end, other in high)
 
 
 def _values(schema: Mapping[str, Any]) -> list[Any]:

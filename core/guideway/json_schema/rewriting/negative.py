@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import Any
 
 from guideway.json_schema.kinds import (
@@ -93,12 +93,20 @@ def _values(writer: Writer, node: Node, values: list[Any], kinds: int) -> Schema
 
 
 def _between(points: list[Any], name: str) -> Iterator[Schema]:
-    """Yield the open intervals around some numbers."""
-    yield {"type": name, "exclusiveMaximum": points[0]}
-    for low, high in pairwise(points):
-        if name == "number" or high - low > 1:
-            yield {"type": name, "exclusiveMinimum": low, "exclusiveMaximum": high}
-    yield {"type": name, "exclusiveMinimum": points[-1]}
+    """Yield the open intervals around some numbers; for integers, with bounds that they include."""
+    if name == "integer":
+        points = [int(point) for point in points if isinstance(point, int) or point.is_integer()]
+        least, most, lows, highs = "minimum", "maximum", [each + 1 for each in points], [each - 1 for each in points]
+    else:
+        least, most, lows, highs = "exclusiveMinimum", "exclusiveMaximum", points, points
+    if not points:
+        yield {"type": name}
+        return
+    yield {"type": name, most: highs[0]}
+    for low, high in zip(lows, highs[1:], strict=False):
+        if low <= high:
+            yield {"type": name, least: low, most: high}
+    yield {"type": name, least: lows[-1]}
 
 
 def _strings(writer: Writer, node: Node) -> Iterator[Schema]:
