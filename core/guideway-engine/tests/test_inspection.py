@@ -203,13 +203,14 @@ def test_why_each_strategy_was_or_was_not_chosen() -> None:
     found = inspected(UNIQUE, "[1,1]", *STRATEGIES)
     said = {report.name: report for report in found.strategies}
     assert said.keys() == set(STRATEGIES)
-    assert [name for name, report in said.items() if report.outcome == "chosen"] == [found.strategy] == ["xgrammar"]
-    assert "leaves `uniqueItems`" in said["xgrammar"].reason
-    assert said["llguidance"].outcome == "refused"
-    assert "uniqueItems" in said["llguidance"].reason
+    assert [name for name, report in said.items() if report.outcome == "chosen"] == [found.strategy] == ["llguidance"]
+    assert said["llguidance"].is_rewritten
+    assert said["llguidance"].reason.startswith("rewritten in keywords that it takes")
+    assert "leaves `uniqueItems`" in said["llguidance"].reason
+    assert [str(loss) for loss in said["llguidance"].losses] == ["#: uniqueItems"]
     assert said["lmfe"].outcome == "possible"
-    assert "comes after xgrammar in the order of preference" in said["lmfe"].reason
-    assert [(each.name, each.places) for each in found.unenforced] == [("uniqueItems", ("#/uniqueItems",))]
+    assert "comes after llguidance (rewritten) in the order of preference" in said["lmfe"].reason
+    assert [(each.name, each.places) for each in found.unenforced] == [("uniqueItems", ("#",))]
     assert (found.refusal, found.valid, found.passes) == (None, False, False)
     assert (found.faults[0].place, found.faults[0].keyword) == ("#", "#/uniqueItems")
 
@@ -243,7 +244,7 @@ def test_what_served_a_record_is_taken_whatever_would_be_chosen() -> None:
     with pytest.raises(InvalidRequest, match="--strategy outlines"):
         inspected(PERSON, None, "llguidance", served_by="outlines")
     with pytest.raises(UnsupportedGrammar, match="llguidance served the record, but refuses this constraint"):
-        inspected(UNIQUE, None, "llguidance", "xgrammar", served_by="llguidance")
+        inspected(Grammar('root ::= "a"', "ebnf"), None, "llguidance", "xgrammar", served_by="llguidance")
 
 
 def test_what_none_takes_is_refused_with_every_reason() -> None:

@@ -89,6 +89,8 @@ __all__ = [
     "LogitModifier",
     "LogitTransform",
     "Logprobs",
+    "Loss",
+    "Losses",
     "Matcher",
     "Model",
     "ModelFolder",

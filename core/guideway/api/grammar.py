@@ -17,7 +17,7 @@ A complete strategy plugin is three classes and one hook::
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -209,6 +209,14 @@ class GrammarStrategy(ABC):
         chooses among installed strategies skips those that cannot be built; one that the operator chose is refused with
         the reason."""
         return None
+
+    @property
+    def takes(self) -> Set[str]:
+        """Names of keywords of JSON Schema that the library compiles in every schema, as returned by
+        `guideway.json_schema.keywords`; ``format:*`` for all formats. For a schema that `supports` does not enforce in
+        full, or that has other keywords, the host also offers a schema in these keywords: an equivalent one, or a
+        weaker one whose `Losses` it names. Empty, the default: the host offers no other schemas."""
+        return frozenset()
 
     @abstractmethod
     def supports(self, constraint: Constraint) -> Support:

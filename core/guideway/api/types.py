@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn, Self, TypeAlias, TypeVar, get_args
 
 from guideway.api.options import Range, known_fields_only, short_repr
 from guideway.api.records import Records
@@ -32,6 +32,8 @@ __all__ = [
     "Grammar",
     "JsonObject",
     "JsonSchema",
+    "Loss",
+    "Losses",
     "OnUnenforced",
     "Regex",
     "Request",
@@ -65,6 +67,33 @@ WHITESPACE: tuple[Whitespace, ...] = get_args(Whitespace)
 
 MAX_INDENTATION = 40
 """Maximum number of spaces and tabs after a line end in ``bounded`` white space: ten levels of four."""
+
+
+MOST_LOSSES_SHOWN = 8
+"""Losses to list in text for people."""
+
+
+class Loss(NamedTuple):
+    """A keyword of a JSON Schema that is enforced only in part, or not at all, because no equivalent schema that the
+    strategy's library compiles is known."""
+
+    pointer: str
+    """JSON pointer of the subschema with the keyword."""
+    keyword: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.pointer}: {self.keyword}"
+
+
+class Losses(tuple[Loss, ...]):
+    """Losses in the order of the schema. As text it is short: ``#/properties/tags: uniqueItems, and 16 more``."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(str, self[:MOST_LOSSES_SHOWN]))
+        return f"{shown}, and {len(self) - MOST_LOSSES_SHOWN} more" if len(self) > MOST_LOSSES_SHOWN else shown
 
 
 class FinishReason(StrEnum):

@@ -73,6 +73,13 @@ class SupportTable:
                 unenforced.add("names")
         return Support(enforced=frozenset(enforced - unenforced), unenforced=frozenset(unenforced))
 
+    def takes(self) -> frozenset[str]:
+        """Return the names for `GrammarStrategy.takes`: those that the installed version enforces, and all formats if
+        it compiles unknown ones, since `support` names the formats that it does not enforce."""
+        table = self.installed()
+        found = {name for name, status in table.items() if status in ("enforced", "narrow") and "+" not in name}
+        return frozenset(found | {"format:*"} if table["format:*"] != "refused" else found)
+
     def support_of_regex(self, constraint: Regex) -> Support:
         """Return the constructs that the installed version reads as Python's `re` does; refuse those that it lacks."""
         table = self.installed()

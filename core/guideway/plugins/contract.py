@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence, Set
 from functools import lru_cache
 from types import FunctionType
 from typing import Any
@@ -16,7 +16,7 @@ from guideway.plugins import moved
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.kinds import KINDS
 
-__all__ = ["ContractViolation", "check_built", "check_class", "check_returned", "checked_support"]
+__all__ = ["ContractViolation", "check_built", "check_class", "check_returned", "checked_names", "checked_support"]
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -68,6 +68,13 @@ def checked_support(support: Any) -> api.Support:
     if not isinstance(support.reason, str | None):
         raise ConformanceError(f"reason of a Support must be a string or None, not {short_repr(support.reason)}")
     return support
+
+
+def checked_names(names: Any) -> frozenset[str]:
+    """Return a strategy's ``takes``. Raises `ConformanceError` if it is not a set of names."""
+    if not isinstance(names, Set) or not all(isinstance(each, str) for each in names):
+        raise ConformanceError(f"takes must be a set of names, not {short_repr(names)}")
+    return frozenset(names)
 
 
 @lru_cache(maxsize=256)

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TypeAlias
 
-from guideway.api.grammar import GrammarStrategy
-from guideway.api.types import Constraint, JsonSchema, StructuralTag
+from guideway.api.grammar import GrammarStrategy, Support
+from guideway.api.types import Constraint, JsonSchema, Losses, StructuralTag
 from guideway.errors import InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
 from guideway.json_schema import check_schema, locate, misspelt_keywords, root_keywords, schemas_in
-from guideway.plugins.contract import checked_support
+from guideway.plugins.contract import checked_names, checked_support
 from guideway.runtime.digests import constraint_digest
 from guideway.runtime.grammar_hosts.strategy import HostedStrategy
 from guideway.runtime.guard.guard import Guard, check_bytes, forms
+from guideway.runtime.rewriting import INLINE, Rewritten, rewritings
 
 __all__ = ["Candidate", "CandidateCache", "Chosen", "Key", "choose", "enforcing_all"]
 
@@ -28,6 +29,8 @@ decides the order of the output."""
 
 MAX_CONSTRAINTS = 4096
 """Most constraints in the cache."""
+MAX_SIZE = 64 << 20
+"""Most characters of rewritten schemas and their losses in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +44,35 @@ class Candidate:
     key: Key
     is_pruned: bool = False
     """True if the strategy takes the constraint only without its unsatisfiable parts."""
+    rewritten: Rewritten | None = None
+    """The schema that the strategy takes in place of the constraint's."""
+
+    @property
+    def losses(self) -> Losses:
+        """The keywords of the constraint that its rewriting does not express."""
+        return Losses() if self.rewritten is None else self.rewritten.losses
+
+    @property
+    def title(self) -> str:
+        """The name, for messages that may list several candidates of one strategy."""
+        return self.name if self.rewritten is None else f"{self.name} (rewritten)"
 
     def served(self, constraint: Constraint) -> Constraint:
         """Return the constraint to compile in place of the one that this candidate was chosen for."""
+        if self.rewritten is not None and isinstance(constraint, JsonSchema):
+            return self.rewritten.of(constraint)
         return forms(constraint)[0] if self.is_pruned else constraint
+
+    def improves(self, other: Candidate) -> bool:
+        """Return whether it enforces something that `other` does not."""
+        return not set(other.unenforced).issubset(self.unenforced)
+
+    def leaves(self, constraint: Constraint) -> str:
+        """Return what it does not enforce, with places, for a message."""
+        if not self.losses:
+            return locate(constraint, self.unenforced)
+        others = set(self.unenforced).difference(loss.keyword for loss in self.losses)
+        return ", ".join(filter(None, [str(self.losses), locate(constraint, sorted(others))]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +84,11 @@ class Chosen:
     refusals: Mapping[str, str]
     """Reasons of the other strategies, by name."""
 
+    @property
+    def size(self) -> int:
+        """Characters of the rewritten schemas and their losses."""
+        return sum(0 if each.rewritten is None else each.rewritten.size for each in self.candidates)
+
 
 def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) -> Chosen:
     """Return the strategies to try for `constraint`.
@@ -63,47 +96,39 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
     `strategies` is in the operator's order of preference. Strategies that enforce everything come before those that
     leave a keyword unenforced; a strategy that would enforce no outermost keyword of a schema is refused, and one whose
     limits the constraint exceeds is not asked. Unsatisfiable parts of a schema are pruned if the strategy takes the
-    rest. Raises `InvalidGrammar` if nothing satisfies the constraint, `UnsupportedGrammar` with all reasons if no
-    strategy takes it, and `LimitExceeded` if it is too large for all strategies of its kind.
+    rest. A schema is also rewritten in the keywords that a strategy takes: an equivalent schema comes after the schema
+    itself and before other strategies, a weaker one before strategies that would not enforce all. Raises
+    `InvalidGrammar` if nothing satisfies the constraint, `UnsupportedGrammar` with all reasons if no strategy takes it,
+    and `LimitExceeded` if it is too large for all strategies of its kind.
     """
     names = list(strategies) if constraint.strategy is None else [constraint.strategy]
-    kind, digest = constraint.kind, constraint_digest(constraint)
-    misspelt = _misspelt(constraint)
-    # keywords in subschemas are enforced through these or not at all
-    root = constraint.cached(root_keywords) or misspelt if isinstance(constraint, JsonSchema) else frozenset()
+    kind = constraint.kind
     full: list[Candidate] = []
+    weaker: list[Candidate] = []
     partial: list[Candidate] = []
     refusals: dict[str, str] = {}
     missing: list[str] = []
     too_large: dict[str, list[str]] = {}
-    offered = forms(constraint)
-    guard = Guard(constraint, {name: strategies[name].limits for name in names})
+    offer = _Offer(constraint, {name: strategies[name].limits for name in names})
     for name in names:
         strategy = strategies[name]
         if kind not in strategy.kinds:
             refusals[name] = f"{name} compiles {', '.join(sorted(strategy.kinds))}"
             missing.append(kind)
             continue
-        if (reason := guard.refusal(name)) is not None:
-            refusals[name] = f"{name}: {reason}"
-            too_large.setdefault(reason, []).append(name)
-            continue
-        hosted = isinstance(strategy, HostedStrategy)
-        for form in offered:
-            with blame(f"grammar.{name}", "supports", passing=(LimitExceeded,), keeps_deadlines=hosted):
-                support = checked_support(strategy.supports(form))
-            if not support.refused:
-                break
-        if support.refused:
-            refusals[name] = f"{name}: {support.reason}"
-            continue
-        unenforced = tuple(sorted(support.unenforced | misspelt))
-        if root and root.issubset(unenforced):
-            refusals[name] = f"{name} would enforce nothing of it: {locate(constraint, sorted(root))} would be ignored"
-            continue
-        candidate = Candidate(name, strategy, unenforced, (name, kind, digest), form is not constraint)
-        (partial if support.unenforced else full).append(candidate)
-    if not full and not partial:
+        found, reason = offer.candidates(name, strategy)
+        if not found:
+            refusals[name] = reason
+            if (excess := offer.guard.refusal(name)) is not None:
+                too_large.setdefault(excess, []).append(name)
+        for each in found:
+            if offer.enforces_all(each):
+                full.append(each)
+            elif found[0].rewritten is None and found[0].unenforced and not each.improves(found[0]):
+                partial.append(each)
+            else:
+                weaker.append(each)
+    if not full and not weaker and not partial:
         if too_large and sum(map(len, too_large.values())) + len(missing) == len(names):
             told = "; ".join(f"{', '.join(each)}: {reason}" for reason, each in too_large.items())
             raise LimitExceeded(f"this {kind} constraint is too large for {told}", field="constraint")
@@ -112,7 +137,85 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
             f"no configured strategy can serve this {kind} constraint ({said})",
             feature=missing[0] if missing else kind,
         )
-    return Chosen(full + partial, refusals)
+    return Chosen(full + weaker + partial, refusals)
+
+
+class _Offer:
+    """A constraint, to ask strategies about."""
+
+    def __init__(self, constraint: Constraint, limits: Mapping[str, Mapping[str, int]]) -> None:
+        self.constraint = constraint
+        self._digest = constraint_digest(constraint)
+        self._misspelt = _misspelt(constraint)
+        # keywords in subschemas are enforced through these or not at all
+        self._root: frozenset[str] = frozenset()
+        if isinstance(constraint, JsonSchema):
+            self._root = constraint.cached(root_keywords) or self._misspelt
+        self._forms = forms(constraint)
+        self.guard = Guard(constraint, limits)
+
+    def enforces_all(self, candidate: Candidate) -> bool:
+        """Return whether a candidate enforces all that any strategy could."""
+        return self._misspelt.issuperset(candidate.unenforced)
+
+    def candidates(self, name: str, strategy: GrammarStrategy) -> tuple[list[Candidate], str]:
+        """Return the candidates of a strategy, best first, and the reason why the constraint as it is, is none."""
+        excess = self.guard.refusal(name)
+        if excess is not None:
+            found = self._rewritten(name, strategy) if self.guard.is_rewritable(name) else []
+            return found, f"{name}: {excess}"
+        for form in self._forms:
+            support = _ask(name, strategy, form)
+            if not support.refused:
+                break
+        if support.refused:
+            return self._rewritten(name, strategy), f"{name}: {support.reason}"
+        unenforced = support.unenforced | self._misspelt
+        if self._root and self._root.issubset(unenforced):
+            ignored = locate(self.constraint, sorted(self._root))
+            reason = f"{name} would enforce nothing of it: {ignored} would be ignored"
+            return self._rewritten(name, strategy), reason
+        key = name, self.constraint.kind, self._digest
+        given = Candidate(name, strategy, tuple(sorted(unenforced)), key, form is not self.constraint)
+        is_sure = not unenforced and support.enforced <= _takes(name, strategy)
+        return [given] if is_sure else [given, *self._rewritten(name, strategy)], ""
+
+    def _rewritten(self, name: str, strategy: GrammarStrategy) -> list[Candidate]:
+        """Return the candidates of a strategy for rewritings of the constraint, best first."""
+        takes = _takes(name, strategy)
+        if not takes or not isinstance(self.constraint, JsonSchema):
+            return []
+        if isinstance(strategy, HostedStrategy):
+            found = strategy.rewritings(self.constraint)
+        else:
+            found = rewritings(self.constraint, takes, INLINE)
+        candidates = []
+        for each in found:
+            form = each.of(self.constraint)
+            if Guard(form, {name: strategy.limits}).refusal(name) is not None:
+                continue
+            support = _ask(name, strategy, form)
+            if support.refused:
+                continue
+            unenforced = support.unenforced | self._misspelt | {loss.keyword for loss in each.losses}
+            at_root = (
+                support.unenforced | self._misspelt | {loss.keyword for loss in each.losses if loss.pointer == "#"}
+            )
+            if not self._root or not self._root.issubset(at_root):
+                key = name, form.kind, constraint_digest(form)
+                candidates.append(Candidate(name, strategy, tuple(sorted(unenforced)), key, rewritten=each))
+        return candidates
+
+
+def _takes(name: str, strategy: GrammarStrategy) -> frozenset[str]:
+    with blame(f"grammar.{name}", "takes", keeps_deadlines=isinstance(strategy, HostedStrategy)):
+        return checked_names(strategy.takes)
+
+
+def _ask(name: str, strategy: GrammarStrategy, form: Constraint) -> Support:
+    hosted = isinstance(strategy, HostedStrategy)
+    with blame(f"grammar.{name}", "supports", passing=(LimitExceeded,), keeps_deadlines=hosted):
+        return checked_support(strategy.supports(form))
 
 
 def enforcing_all(chosen: Chosen, constraint: Constraint) -> list[Candidate]:
@@ -120,7 +223,7 @@ def enforcing_all(chosen: Chosen, constraint: Constraint) -> list[Candidate]:
     is none."""
     found = [candidate for candidate in chosen.candidates if not candidate.unenforced]
     if not found:
-        ignored = [f"{each.name} does not enforce {locate(constraint, each.unenforced)}" for each in chosen.candidates]
+        ignored = [f"{each.title} does not enforce {each.leaves(constraint)}" for each in chosen.candidates]
         said = "; ".join([*ignored, *chosen.refusals.values()])
         raise UnsupportedGrammar(
             f"no configured strategy enforces all of this {constraint.kind} constraint, and on_unenforced is 'refuse' "
@@ -138,6 +241,7 @@ class CandidateCache:
     def __init__(self, strategies: Mapping[str, GrammarStrategy], *, isolates_tenants: bool = False) -> None:
         self._strategies = strategies
         self._known: OrderedDict[tuple[str, str | None, str, bytes], Chosen] = OrderedDict()
+        self._size = 0
         self._lock = Lock()
         self._isolates_tenants = isolates_tenants
         self._tenant = ""
@@ -164,11 +268,13 @@ class CandidateCache:
         found = self._known.get(key)
         if found is None:
             found = choose(constraint, self._strategies)
-            _, kind, digest = found.candidates[0].key
+            canonical = self._tenant, constraint.strategy, constraint.kind, constraint_digest(constraint)
             with self._lock:
-                self._known[key] = self._known[self._tenant, constraint.strategy, kind, digest] = found
-                while len(self._known) > MAX_CONSTRAINTS:
-                    self._known.popitem(last=False)
+                for each in dict.fromkeys((key, canonical)):
+                    self._size += found.size if each not in self._known else 0
+                    self._known[each] = found
+                while len(self._known) > MAX_CONSTRAINTS or self._size > MAX_SIZE:
+                    self._size -= self._known.popitem(last=False)[1].size
         return found
 
 

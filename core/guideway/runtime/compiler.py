@@ -104,7 +104,7 @@ class Compiler:
         def end(future: Future[CompiledParts]) -> None:
             error = _error_of(future)
             if isinstance(error, UnsupportedGrammar):
-                refusals.append(f"{candidates[0].name}: {error}")
+                refusals.append(f"{candidates[0].title}: {error}")
                 if len(candidates) > 1 and not compilation.cancelled():
                     self._try(candidates[1:], constraint, tenant, refusals, compilation)
                     return

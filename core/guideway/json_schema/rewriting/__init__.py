@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from guideway.api.types import Loss, Losses
 from guideway.json_schema.rewriting import negative, positive
-from guideway.json_schema.rewriting.results import BUDGET, COARSE, Budget, Loss, Rewriting, TooLarge, summarize
+from guideway.json_schema.rewriting.results import BUDGET, COARSE, Budget, Rewriting, TooLarge
 from guideway.json_schema.rewriting.writer import Writer
 from guideway.json_schema.walking import Schema
 
-__all__ = ["BUDGET", "COARSE", "Budget", "Loss", "Rewriting", "rewrite", "summarize"]
+__all__ = ["BUDGET", "COARSE", "Budget", "Rewriting", "rewrite"]
 
 OLDEST = 4
 """The oldest draft that is read."""
@@ -31,7 +32,7 @@ def rewrite(schema: Schema, takes: Set[str], budget: Budget = BUDGET) -> Rewriti
     try:
         writer = Writer(schema, takes, budget, positive.write, negative.write)
         if writer.source.draft < OLDEST:
-            return Rewriting(True, (Loss("#", "$schema", "this draft is too old"),))
+            return Rewriting(True, Losses([Loss("#", "$schema", "this draft is too old")]))
         return writer.run()
     except TooLarge:
-        return Rewriting(True, (Loss("#", "nodes", "the schema is too large to rewrite"),))
+        return Rewriting(True, Losses([Loss("#", "nodes", "the schema is too large to rewrite")]))

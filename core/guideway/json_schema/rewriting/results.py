@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
+from guideway.api.types import Losses
 from guideway.json_schema.walking import Schema
 
-__all__ = ["BUDGET", "COARSE", "Budget", "Loss", "Rewriting", "TooLarge", "summarize"]
-
-MOST_SHOWN = 8
-"""Losses to list in a message for people."""
-
-
-class Loss(NamedTuple):
-    """A keyword that a rewritten schema enforces only in part, or not at all."""
-
-    pointer: str
-    """JSON pointer of the subschema with the keyword, in the original schema."""
-    keyword: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.pointer}: {self.keyword}"
-
-
-def summarize(losses: Sequence[Loss]) -> str:
-    """Return losses as short text: ``#/properties/tags: uniqueItems, and 16 more``."""
-    shown = ", ".join(map(str, losses[:MOST_SHOWN]))
-    return f"{shown}, and {len(losses) - MOST_SHOWN} more" if len(losses) > MOST_SHOWN else shown
+__all__ = ["BUDGET", "COARSE", "Budget", "Rewriting", "TooLarge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +16,7 @@ class Rewriting:
     """A schema in keywords of draft 2020-12. Every instance of the original is an instance of it."""
 
     schema: Schema
-    losses: tuple[Loss, ...]
+    losses: Losses
     """Empty if both schemas have the same instances."""
 
 

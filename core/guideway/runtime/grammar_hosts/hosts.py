@@ -8,7 +8,7 @@ from typing import Any
 
 from guideway.api.bitmask import num_words
 from guideway.api.grammar import GrammarStrategy, Support
-from guideway.api.types import Constraint
+from guideway.api.types import Constraint, JsonSchema, Loss, Losses
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import LimitExceeded, close_each, contain
 from guideway.plugins.building import build_strategies
@@ -23,6 +23,7 @@ from guideway.runtime.grammar_hosts.pool import Pool
 from guideway.runtime.grammar_hosts.serving import StrategySpec
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedStrategy
 from guideway.runtime.grammar_hosts.zygote import Zygote
+from guideway.runtime.rewriting import Rewritten
 
 __all__ = ["GrammarHosts"]
 
@@ -98,6 +99,16 @@ class GrammarHosts:
         """`GrammarStrategy.supports`."""
         answer, _ = self._limited(self._readers, "supports", strategy, constraint)
         return Support(frozenset(answer["enforced"]), frozenset(answer["unenforced"]), answer["reason"])
+
+    def takes(self, strategy: str) -> frozenset[str]:
+        """`GrammarStrategy.takes`."""
+        names, _ = self._readers.call("takes", strategy, seconds=self._limits.compile_seconds)
+        return frozenset(map(str, names))
+
+    def rewritings(self, strategy: str, constraint: JsonSchema) -> list[Rewritten]:
+        """`guideway.runtime.rewriting.rewritings` in the keywords that a strategy takes."""
+        answer, _ = self._limited(self._readers, "rewritings", strategy, constraint)
+        return [Rewritten(str(text), Losses(Loss(*map(str, loss)) for loss in losses)) for text, losses in answer]
 
     def compile(self, strategy: str, constraint: Constraint) -> tuple[int, Reserve, bytes | None]:
         """The bytes that a compiled constraint holds, its `Reserve`, and itself where it can be handed over. Raises

@@ -25,11 +25,11 @@ from typing import Any, ClassVar, Protocol
 from guideway.api.bitmask import num_words
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher
 from guideway.api.processes import enter_killable_host
-from guideway.api.types import Constraint
+from guideway.api.types import Constraint, JsonSchema, Losses
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import ConformanceError, InvalidConfiguration, close_each, contain
 from guideway.plugins.building import build_strategies
-from guideway.plugins.contract import check_returned, checked_support
+from guideway.plugins.contract import check_returned, checked_names, checked_support
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.loading import load
 from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon, Reserve
@@ -46,6 +46,7 @@ from guideway.runtime.grammar_hosts.upkeep import (
 )
 from guideway.runtime.mask_block import GUARD, fill_between_guards
 from guideway.runtime.replay import fill_jobs, new_matcher, recycle
+from guideway.runtime.rewriting import IN_HOSTS, rewritings
 from guideway.runtime.stacks import STACK_BYTES
 
 __all__ = ["Answers", "Built", "Spec", "StrategySpec", "main"]
@@ -428,6 +429,8 @@ class _Host:
         """The last one: its shortest output may be asked for next."""
         self.commands: dict[str, Callable[..., Any]] = {
             "supports": self._supports,
+            "takes": self._takes,
+            "rewritings": self._rewritings,
             "compile": self._compile,
             "shortest": self._shortest,
             "step": self._step,
@@ -444,6 +447,13 @@ class _Host:
             "unenforced": sorted(support.unenforced),
             "reason": support.reason,
         }
+
+    def _takes(self, strategy: str) -> list[str]:
+        return sorted(checked_names(self._strategies[strategy].takes))
+
+    def _rewritings(self, strategy: str, constraint: JsonSchema) -> list[tuple[str, Losses]]:
+        takes = checked_names(self._strategies[strategy].takes)
+        return [(each.text, each.losses) for each in rewritings(constraint, takes, IN_HOSTS)]
 
     def _compile(self, strategy: str, constraint: Constraint) -> tuple[dict[str, Any], bytes | None]:
         """Return how many bytes the grammar holds, its `Reserve`, and itself if it can be handed over."""

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from guideway.api.bitmask import BITS_PER_WORD, Bitmask
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher, Support
-from guideway.api.types import Constraint
+from guideway.api.types import Constraint, JsonSchema
 from guideway.api.vocabulary import Vocabulary
 from guideway.runtime.closing import Budget, Record, Reserve
 from guideway.runtime.grammar_hosts.messages import Birth, Job
 from guideway.runtime.mask_block import Late
+from guideway.runtime.rewriting import Rewritten
 
 __all__ = ["HostedGrammar", "HostedMatcher", "HostedStrategy"]
 
@@ -61,6 +62,10 @@ class Hosts(Protocol):
 
     def supports(self, strategy: str, constraint: Constraint) -> Support: ...
 
+    def takes(self, strategy: str) -> frozenset[str]: ...
+
+    def rewritings(self, strategy: str, constraint: JsonSchema) -> list[Rewritten]: ...
+
     def compile(self, strategy: str, constraint: Constraint) -> tuple[int, Reserve, bytes | None]: ...
 
     def check(self, strategy: str, constraint: Constraint) -> None: ...
@@ -90,9 +95,21 @@ class HostedStrategy(GrammarStrategy):
         self.max_rollback = None  # type: ignore[misc]
         self._hosts = hosts
         self._matchers = hosts.matcher_host(cls.name)
+        self._takes: frozenset[str] | None = None if cls.takes is not GrammarStrategy.takes else frozenset()
+
+    @property
+    def takes(self) -> frozenset[str]:
+        if self._takes is None:
+            self._takes = self._hosts.takes(self.name)
+        return self._takes
 
     def supports(self, constraint: Constraint) -> Support:
         return self._hosts.supports(self.name, constraint)
+
+    def rewritings(self, constraint: JsonSchema) -> list[Rewritten]:
+        """Return rewritings of a schema for this strategy, best first. Raises `InvalidGrammar` if nothing satisfies
+        it."""
+        return self._hosts.rewritings(self.name, constraint)
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
         nbytes, reserve, data = self._hosts.compile(self.name, constraint)

@@ -16,6 +16,9 @@ __all__ = ["Guard", "check_bytes", "forms", "measured"]
 
 DEFAULTS = {name: rule.limit for name, rule in RULES.items()}
 
+REWRITABLE = {"repetition": CAP, "repetitions": CAP}
+"""Limits that a rewriting may keep where the constraint does not: it leaves out bounds that engines do not count to."""
+
 MAX_PLACE = 120
 """Most characters of a place in a message."""
 
@@ -35,13 +38,21 @@ class Guard:
         limits = self._limits[strategy]
         exceeded = ("bytes", self._bytes, "its text", limits["bytes"]) if self._bytes > limits["bytes"] else None
         if exceeded is None:
-            if self._measures is None:
-                self._measures = measured(self._constraint, max(each["nodes"] for each in self._limits.values()))
-            exceeded = self._measures.exceeded(limits)
+            exceeded = self._measured().exceeded(limits)
         if exceeded is None:
             return None
         LEFT_OUT.labels(strategy, exceeded[0]).inc()
         return _told(*exceeded)
+
+    def is_rewritable(self, strategy: str) -> bool:
+        """Return whether the constraint exceeds at most limits that a rewriting may keep."""
+        limits = {**self._limits[strategy], **REWRITABLE}
+        return self._bytes <= limits["bytes"] and self._measured().exceeded(limits) is None
+
+    def _measured(self) -> Measures:
+        if self._measures is None:
+            self._measures = measured(self._constraint, max(each["nodes"] for each in self._limits.values()))
+        return self._measures
 
 
 def check_bytes(constraint: Constraint, limits: Iterable[Mapping[str, int]]) -> None:

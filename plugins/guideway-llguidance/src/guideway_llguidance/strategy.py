@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 MAX_STATES = 30_000
 """Maximum states of one lexer, at 1 to 2 KB each; llguidance's default of 250,000 would take half a gigabyte for each
 grammar."""
+
+UNSURE = frozenset({"oneOf", "allOf:several", "$ref:siblings"})
+"""Keywords that llguidance compiles in some schemas only."""
 
 BASE_NBYTES = 1 << 16
 """Bytes that the smallest grammar takes, roughly; measured with a vocabulary of 131072 tokens, as was the factor of
@@ -106,6 +109,10 @@ class Strategy(GrammarStrategy):
         self._borders = Borders(vocabulary.tokens)
         self._specials = SpecialTokens(vocabulary)
         self._rules = {word: WritingRule(vocabulary.tokens, word) for word in WHITESPACE}
+
+    @property
+    def takes(self) -> Set[str]:
+        return SUPPORT.takes() - UNSURE
 
     def supports(self, constraint: Constraint) -> Support:
         try:
@@ -178,8 +185,8 @@ def _refuse(constraint: Constraint, native: LLMatcher) -> NoReturn:
     if is_dead_end(error):
         raise InvalidGrammar("no text of this vocabulary matches the constraint")
     message = f"{SUPPORT.library}: {_readable(kind, error, constraint.source())}"
-    # these were checked already: what llguidance refuses now is unsatisfiable or unsupported
-    if "Unsatisfiable" not in error and (
+    # schemas and tags were checked already, and llguidance calls some unsatisfiable that are not
+    if (
         kind in ("json_schema", "json_object", "structural_tag")
         or _UNSUPPORTED.search(error)
         or (kind == "regex" and python_reads(constraint.source()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from guideway_engine.inspection.choosing import StrategyReport
 from guideway_engine.inspection.inspecting import Allowed, Inspection, Refusal, Step
 from guideway_engine.inspection.words import begins
 
@@ -22,7 +23,7 @@ def as_json(inspection: Inspection, model: str) -> dict[str, Any]:
         "vocabulary_size": len(inspection.vocabulary),
         "constraint": {"kind": inspection.constraint.kind, "source": inspection.constraint.source()},
         "strategy": inspection.strategy,
-        "strategies": [asdict(report) for report in inspection.strategies],
+        "strategies": [_report(report) for report in inspection.strategies],
         "unenforced": [asdict(each) for each in inspection.unenforced],
         "compile_us": _micro(inspection.compile_seconds),
         "matcher_us": _micro(inspection.matcher_seconds),
@@ -36,6 +37,10 @@ def as_json(inspection: Inspection, model: str) -> dict[str, Any]:
         "refusal": None if inspection.refusal is None else shown.refusal(inspection.refusal),
         "jsonschema": {"valid": inspection.valid, "faults": [fault._asdict() for fault in inspection.faults]},
     }
+
+
+def _report(report: StrategyReport) -> dict[str, Any]:
+    return {**asdict(report), "losses": [loss._asdict() for loss in report.losses]}
 
 
 class _Shown:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy
-from guideway.api.types import Constraint
+from guideway.api.types import Constraint, Losses
 from guideway.errors import InvalidGrammar, InvalidRequest, LimitExceeded, UnsupportedGrammar, blame, quoted
 from guideway.json_schema import places
 from guideway.plugins.contract import check_returned
@@ -31,6 +31,10 @@ class StrategyReport:
     reason: str
     unenforced: tuple[str, ...] = ()
     """Names of the keywords that it does not enforce."""
+    is_rewritten: bool = False
+    """True if the outcome is that of a schema in other keywords, which has a report of its own."""
+    losses: Losses = field(default_factory=Losses)
+    """Keywords that this schema does not express."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ def choose_and_compile(
             "constraint of the record",
             feature=constraint.kind,
         )
-    failed: dict[str, str] = {}
+    failed: dict[Candidate, str] = {}
     for candidate in chosen.candidates:
         if served_by not in (None, candidate.name):
             continue
@@ -87,7 +91,7 @@ def choose_and_compile(
         try:
             grammar = _compile(candidate, constraint)
         except UnsupportedGrammar as error:
-            failed[candidate.name] = str(error)
+            failed[candidate] = str(error)
             continue
         seconds = time.perf_counter() - begin
         reports = _reports(chosen.candidates, candidate, failed, asked=served_by is not None)
@@ -95,10 +99,8 @@ def choose_and_compile(
             StrategyReport(name, "refused", said.removeprefix(name).removeprefix(":").strip())
             for name, said in chosen.refusals.items()
         ]
-        found = places(constraint, candidate.unenforced, MOST_PLACES)
-        unenforced = tuple(Unenforced(name, where) for name, where in found.items())
-        return Choice(tuple(reports), candidate, grammar, unenforced, seconds)
-    said = "; ".join([*(f"{name}: {why}" for name, why in failed.items()), *chosen.refusals.values()])
+        return Choice(tuple(reports), candidate, grammar, _unenforced(constraint, candidate), seconds)
+    said = "; ".join([*(f"{each.title}: {why}" for each, why in failed.items()), *chosen.refusals.values()])
     raise UnsupportedGrammar(f"no strategy could compile it ({said})", feature=constraint.kind)
 
 
@@ -110,8 +112,16 @@ def _compile(candidate: Candidate, constraint: Constraint) -> CompiledGrammar:
     return grammar
 
 
+def _unenforced(constraint: Constraint, candidate: Candidate) -> tuple[Unenforced, ...]:
+    found = places(constraint, candidate.unenforced, MOST_PLACES)
+    for name in found:
+        if lost := tuple(loss.pointer for loss in candidate.losses if loss.keyword == name):
+            found[name] = lost[:MOST_PLACES]
+    return tuple(Unenforced(name, where) for name, where in found.items())
+
+
 def _reports(
-    candidates: list[Candidate], chosen: Candidate, failed: Mapping[str, str], *, asked: bool
+    candidates: list[Candidate], chosen: Candidate, failed: Mapping[Candidate, str], *, asked: bool
 ) -> list[StrategyReport]:
     """Return reports on the strategies that accept the constraint, best first."""
     reports = []
@@ -125,14 +135,18 @@ def _reports(
                 reason = f"no strategy enforces everything; the first in the order of preference (leaves {leaves})"
             else:
                 reason = "enforces everything; the first in the order of preference that does"
-        elif each.name in failed:
-            outcome, reason = "failed", f"could not compile it: {failed[each.name]}"
+        elif each in failed:
+            outcome, reason = "failed", f"could not compile it: {failed[each]}"
         else:
             outcome = "possible"
             reason = f"would leave {leaves} unenforced" if leaves else "would enforce everything"
             if asked and position == 0:
                 reason += "; it would be chosen here"
             elif bool(each.unenforced) == bool(chosen.unenforced):
-                reason += f"; comes after {chosen.name} in the order of preference"
-        reports.append(StrategyReport(each.name, outcome, reason, each.unenforced))
+                reason += f"; comes after {chosen.title} in the order of preference"
+        if each.rewritten is not None:
+            reason = f"rewritten in keywords that it takes: {reason}"
+        reports.append(
+            StrategyReport(each.name, outcome, reason, each.unenforced, each.rewritten is not None, each.losses)
+        )
     return reports

@@ -1,0 +1,197 @@
+"""Schemas that no engine takes as they are, rewritten in the keywords that the installed strategies take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Set
+from random import Random
+from typing import Any, Literal
+
+import pytest
+from guideway import Engine, EngineConfig
+from guideway.api import GrammarStrategy, InvalidGrammar, JsonSchema, SamplingParams, UnsupportedGrammar
+from guideway.errors import ConformanceError, PluginError
+from guideway.json_schema.prober import STOP, byte_vocabulary
+from guideway.json_schema.validity import validator
+from guideway.plugins import Plugins
+from guideway.plugins.building import build_strategies
+from guideway.plugins.limits import Limits
+from guideway.runtime.candidates import Candidate, CandidateCache, choose, enforcing_all
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+
+from tests.fuzz.rewriting import draw_schema, draw_values
+from tests.support.hosts import makes_hosts
+
+A = {"type": "string", "pattern": "^[ab]*$", "maxLength": 5}
+TAGS = {"type": "array", "items": A, "maxItems": 3, "uniqueItems": True}
+OVERLAPPING = {"oneOf": [A, {"enum": ["a", "c", 7]}]}
+HARD: list[Any] = [
+    {"type": "object", "properties": {"a": A, "b": A}, "not": {"required": ["a", "b"]}},
+    {"type": "object", "properties": {"a": TAGS, "b": {"not": {"type": "string"}}}},
+    {"if": {"type": "string"}, "then": A, "else": {"type": "null"}},
+    OVERLAPPING,
+    {"type": "string", "maxLength": 262_144},
+    {"allOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": {"dependentRequired": {"a": ["b"]}}}},
+    {"not": {}},
+]
+
+
+@pytest.fixture(scope="module")
+def strategies() -> Mapping[str, GrammarStrategy]:
+    classes = [Plugins().load("grammar", name) for name in ("llguidance", "xgrammar")]
+    return build_strategies(classes, byte_vocabulary(), {})
+
+
+def forms(schema: Any, strategies: Mapping[str, GrammarStrategy], **fields: Any) -> list[tuple[str, tuple[str, ...]]]:
+    return [(each.title, each.unenforced) for each in choose(JsonSchema(schema, **fields), strategies).candidates]
+
+
+def accepts(candidate: Candidate, constraint: JsonSchema, value: Any, separators: tuple[str, str] = (",", ":")) -> bool:
+    text = json.dumps(value, separators=separators).encode()
+    matcher = candidate.strategy.compile(candidate.served(constraint)).matcher(frozenset({STOP}))
+    return matcher.accept([*text, STOP]) == len(text) + 1
+
+
+def test_an_exact_rewriting_comes_before_other_strategies_and_a_weaker_one_before_partial_ones(
+    strategies: Mapping[str, GrammarStrategy],
+) -> None:
+    assert forms(A, strategies)[0] == ("llguidance", ())
+    assert forms(HARD[2], strategies)[0] == ("llguidance (rewritten)", ())
+    # as far as it knows, llguidance compiles it, but it does not
+    assert forms(OVERLAPPING, strategies)[:2] == [("llguidance", ()), ("llguidance (rewritten)", ())]
+    assert forms(TAGS, strategies) == [
+        ("llguidance (rewritten)", ("uniqueItems",)),
+        ("xgrammar", ("pattern+maxLength", "uniqueItems")),
+    ]
+    many = {"type": "array", "items": {"type": "integer"}, "maxItems": 2000}
+    assert forms(many, strategies) == [("xgrammar", ()), ("llguidance (rewritten)", ("maxItems",))]
+
+
+def test_a_rewriting_that_improves_nothing_comes_last(strategies: Mapping[str, GrammarStrategy]) -> None:
+    titles = [title for title, _ in forms({"type": "string", "format": "regex"}, strategies)]
+    assert titles == ["llguidance", "llguidance (rewritten)", "xgrammar"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_mask_takes_an_invalid_text_without_a_name(seed: int, strategies: Mapping[str, GrammarStrategy]) -> None:
+    random, rewritten = Random(seed), 0
+    for _ in range(60):
+        schema = draw_schema(random)
+        constraint = JsonSchema(json.dumps(schema))
+        try:
+            candidates = choose(constraint, {"llguidance": strategies["llguidance"]}).candidates
+        except (UnsupportedGrammar, InvalidGrammar):
+            continue
+        for candidate in candidates:
+            try:
+                candidate.strategy.compile(candidate.served(constraint))
+            except UnsupportedGrammar:
+                continue
+            rewritten += candidate.rewritten is not None
+            for value in draw_values(random, schema, 4):
+                try:
+                    is_valid = validator(schema).is_valid(value)
+                except Exception:  # a reference that jsonschema cannot follow
+                    break
+                assert is_valid or candidate.unenforced or not accepts(candidate, constraint, value), (schema, value)
+    assert rewritten > 15
+
+
+def test_white_space_holds_in_a_rewriting(strategies: Mapping[str, GrammarStrategy]) -> None:
+    value = {"a": ["b", "a"], "b": 1}
+    for whitespace, separators in (("compact", (",", ":")), ("spaced", (", ", ": "))):
+        constraint = JsonSchema(HARD[1], whitespace=whitespace)  # type: ignore[arg-type]
+        first = choose(constraint, strategies).candidates[0]
+        assert first.rewritten is not None
+        for each in ((",", ":"), (", ", ": ")):
+            assert accepts(first, constraint, value, each) is (each == separators)
+
+
+def test_only_what_enforces_all_serves_a_request_that_refuses_the_rest(
+    strategies: Mapping[str, GrammarStrategy],
+) -> None:
+    exact = JsonSchema(HARD[0])
+    assert [each.title for each in enforcing_all(choose(exact, strategies), exact)] == ["llguidance (rewritten)"]
+    lossy = JsonSchema(HARD[1])
+    with pytest.raises(UnsupportedGrammar, match=r"\(rewritten\) does not enforce #/properties/a: uniqueItems"):
+        enforcing_all(choose(lossy, strategies), lossy)
+
+
+def test_a_schema_that_is_the_rewriting_of_another_has_no_losses(strategies: Mapping[str, GrammarStrategy]) -> None:
+    cache = CandidateCache(strategies)
+    first = cache.chosen(JsonSchema(TAGS)).candidates[0]
+    assert first.rewritten is not None and first.losses
+    itself = cache.chosen(JsonSchema(first.rewritten.text)).candidates[0]
+    assert (itself.losses, itself.unenforced) == ((), ())
+    assert itself.key == first.key  # one compilation for both
+
+
+def test_the_cache_forgets_rewritings_that_are_too_large(
+    strategies: Mapping[str, GrammarStrategy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, schemas = CandidateCache(strategies), [JsonSchema({**TAGS, "maxItems": i}) for i in range(2, 9)]
+    most = 3 * cache.chosen(schemas[0]).size
+    monkeypatch.setattr("guideway.runtime.candidates.MAX_SIZE", most)
+    for schema in schemas:
+        cache.chosen(schema)
+    assert [schema in cache for schema in schemas] == [False] * 4 + [True] * 3
+
+
+def test_bounds_that_no_engine_counts_to_are_named(strategies: Mapping[str, GrammarStrategy]) -> None:
+    assert forms(HARD[4], strategies) == [("llguidance (rewritten)", ("maxLength",))]
+
+
+def test_what_a_rewriting_proves_empty_is_invalid(strategies: Mapping[str, GrammarStrategy]) -> None:
+    with pytest.raises(InvalidGrammar, match="nothing satisfies"):
+        choose(JsonSchema({"oneOf": [{"type": "null"}, {"type": "null"}]}), strategies)
+
+
+def test_a_misspelt_keyword_alone_is_refused_as_before(strategies: Mapping[str, GrammarStrategy]) -> None:
+    with pytest.raises(UnsupportedGrammar, match="`propertees` at #/propertees"):
+        choose(JsonSchema({"propertees": {}}), strategies)
+
+
+@pytest.fixture(scope="module")
+def hosted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, GrammarStrategy]]:
+    with makes_hosts(tmp_path_factory.mktemp("installed"), ["llguidance", "xgrammar"], Limits()) as make:
+        yield make().strategies
+
+
+def test_hosts_rewrite_as_this_process_does(
+    hosted: Mapping[str, GrammarStrategy], strategies: Mapping[str, GrammarStrategy]
+) -> None:
+    for schema in HARD:
+        constraint = JsonSchema(schema)
+        found = []
+        for each in (hosted, strategies):
+            try:
+                candidates = choose(constraint, each).candidates
+            except InvalidGrammar as error:
+                found.append(str(error))
+                continue
+            found.append([(one.title, one.unenforced, one.losses, one.rewritten) for one in candidates])
+        assert found[0] == found[1]
+
+
+def test_a_strategy_must_list_names(strategies: Mapping[str, GrammarStrategy]) -> None:
+    class Listing(ReferenceStrategy):
+        @property
+        def takes(self) -> Set[str]:
+            return ["type"]  # type: ignore[return-value]
+
+    with pytest.raises(PluginError, match="takes must be a set of names") as raised:
+        choose(JsonSchema(HARD[1]), {"reference": Listing(byte_vocabulary(), {})})
+    assert isinstance(raised.value.__cause__, ConformanceError)
+
+
+@pytest.mark.parametrize("grammar_host", ["inline", "process"])
+def test_a_text_is_judged_by_the_schema_that_was_given(grammar_host: Literal["inline", "process"]) -> None:
+    pair = {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 2}, "minItems": 2, "maxItems": 2}
+    schema = JsonSchema({**pair, "uniqueItems": True}, whitespace="compact")
+    params = SamplingParams(max_tokens=40, temperature=2.0, seed=1, n=16, constraint=schema, on_unenforced="check")
+    with Engine(EngineConfig(model="demo", grammar=("llguidance",), grammar_host=grammar_host)) as engine:
+        (result,) = engine.generate(["x"], params)
+    for output in result.outputs:
+        first, second = json.loads(output.text)
+        assert (output.valid, output.unenforced) == (first != second, ("uniqueItems",))
+    assert {output.valid for output in result.outputs} == {True, False}
