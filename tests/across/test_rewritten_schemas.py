@@ -194,4 +194,5 @@ def test_a_text_is_judged_by_the_schema_that_was_given(grammar_host: Literal["in
     for output in result.outputs:
         first, second = json.loads(output.text)
         assert (output.valid, output.unenforced) == (first != second, ("uniqueItems",))
+        assert (str(output.losses), str(result.losses)) == ("#: uniqueItems",) * 2
     assert {output.valid for output in result.outputs} == {True, False}

@@ -102,6 +102,15 @@ def test_a_loss_has_the_place_in_the_original(schema: Any, loss: str) -> None:
     assert [str(each) for each in rewrite(schema, EXACT).losses] == [loss]
 
 
+def test_very_many_losses_are_counted() -> None:
+    unique = {"type": "array", "uniqueItems": True}
+    schema = {"properties": {**{f"p{i}": unique for i in range(600)}, "z": {"contains": {"type": "null"}}}}
+    losses = rewrite(schema, EXACT).losses
+    assert len(losses) == 502
+    assert losses[499].pointer == "#/properties/p499"
+    assert losses[500:] == (("...", "uniqueItems", "at 100 more places"), ("...", "contains", "at 1 more places"))
+
+
 def test_many_losses_are_summarized() -> None:
     losses = Losses(Loss(f"#/{i}", "uniqueItems", "") for i in range(24))
     assert str(Losses(losses[:1])) == "#/0: uniqueItems"

@@ -175,6 +175,7 @@ class FakeHost:
             error=error,
             strategy=self.runtime.strategy(slot),
             unenforced=self.runtime.unenforced(slot),
+            losses=self.runtime.losses(slot),
             reports=reports,
             logprobs=None if journal.request.params.logprobs is None else tuple(self.logprobs[slot]),
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from guideway import Completion, FinishReason, GenerationResult, InvalidRequest, Regex, SamplingParams
-from guideway.api.types import TokenLogprobs
+from guideway.api.types import Loss, Losses, TokenLogprobs
 from guideway_engine.command_line.answers import line_of, print_object, print_table, report
 from guideway_engine.command_line.jobs import Job
 from guideway_engine.command_line.lines import Lines
@@ -73,6 +73,7 @@ def test_a_line_of_one_output_is_flat(capsys: pytest.CaptureFixture[str]) -> Non
         "num_tokens": 1,
         "strategy": "mine",
         "unenforced": [],
+        "losses": [],
         "num_reasoning_tokens": 0,
         "answer_start": 0,
         "closed_early": False,
@@ -80,6 +81,18 @@ def test_a_line_of_one_output_is_flat(capsys: pytest.CaptureFixture[str]) -> Non
         "error": None,
     }
     assert refused["error"] == {"type": "InvalidRequest", "message": "no such thing", "field": "n"}
+
+
+def test_losses_are_told_with_their_places(capsys: pytest.CaptureFixture[str]) -> None:
+    lost = Losses([Loss("#/properties/a", "uniqueItems", "too many")])
+    output = Completion(text="x", strategy="mine", unenforced=("uniqueItems", "format"), losses=lost)
+    result = GenerationResult(request_id="r", outputs=(output,))
+    print_line(0, job("a"), result)
+    report([(job("a"), result)])
+    captured = capsys.readouterr()
+    (loss,) = json.loads(captured.out)["losses"]
+    assert loss == {"pointer": "#/properties/a", "keyword": "uniqueItems", "reason": "too many"}
+    assert "mine does not enforce #/properties/a: uniqueItems, `format`" in captured.err
 
 
 def test_a_table_has_a_row_per_output(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ class Loss(NamedTuple):
     strategy's library compiles is known."""
 
     pointer: str
-    """JSON pointer of the subschema with the keyword."""
+    """JSON pointer of the subschema with the keyword; ``...`` for further places that are only counted."""
     keyword: str
     reason: str
 
@@ -586,6 +586,9 @@ class Completion:
     unenforced: tuple[str, ...] = ()
     """The names of everything that was requested and not enforced. Contains ``constraint`` if a stop string or a
     modifier ended the output before it was complete, and ``closing`` if its limit did."""
+    losses: Losses = field(default_factory=Losses)
+    """The keywords in `unenforced` that the strategy was not given, because its schema was rewritten, with their
+    places."""
     num_reasoning_tokens: int = 0
     """The number of reasoning tokens, including the marker."""
     answer_start: int = 0
@@ -674,6 +677,11 @@ class GenerationResult:
     def unenforced(self) -> tuple[str, ...]:
         """`Completion.unenforced` of the first output."""
         return self.outputs[0].unenforced
+
+    @property
+    def losses(self) -> Losses:
+        """`Completion.losses` of the first output."""
+        return self.outputs[0].losses
 
     @property
     def closed_early(self) -> bool:

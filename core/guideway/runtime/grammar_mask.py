@@ -29,7 +29,7 @@ from guideway.api.steps import (
     StepBatch,
     fail,
 )
-from guideway.api.types import Constraint, Request, SamplingParams, SequenceInfo
+from guideway.api.types import Constraint, Losses, Request, SamplingParams, SequenceInfo
 from guideway.errors import InvalidConfiguration, InvalidRequest, PluginError, blame, contain
 from guideway.runtime.bans import Bans, MaskBans
 from guideway.runtime.candidates import Candidate, CandidateCache, enforcing_all
@@ -231,6 +231,10 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def unenforced(self, state: GrammarState) -> Sequence[str]:
         return state.candidate.unenforced
+
+    def losses(self, state: GrammarState | None) -> Losses:
+        """Return the keywords that a rewritten schema does not express."""
+        return Losses() if state is None else state.candidate.losses
 
     def plugin_of(self, state: GrammarState | None) -> str:
         return super().plugin_of(state) if state is None else f"grammar.{state.candidate.name}"

@@ -37,6 +37,7 @@ from guideway.api.steps import CONTINUE, Fault, Feedback, Need, Outcome, Payload
 from guideway.api.types import (
     JsonObject,
     JsonSchema,
+    Losses,
     OnUnenforced,
     Request,
     SamplingParams,
@@ -398,6 +399,10 @@ class Runtime:
         if is_full and not self._mask.is_closed(state):
             found.append(CLOSING)
         return (*sequence.unenforced, *found)
+
+    def losses(self, slot: int) -> Losses:
+        """Return the keywords that the rewritten schema of the sequence in `slot` does not express."""
+        return self._mask.losses(self._modifiers.state(self._slots[slot], self._mask))
 
     def closed_early(self, slot: int) -> bool:
         """Return whether closing changed the output in `slot` so that it could be completed."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from guideway.api.types import Losses
+from guideway.api.types import Loss, Losses
 from guideway.json_schema.walking import Schema
 
-__all__ = ["BUDGET", "COARSE", "Budget", "Rewriting", "TooLarge"]
+__all__ = ["BUDGET", "COARSE", "Budget", "Rewriting", "TooLarge", "few"]
+
+MOST_LOSSES = 500
+"""Losses with a place of their own."""
+ELSEWHERE = "..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +56,12 @@ COARSE: Final = Budget(combinations=32, negation=2)
 
 class TooLarge(Exception):
     """The written schema has more nodes than the budget."""
+
+
+def few(losses: Iterable[Loss]) -> Losses:
+    """Return losses of which only the first `MOST_LOSSES` have a place of their own: a schema may have very many. The
+    others are counted by keyword, with the pointer `ELSEWHERE`."""
+    listed = list(losses)
+    others = Counter(loss.keyword for loss in listed[MOST_LOSSES:])
+    counted = [Loss(ELSEWHERE, keyword, f"at {number} more places") for keyword, number in others.items()]
+    return Losses([*listed[:MOST_LOSSES], *counted])

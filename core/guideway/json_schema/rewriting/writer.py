@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from typing import Any, TypeAlias
 
-from guideway.api.types import Loss, Losses
+from guideway.api.types import Loss
 from guideway.json_schema.exclusion import Exclusion
 from guideway.json_schema.kinds import ANY
 from guideway.json_schema.rewriting.reading import Node, Source
-from guideway.json_schema.rewriting.results import Budget, Rewriting, TooLarge
+from guideway.json_schema.rewriting.results import Budget, Rewriting, TooLarge, few
 from guideway.json_schema.walking import Chain, Pointer, Schema
 
 __all__ = ["WriteNode", "Writer"]
@@ -43,7 +43,7 @@ class Writer:
             self._define(*self._pending.pop())
         if found is not False and self._definitions:
             found = {**({} if isinstance(found, bool) else found), "$defs": self._definitions}
-        return Rewriting(found, Losses(self._losses))
+        return Rewriting(found, few(self._losses))
 
     def yes(self, schema: Any, chain: Chain, kinds: int = ANY) -> Schema:
         """Return a subschema, written; for values of these `kinds`, as the schema around it allows."""

@@ -170,6 +170,8 @@ def _combine(found: list[dict[str, Any]]) -> dict[str, Any]:
             report[name] = said
     if unenforced := list(dict.fromkeys(name for one in found for name in one.get("unenforced", ()))):
         report["unenforced"] = unenforced
+    if losses := [list(loss) for loss in dict.fromkeys(tuple(loss) for one in found for loss in one.get("losses", ()))]:
+        report["losses"] = losses
     if any(one.get("closed_early") for one in found):
         report["closed_early"] = True
     if any("valid" in one for one in found):

@@ -170,6 +170,8 @@ class Core:
                 report["strategy"] = strategy
             if unenforced := self.runtime.unenforced(state.slot):
                 report["unenforced"] = [passable(str(name)) for name in unenforced]
+            if losses := self.runtime.losses(state.slot):
+                report["losses"] = [list(map(passable, loss)) for loss in losses]
             if self.runtime.closed_early(state.slot):
                 report["closed_early"] = True
         if (fault := self._fault(state)) is not None:

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
-from guideway.api import Completion, FinishReason, GenerationResult, GuidewayError, Request
+from guideway.api import Completion, FinishReason, GenerationResult, GuidewayError, Loss, Losses, Request
 from guideway.errors import contain
 from guideway.plugins import Hooks
 from guideway.plugins.hooks import Hook
@@ -207,6 +207,7 @@ class _Result:
             error=GuidewayError(report.get("error", "vLLM ended it with an error")) if failed else None,
             strategy=report.get("strategy"),
             unenforced=tuple(report.get("unenforced", ())),
+            losses=Losses(Loss(*loss) for loss in report.get("losses", ())),
             closed_early=report.get("closed_early", False),
             valid=report.get("valid"),
             reports=report.get("reports", {}),

@@ -225,10 +225,12 @@ def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool =
             others = tuple(name for name in output.unenforced if name not in (CONSTRAINT, CLOSING))
             if others and not in_table:
                 by = f"{output.strategy} does not enforce" if output.strategy else "not enforced:"
-                key = id(job.params.constraint), others
+                lost = {loss.keyword for loss in output.losses}
+                key = id(job.params.constraint), tuple(name for name in others if name not in lost)
                 if key not in located:
-                    located[key] = locate(job.params.constraint, others)
-                print(printable(f"guideway: prompt {which}: {by} {located[key]}"), file=sys.stderr)
+                    located[key] = locate(job.params.constraint, key[1])
+                said = ", ".join(filter(None, [str(output.losses), located[key]]))
+                print(printable(f"guideway: prompt {which}: {by} {said}"), file=sys.stderr)
     for said, prompts in alike.items():
         print(printable(f"guideway: {_name_prompts(prompts)} {said}"), file=sys.stderr)
     return status
@@ -251,6 +253,7 @@ def _output(output: Completion, *, with_ids: bool) -> dict[str, Any]:
         "num_tokens": len(output.token_ids),
         "strategy": output.strategy,
         "unenforced": list(output.unenforced),
+        "losses": [loss._asdict() for loss in output.losses],
         "num_reasoning_tokens": output.num_reasoning_tokens,
         "answer_start": output.answer_start,
         "closed_early": output.closed_early,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from guideway.api.records import Records
-from guideway.api.types import Completion, FinishReason, GenerationResult, Request, TokenLogprobs
+from guideway.api.types import Completion, FinishReason, GenerationResult, Losses, Request, TokenLogprobs
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import GuidewayError, InvalidRequest, without_frames
 from guideway.runtime.admission import Admission
@@ -271,6 +271,7 @@ class SequenceState:
         error: GuidewayError | None = None,
         strategy: str | None = None,
         unenforced: tuple[str, ...] = (),
+        losses: Losses | None = None,
         reasoning: bytes = b"",
         num_reasoning_tokens: int = 0,
         closed_early: bool = False,
@@ -288,6 +289,7 @@ class SequenceState:
             error=error,
             strategy=strategy,
             unenforced=unenforced,
+            losses=losses or Losses(),
             num_reasoning_tokens=num_reasoning_tokens,
             answer_start=min(self.answer_start(reasoning), len(text)),
             closed_early=closed_early,

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from guideway.api.types import FinishReason
+from guideway.api.types import FinishReason, Losses
 from guideway.errors import GuidewayError, text_of, without_frames
 from guideway.runtime.runtime import Runtime
 
@@ -106,11 +106,13 @@ class SequenceTable:
             return
         strategy, closed_early, num_reasoning_tokens = None, False, 0
         unenforced: tuple[str, ...] = ()
+        losses = Losses()
         reports: Mapping[str, Mapping[str, Any]] = {}
         verdict: Future[bool | None] | None = None
         slots = sequence.slots
         if slots:
             strategy, unenforced = self._runtime.strategy(slots[0]), self._runtime.unenforced(slots[0])
+            losses = self._runtime.losses(slots[0])
             closed_early = self._runtime.closed_early(slots[0])
             start = self._runtime.journal(slots[0]).constraint_start
             num_reasoning_tokens = len(sequence.output[:start])
@@ -133,6 +135,7 @@ class SequenceTable:
             error=None if error is None else without_frames(error),
             strategy=strategy,
             unenforced=unenforced,
+            losses=losses,
             reasoning=self._runtime.context.vocabulary.decode(sequence.output[:num_reasoning_tokens]),
             num_reasoning_tokens=num_reasoning_tokens,
             closed_early=closed_early,
