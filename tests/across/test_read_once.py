@@ -13,6 +13,8 @@ import pytest
 from guideway.command_line.program import main
 from guideway.plugins import Plugins
 
+from tests.support.stages import everyday
+
 COUNTING = """\
 import collections, json, pickle, sys
 reads, resolved = collections.Counter(), collections.Counter()
@@ -93,7 +95,7 @@ def test_when_a_worker_process_starts() -> None:
     assert resolved == {"device numpy": 1}
 
 
-@pytest.mark.parametrize("command", [["list"], ["show", "sim"], ["doctor"]])
+@pytest.mark.parametrize("command", everyday([["list"], ["show", "sim"], ["doctor"]], ["doctor"]))
 def test_when_plugins_are_compared_with_a_lock_file(command: list[str], tmp_path: Path) -> None:
     lock = str(tmp_path / "guideway.lock")
     assert main(["plugins", "lock", "--file", lock]) == 0

@@ -13,7 +13,7 @@ from guideway.errors import InvalidConfiguration
 from guideway.plugins.kinds import KINDS
 from guideway.plugins.scaffold import KINDS_TO_WRITE, new_package
 
-from tests.support.environments import BUILD
+from tests.support.environments import BUILD, unpack
 from tests.support.stages import everyday
 
 
@@ -28,8 +28,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wheels = folder / "wheels"
     wheels.mkdir()
     subprocess.run([sys.executable, "-c", BUILD, str(wheels), *map(str, projects)], check=True)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index", "--no-deps"]
-    subprocess.run([*pip, "--target", str(folder / "site"), *map(str, wheels.glob("*.whl"))], check=True)
+    for wheel in wheels.glob("*.whl"):
+        unpack(wheel, folder / "site")
     return folder / "site"
 
 

@@ -49,7 +49,7 @@ UNCOUNTED_PAGES = ("docs/contracts/", "docs/style.md")
 
 STRING_OR_COMMENT = re.compile(
     r'''"""(?:\\[\s\S]|[^\\])*?"""|'{3}(?:\\[\s\S]|[^\\])*?'{3}'''
-    r'''|"(?:\\[\s\S]|[^"\\\n])*"|'(?:\\[\s\S]|[^'\\\n])*'|(?P<comment>\#.*)'''
+    r"""|"(?:\\[\s\S]|[^"\\\n])*"|'(?:\\[\s\S]|[^'\\\n])*'|(?P<comment>\#.*)"""
 )
 """Matches strings too, because they may contain ``#``. Much faster than the module `tokenize`."""
 

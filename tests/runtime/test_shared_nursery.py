@@ -176,7 +176,8 @@ def test_all_share_what_is_imported_once(servers: Servers) -> None:
         assert len(hosts_of(server.pid) & nurseries) == 1
 
 
-@pytest.mark.parametrize("how", [pytest.param(None, marks=pytest.mark.slow), signal.SIGKILL], ids=["ended", "killed"])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [None, signal.SIGKILL], ids=["ended", "killed"])
 def test_none_ends_with_another(servers: Servers, how: signal.Signals | None) -> None:
     first, second = servers.start(), servers.start()
     nurseries = first.nursery(), second.nursery()
@@ -386,6 +387,7 @@ def test_none_ends_with_another_that_built(servers: Servers, how: signal.Signals
     assert servers.num_built == 2
 
 
+@pytest.mark.slow
 def test_a_zygote_that_is_lost_comes_from_the_others(servers: Servers) -> None:
     first, second = servers.start(WIDER="0"), servers.start(WIDER="0")
     first.nursery()
@@ -395,6 +397,7 @@ def test_a_zygote_that_is_lost_comes_from_the_others(servers: Servers) -> None:
     assert servers.num_built == 1
 
 
+@pytest.mark.slow
 def test_who_cannot_join_builds_itself(servers: Servers) -> None:
     first, second = servers.start(WIDER="0"), servers.start(WIDER="0")
     (zygote,) = children(first.nursery())

@@ -21,6 +21,7 @@ from guideway_conformance.runner import run
 from guideway_conformance.target import Target, find
 from suite_support.packages import BROKEN, GOOD, UNLOADABLE, install
 
+from tests.support.stages import everyday
 from tests.support.terminal import shown_at_terminal
 
 CORE = ["conform", "device.mine", "--up-to", "core"]
@@ -329,7 +330,7 @@ def test_an_interrupted_run_is_incomplete(site: Path) -> None:
     assert "a signal ended the run" in report.results[-1].detail
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
+@pytest.mark.parametrize("number", everyday([signal.SIGINT, signal.SIGTERM], signal.SIGTERM), ids=["INT", "TERM"])
 def test_a_signal_leaves_a_report_and_no_process(site: Path, number: signal.Signals) -> None:
     install(site, HANGING)
     os.mkfifo("begun")

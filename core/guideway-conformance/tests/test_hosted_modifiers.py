@@ -68,7 +68,7 @@ def run_requests(name: str, where: Any, num_drafts: int, kill_at: tuple[int, ...
 
 
 @pytest.mark.parametrize("num_drafts", everyday([0, 2], 2))
-@pytest.mark.parametrize("name", everyday(sorted(CLASSES), "budget", "compiling"))
+@pytest.mark.parametrize("name", everyday(sorted(CLASSES), "compiling"))
 def test_hosted_or_inline_the_user_is_told_the_same(name: str, num_drafts: int) -> None:
     here = run_requests(name, "inline", num_drafts)
     assert run_requests(name, "process", num_drafts) == here

@@ -24,7 +24,7 @@ from suite_support.nursery import Nursery
 from tests.support.stages import everyday
 
 FOLDER = Path(__file__).parent / "mistakes"
-EVERY_DAY = 20
+EVERY_DAY = 40
 """One in this many mistakes is tried every day, all of them in the slow stage."""
 LONG = {
     *("grammar.released_grammars_are_freed", "grammar.has_something_to_test", "grammar.forks_go_to_other_threads"),

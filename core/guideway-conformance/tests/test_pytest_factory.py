@@ -196,6 +196,7 @@ def test_a_plugin_that_cannot_be_loaded_is_one_failing_test(project: Path) -> No
     assert status == 1 and "no such library" in output and "1 failed" in output
 
 
+@pytest.mark.slow
 def test_a_plugin_that_is_not_installed_is_an_error(project: Path) -> None:
     Path("test_mine.py").write_text(THREE_LINES.replace("mine", "no_such"))
     status, output = run_pytest(project)
@@ -227,6 +228,7 @@ def test_the_process_that_holds_the_plugin_ends_with_the_session(project: Path) 
     assert Path("ended").read_text() == "[True]"
 
 
+@pytest.mark.slow
 def test_there_is_a_test_for_every_check_of_a_full_run(project: Path) -> None:
     Path("test_mine.py").write_text(THREE_LINES.replace(', up_to="smoke"', ""))
     _, output = run_pytest(project, "--collect-only", "-q")

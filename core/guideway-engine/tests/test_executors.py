@@ -25,6 +25,8 @@ from guideway_engine.executors.process import group as process_group
 from guideway_engine.executors.process.blocks import BlockReader, BlockWriter, anonymous_file
 from guideway_engine.executors.process.executor import ProcessExecutor
 
+from tests.support.stages import everyday
+
 HERE = Path(__file__).parent
 
 
@@ -287,7 +289,7 @@ def test_a_step_that_takes_too_long_is_lost_and_so_is_what_does_nothing(
     hurried.restart()
 
 
-@pytest.mark.parametrize("method", ["execute", "compute"])
+@pytest.mark.parametrize("method", everyday(["execute", "compute"], "execute"))
 def test_a_worker_that_is_stopped_is_lost(hurried: ProcessExecutor, method: str) -> None:
     call = hurried.submit(method, *(["compute"] if method == "execute" else []), 600)
     os.kill(hurried._group._processes[0].popen.pid, signal.SIGSTOP)
@@ -302,7 +304,7 @@ def test_a_worker_that_is_stopped_while_it_is_made_is_lost() -> None:
         ProcessExecutor(stopping, {"timeout": TIMEOUT})
 
 
-@pytest.mark.parametrize("how", ["not a step", "torch", "jax"])
+@pytest.mark.parametrize("how", everyday(["not a step", "torch", "jax"], "not a step", "torch"))
 def test_what_is_no_step_and_a_step_that_compiles_may_take_longer(hurried: ProcessExecutor, how: str) -> None:
     method, args = ("compute", ()) if how == "not a step" else ("execute", (how,))
     if libraries := {"torch": "torch._dynamo.callback", "jax": "jax.monitoring"}.get(how):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from guideway.command_line.program import main
 
+from tests.support.stages import everyday
 from tests.support.terminal import shown_at_terminal
 
 SCHEMA = {
@@ -48,7 +49,7 @@ def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, d
     return status, said
 
 
-@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize("columns", everyday([80, 200], 80))
 def test_a_terminal_gets_a_table_that_fits_it(columns: int) -> None:
     text = '{"name":"Zoë","age":4e}'
     status, shown = shown_at_terminal(
@@ -191,7 +192,7 @@ def test_records_go_to_a_terminal_as_json_lines() -> None:
     assert '"constraint"' in shown  # a table does not contain this
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+@pytest.mark.parametrize("encoding", everyday(["ascii", "utf-8"], "ascii"))
 def test_json_is_json_in_any_encoding(encoding: str) -> None:
     done = subprocess.run(
         [*GUIDEWAY, *INSPECT, "--regex", ".+", "--text", "Zo\u00eb \u202e", "--json"],

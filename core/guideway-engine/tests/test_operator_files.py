@@ -28,6 +28,8 @@ from guideway.errors import NotCertified, PluginError, PluginLoadError, PluginNo
 from guideway.plugins import PluginPlan, Plugins, bootstrap_worker
 from guideway_engine.entries import read_entry
 
+from tests.support.stages import everyday
+
 MINE = """
 from guideway_llguidance.strategy import Strategy
 
@@ -97,14 +99,13 @@ def answers(engine: Engine) -> None:
     assert "the guard refuses nobody" in str(third.error)
 
 
+INLINE = {"grammar_host": "inline"}
+PROCESSES = {"modifier_host": "process", "executor": "process"}
+
+
 @pytest.mark.parametrize(
     "more",
-    [
-        {"grammar_host": "inline"},
-        {"grammar_host": "process"},
-        {"executor": "process"},
-        {"modifier_host": "process", "executor": "process"},
-    ],
+    everyday([INLINE, {"grammar_host": "process"}, {"executor": "process"}, PROCESSES], INLINE, PROCESSES),
     ids=["inline", "grammar hosts", "process executor", "modifier hosts"],
 )
 def test_a_file_stands_where_a_name_may(folder: Path, more: dict[str, Any]) -> None:

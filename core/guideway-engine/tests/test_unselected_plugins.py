@@ -15,6 +15,7 @@ from guideway.plugins import PluginIndex
 from guideway_demo_model import DemoModel
 
 from tests.support.distributions import install
+from tests.support.stages import everyday
 
 ENDS = "import os\nos._exit(99)\n"
 """A module that must not be imported."""
@@ -89,7 +90,10 @@ def test_installed_rivals_of_every_name_change_nothing(tmp_path: Path) -> None:
     assert came[0][1].splitlines()[-1] == "[0, 0, 0, 0, 0, 0]"
 
 
-@pytest.mark.parametrize("command", [["config", "show"], ["plugins", "list"], ["generate", "--help"], ["help"]])
+COMMANDS = [["config", "show"], ["plugins", "list"], ["generate", "--help"], ["help"]]
+
+
+@pytest.mark.parametrize("command", everyday(COMMANDS, ["generate", "--help"]), ids=" ".join)
 def test_broken_metadata_changes_nothing(command: list[str], tmp_path: Path) -> None:
     broken(tmp_path / "installed")
     came = []
@@ -102,7 +106,9 @@ def test_broken_metadata_changes_nothing(command: list[str], tmp_path: Path) -> 
     assert came[0] == came[1]
 
 
-@pytest.mark.parametrize("command", ["generate", "conform", "plugins", "config", "inspect", "embed", "serve"])
+@pytest.mark.parametrize(
+    "command", everyday(["generate", "conform", "plugins", "config", "inspect", "embed", "serve"], "plugins", "serve")
+)
 def test_a_rival_of_a_command_of_ours_is_not_imported(command: str, tmp_path: Path) -> None:
     rivals(tmp_path / "installed")
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "installed")}

@@ -109,7 +109,7 @@ def test_masks_are_those_of_the_numpy_device(case: Case, host: str) -> None:
     assert torch.equal(case.base.view(integers), wanted.view(integers))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(case=cases(), host=st.sampled_from(["numpy", "read-only", "torch", "strided"]), share=st.floats(0, 1))
 def test_the_masked_argmax_is_that_of_numpy(case: Case, host: str, share: float) -> None:
     num_tokens = max(1, round(share * case.logits.shape[1]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 IN_A_HOST = """
 import sys
 from guideway.api import JsonSchema
@@ -54,10 +56,12 @@ def test_a_host_loads_neither_torch_nor_transformers() -> None:
     assert "loaded xgrammar without torch and transformers" in error
 
 
+@pytest.mark.slow
 def test_elsewhere_xgrammar_is_whole() -> None:
     assert run(ELSEWHERE) == "torch.Size([1, 1])\n"
 
 
+@pytest.mark.slow
 def test_its_hosts_hold_no_library_of_torch() -> None:
     """Read from the memory maps of the processes that an engine starts."""
     program = """

@@ -340,9 +340,10 @@ def test_moves_that_never_arrived_are_missed(tmp_path: Path) -> None:
 
 
 def test_a_step_beyond_the_limits_is_refused(tmp_path: Path) -> None:
-    runner = runner_of(saved(tmp_path))
-    with pytest.raises(GuidewayError, match="a step has 97 tokens of 1 sequences"):
-        runner.forward(ForwardStep([Append(Region(0, 128), 0, [1] * 97, 1)]))
+    limits = RunnerLimits(num_cells=160, max_length=160, max_num_tokens=16, max_num_rows=1)
+    runner = runner_of(saved(tmp_path), limits=limits)
+    with pytest.raises(GuidewayError, match="a step has 17 tokens of 1 sequences"):
+        runner.forward(ForwardStep([Append(Region(0, 128), 0, [1] * 17, 1)]))
 
 
 def test_what_is_said_of_the_model(tmp_path: Path) -> None:
