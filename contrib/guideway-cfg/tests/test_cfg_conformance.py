@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 from guideway.conformance import conformance
 
-TestConformance = conformance("modifier.cfg", up_to="smoke")
+pytestmark = pytest.mark.slow
+
+TestConformance = conformance("modifier.cfg", up_to="core")

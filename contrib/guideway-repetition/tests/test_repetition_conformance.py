@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from guideway.conformance import conformance
 
-TestDry = conformance("modifier.dry", up_to="smoke")
-TestNoRepeatNgram = conformance("modifier.no_repeat_ngram", up_to="smoke")
+pytestmark = pytest.mark.slow
+
+TestDry = conformance("modifier.dry", up_to="core")
+TestNoRepeatNgram = conformance("modifier.no_repeat_ngram", up_to="core")

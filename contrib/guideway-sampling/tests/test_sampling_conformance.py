@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from guideway.conformance import conformance
 
-TestXtc = conformance("modifier.xtc", up_to="smoke")
-TestTopNSigma = conformance("modifier.top_n_sigma", up_to="smoke")
-TestPLess = conformance("modifier.p_less", up_to="smoke")
-TestDynamicTemperature = conformance("modifier.dynamic_temperature", up_to="smoke")
-TestMirostat = conformance("modifier.mirostat", up_to="smoke")
+pytestmark = pytest.mark.slow
+
+TestXtc = conformance("modifier.xtc", up_to="core")
+TestTopNSigma = conformance("modifier.top_n_sigma", up_to="core")
+TestPLess = conformance("modifier.p_less", up_to="core")
+TestDynamicTemperature = conformance("modifier.dynamic_temperature", up_to="core")
+TestMirostat = conformance("modifier.mirostat", up_to="core")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from guideway.conformance import conformance
 
-TestKgw = conformance("modifier.kgw", up_to="smoke")
-TestGumbelMax = conformance("modifier.gumbel_max", up_to="smoke")
+pytestmark = pytest.mark.slow
+
+TestKgw = conformance("modifier.kgw", up_to="core")
+TestGumbelMax = conformance("modifier.gumbel_max", up_to="core")
