@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from types import SimpleNamespace
 from typing import Any
@@ -216,11 +215,10 @@ def test_where_no_verdict_can_come_back_a_check_is_refused(demo_model: str) -> N
     front_end.close()
 
 
-def offline(model: str, queue: Any) -> None:
-    from vllm import LLM, SamplingParams
+def test_offline_it_is_the_same(start: Callable[..., Any]) -> None:
+    from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
-    llm = LLM(model, enforce_eager=True, dtype="float32", max_model_len=256, additional_config={"guideway": GUIDEWAY})
     wanted = [
         SamplingParams(
             temperature=0,
@@ -232,28 +230,9 @@ def offline(model: str, queue: Any) -> None:
     ]
     wanted.append(copy(wanted[-1]))
     wanted[-1].stop = [","]
-    outputs = llm.generate(["x"] * len(wanted), wanted)
+    outputs = start(GUIDEWAY).generate(["x"] * len(wanted), wanted, use_tqdm=False)
     reports = [output.kv_transfer_params["guideway"] for output in outputs]
-    queue.put(
-        [
-            (output.outputs[0].text, report.get("valid"), "constraint" in report["unenforced"])
-            for output, report in zip(outputs, reports, strict=True)
-        ]
-    )
-
-
-def test_offline_it_is_the_same(demo_model: str) -> None:
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    process = context.Process(target=offline, args=(demo_model, queue))
-    process.start()
-    try:
-        assert queue.get(timeout=400) == [
-            ("[1,1]", False, False),
-            ("[1]", True, False),
-            ("[1,1]", None, False),
-            ("[1", None, True),
-        ]
-    finally:
-        process.join(60)
-        process.kill()
+    assert [
+        (output.outputs[0].text, report.get("valid"), "constraint" in report["unenforced"])
+        for output, report in zip(outputs, reports, strict=True)
+    ] == [("[1,1]", False, False), ("[1]", True, False), ("[1,1]", None, False), ("[1", None, True)]
