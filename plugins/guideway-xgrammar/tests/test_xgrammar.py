@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,7 +23,9 @@ from guideway.api import (
     Vocabulary,
     Whitespace,
 )
+from guideway.json_schema.prober import STOP as END
 from guideway.json_schema.prober import byte_vocabulary
+from guideway_xgrammar import guideway_grammar_strategy
 
 Legal = Callable[[Matcher, Vocabulary], set[int]]
 Ids = Callable[[str], list[int]]
@@ -306,6 +311,42 @@ def test_an_error_points_at_the_place_in_what_the_user_wrote(
         strategy.compile(constraint)
     assert str(refused.value).endswith(said)
     assert "/project/" not in str(refused.value)
+
+
+def test_anchors_mean_what_they_do_in_python_or_are_refused() -> None:
+    random = Random("anchors")
+    strategy = guideway_grammar_strategy()(byte_vocabulary(), {})
+    texts = ["".join(letters) for n in range(4) for letters in itertools.product("ab", repeat=n)]
+
+    def draw(depth: int) -> str:
+        if depth == 0:
+            return random.choice(["a", "b", "^", "$", "a?", "(^|b)", "(a|$)"])
+        parts = [draw(depth - 1) for _ in range(random.randint(1, 3))]
+        return f"({'|'.join(parts)})" if random.random() < 0.3 else "".join(parts)
+
+    num_compiled = 0
+    for pattern in {draw(2) for _ in range(300)}:
+        try:
+            compiled = strategy.compile(Regex(pattern))
+        except (UnsupportedGrammar, InvalidGrammar):
+            continue
+        num_compiled += 1
+        for text in texts:
+            tokens = [*text.encode(), END]
+            is_accepted = compiled.matcher(frozenset({END})).accept(tokens) == len(tokens)
+            assert is_accepted == bool(re.fullmatch(pattern, text)), (pattern, text)
+    assert num_compiled > 30
+
+
+def test_anchors_in_a_structural_tag_are_refused_too(strategy: GrammarStrategy) -> None:
+    for pattern, is_refused in (("^ab$", False), ("a^b", True)):
+        tag = StructuralTag({"type": "structural_tag", "format": {"type": "regex", "pattern": pattern}})
+        if is_refused:
+            with pytest.raises(UnsupportedGrammar, match="leaves out a") as refused:
+                strategy.compile(tag)
+            assert refused.value.feature == "regex:anchor"
+        else:
+            strategy.compile(tag)
 
 
 def test_what_a_grammar_says_does_not_make_it_unsupported(strategy: GrammarStrategy) -> None:

@@ -42,6 +42,7 @@ from guideway.json_schema import (
     check_schema,
     hides_names,
     names_may_run_out,
+    pattern_details,
     subschemas,
     tag_nodes,
     tag_schemas,
@@ -49,6 +50,7 @@ from guideway.json_schema import (
 )
 from guideway.json_schema.ecma import with_spelled_patterns
 from guideway.json_schema.expressions import python, python_reads, spelled_out
+from guideway.json_schema.patterns import place_of_detail
 from guideway.json_schema.support import SupportTable, Table
 
 from guideway_xgrammar.characters import CharacterRule
@@ -196,6 +198,9 @@ class Strategy(GrammarStrategy):
 
     def _compile(self, compiler: xgr.GrammarCompiler, constraint: Constraint, source: str) -> xgr.CompiledGrammar:
         if isinstance(constraint, StructuralTag):
+            for node in tag_nodes(constraint.parsed):
+                if node.get("type") == "regex" and isinstance(node.get("pattern"), str):
+                    _check_anchors(node["pattern"])
             tag = _set_whitespace(_modernize(constraint.parsed), constraint)
             return compiler.compile_structural_tag(json.dumps(tag))
         if isinstance(constraint, JsonSchema):
@@ -209,6 +214,7 @@ class Strategy(GrammarStrategy):
                     **(_SPACED if constraint.spacing == "spaced" else {}),
                 )
             case "regex":
+                _check_anchors(source)
                 return compiler.compile_regex(spelled_out(source, python(), _escape))
             case "choice":
                 return compiler.compile_grammar("root ::= " + " | ".join(map(_ebnf_literal, json.loads(source))))
@@ -276,6 +282,14 @@ class _Compiler:
             stop_token_ids=[],
         )
         self.native = xgr.GrammarCompiler(self.tokenizer_info, max_threads=max_threads, cache_enabled=False)
+
+
+def _check_anchors(pattern: str) -> None:
+    """Raise `UnsupportedGrammar` for an anchor inside an expression, which xgrammar leaves out."""
+    if "anchor" in pattern_details(pattern):
+        shown = excerpt(pattern, place_of_detail(pattern, "anchor"))
+        message = f"{SUPPORT.library} leaves out a `^` or `$` inside a pattern{shown}"
+        raise UnsupportedGrammar(message, feature="regex:anchor")
 
 
 def _refuse(kind: str, source: str, error: Exception) -> NoReturn:
