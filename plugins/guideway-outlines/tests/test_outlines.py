@@ -235,6 +235,15 @@ def test_the_size_limit_counts_legal_tokens() -> None:
         make(vocabulary, max_entries=0)
 
 
+def test_what_takes_longer_than_a_compilation_may_is_refused_at_once() -> None:
+    """With 131,072 tokens, a state in which most of them are legal takes 70 ms."""
+    tokens = [b"", *(bytes([byte]) for byte in range(256)), *(b"%06d" % i for i in range(131_072 - 257))]
+    strategy = make(Vocabulary(tokens, frozenset({0}), {0: "</s>"}))
+    for most in (300, 129):
+        with pytest.raises(UnsupportedGrammar, match=r"16777216 entries, the limit grammar\.outlines\.max_entries"):
+            strategy.compile(Regex(rf"[^\n\r]{{1,{most}}}!"))
+
+
 def test_strings_stay_json(accepts: Accepts) -> None:
     schema = JsonSchema({"type": "string", "pattern": '^.["\\\\]\n.*$'})
     assert accepts(schema, json.dumps('x"\ny')) and accepts(schema, json.dumps("\t\\\n"))

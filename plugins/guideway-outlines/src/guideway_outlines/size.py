@@ -44,7 +44,11 @@ def check_size(node: Node, counts: Sequence[int], max_entries: int) -> None:
         if legal and legal[-1][1] > 0x7F:
             entries += in_characters + STATES_IN_CHARACTER * every_state
         if entries > max_entries:
-            unsupported(f"the index of this constraint would have more than {max_entries} entries", "size")
+            unsupported(
+                f"the index of this constraint would have more than {max_entries} entries, the limit "
+                "grammar.outlines.max_entries",
+                "size",
+            )
 
 
 @dataclass(slots=True)

@@ -38,8 +38,9 @@ from guideway_outlines.size import check_size, first_bytes
 class Options:
     """The settings of an operator under ``[grammar.outlines]``."""
 
-    max_entries: int = 1 << 25
-    """Maximum legal tokens of a grammar, summed over its states. The default takes up to 5 s and half a gigabyte."""
+    max_entries: int = 1 << 24
+    """Maximum legal tokens of a grammar, summed over its states. The default takes up to 7 s and half a gigabyte: a
+    larger one would be ended by the limit of compilations."""
 
 
 _ANY = r"[ \t\n\r]*"
