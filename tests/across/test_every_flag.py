@@ -7,19 +7,21 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from argparse import ArgumentParser, _SubParsersAction
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from select import select
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 import torch
 from engine_support.encoders import encoder, stored
+from engine_support.serving import Raw, post
 from guideway import Engine
 from guideway.command_line import commands
 from guideway.command_line.program import main
@@ -28,7 +30,10 @@ from guideway_engine.command_line.opening import open_engine
 from guideway_engine.config import EngineConfig
 from guideway_engine.config_sources import KEYS, Configuration
 from guideway_engine.entries import LINE_KEYS
+from guideway_engine.server.limits import Limits
 from suite_support.packages import GOOD
+
+from tests.support.processes import until
 
 PROMPT = "Is Zoë Garcia married?"
 ANSWER = '{"name":"Zoë Garcia","married":true}'
@@ -321,12 +326,15 @@ WRONG: dict[str, dict[str, str]] = {
         "--strict=x": "ignored explicit argument 'x'",
     },
     "inspect": {
-        "--text ''": "Refused at byte 0",
+        "--text \udc80": "the text contains a lone surrogate",
         "--text-file absent": "cannot read the text_file 'absent'",
-        "--token-ids x": "must be token ids separated by commas",
+        "--token-ids x": "argument --token-ids: must be token ids separated by commas",
+        "--token-ids 99999": "token id 99999 is not in the vocabulary",
         "--record absent": "cannot read the record 'absent'",
-        "--id 1": "need --record",
-        "--output-index 1": "need --record",
+        "--id 1": "--id and --output-index need --record",
+        "--output-index 1": "--id and --output-index need --record",
+        "--record r.jsonl --id c": "r.jsonl: no record has the id 'c'",
+        "--record r.jsonl --id b --output-index 7": "has no output 7; choose one with --output-index: 0, 1",
         "--schema absent": "cannot read the schema 'absent'",
         "--regex '('": "--regex is no regular expression",
         "--choice a --regex b": "not allowed with argument --choice",
@@ -338,21 +346,19 @@ WRONG: dict[str, dict[str, str]] = {
     "rerank": ENCODED_WRONG | {"--query \udc80": "lone surrogate"},
     "classify": ENCODED_WRONG,
     "serve": {
-        "--host 256.0.0.1": "256.0.0.1",
-        "--port 99999": "must be a number from 0 to 65535",
-        "--name=": "--name",
-        "--grace 0": "must be a number of seconds",
-        "--api-key ''": "key",
-        "--allowed-hosts ''": "host",
-        "--trust-clients=x": "ignored explicit argument 'x'",
-        "--max-connections 0": "must be a whole number, at least 1",
-        "--max-requests 0": "must be a whole number, at least 1",
-        "--max-body-bytes 0": "must be a whole number, at least 1",
-        "--max-bytes 0": "must be a whole number, at least 1",
-        "--head-timeout 0": "must be a number of seconds",
-        "--body-timeout 0": "must be a number of seconds",
-        "--write-timeout 0": "must be a number of seconds",
-        "--keep-alive-timeout 0": "must be a number of seconds",
+        "--host 256.0.0.1": "cannot serve at '256.0.0.1'",
+        "--port 99999": "argument --port: must be a number from 0 to 65535",
+        "--name=": "--name must not be empty",
+        "--grace 0": "argument --grace: must be a number of seconds",
+        "--api-key ''": "--api-key (or GUIDEWAY_API_KEY) takes printable ASCII",
+        "--allowed-hosts ''": "--allowed-hosts takes names and addresses",
+        "--trust-clients=x": "argument --trust-clients: ignored explicit argument 'x'",
+        **{
+            f"--{name.replace('_', '-')} 0": f"argument --{name.replace('_', '-')}: must be a "
+            f"{'number of seconds' if name.endswith('timeout') else 'whole number'}, at least 1, not '0'"
+            for name in (limit.name for limit in fields(Limits))
+        },
+        "--max-connections 9 --max-requests 9": "max_connections is 9, and must be more than max_requests (9)",
     },
     "plugins list": {"--json=x": "ignored explicit argument", "--lock /dev/null": "/dev/null"},
     "plugins show": {"numpy --json=x": "ignored explicit argument", "numpy --lock /dev/null": "/dev/null"},
@@ -475,6 +481,11 @@ def files(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"prompt": "x", "id": "a"}\n')
     (tmp_path / "old.jsonl").touch()
     (tmp_path / "settings.toml").write_text("max_model_len = 75\n")
+    (tmp_path / "compact.toml").write_text('whitespace = "compact"\n')
+    (tmp_path / "a.txt").write_text("ab\n")
+    outputs = [{"index": i, "text": text, "finish_reason": "stop"} for i, text in enumerate(("b", "ab"))]
+    records = [{"id": "a", "text": "a", "finish_reason": "stop"}, {"id": "b", **outputs[0], "outputs": outputs}]
+    (tmp_path / "r.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
 
 
 def cases(table: dict[str, Any]) -> list[Any]:
@@ -488,6 +499,7 @@ def test_generate_does_what_its_flags_say(arguments: str, check: Check, run: Run
     assert check(outcome), (outcome.out, outcome.err)
 
 
+@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("command", WRONG)
 def test_a_wrong_value_is_refused_by_name(command: str, run: Run, models: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(GOOD)
@@ -669,36 +681,57 @@ def test_every_key_of_a_line_is_taken_and_a_wrong_value_names_its_line(run: Run,
             assert outcome.asked["tenants"][6] == "acme"
 
 
+def inspected(text: str, *, passes: bool = True, **facts: Any) -> Check:
+    """Return a check of ``guideway inspect --json``: the text that it read, whether it passes, and other facts."""
+
+    def check(outcome: Outcome) -> bool:
+        found = outcome.json
+        wanted = {"text": text, "passes": passes, **facts}
+        return {name: found[name] for name in wanted} == wanted and outcome.status == int(not passes)
+
+    return check
+
+
+def told(text: str) -> Check:
+    """Return a check of a refusal by the given words."""
+    return lambda outcome: outcome.status == 1 and text in outcome.err
+
+
+LIST = """--json --schema '{"type": "array"}' --text '[1, 2]'"""
 INSPECTED: dict[str, Check] = {
-    "--text ab": lambda o: o.status == 0 and o.out.startswith("Accepted"),
-    "--text-file a.txt": lambda o: o.status == 0,
-    "--token-ids 1,2": lambda o: o.status == 1 and o.out.startswith("Refused"),
-    "--record r.jsonl --id a --output-index 1": lambda o: o.status == 0 and '"b' not in o.err,
-    "--schema '{}' --text 1": lambda o: "JSON" in o.out or o.status == 0,
-    "--choice ab --choice c": lambda o: o.status == 0,
-    "--grammar-file lark=a.lark": lambda o: o.status == 0,
-    "--json": lambda o: "ab" in o.json["text"],
-    "--html page.html": lambda _: Path("page.html").read_text().startswith("<!"),
-    "--config settings.toml --whitespace compact --schema '[' ": lambda o: o.status == 1,
-    "--grammar xgrammar --option grammar.xgrammar.max_threads=1": lambda o: o.status == 0,
-    "--plugins-allow '*/*' --plugins-deny 'x/*' --plugins-require installed --plugins-lock a.lock": lambda o: (
-        o.status == 0
-    ),
+    "--json --text ab": inspected("ab"),
+    "--json --text ac": inspected("ac", passes=False),
+    "--json --text-file a.txt": inspected("ab"),
+    "--json --token-ids 71,72": inspected("ab", token_ids=[71, 72]),
+    "--json --token-ids 72,71": inspected("ba", passes=False, token_ids=[72, 71]),
+    "--json --record r.jsonl --id b --output-index 1": inspected("ab"),
+    "--json --record r.jsonl --id b": inspected("b", passes=False),
+    "--json --record r.jsonl --id a": inspected("a", passes=False),
+    "--json --schema '{\"const\": 12}' --text 12": inspected("12"),
+    "--json --schema '{\"const\": 12}' --text 13": inspected("13", passes=False),
+    "--json --choice ab --choice c --text c": inspected("c"),
+    "--json --choice ab --choice c --text b": inspected("b", passes=False),
+    "--json --regex 'a+' --text aaa": inspected("aaa", constraint={"kind": "regex", "source": "a+"}),
+    "--json --grammar-file lark=a.lark --text ab": lambda o: o.json["constraint"]["kind"] == "grammar:lark",
+    "--html page.html": lambda _: "<!doctype html>" in Path("page.html").read_text().lower(),
+    LIST: inspected("[1, 2]"),
+    f"{LIST} --whitespace compact": inspected("[1, 2]", passes=False),
+    f"{LIST} --config compact.toml": inspected("[1, 2]", passes=False),
+    "--json --grammar xgrammar": inspected("ab", strategy="xgrammar"),
+    "--grammar outlines --option grammar.outlines.max_entries=1": told("more than 1 entries"),
+    "--plugins-deny 'guideway-llguidance/*'": told("deny has 'guideway-llguidance/*'"),
+    "--plugins-allow 'guideway-demo-model/*'": told("(it has 'guideway-demo-model/*')"),
+    "--plugins-require certified --plugins-lock b.lock": told("b.lock has no verdict"),
+    "--json --plugins-require installed --plugins-lock b.lock": inspected("ab"),
 }
+"""What ``guideway inspect`` does with each flag, which it would not do without."""
 
 
 @pytest.mark.usefixtures("files")
-def test_inspect_does_what_its_flags_say(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("ab\n")
-    record = {
-        "id": "a",
-        "text": "x",
-        "finish_reason": "stop",
-        "outputs": [{"index": 1, "text": "ab", "finish_reason": "stop"}],
-    }
-    (tmp_path / "r.jsonl").write_text(json.dumps(record) + "\n")
-    for arguments, check in INSPECTED.items():
-        assert check(run("inspect", *with_base("inspect", arguments))), arguments
+@pytest.mark.parametrize(("arguments", "check"), cases(INSPECTED))
+def test_inspect_does_what_its_flags_say(arguments: str, check: Check, run: Run) -> None:
+    outcome = run("inspect", *with_base("inspect", arguments))
+    assert check(outcome), (outcome.out, outcome.err)
 
 
 PLUGINS_RIGHT: list[tuple[str, str, Check]] = [
@@ -738,29 +771,159 @@ def test_conform_does_what_its_flags_say(run: Run, tmp_path: Path) -> None:
     assert Path("site/index.html").exists() and Path("m.md").exists()
 
 
-SERVED = (
-    "--host 127.0.0.1 --port 0 --name tiny --grace 5 --api-key secret --allowed-hosts 127.0.0.1 --trust-clients "
-    "--max-connections 19 --max-requests 9 --max-body-bytes 9999 --max-bytes 99999 --head-timeout 9 --body-timeout 9 "
-    "--write-timeout 9 --keep-alive-timeout 9 --config settings.toml --option=workflow.embed.driver=sync "
-    "--workflow guideway-engine/embed --device cpu --dtype float32 --executor guideway-engine/local "
-    "--max-model-len 70 --plugins-allow */* --plugins-deny x/* --plugins-require installed --plugins-lock my.lock"
+RUNNER_THAT_WAITS = """\
+import pathlib, time
+from guideway_engine.prefill.runner import PoolingRunner
+
+class Waits(PoolingRunner):
+    def execute(self, step):
+        waits = pathlib.Path("waits")
+        if waits.exists():
+            pathlib.Path("under_way").touch()
+            time.sleep(float(waits.read_text()))
+        return super().execute(step)
+"""
+
+
+@dataclass
+class Served:
+    """A server that runs in a folder, and what it said when it began."""
+
+    folder: Path
+    process: subprocess.Popen[str]
+    line: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.2:{self.port}"
+
+    def client(self, data: bytes, receive_bytes: int | None = None) -> Raw:
+        return Raw(self.url, data, receive_bytes)
+
+    def get(self, path: str) -> str:
+        with self.client(f"GET {path} HTTP/1.1\r\nhost: a\r\n".encode() + KEY + b"\r\n") as client:
+            return client.response()[2].decode()
+
+
+KEY = b"authorization: Bearer secret\r\n"
+
+
+def ask(text: str = "w1", *, times: int = 1, headers: bytes = KEY, **more: Any) -> bytes:
+    """Return a request for the embeddings of a text."""
+    given: Any = text if times == 1 else [text] * times
+    body = json.dumps({"model": "tiny", "input": given, **more}).encode()
+    return post("/v1/embeddings", body, headers=headers)
+
+
+def unfinished(size: int = 1) -> bytes:
+    """Return a request whose body lacks its last byte."""
+    return post("/v1/embeddings", b" " * size, size + 1, headers=KEY)
+
+
+def status(served: Served, data: bytes) -> int:
+    with served.client(data) as client:
+        return client.response()[0]
+
+
+def error(served: Served, data: bytes) -> tuple[int, str]:
+    with served.client(data) as client:
+        return client.error()
+
+
+def is_first(served: Served, data: bytes, *, num_answers: int = 0) -> bool:
+    """Return whether the server answers a connection, or closes it, before one whose body is unfinished as long."""
+    with served.client(data) as client, served.client(unfinished()) as other:
+        for _ in range(num_answers):
+            client.response()
+        ready, _, _ = select([client.socket, other.socket], [], [], 30)
+        return ready == [client.socket]
+
+
+def keeps_few_requests(served: Served) -> bool:
+    (served.folder / "waits").write_text("1.5")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(served.client(ask())) for _ in range(6)]
+        statuses = {client.response()[0] for client in clients}
+    (served.folder / "waits").unlink()
+    return statuses == {200, 429}
+
+
+def keeps_few_connections(served: Served) -> bool:
+    with ExitStack() as stack:
+        first, *_ = [stack.enter_context(served.client(unfinished())) for _ in range(13)]
+        return b"408" not in first.rest()  # it was closed before its time was over
+
+
+def keeps_few_bytes(served: Served) -> bool:
+    with ExitStack() as stack:
+        first, *_ = [stack.enter_context(served.client(unfinished(450_000))) for _ in range(9)]
+        assert status(served, ask()) == 200  # it has read the others
+        first.write(b" ")
+        return first.error() == (429, "busy")
+
+
+def drops_who_does_not_read(served: Served) -> bool:
+    with served.client(ask(times=1000) * 9, receive_bytes=4096):
+        until(lambda: 'guideway_http_errors_total{code="write_timeout"}' in served.get("/metrics"))
+    return True
+
+
+def ends_within_grace(served: Served) -> bool:
+    (served.folder / "under_way").unlink()
+    (served.folder / "waits").write_text("8")
+    with served.client(ask()) as client:
+        until((served.folder / "under_way").exists)
+        served.process.send_signal(signal.SIGTERM)
+        return client.error() == (503, "engine_closed") and served.process.wait(60) == 0
+
+
+SERVED: dict[str, tuple[str, Callable[[Served], object]]] = {
+    "--host": ("127.0.0.2", lambda s: "at http://127.0.0.2:" in s.line),
+    "--port": ("PORT", lambda s: f":{s.port}/v1" in s.line),
+    "--name": ("tiny", lambda s: json.loads(s.get("/v1/models"))["data"][0]["id"] == "tiny"),
+    "--api-key": ("secret", lambda s: error(s, ask(headers=b"")) == (401, "invalid_api_key")),
+    "--allowed-hosts": ("a", lambda s: (status(s, ask()), status(s, ask().replace(b": a", b": b", 1))) == (200, 400)),
+    "--trust-clients": ("", lambda s: status(s, ask(priority=3)) == 200),
+    "--max-model-len": ("20", lambda s: (status(s, ask("w1 " * 10)), status(s, ask("w1 " * 30))) == (200, 400)),
+    "--max-connections": ("12", keeps_few_connections),
+    "--max-requests": ("2", keeps_few_requests),
+    "--config": ("waits.toml", lambda s: (s.folder / "under_way").exists()),
+    "--max-body-bytes": ("500000", lambda s: error(s, ask("w" * 500_000)) == (413, "too_large")),
+    "--max-bytes": ("1500000", keeps_few_bytes),
+    "--head-timeout": ("2", lambda s: is_first(s, b"GET ")),
+    "--keep-alive-timeout": ("2", lambda s: is_first(s, ask(), num_answers=1)),
+    "--body-timeout": ("4", lambda s: error(s, unfinished()) == (408, "request_timeout")),
+    "--write-timeout": ("4", drops_who_does_not_read),
+    "--grace": ("1", ends_within_grace),
+}
+"""Values of the flags of ``guideway serve``, and what a server does with all of them that it would not do without."""
+
+SERVED_TOO = (
+    "--option=workflow.embed.driver=sync --workflow guideway-engine/embed --device cpu --dtype float32 "
+    "--executor guideway-engine/local --plugins-allow */* --plugins-deny x/* --plugins-require installed "
+    "--plugins-lock my.lock"
 )
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("files")
 def test_serve_does_what_its_flags_say(models: dict[str, str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "guideway", "serve", "--model", models["serve"], *SERVED.split()]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
-        assert process.stderr is not None
-        found = re.search(r"serving tiny \(workflow embed\) at (\S+)", line := process.stderr.readline())
-        assert found, line
-        body = json.dumps({"model": "tiny", "input": "w1", "priority": 3}).encode()
-        headers = {"content-type": "application/json", "authorization": "Bearer secret"}
-        with urlopen(Request(f"{found[1]}/embeddings", body, headers), timeout=30) as response:
-            assert len(json.load(response)["data"][0]["embedding"]) == 32
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+    (tmp_path / "runner_that_waits.py").write_text(RUNNER_THAT_WAITS)
+    (tmp_path / "waits.toml").write_text('[options."workflow.embed"]\nrunner = "runner_that_waits:Waits"\n')
+    with socket.create_server(("127.0.0.2", 0)) as free:
+        port = free.getsockname()[1]
+    words = [word for flag, (value, _) in SERVED.items() for word in (flag, value.replace("PORT", str(port))) if word]
+    command = [sys.executable, "-m", "guideway", "serve", "--model", models["serve"], *words, *SERVED_TOO.split()]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stderr is not None
+            served = Served(tmp_path, process, process.stderr.readline(), port)
+            for flag, (_, check) in SERVED.items():
+                assert check(served), (flag, served.line)
+        finally:
+            process.kill()
 
 
 def test_every_flag_has_a_case_with_a_right_and_one_with_a_wrong_value() -> None:
@@ -769,7 +932,7 @@ def test_every_flag_has_a_case_with_a_right_and_one_with_a_wrong_value() -> None
         "generate": [*GENERATED, "--strict --modifier", " ".join(settings)],
         "config show": ["--json --strict --modifier", " ".join(settings)],
         "inspect": [*INSPECTED, "--model", *BASE["inspect"]],
-        "serve": [SERVED, "--model"],
+        "serve": [*SERVED, SERVED_TOO, "--model"],
         "conform": CONFORMED,
         "conform matrix": ["--html --markdown"],
         **{task: [*TASK_RIGHT, *USED_BY_TASKS, *PLUGINS, "--model --lines --query --dimensions"] for task in TASKS},

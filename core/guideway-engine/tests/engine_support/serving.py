@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
 
 from guideway import Engine
 from guideway_engine.server.app import make_app
@@ -57,7 +58,8 @@ class Raw:
         if receive_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self.socket.settimeout(GUARD)
-        self.socket.connect(("127.0.0.1", int(url.rpartition(":")[2])))
+        address = urlsplit(url)
+        self.socket.connect((address.hostname, address.port))
         self._rest = b""
         self.write(data)
 
