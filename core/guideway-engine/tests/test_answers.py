@@ -123,6 +123,16 @@ def test_the_report_names_prompt_and_output(capsys: pytest.CaptureFixture[str]) 
 def test_what_is_wrong_with_several_prompts_in_the_same_words_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert report([(job(name), REFUSED) for name in "abcd"] + [(job("e"), ONE)]) == 1
     assert capsys.readouterr().err == "guideway: each of 4 prompts (a, b, c, ...) was refused: no such thing\n"
+    params = SamplingParams(constraint=Regex("a+"))
+    cut = Completion(text="{", token_ids=(5, 6), finish_reason=FinishReason.LENGTH, strategy="s", unenforced=("x",))
+    results = [GenerationResult(request_id="r", outputs=(each,)) for each in (cut, cut, replace(cut, token_ids=(5,)))]
+    assert report([(job(name, params), each) for name, each in zip("abc", results, strict=True)]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "guideway: the answer to each of 2 prompts (a, b) was cut after 2 tokens and may be incomplete; "
+        "raise --max-tokens",
+        "guideway: each of 3 prompts (a, b, c): s does not enforce `x`",
+        "guideway: the answer to prompt c was cut after 1 token and may be incomplete; raise --max-tokens",
+    ]
 
 
 def test_nothing_printed_commands_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -185,43 +185,37 @@ def print_table(answered: Sequence[tuple[Job, GenerationResult]]) -> None:
 
 
 def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool = False) -> int:
-    """Report errors on standard error, except for those that a table shows, and return the exit status. The same error
-    of several prompts is reported once."""
+    """Report errors on standard error, except for those that a table shows, and return the exit status. The same words
+    about several prompts are said once."""
     status = 0
-    alike: dict[str, list[str]] = {}
-    """Prompts by their message."""
+    said: dict[tuple[str, str], list[str]] = {}
+    """Prompts by the words before and after them."""
     located: dict[tuple[int, tuple[str, ...]], str] = {}
     """Keywords with their places, by constraint and names."""
     for job, result in answered:
         for output in result.outputs:
             which = job.id if job.error is not None or not job.line else f"{job.id} in line {job.line}"
             which = printable(f"{which}, output {output.index}" if len(result.outputs) > 1 else which)
+
+            def say(before: str, after: str, which: str = which) -> None:
+                said.setdefault((before, after), []).append(which)
+
             if output.error is not None:
                 status = 1
                 verb = "was refused" if output.finish_reason is FinishReason.REFUSED else "failed"
                 if not in_table:
-                    said = in_flags(str(output.error), job)
-                    alike.setdefault(f"{verb}: {said}", []).append(which)
+                    say("", f" {verb}: {in_flags(str(output.error), job)}")
             elif output.finish_reason is FinishReason.LENGTH and job.params.constraint is not None:
                 status = 1
-                print(
-                    f"guideway: the answer to prompt {which} was cut after {_tokens(len(output.token_ids))} and may be "
-                    "incomplete; raise --max-tokens",
-                    file=sys.stderr,
-                )
+                cut = f" was cut after {_tokens(len(output.token_ids))} and may be incomplete; raise --max-tokens"
+                say("the answer to ", cut)
             elif CONSTRAINT in output.unenforced:
                 status = 1
                 by = "a modifier" if output.stop is None else f"the stop string {output.stop!r}"
-                print(
-                    f"guideway: the answer to prompt {which} was cut by {by} before it satisfied the constraint",
-                    file=sys.stderr,
-                )
+                say("the answer to ", f" was cut by {by} before it satisfied the constraint")
             if output.valid is False:
                 status = 1
-                print(
-                    f"guideway: the answer to prompt {which} was checked and does not satisfy the constraint",
-                    file=sys.stderr,
-                )
+                say("the answer to ", " was checked and does not satisfy the constraint")
             others = tuple(name for name in output.unenforced if name not in (CONSTRAINT, CLOSING))
             if others and not in_table:
                 by = f"{output.strategy} does not enforce" if output.strategy else "not enforced:"
@@ -229,16 +223,15 @@ def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool =
                 key = id(job.params.constraint), tuple(name for name in others if name not in lost)
                 if key not in located:
                     located[key] = locate(job.params.constraint, key[1])
-                said = ", ".join(filter(None, [str(output.losses), located[key]]))
-                print(printable(f"guideway: prompt {which}: {by} {said}"), file=sys.stderr)
-    for said, prompts in alike.items():
-        print(printable(f"guideway: {_name_prompts(prompts)} {said}"), file=sys.stderr)
+                what = ", ".join(filter(None, [str(output.losses), located[key]]))
+                say("", f": {by} {what}")
+    for (before, after), prompts in said.items():
+        print(printable(f"guideway: {before}{_name_prompts(prompts)}{after}"), file=sys.stderr)
     return status
 
 
 def _name_prompts(prompts: Sequence[str]) -> str:
-    """Return a subject for a message about the prompts with these ids, which fits a verb in the past tense or
-    ``was``."""
+    """Return words for the prompts with these ids, in the singular."""
     if len(prompts) == 1:
         return f"prompt {prompts[0]}"
     listed = ", ".join(prompts[:3])
