@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -298,7 +299,7 @@ def test_help_and_version(arguments: list[str], told: str, capsys: pytest.Captur
 
 def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupt(subparsers: object) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr("guideway.command_line.plugins.add_plugins", interrupt)
     assert main(["plugins", "list"]) == 130

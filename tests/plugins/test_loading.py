@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from guideway.api import GrammarStrategy, WorkerMixin
@@ -135,6 +137,25 @@ def test_an_interrupt_passes_and_leaves_no_verdict(plugins: Plugins, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr("guideway.plugins.loading.import_module", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            plugins.load("grammar", "good")
+    assert plugins.load("grammar", "good")
+
+
+@pytest.mark.parametrize("becomes", [None, ImportError("you should not try to import numpy from here")])
+def test_an_interrupt_that_a_module_catches_is_none_the_less_one(
+    becomes: Exception | None, plugins: Plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def catch(name: str) -> Any:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            if becomes is not None:
+                raise becomes from None
+        return importlib.import_module(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("guideway.plugins.loading.import_module", catch)
         with pytest.raises(KeyboardInterrupt):
             plugins.load("grammar", "good")
     assert plugins.load("grammar", "good")

@@ -29,6 +29,7 @@ from guideway.command_line.signals import status_of
 from guideway.command_line.usage import WrongUsage
 from guideway.errors import GuidewayError, PluginError, PluginExited, did_you_mean, printable
 from guideway.plugins import loading
+from guideway.plugins.trial import marked_interrupts
 from guideway.version import __version__
 
 if TYPE_CHECKING:
@@ -135,7 +136,8 @@ def _run(argv: list[str]) -> int:
         command = find(head.command)
         if command is None:
             return _report_unknown(head.command, list(installed()))
-        command.add_to(subparsers)
+        with marked_interrupts():
+            command.add_to(subparsers)
         args = full.parse_args([head.command, *head.rest])
     except SystemExit as done:  # argparse has printed help, a version or a usage error
         return done.code if isinstance(done.code, int) else 2

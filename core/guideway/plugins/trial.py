@@ -58,16 +58,22 @@ def ending(load: Callable[[], object]) -> int | None:
 
 @contextmanager
 def marked_interrupts() -> Iterator[None]:
-    """Raise Ctrl-C's KeyboardInterrupt from a recognizable handler, to distinguish it from a plugin's."""
+    """Raise Ctrl-C's KeyboardInterrupt from a recognizable handler, to distinguish it from a plugin's, and again at the
+    end of the block: modules that are imported meanwhile may catch it, or raise another error for it."""
     if current_thread() is not main_thread() or getsignal(SIGINT) is not default_int_handler:
         yield
         return
-    signal.signal(SIGINT, _interrupt)
+    came = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal came
+        came = True
+        raise KeyboardInterrupt
+
+    signal.signal(SIGINT, interrupt)
     try:
         yield
     finally:
         signal.signal(SIGINT, default_int_handler)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+        if came:
+            raise KeyboardInterrupt

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from guideway.errors import InvalidConfiguration, PluginError
+from guideway.plugins.trial import marked_interrupts
 
 from guideway_engine.command_line import config
 from guideway_engine.command_line.lean import lean_imports
@@ -25,9 +26,9 @@ def open_engine(configuration: Configuration) -> Engine:
     cause."""
     engine_config = configuration.build(EngineConfig)
     try:
-        from guideway_engine.engine import Engine
+        with marked_interrupts(), lean_imports():
+            from guideway_engine.engine import Engine
 
-        with lean_imports():
             return Engine(engine_config)
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(
