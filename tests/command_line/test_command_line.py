@@ -306,6 +306,23 @@ def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert capsys.readouterr().err == "guideway: interrupted\n"
 
 
+@pytest.mark.parametrize(("handler", "status"), [("default_int_handler", -signal.SIGINT), ("SIG_IGN", 0)])
+def test_an_interrupt_while_the_program_is_imported_has_no_traceback(handler: str, status: int) -> None:
+    program = f"""
+import runpy, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "guideway.plugins":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+signal.signal(signal.SIGINT, signal.{handler})
+sys.argv = ["guideway", "--version"]
+runpy.run_module("guideway", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (status, "")
+
+
 def test_a_reader_that_has_seen_enough() -> None:
     program = (
         "import sys\nfrom guideway.command_line.program import main\nimport guideway.command_line.plugins as commands\n"
