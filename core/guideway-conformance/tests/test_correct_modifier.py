@@ -361,6 +361,7 @@ def test_a_correct_modifier_is_certified(modifier: type[LogitModifier[Any]]) -> 
             modifiers.Guide,
             modifiers.Allow,
             modifiers.Compiling,
+            modifiers.Trim,
         ),
         modifiers.Compiling,
         modifiers.Watermark,

@@ -45,6 +45,7 @@ KIND_MODULES = {
         "variety",
         "samplers",
         "needs",
+        "editing",
         "devices",
         "hosting",
         "machine",

@@ -14,6 +14,7 @@ from guideway.api import (
     CompiledGrammar,
     Example,
     Feedback,
+    InvalidRequest,
     LogitModifier,
     LogitTransform,
     Need,
@@ -250,6 +251,38 @@ class Guide(LogitModifier[bool]):
 
     def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:
         return Payload(batch.select(states)[0])
+
+
+class Idle(LogitTransform):
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        return logits
+
+
+class Trim(LogitModifier[bool]):
+    """A modifier that takes tokens off the end of the prompt, for outputs to begin with."""
+
+    name, stage, transform, derived = "trim", Stage.PRE_WARP, Idle, True
+    needs = frozenset({Need.EDIT_PROMPT})
+    examples = (Example({"tokens": 1}), Example({"tokens": 3}))
+
+    def edit_prompt(self, request: Request) -> tuple[Sequence[int], bytes]:
+        count = self.count(request)
+        texts = [self.context.vocabulary.tokens[token_id] for token_id in request.prompt_token_ids[-count:]]
+        if len(request.prompt_token_ids) <= count or not all(texts):
+            return request.prompt_token_ids, b""
+        return request.prompt_token_ids[:-count], b"".join(texts)
+
+    def count(self, request: Request) -> int:
+        count: int = request.params.modifiers[self.name]["tokens"]
+        if not 1 <= count <= 8:
+            raise InvalidRequest("tokens must be from 1 to 8", field="modifiers.trim.tokens")
+        return count
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> bool | None:
+        return True if self.name in request.params.modifiers and self.count(request) else None
+
+    def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:
+        return None
 
 
 class Compiling(Repetition):

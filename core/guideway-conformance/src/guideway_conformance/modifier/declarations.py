@@ -69,7 +69,7 @@ def gives_examples(subject: ModifierSubject) -> None:
 @check("modifier")
 def every_example_acts(subject: ModifierSubject) -> None:
     """Each of its examples that is not refused makes it act within the first dozen tokens: it gives a state, and
-    changes or draws a row, forces tokens, lets drafts not pass, ends the text or reports."""
+    edits the prompt, changes or draws a row, forces tokens, lets drafts not pass, ends the text or reports."""
     for i, example in enumerate(subject.examples()):
         bench = Bench(subject)
         bench.examples = [example]
@@ -91,6 +91,10 @@ def every_example_acts(subject: ModifierSubject) -> None:
 
 def _acts(bench: Bench, sequence: Running) -> bool:
     """Return whether `sequence` shows within a dozen tokens that there is a modifier."""
+    if bench.cls.edit_prompt is not LogitModifier.edit_prompt:
+        token_ids, prefix = bench.modifier.edit_prompt(sequence.request)
+        if prefix or tuple(token_ids) != sequence.request.prompt_token_ids:
+            return True
     for _ in range(DOZEN):
         acted = bench.subject.evidence.acted
         if bench.modifier.forced(sequence.state, 1) or bench.modifier.validate(sequence.state, (97, 98)) < 2:

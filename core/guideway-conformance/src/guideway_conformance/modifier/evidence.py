@@ -65,7 +65,8 @@ class Evidence:
 
 def require(cls: type[LogitModifier[Any]], evidence: Evidence, acts: tuple[Act, ...]) -> None:
     """Raises `NotPerformed`, saying which example to add, if the modifier did not do each of `acts`."""
-    acts_without_rows = evidence.ended or (not evidence.rows and cls.report is not LogitModifier.report)
+    elsewhere = cls.report is not LogitModifier.report or cls.edit_prompt is not LogitModifier.edit_prompt
+    acts_without_rows = evidence.ended or (not evidence.rows and elsewhere)
     if "rows" in acts and not evidence.acted and not acts_without_rows:
         raise NotPerformed(
             f"your examples never made it act: its payloads spoke of {evidence.rows} rows, and none was changed. {HOW} "
