@@ -13,6 +13,7 @@ WORDS = {
     Need.HISTORY: "history",
     Need.HIDDEN_STATES: "hidden states",
     Need.COMPANIONS: "companions",
+    Need.EDIT_PROMPT: "edited prompts",
     Need.UNIFORM: "random numbers",
     Need.FEEDBACK: "feedback",
 }

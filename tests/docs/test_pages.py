@@ -27,7 +27,10 @@ SLOW = {
     "docs/serving.md",
     "plugins/guideway-cpu/README.md",
     "plugins/guideway-xla/README.md",
-    *(f"contrib/guideway-{name}/README.md" for name in ("repetition", "sampling", "watermark", "steering", "cfg")),
+    *(
+        f"contrib/guideway-{name}/README.md"
+        for name in ("repetition", "sampling", "watermark", "steering", "cfg", "healing")
+    ),
 }
 """Pages whose programs take long."""
 

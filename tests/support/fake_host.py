@@ -87,6 +87,7 @@ class FakeHost:
         admission = None
         try:
             admission = self.runtime.admit(request)
+            request = admission.request
             self.runtime.start(admission, slot)
         except GuidewayError as error:
             if admission is not None:
