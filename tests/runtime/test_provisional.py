@@ -62,7 +62,7 @@ class Decides(Plain):
 
 
 REFUSED = [
-    (Owner, "modifier 'owner' has Verifies.verify, which no host supports yet"),
+    (Owner, "modifier 'owner' has Verifies.verify, but does not declare Need.DRAFTS"),
     (Decides, "modifier 'decides' needs scheduler_draw, which this host does not offer"),
 ]
 
@@ -86,7 +86,7 @@ def test_one_that_acts_unasked_is_refused_where_it_starts() -> None:
     subject = FakeHost(VOCABULARY, NumpyDevice("cpu"), modifiers=[OwnsAlways])
     (refused,) = subject.generate([PROMPT], [request().params])
     assert refused.finish_reason is FinishReason.REFUSED
-    assert "which no host supports yet" in str(refused.error)
+    assert "does not declare Need.DRAFTS" in str(refused.error)
 
 
 def test_no_host_offers_what_is_provisional() -> None:

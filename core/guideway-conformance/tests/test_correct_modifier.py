@@ -362,6 +362,7 @@ def test_a_correct_modifier_is_certified(modifier: type[LogitModifier[Any]]) -> 
             modifiers.Allow,
             modifiers.Compiling,
             modifiers.Trim,
+            modifiers.Speculate,
         ),
         modifiers.Compiling,
         modifiers.Watermark,

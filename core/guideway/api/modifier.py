@@ -160,6 +160,18 @@ class Sampler(LogitTransform):
         With draft tokens every row is drawn, and drafts are kept up to the first that differs from its draw, so they
         never change the distribution."""
 
+    def verify(self, logprobs: Array, payload: Payload, drafts: Array, step: Step) -> Array:
+        """Do `sample` with a say in what becomes of drafts: ``drafts``, ``int32[len(payload)]``, is the draft token
+        after the row of each entry, -1 where there is none. A draft is kept if it is the token returned for its row,
+        so return it to accept it and another token to refuse it. An entry without a draft gets what `sample` gives.
+
+        A host that offers `Need.DRAFTS`, which a class that overrides this needs, calls it in place of `sample` in
+        steps with drafts. The default ignores them, so that drafts never change a text. With another, a text depends on
+        the drafts that a host made, and its distribution is what this method makes of it: accepting a draft with its
+        own probability, and else drawing among the other tokens, keeps the distribution.
+        """
+        return self.sample(logprobs, payload, step)
+
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         """Return the logits unchanged."""
         return logits

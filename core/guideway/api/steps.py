@@ -88,6 +88,8 @@ class Need(Enum):
     """`LogitModifier.edit_prompt`: the host lets the modifier change the prompt, and begins the output as it says."""
     UNIFORM = "uniform"
     """`Step.uniform`: random numbers that depend only on seed, sequence, position and purpose."""
+    DRAFTS = "drafts"
+    """`Sampler.verify`: the sampler decides which draft tokens are kept."""
     FEEDBACK = "feedback"
     """`Step.emit`: small arrays sent back to `LogitModifier.accept`."""
     SCHEDULER_DRAW = "scheduler_draw"
@@ -153,6 +155,14 @@ class StepBatch:
     def drafts(self, index: int) -> NDArray[np.int32]:
         """Return the draft token ids of the `index`-th sequence of the batch."""
         return self.draft_token_ids[self.row_start[index] - index : self.row_start[index + 1] - index - 1]
+
+    def following(self) -> NDArray[np.int32]:
+        """Return ``int32[num_rows]``: the draft token after each row, -1 after the last row of a sequence."""
+        found = np.full(self.row_start[-1], -1, dtype=np.int32)
+        has_draft = np.ones(len(found), dtype=np.bool_)
+        has_draft[self.row_start[1:] - 1] = False
+        found[has_draft] = self.draft_token_ids
+        return found
 
     def select(self, states: Sequence[object]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the rows of all sequences whose state is not None, ``int32[m]``, and each row's sequence,

@@ -64,7 +64,7 @@ class TransformRunner:
         try:
             view = self._view(entry, payload)
             uploaded = self.upload(payload)
-            ids = cast("Sampler", entry.transform).sample(logprobs, uploaded, view)
+            ids = self._drawn(cast("Sampler", entry.transform), payload, logprobs, uploaded, view)
             whole = isinstance(ids, type(logprobs)) and "int" in str(ids.dtype)
             if not whole or tuple(ids.shape) != (len(uploaded),):
                 raise ConformanceError(
@@ -79,6 +79,15 @@ class TransformRunner:
                 self.faults.setdefault(int(payload.rows[0]), Fault.of(f"modifier.{entry.name}", "sample", error))
                 return []
         return [part for one in _one_by_one(payload) for part in self.sample(entry, one, logprobs)]
+
+    def _drawn(self, sampler: Sampler, payload: Payload, logprobs: Array, uploaded: Payload, view: StepView) -> Array:
+        """Return the tokens that `sampler` draws for `payload`, of which `uploaded` is the copy on the device."""
+        batch = self._data.step.batch
+        if not len(batch.draft_token_ids) or type(sampler).verify is Sampler.verify:
+            return sampler.sample(logprobs, uploaded, view)
+        drafts = batch.following()[payload.rows]
+        drafts = drafts if self._padding is None else self._padding.aligned(drafts)
+        return sampler.verify(logprobs, uploaded, self._context.ops.asarray(drafts), view)
 
     def upload(self, payload: Payload) -> Payload:
         """Return `payload` on the device, padded if the device has static shapes; uploaded once per step."""

@@ -518,9 +518,11 @@ class ModifierSet:
 
 
 def check_served(modifier: LogitModifier[Any]) -> None:
-    """Raise `UnsupportedCapability` if a modifier implements a part of the contract that no host supports yet."""
-    lacking = []
-    if issubclass(modifier.transform, Sampler) and hasattr(modifier.transform, "verify"):
-        lacking.append(f"has {modifier.transform.__name__}.verify, which no host supports yet")
-    if lacking:
-        raise UnsupportedCapability(f"modifier {modifier.name!r} {'; it '.join(lacking)}", field="modifiers")
+    """Raise `UnsupportedCapability` if the sampler of a modifier has a `verify` and does not declare it, for a host
+    that cannot call it would ignore it."""
+    transform = modifier.transform
+    if issubclass(transform, Sampler) and transform.verify is not Sampler.verify and Need.DRAFTS not in modifier.needs:
+        raise UnsupportedCapability(
+            f"modifier {modifier.name!r} has {transform.__name__}.verify, but does not declare Need.DRAFTS",
+            field="modifiers",
+        )

@@ -164,8 +164,10 @@ class DrawSampler(Sampler):
     """Draws by Gumbel noise."""
 
     def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
-        noise = -step.ops.log(-step.ops.log(step.uniform("noise", payload.rows, self.context.logits_width)))
-        return step.ops.argmax(step.ops.gather(logprobs, payload.rows) + noise)
+        return step.ops.argmax(step.ops.gather(logprobs, payload.rows) + self.noise(payload, step, "noise"))
+
+    def noise(self, payload: Payload, step: Step, purpose: str) -> Array:
+        return -step.ops.log(-step.ops.log(step.uniform(purpose, payload.rows, self.context.logits_width)))
 
 
 class Draw(LogitModifier[bool]):
@@ -179,6 +181,31 @@ class Draw(LogitModifier[bool]):
 
     def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:
         return Payload(batch.select(states)[0])
+
+
+class SpeculativeSampler(DrawSampler):
+    """Accepts a draft with its own probability, and else draws among the other tokens."""
+
+    def verify(self, logprobs: Array, payload: Payload, drafts: Array, step: Step) -> Array:
+        ops = step.ops
+        every = ops.asarray(np.arange(len(payload), dtype=np.int32))
+        drawn = self.sample(logprobs, payload, step)
+        columns = (drafts * (drafts >= 0))[:, None]
+        own = ops.gather(logprobs, payload.rows)
+        chance = ops.exp(ops.gather(own, every, columns))
+        others = ops.scatter(own, every, columns, ops.asarray(np.full((len(payload), 1), -np.inf, dtype=np.float32)))
+        other = ops.argmax(self.noise(payload, step, "others") + others)
+        accepted = step.uniform("accept", payload.rows) < chance
+        accepted = accepted | (ops.gather(others, every, other[:, None]) == -np.inf)
+        decided = ops.where_rows(other[:, None], every, accepted, columns)
+        return ops.where_rows(drawn[:, None], every, (drafts >= 0)[:, None], decided)[:, 0]
+
+
+class Speculate(Draw):
+    """A sampler that decides about drafts."""
+
+    name, transform = "speculate", SpeculativeSampler
+    needs = frozenset({Need.UNIFORM, Need.DRAFTS})
 
 
 class MassTransform(LogitTransform):

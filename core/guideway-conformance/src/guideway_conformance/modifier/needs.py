@@ -33,16 +33,13 @@ def reads_what_it_declares(subject: ModifierSubject) -> None:
 
 @check("modifier")
 def uses_what_hosts_serve(subject: ModifierSubject) -> None:
-    """A modifier uses nothing that is provisional, which every host refuses: its sampler has no `verify`, and it does
-    not need SCHEDULER_DRAW."""
-    transform = subject.transform_class()
-    provisional = {
-        "its sampler has `verify`, which no host calls yet": issubclass(transform, Sampler)
-        and hasattr(transform, "verify"),
-        "it needs SCHEDULER_DRAW, which no host offers yet": Need.SCHEDULER_DRAW in subject.cls.needs,
-    }
-    used = [what for what, is_used in provisional.items() if is_used]
-    expect(not used, f"{'; '.join(used)}: every request that uses it would be refused")
+    """A modifier uses nothing that every host refuses: it does not need SCHEDULER_DRAW, and where its sampler has a
+    `verify`, it needs DRAFTS, and nowhere else."""
+    needs, transform = subject.cls.needs, subject.transform_class()
+    expect(Need.SCHEDULER_DRAW not in needs, "it needs SCHEDULER_DRAW, which no host offers yet")
+    verifies = issubclass(transform, Sampler) and transform.verify is not Sampler.verify
+    said = "has a `verify`, and does not declare" if verifies else "has no `verify`, and declares"
+    expect(verifies == (Need.DRAFTS in needs), f"its transform {said} Need.DRAFTS")
 
 
 @check("modifier", trait="need:feedback", acts=("feedback",))

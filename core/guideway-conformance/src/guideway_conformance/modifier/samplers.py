@@ -100,6 +100,46 @@ def draws_the_only_token(subject: ModifierSubject) -> None:
             expect((drawn == token_id).all(), f"only token {token_id} was left, but it drew {drawn.tolist()}")
 
 
+@check("modifier", trait="need:drafts")
+def verifies_as_it_draws(subject: ModifierSubject) -> None:
+    """`verify` gives each entry without a draft what `sample` gives, and every entry one token id, whole numbers in an
+    array of the device."""
+    for bench, work, payload in Bench.stages(subject):
+        drawn = _sampled(bench, work, payload, work.logits)
+        for offered in (np.full_like(drawn, -1), drawn, np.arange(len(drawn)) % 256):
+            drafts = offered.astype(np.int32)
+            drafts[::2] = -1
+            found = _verified(bench, work, payload, work.logits, drafts)
+            expect(
+                tuple(found.shape) == (len(payload),), f"for {len(payload)} entries it gave an array of {found.shape}"
+            )
+            expect(found.dtype.kind in "iu", f"it gave {found.dtype}, not whole numbers")
+            size = len(bench.vocabulary)
+            outside = found[(found < 0) | (found >= size)]
+            expect(len(outside) == 0, f"it gave token {outside[:1]}; token ids are 0..{size - 1}")
+            wrong = np.flatnonzero((found != drawn) & (drafts == -1))
+            expect(len(wrong) == 0, f"without a draft it gave token {found[wrong[:1]]}, and sample {drawn[wrong[:1]]}")
+
+
+@check("modifier", trait="need:drafts")
+def keeps_no_forbidden_draft(subject: ModifierSubject) -> None:
+    """`verify` gives no token whose log-probability is -inf, be it the draft or another."""
+    for bench, work, payload in Bench.stages(subject):
+        for seed in range(6):
+            rng = np.random.default_rng(seed)
+            logprobs = work.logits.copy()
+            logprobs[rng.random(logprobs.shape) < (0.5, 0.9, 0.99)[seed % 3]] = -np.inf
+            allowed = rng.integers(0, len(bench.vocabulary), len(logprobs))
+            logprobs[np.arange(len(logprobs)), allowed] = -1.0
+            if seed % 2:  # nothing else is left
+                logprobs[np.arange(logprobs.shape[1]) != allowed[:, None]] = -np.inf
+            drafts = rng.integers(0, len(bench.vocabulary), len(payload)).astype(np.int32)
+            drafts[::3] = allowed[payload.rows][::3]
+            found = _verified(bench, work, payload, _normalized(logprobs), drafts)
+            wrong = found[np.isneginf(logprobs[payload.rows, found])]
+            expect(len(wrong) == 0, f"it gave token {wrong[:1]}, whose log-probability is -inf")
+
+
 @check("modifier", trait="sampler")
 def a_sampler_leaves_the_logits(subject: ModifierSubject) -> None:
     """`apply` of a sampler leaves the logits alone."""
@@ -120,6 +160,17 @@ def _sampled(
     drawn = transform.sample(array, bench.device.upload(payload), step)
     expect(isinstance(drawn, type(array)), f"sample returned a {type(drawn).__name__}, not a {type(array).__name__}")
     return bench.host(drawn)
+
+
+def _verified(
+    bench: Bench, work: Work, payload: Payload, logprobs: NDArray[Any], drafts: NDArray[np.int32]
+) -> NDArray[Any]:
+    transform: Any = bench.transform
+    array = bench.device.from_logits(logprobs.copy())
+    step = bench.step_of(work, transform, len(payload))
+    found = transform.verify(array, bench.device.upload(payload), bench.device.ops.asarray(drafts), step)
+    expect(isinstance(found, type(array)), f"verify returned a {type(found).__name__}, not a {type(array).__name__}")
+    return bench.host(found)
 
 
 def _normalized(logprobs: NDArray[Any]) -> NDArray[Any]:
