@@ -69,13 +69,14 @@ class FakeHost:
         self.pipeline = Pipeline(self.runtime.modifier_classes(), worker)
         self.companions: dict[int, Sequence[Companion]] = {}
         self.tokens: dict[int, list[int]] = {}
+        self.requests: dict[int, Request] = {}
         self.limits: dict[int, int] = {}
         self.logprobs: dict[int, list[TokenLogprobs]] = {}
         self.results: dict[int, GenerationResult] = {}
 
     def generate(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[GenerationResult]:
         """Return one result per prompt, in order."""
-        self.tokens, self.limits, self.results = {}, {}, {}
+        self.tokens, self.requests, self.limits, self.results = {}, {}, {}, {}
         for slot, (prompt, wanted) in enumerate(zip(prompts, params, strict=True)):
             self.join(slot, Request(request_id=str(slot), prompt_token_ids=tuple(prompt), params=wanted))
         while self.tokens:
@@ -95,7 +96,7 @@ class FakeHost:
             refused = Completion(finish_reason=reason_of(error), error=error)
             self.results[slot] = GenerationResult(request_id=request.request_id, outputs=(refused,))
             return
-        self.companions[slot] = admission.companions
+        self.companions[slot], self.requests[slot] = admission.companions, admission.request
         self.tokens[slot] = list(request.prompt_token_ids)
         self.logprobs[slot] = []
         self.limits[slot] = len(request.prompt_token_ids) + (request.params.max_tokens or 32)
@@ -114,7 +115,7 @@ class FakeHost:
         companions: list[Any] = []
         for i, slot in enumerate(batch.slots.tolist()):
             ahead = batch.drafts(i).tolist()
-            prompt = self.runtime.journal(slot).sequence.prompt_token_ids
+            prompt = self.request(slot).prompt_token_ids
             contexts = [self.tokens[slot]]
             contexts += [[*c.prompt_token_ids, *self.tokens[slot][len(prompt) :]] for c in self.companions[slot]]
             for j, context in enumerate(contexts):
@@ -139,7 +140,7 @@ class FakeHost:
         finals = [[] if self.runtime.is_late(s) else self.cut(s, ids) for s, ids in zip(slots, drawn, strict=True)]
         outcomes = self.runtime.accept(batch, finals, output)
         for slot, first_row, ids, outcome in zip(slots, batch.row_start.tolist(), finals, outcomes, strict=False):
-            wanted = self.runtime.journal(slot).request.params.logprobs
+            wanted = self.request(slot).params.logprobs
             if outcome.action != "fail":
                 self.tokens[slot] += ids
                 if output.logprobs is not None and wanted is not None:
@@ -151,9 +152,15 @@ class FakeHost:
             if outcome.action != "continue" or stopped or len(self.tokens[slot]) >= self.limits[slot]:
                 self.finish(slot, FinishReason.STOP if stopped or outcome.action == "finish" else FinishReason.LENGTH)
 
+    def request(self, slot: int) -> Request:
+        """Return the request of a running sequence; its journal is read once, since reading it ends a steady batch."""
+        if slot not in self.requests:
+            self.requests[slot] = self.runtime.journal(slot).request
+        return self.requests[slot]
+
     def stops(self, slot: int) -> frozenset[int]:
         """Return the token ids that end the sequence."""
-        params = self.runtime.journal(slot).request.params
+        params = self.request(slot).params
         own = frozenset[int]() if params.ignore_eos else self.vocabulary.stop_token_ids
         return own | frozenset(params.stop_token_ids)
 
@@ -183,6 +190,7 @@ class FakeHost:
         self.results[slot] = GenerationResult(request_id=journal.request.request_id, outputs=(completion,))
         self.runtime.release(slot)
         del self.tokens[slot]
+        self.requests.pop(slot, None)
 
 
 def reason_of(error: GuidewayError) -> FinishReason:

@@ -333,3 +333,8 @@ class StepOutput:
     """Log-probabilities of the rows that asked for them."""
     records: Records | None = None
     """One entry per row to record (`StepInput.records`), in their order; None if there are none."""
+
+    @property
+    def is_plain(self) -> bool:
+        """True if there is nothing about modifiers: no feedback, no faults, and nothing was overruled."""
+        return not (self.feedback or self.faults or self.overruled)

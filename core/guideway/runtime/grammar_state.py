@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from guideway.api.grammar import CompiledGrammar, FillJob
+from guideway.api.grammar import CompiledGrammar, FillJob, Matcher
 from guideway.runtime.bans import Bans
 from guideway.runtime.candidates import Candidate
 from guideway.runtime.closing import Beginnings, Budget, Closer, Record, Reserve
 from guideway.runtime.grammar_hosts.strategy import HostedMatcher
+from guideway.runtime.replay import replayed_matcher
 
 __all__ = ["GrammarState"]
 
@@ -55,6 +57,16 @@ class GrammarState:
     first_row: int = 0
     """Index of the first row in the last step's bitmask. The job's `first_row` counts within the strategy's block."""
     num_rows: int = 1
+
+    def write(self, num_tokens: int, token_ids: Sequence[int]) -> None:
+        """Write tokens that the matcher accepted after the first `num_tokens`, in place of any that are there."""
+        self.accepted[num_tokens:] = token_ids
+        if self.closer is not None:
+            self.closer.write(num_tokens, token_ids)
+
+    def replayed_matcher(self) -> Matcher:
+        """Return a new matcher in the state after `accepted`."""
+        return replayed_matcher(self.candidate.strategy, self.grammar, self.stop_token_ids, self.accepted)
 
     @property
     def rows(self) -> slice:

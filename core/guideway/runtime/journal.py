@@ -40,6 +40,12 @@ class Journal:
         self.token_ids += token_ids
         self.step_ends.append(len(self.token_ids))
 
+    def write(self, num_tokens: int, num_steps: int, token_ids: Sequence[int]) -> None:
+        """Write steps of one token each after the first `num_tokens` tokens and `num_steps` steps, in place of any that
+        are there."""
+        self.token_ids[num_tokens:] = token_ids
+        self.step_ends[num_steps:] = range(num_tokens + 1, num_tokens + len(token_ids) + 1)
+
     def rewind(self, num_tokens: int) -> None:
         """Drop the steps after the first `num_tokens` tokens, which must be the end of a step."""
         kept = 0 if num_tokens == 0 else self.step_ends.index(num_tokens) + 1

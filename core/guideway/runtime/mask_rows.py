@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api.bitmask import FULL, Bitmask, allow_only, empty_rows, is_allowed
-from guideway.api.grammar import GrammarStrategy
+from guideway.api.grammar import FillJob, GrammarStrategy
 from guideway.api.steps import Fault, Payload, StepBatch
 from guideway.errors import ConformanceError, contain
 from guideway.runtime.grammar_hosts.strategy import HostedMatcher, HostedStrategy
 from guideway.runtime.grammar_state import GrammarState
 from guideway.runtime.mask_block import GUARD, Late, fill_between_guards
 from guideway.runtime.metrics import FILL_SECONDS
-from guideway.runtime.replay import fill_jobs, new_matcher
+from guideway.runtime.replay import fill_jobs
 from guideway.runtime.stopwatch import Stopwatch
 
-__all__ = ["MaskRows"]
+__all__ = ["MaskRows", "StrategyBlock"]
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,19 @@ class StrategyBlock:
     start: int = 0
     end: int = 0
 
+    @property
+    def name(self) -> str:
+        """The strategy's configured name."""
+        return self.states[0].candidate.name
+
+    @property
+    def strategy(self) -> GrammarStrategy:
+        return self.states[0].candidate.strategy
+
+    @property
+    def jobs(self) -> tuple[FillJob, ...]:
+        return tuple([state.job for state in self.states])
+
 
 class MaskRows:
     """Fills the rows of each step, `words` words each.
@@ -51,6 +64,7 @@ class MaskRows:
         self.late: set[GrammarState] = set()
         """States whose rows were not ready in the last step. Those rows are open, and tokens drawn from them are not
         final."""
+        self._blocks: list[StrategyBlock] = []
         self.closing: set[GrammarState] = set()
         """States with a closing record to journal. A host may prepare a step of other sequences before their tokens
         arrive."""
@@ -91,7 +105,30 @@ class MaskRows:
                     if empty[state.rows].any():
                         failed[state] = ConformanceError("it filled a row that allows no token")
         faults = self._faults(states, failed, bitmask) if failed else {}
+        self._blocks = list(blocks.values())
         return Payload(np.array(rows, dtype=np.int32), {"bitmask": bitmask}, faults=faults)
+
+    def take_blocks(self) -> list[StrategyBlock]:
+        """Return the blocks of the last `fill`, and forget them, so that ended sequences are freed; empty if it was
+        asked before, or had no rows."""
+        blocks, self._blocks = self._blocks, []
+        return blocks
+
+    def fill_again(self, blocks: Sequence[StrategyBlock]) -> Bitmask | None:
+        """Return the rows of the blocks of the last `fill`, without drafts, whose states have moved on. None if a
+        strategy failed for a sequence or filled a row without tokens, which `fill` attributes. Raises what a strategy
+        raises, and the matchers may then be in any state."""
+        num_rows = blocks[-1].end
+        buffer = self._buffer(num_rows)
+        for block in blocks:
+            began = time.monotonic()
+            fill = partial(fill_jobs, block.strategy)
+            counts = fill_between_guards(fill, block.jobs, buffer[block.start : block.end + 2])
+            FILL_SECONDS.labels(block.name).observe(time.monotonic() - began)
+            if counts.any():
+                return None
+        bitmask = buffer[1 : 1 + num_rows]
+        return None if empty_rows(bitmask).any() else bitmask
 
     def forbade(self, state: GrammarState, token_ids: Sequence[int]) -> bool:
         """Return whether the last step's mask forbade one of these tokens, which were drawn in it."""
@@ -135,7 +172,7 @@ class MaskRows:
 
     def _fill_block(self, block: StrategyBlock, buffer: Bitmask) -> dict[GrammarState, BaseException]:
         """Fill the rows of a block and return the errors by state."""
-        strategy, jobs = block.states[0].candidate.strategy, tuple([state.job for state in block.states])
+        strategy, jobs = block.strategy, block.jobs
         began = time.monotonic()
         try:
             accepted = fill_between_guards(partial(fill_jobs, strategy), jobs, buffer[block.start : block.end + 2])
@@ -143,7 +180,7 @@ class MaskRows:
             contain(error)
             log.warning("grammar.%s failed in fill; filling row by row", strategy.name, exc_info=True)
             accepted = self._fill_one_by_one(block, buffer)
-        FILL_SECONDS.labels(block.states[0].candidate.name).observe(time.monotonic() - began)
+        FILL_SECONDS.labels(block.name).observe(time.monotonic() - began)
         if isinstance(strategy, HostedStrategy):  # hosts have deadlines of their own
             self._stopwatch.leave_out(began, waited=True)
         failed: dict[GrammarState, BaseException] = {}
@@ -204,14 +241,13 @@ class MaskRows:
             strategy, job = state.candidate.strategy, state.job
             rows = buffer[state.first_row : state.first_row + state.num_rows + 2]
             try:
-                matcher = new_matcher(strategy, state.grammar, state.stop_token_ids)
-                if matcher.accept(tuple(state.accepted)) != len(state.accepted):
-                    raise ConformanceError("a new matcher refused tokens an equal one had accepted")
-                job.matcher, job.first_row = matcher, 1
+                job.matcher = state.replayed_matcher()
+                job.first_row = 1
                 accepted[i] = fill_between_guards(partial(GrammarStrategy.fill, strategy), (job,), rows)[0]
             except BaseException as error:
                 contain(error)
                 job.error = error
+            job.first_row = state.first_row - block.start + 1
         return accepted
 
     def _faults(

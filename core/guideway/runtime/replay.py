@@ -12,7 +12,7 @@ from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matc
 from guideway.errors import ConformanceError
 from guideway.plugins.contract import check_returned
 
-__all__ = ["ReplayingMatcher", "fill_jobs", "new_matcher", "recycle"]
+__all__ = ["ReplayingMatcher", "advance_matchers", "fill_jobs", "new_matcher", "recycle", "replayed_matcher"]
 
 
 def new_matcher(strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_ids: frozenset[int]) -> Matcher:
@@ -23,6 +23,16 @@ def new_matcher(strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_
     if _needs_no_replay(strategy):
         return matcher
     return ReplayingMatcher(strategy, grammar, stop_token_ids, matcher, [])
+
+
+def replayed_matcher(
+    strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_ids: frozenset[int], accepted: Sequence[int]
+) -> Matcher:
+    """Return a matcher as from `new_matcher` that has accepted these tokens, which an equal one had accepted."""
+    matcher = new_matcher(strategy, grammar, stop_token_ids)
+    if matcher.accept(tuple(accepted)) != len(accepted):
+        raise ConformanceError("a new matcher refused tokens an equal one had accepted")
+    return matcher
 
 
 def _needs_no_replay(strategy: GrammarStrategy) -> bool:
@@ -68,6 +78,24 @@ def fill_jobs(strategy: GrammarStrategy, jobs: Sequence[FillJob], bitmask: Bitma
     return counts
 
 
+def advance_matchers(
+    strategy: GrammarStrategy, matchers: Sequence[Matcher], token_ids: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """Call `GrammarStrategy.advance` for matchers from `new_matcher`. A strategy that overrides it gets its own
+    matchers."""
+    if type(strategy).advance is GrammarStrategy.advance or _needs_no_replay(strategy):
+        found = strategy.advance(matchers, token_ids)
+    else:
+        wrappers = [matcher for matcher in matchers if isinstance(matcher, ReplayingMatcher)]
+        found = strategy.advance(tuple([wrapper.inner for wrapper in wrappers]), token_ids)
+        for wrapper, token_id, count in zip(wrappers, token_ids.tolist(), found.tolist(), strict=True):
+            if count == 1:
+                wrapper.note((token_id,))
+    if found.dtype != np.int32 or found.shape != (len(matchers),):
+        raise ConformanceError(f"advance must return int32[{len(matchers)}], not {found.dtype}{list(found.shape)}")
+    return found
+
+
 class ReplayingMatcher(Matcher):
     """Adds rollback and fork to a matcher by rebuilding it from its accepted tokens."""
 
@@ -90,9 +118,13 @@ class ReplayingMatcher(Matcher):
 
     def accept(self, token_ids: Sequence[int]) -> int:
         count = self.inner.accept(token_ids)
-        self._accepted += token_ids[:count]
-        self._undoable = self._clip(self._undoable + count)
+        self.note(token_ids[:count])
         return count
+
+    def note(self, token_ids: Sequence[int]) -> None:
+        """Note tokens that `inner` has accepted."""
+        self._accepted += token_ids
+        self._undoable = self._clip(self._undoable + len(token_ids))
 
     def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
         self.inner.fill_bitmask(bitmask, row)

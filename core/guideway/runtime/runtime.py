@@ -67,6 +67,7 @@ from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler, Searc
 from guideway.runtime.grammar_hosts.hosts import GrammarHosts
 from guideway.runtime.grammar_mask import GrammarMask, check_names
 from guideway.runtime.journal import Journal
+from guideway.runtime.mask_rows import StrategyBlock
 from guideway.runtime.metrics import LATE_ROWS
 from guideway.runtime.modifier_hosts.hosts import ModifierHosts
 from guideway.runtime.modifier_hosts.modifier import class_of
@@ -78,6 +79,7 @@ from guideway.runtime.reasoning import GateState, ReasoningGate, refuse_reasonin
 from guideway.runtime.rows import companion_rows, feedback_of, history_rows, in_row_order, sequence_of_row
 from guideway.runtime.shared_work import PluginUses
 from guideway.runtime.slots import Slots
+from guideway.runtime.steady import SteadyBatch, is_plain
 from guideway.runtime.stopwatch import Stopwatch
 from guideway.runtime.threads import ADMISSION_THREADS, Deadline, Threads
 from guideway.runtime.warp_builder import WarpBuilder, banned_by
@@ -179,6 +181,9 @@ class Runtime:
         self._late: frozenset[int] = frozenset()
         """Slots of the sequences that skip the last prepared step."""
         self._open = OpenRequests(context.max_model_len)
+        self._stopwatch = stopwatch
+        self._steady: SteadyBatch | None = None
+        """The sequences of the last step, while nothing but their constraints has acted on them."""
 
     def modifier_classes(self) -> list[tuple[type[LogitModifier[Any]], Mapping[str, Any]]]:
         """Return each modifier's class and options, from which a worker builds its `Pipeline`. Picklable."""
@@ -335,7 +340,7 @@ class Runtime:
         `UnsupportedCapability` if a modifier cannot fork and ValueError if `new_slot` is not free; nothing has changed
         then."""
         self._slots.check_free(new_slot)
-        parent = self._slots[slot]
+        parent = self._sequence(slot)
         info = replace(parent.journal.sequence, index=index)
         child = self._modifiers.fork(parent, info)
         child.ends_at = parent.ends_at
@@ -346,7 +351,7 @@ class Runtime:
     def rebuild(self, slot: int) -> None:
         """Replace the states of a sequence by new ones rebuilt from its journal. On failure the sequence has a
         fault."""
-        old = self._slots[slot]
+        old = self._sequence(slot)
         try:
             sequence = self._begin(old.journal, old.compiled)
         except GuidewayError as error:
@@ -359,7 +364,7 @@ class Runtime:
 
     def release(self, slot: int, *, ended: bool = True) -> None:
         """Free `slot`, whose sequence has ended. With ``ended=False`` the sequence may be started again."""
-        sequence = self._slots[slot]
+        sequence = self._sequence(slot)
         try:
             self._slots.vacate(slot)
             self._modifiers.release(sequence.states)
@@ -372,7 +377,7 @@ class Runtime:
     def journal(self, slot: int) -> Journal:
         """Return the journal of the sequence in `slot`; `start` rebuilds the sequence from it, here or in another
         process."""
-        return self._slots[slot].journal
+        return self._sequence(slot).journal
 
     def strategy(self, slot: int) -> str | None:
         """Return the name of the grammar strategy that serves the sequence in `slot`."""
@@ -391,6 +396,8 @@ class Runtime:
 
     def unenforced(self, slot: int) -> tuple[str, ...]:
         """Return the names of the parts of the request that are not enforced if the sequence in `slot` ends now."""
+        if self._steady is not None:
+            self._steady.settle()
         sequence = self._slots[slot]
         state = self._modifiers.state(sequence, self._mask)
         journal = sequence.journal
@@ -421,7 +428,7 @@ class Runtime:
     def completes(self, slot: int, text: str) -> bool:
         """Return whether `text`, a prefix of the output in `slot`, satisfies its constraint; True without one. For a
         host that may end an output without a stop token, as stop strings do."""
-        sequence = self._slots[slot]
+        sequence = self._sequence(slot)
         return self._mask.completes(self._modifiers.state(sequence, self._mask), sequence.journal, text)
 
     def satisfies(self, request: Request, text: str) -> bool:
@@ -446,7 +453,7 @@ class Runtime:
         `read`. JSON text is validated against its schema; other constraints are checked with the matcher, if the
         strategy enforces all of them. `read` converts the answer to an object of a type, and raises an exception for an
         answer that the type refuses."""
-        sequence = self._slots[slot]
+        sequence = self._sequence(slot)
         journal, state = sequence.journal, self._modifiers.state(sequence, self._mask)
         params = journal.request.params
         checks = params.on_unenforced == "check"
@@ -468,7 +475,7 @@ class Runtime:
     def reports(self, slot: int) -> Mapping[str, Mapping[str, Any]]:
         """Return by modifier the reports about the sequence in `slot` for the user. Call it once, after a sequence that
         neither failed nor was canceled has ended; the call may set its `fault`."""
-        return self._modifiers.reports(self._slots[slot])
+        return self._modifiers.reports(self._sequence(slot))
 
     def fault(self, slot: int) -> Fault | None:
         """Return the fault for which the sequence in `slot` must end, with its `Fault.error`."""
@@ -476,7 +483,7 @@ class Runtime:
 
     def fail(self, slot: int, fault: Fault) -> None:
         """Set the fault of the sequence in `slot`, for a cause outside its own states. An earlier fault stays."""
-        sequence = self._slots[slot]
+        sequence = self._sequence(slot)
         sequence.fault = sequence.fault or fault
 
     # Steps
@@ -528,11 +535,16 @@ class Runtime:
     def foresee(self, drafts: Mapping[int, Sequence[int]]) -> None:
         """Announce the next `prepare`: its slots with their drafts. Hosts start filling while the caller runs the
         forward pass. No tokens may be accepted in between; slots that `prepare` leaves out are unaffected."""
-        states = [self._modifiers.state(self._slots[slot], self._mask) for slot in drafts]
-        self._mask.foresee(states, list(drafts.values()))
+        if self._grammar_hosts is not None:
+            states = [self._modifiers.state(self._slots[slot], self._mask) for slot in drafts]
+            self._mask.foresee(states, list(drafts.values()))
 
     def prepare(self, batch: StepBatch) -> StepInput:
         """Return the worker's input for `batch`. If a modifier fails for a sequence, `accept` ends that sequence."""
+        if self._steady is not None:
+            if self._steady.is_of(batch) and (steady := self._steady.prepare(batch)) is not None:
+                return steady
+            self._leave_steady()
         sequences = self._slots.running(batch)
         if self._request_seconds is not None:
             self._end_overdue(sequences, self._request_seconds)
@@ -564,7 +576,7 @@ class Runtime:
             payloads[self._mask.name] = with_restrictions(payloads.get(self._mask.name), batch, opening, words)
         per_row = batch.slots if owners is None else batch.slots[owners]
         companions = [sequence.companions for sequence in sequences]
-        return StepInput(
+        step = StepInput(
             batch,
             payloads,
             self._slots.temperatures[per_row],
@@ -577,6 +589,10 @@ class Runtime:
             self._slots.warps.processed(per_row),
             self._slots.warps.records(per_row),
         )
+        blocks = self._mask.mask_rows.take_blocks()
+        if owners is None and self._gate is None and list(payloads) == [self._mask.name] and not self._late:
+            self._form_steady(step, sequences, blocks)
+        return step
 
     def is_late(self, slot: int) -> bool:
         """Return whether the sequence in `slot` skips the step prepared last: its drawn tokens are not final, and the
@@ -596,7 +612,12 @@ class Runtime:
         `token_ids` ends at the first stop token and at the host's limits; entries of sequences that skip the step are
         ignored. A sequence with the outcome ``fail`` has a `fault`, and its tokens of this step are not final.
         """
-        outcomes = self._accept_step(batch, token_ids, output)
+        outcomes = None
+        if self._steady is not None and self._steady.is_of(batch) and (output is None or output.is_plain):
+            outcomes = self._steady.accept(token_ids)
+        if outcomes is None:
+            self._leave_steady()
+            outcomes = self._accept_step(batch, token_ids, output)
         record_progress()
         return outcomes
 
@@ -619,7 +640,7 @@ class Runtime:
         self, slot: int, first_row: int, token_ids: Sequence[int], output: StepOutput | None = None
     ) -> Outcome:
         """Call `accept` for one sequence, given its first row in the step's batch."""
-        sequence = self._slots[slot]
+        sequence = self._sequence(slot)
         if output is not None or self._gate is not None or sequence.bans is not None or self.has_hosted_modifiers:
             return self._accept([sequence], [first_row], [token_ids], output)[0]
         outcome = self._modifiers.accept(sequence, token_ids, None)
@@ -647,6 +668,7 @@ class Runtime:
         them as drafts; the draw may replace them by other tokens for the same text. If the runtime is `canonical`, and
         no modifier or ban except the constraint could want other tokens, the next step draws exactly these."""
         found: dict[int, Sequence[int]] = dict.fromkeys(limits, ())
+        self._leave_steady()
         sequences = {slot: self._slots[slot] for slot in limits}
         # reasoning may still be opened here
         sequences = {slot: s for slot, s in sequences.items() if not ((gate := self._gate_of(s)) and gate.is_undecided)}
@@ -666,7 +688,7 @@ class Runtime:
     def validate(self, slot: int, token_ids: Sequence[int]) -> int:
         """Return how many of these drafts all modifiers of `slot` would accept. Hosts must call it if reasoning is
         configured, because drafts must not go past the end of the reasoning."""
-        return self._modifiers.validate(self._slots[slot], token_ids)
+        return self._modifiers.validate(self._sequence(slot), token_ids)
 
     def bitmask(self, step: StepInput) -> Payload | None:
         """Return the grammar mask of a step, combined with its other bitmasks, as the array ``bitmask``; for a host
@@ -728,6 +750,24 @@ class Runtime:
             self._modifiers.release(sequence.states)
             raise
         return sequence
+
+    def _sequence(self, slot: int) -> ActiveSequence:
+        """Return the sequence in `slot`, whose books are written, for a call that may change it."""
+        self._leave_steady()
+        return self._slots[slot]
+
+    def _form_steady(self, step: StepInput, sequences: list[ActiveSequence], blocks: Sequence[StrategyBlock]) -> None:
+        """Begin a steady batch with a step that was just prepared, if that is possible."""
+        rows = self._mask.mask_rows
+        states = [self._modifiers.state(sequence, self._mask) for sequence in sequences]
+        is_usual = blocks and not rows.closing and all(map(is_plain, sequences, states))
+        if is_usual and not self._slots.warps.reads_outputs(step.batch.slots.tolist()):
+            self._steady = SteadyBatch(step, sequences, states, rows, blocks, self._stopwatch)
+
+    def _leave_steady(self) -> None:
+        if self._steady is not None:
+            self._steady.settle()
+            self._steady = None
 
     def _ban(self, sequence: ActiveSequence) -> None:
         """Apply the request's bans and opening to the masks and completions of a sequence."""

@@ -75,6 +75,10 @@ class WarpBuilder:
         self._tables.pop(slot, None)
         self._update_uses()
 
+    def reads_outputs(self, slots: Sequence[int]) -> bool:
+        """Return whether `build` reads the journal of any of these slots."""
+        return not self._tables.keys().isdisjoint(slots)
+
     def build(self, batch: StepBatch, per_row: NDArray[np.int32]) -> Warp | None:
         """Return the `Warp` of `batch`, whose rows belong to the slots `per_row`; None if nothing changes."""
         if not self._uses_any:

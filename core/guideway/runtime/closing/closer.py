@@ -139,6 +139,15 @@ class Closer:
         self.records = []
         self._accepted += token_ids
 
+    def write(self, num_tokens: int, token_ids: Sequence[int]) -> None:
+        """These are final after the first `num_tokens`, in place of any that are there, and `is_far` of each."""
+        self._accepted[num_tokens:] = token_ids
+
+    @property
+    def num_free(self) -> int:
+        """So many more tokens may be accepted one by one, and `is_far` of one row after each."""
+        return max(self._far_until, self.record.free_until - 1) - len(self._accepted) - 1
+
     def _cursor(self) -> JsonCursor:
         """That after the accepted tokens."""
         cursors, tokens = self._cursors, self._lexicon.tokens

@@ -1,0 +1,254 @@
+"""Steps of an unchanged batch, whose tokens are accepted and whose masks are filled in one call each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from guideway.api import CompiledGrammar, Constraint, FillJob, FinishReason, Matcher, Regex, Request, SamplingParams
+from guideway.api.bitmask import Bitmask
+from guideway.devices.numpy.device import NumpyDevice
+from guideway.plugins.limits import Limits
+from guideway.runtime.bans import Bans
+from guideway.runtime.runtime import Runtime
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.support.fake_host import FakeHost
+from tests.support.hostility import PROMPT, VOCABULARY, WORD, assert_alone_ends
+
+BRITTLE, SLOW = Regex("[a-y]{6,14}z"), Regex("[a-y]{7,14}z")
+GOOD = SamplingParams(constraint=WORD, temperature=1.0, seed=7, max_tokens=24, close=False)
+
+
+class Counted(Matcher):
+    """The reference's matcher. For two constraints it fails, or takes long, at the fourth token."""
+
+    def __init__(self, inner: Matcher, source: str, length: int = 0) -> None:
+        self.inner, self.source, self.length = inner, source, length
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        Batched.num_accepts += 1
+        count = self.inner.accept(token_ids)
+        self.length += count
+        if self.length >= 4 and self.source == BRITTLE.source():
+            raise RuntimeError("brittle")
+        if self.length == 4 and self.source == SLOW.source():
+            end = time.thread_time() + 0.2
+            while time.thread_time() < end:
+                pass
+        return count
+
+    def rollback(self, num_tokens: int) -> None:
+        self.inner.rollback(num_tokens)
+        self.length -= num_tokens
+
+    def fork(self) -> Counted:
+        return Counted(self.inner.fork(), self.source, self.length)
+
+    def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
+        self.inner.fill_bitmask(bitmask, row)
+
+    def is_terminated(self) -> bool:
+        return self.inner.is_terminated()
+
+    def is_accepting(self) -> bool:
+        return self.inner.is_accepting()
+
+
+class Compiled(CompiledGrammar):
+    nbytes = 1
+
+    def __init__(self, inner: CompiledGrammar, source: str) -> None:
+        self.inner, self.source = inner, source
+
+    def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
+        return Counted(self.inner.matcher(stop_token_ids), self.source)
+
+
+class Batched(ReferenceStrategy):
+    """Counts its calls. Those in `trouble` raise, or say that a matcher failed, after they moved some matchers."""
+
+    name = "batched"
+    num_advances: ClassVar[int] = 0
+    num_accepts: ClassVar[int] = 0
+    num_fills: ClassVar[int] = 0
+    trouble: ClassVar[frozenset[int]] = frozenset()
+
+    def compile(self, constraint: Constraint) -> Any:
+        return Compiled(super().compile(constraint), constraint.source())
+
+    def advance(self, matchers: Sequence[Matcher], token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        assert all(type(matcher) is Counted for matcher in matchers)
+        Batched.num_advances += 1
+        fails = Batched.num_advances in Batched.trouble
+        if fails and Batched.num_advances % 2:
+            super().advance(matchers[::2], token_ids[::2])
+            raise RuntimeError("the whole call")
+        found = super().advance(matchers, token_ids)
+        if fails:
+            found[-1] = -1
+        return found
+
+    def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
+        Batched.num_fills += 1
+        if 3 * Batched.num_fills in Batched.trouble:
+            for job in jobs:
+                job.matcher.rollback(0)
+                job.matcher.accept((VOCABULARY.tokens.index(b"a"),))
+            raise RuntimeError("the whole call")
+        return super().fill(jobs, bitmask)
+
+
+class Rolling(Batched):
+    """Rolls nothing back, so its matchers are wrapped."""
+
+    name = "rolling"
+    capabilities = frozenset()
+    max_rollback = 0
+
+
+class Host(FakeHost):
+    """Keeps what is needed to preempt."""
+
+    def __init__(self, *strategies: type[Batched], **options: Any) -> None:
+        Batched.num_advances = Batched.num_accepts = Batched.num_fills = 0
+        named = {cls.name: cls(VOCABULARY, {}) for cls in strategies}
+        super().__init__(VOCABULARY, NumpyDevice("cpu"), strategies=named, **options)
+        self.admissions: dict[int, Any] = {}
+        self.actions: list[list[str]] = []
+        """Of the outcomes of each step."""
+        admit, accept = self.runtime.admit, self.runtime.accept
+
+        def keep(request: Request) -> Any:
+            # those whose masks a host restricts, as vLLM's guest does
+            bans = Bans(logit_bias=frozenset(range(80, 95)), min_tokens=6) if request.params.top_k else None
+            self.admissions[int(request.request_id)] = admission = admit(request, bans)
+            return admission
+
+        def record(*args: Any) -> Any:
+            outcomes = accept(*args)
+            self.actions.append([outcome.action for outcome in outcomes])
+            return outcomes
+
+        self.runtime.admit, self.runtime.accept = keep, record  # type: ignore[method-assign, assignment]
+
+    def preempt(self, slot: int) -> None:
+        journal = self.runtime.journal(slot)
+        self.runtime.release(slot, ended=False)
+        self.runtime.start(self.admissions[slot], slot, journal=journal)
+
+
+def run(host: Host, requests: Sequence[SamplingParams], acts: Sequence[str] = ()) -> Any:
+    """Run all requests; `acts` happen before the first steps, one each. Return what all can be compared by."""
+    Batched.num_advances = Batched.num_accepts = Batched.num_fills = 0
+    host.tokens, host.requests, host.limits, host.results = {}, {}, {}, {}
+    waiting = list(enumerate(requests))
+    # of those that come later the first steps know nothing
+    first = waiting if "join" not in acts else waiting[:-1]
+    for slot, params in first:
+        host.join(slot, Request(request_id=str(slot), prompt_token_ids=tuple(PROMPT), params=params))
+    left, acts = waiting[len(first) :], list(acts)
+    while host.tokens or left:
+        act = acts.pop(0) if acts else "join"
+        slots = list(host.tokens)
+        host.num_drafts = 2 if act == "draft" else 0
+        if act == "join" and left:
+            slot, params = left.pop()
+            host.join(slot, Request(request_id=str(slot), prompt_token_ids=tuple(PROMPT), params=params))
+        elif slots and act == "preempt":
+            host.preempt(slots[len(slots) // 2])
+        elif slots and act == "rebuild":
+            host.runtime.rebuild(slots[0])
+        elif slots and act == "read":
+            assert host.runtime.journal(slots[-1]).token_ids == host.tokens[slots[-1]][len(PROMPT) :]
+        elif slots and act == "unenforced":
+            host.runtime.unenforced(slots[-1])
+        elif act == "reverse":
+            host.tokens = dict(reversed(host.tokens.items()))
+        if host.tokens:
+            host.step()
+    found = [host.results[slot] for slot in sorted(host.results)]
+    return [(result.token_ids, str(result.error), result.unenforced) for result in found], host.actions
+
+
+SOURCES = [WORD, Regex("(ab|cd|[e-g]{2})*z"), BRITTLE, Regex("[a-p]{9,30}"), None]
+ACTS = ["plain", "plain", "draft", "preempt", "rebuild", "read", "unenforced", "reverse", "join"]
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[SamplingParams]:
+    """Requests, in most batches without anything that needs a look at each step."""
+    is_quiet = draw(st.integers(0, 3)) > 0
+    return [
+        SamplingParams(
+            constraint=draw(st.sampled_from(SOURCES)),
+            temperature=draw(st.sampled_from([0.0, 1.0])),
+            seed=draw(st.integers(0, 5)),
+            max_tokens=draw(st.integers(1, 40)),
+            close=draw(st.booleans()) and not is_quiet,
+            presence_penalty=0.0 if is_quiet else draw(st.sampled_from([0.0, 1.0])),
+            top_k=draw(st.sampled_from([0, 0, 0, 50])),
+            logit_bias={} if is_quiet else draw(st.sampled_from([{}, {VOCABULARY.tokens.index(b"b"): -100.0}])),
+        )
+        for _ in range(draw(st.integers(1, 5)))
+    ]
+
+
+@given(
+    requests=batches(),
+    acts=st.lists(st.sampled_from(ACTS), max_size=16),
+    trouble=st.frozensets(st.integers(1, 24), max_size=4),
+    rolls=st.booleans(),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_tokens_are_those_of_one_by_one(
+    requests: list[SamplingParams], acts: list[str], trouble: frozenset[int], rolls: bool
+) -> None:
+    strategy = Batched if rolls else Rolling
+    Batched.trouble = frozenset()
+    with patch.object(Runtime, "_form_steady", lambda *_: None):
+        wanted = run(Host(strategy, short_budget="cut"), requests, acts)
+        assert Batched.num_advances == 0
+    Batched.trouble = trouble
+    try:
+        assert run(Host(strategy, short_budget="cut"), requests, acts) == wanted
+    finally:
+        Batched.trouble = frozenset()
+
+
+@pytest.mark.parametrize("strategy", [Batched, Rolling])
+def test_a_batch_that_stays_is_accepted_in_one_call(strategy: type[Batched]) -> None:
+    host = Host(strategy)
+    steps = [replace(GOOD, constraint=Regex("[a-z]{40}"), seed=seed, max_tokens=16) for seed in range(8)]
+    host.generate([PROMPT] * 8, steps)
+    assert Batched.num_advances == 16
+    assert Batched.num_accepts == 16 * 8, "each by the reference's default, none again"
+    assert Batched.num_fills == 16
+
+
+@pytest.mark.parametrize("max_tokens", [24, 60])
+def test_outputs_are_closed_in_time(max_tokens: int) -> None:
+    wanted = replace(GOOD, constraint=Regex("([a-p]{4})*z"), max_tokens=max_tokens, close=True)
+    host = Host(Batched)
+    results = host.generate([PROMPT] * 3, [replace(wanted, seed=seed) for seed in range(3)])
+    assert [result.finish_reason for result in results] == [FinishReason.STOP] * 3
+    assert Batched.num_advances > 0
+
+
+def test_who_fails_in_a_call_of_many_fails_alone() -> None:
+    result = assert_alone_ends(Host(Batched), replace(GOOD, constraint=BRITTLE), GOOD)
+    assert "grammar.batched failed in accept: RuntimeError: brittle" in str(result.error)
+
+
+def test_who_is_slow_in_a_call_of_many_fails_alone() -> None:
+    host = Host(Batched, limits=Limits(step_seconds=0.1, wall_factor=1000))
+    result = assert_alone_ends(host, replace(GOOD, constraint=SLOW), GOOD)
+    assert "grammar.batched failed in accept: LimitExceeded: it took " in str(result.error)
