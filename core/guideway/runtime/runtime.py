@@ -532,10 +532,21 @@ class Runtime:
         pairs = zip(self._modifiers.all, self._slots.acting(len(self._modifiers.all)), strict=True)
         return any(acting and need in modifier.needs for modifier, acting in pairs)
 
+    @property
+    def has_grammar_hosts(self) -> bool:
+        """True if `foresee` has any effect."""
+        return self._grammar_hosts is not None
+
+    @property
+    def is_steady(self) -> bool:
+        """True if only constraints act on the sequences of the step prepared last, which all are healthy and have one
+        row each, and nothing but its `accept` has happened since."""
+        return self._steady is not None
+
     def foresee(self, drafts: Mapping[int, Sequence[int]]) -> None:
         """Announce the next `prepare`: its slots with their drafts. Hosts start filling while the caller runs the
         forward pass. No tokens may be accepted in between; slots that `prepare` leaves out are unaffected."""
-        if self._grammar_hosts is not None:
+        if self.has_grammar_hosts:
             states = [self._modifiers.state(self._slots[slot], self._mask) for slot in drafts]
             self._mask.foresee(states, list(drafts.values()))
 

@@ -68,6 +68,8 @@ class Pending:
     """First row of each request, in the whole step."""
     parts: list[tuple[Part, list[int]]] = field(default_factory=list)
     """Parts, each with the positions of its sequences in `request_ids`."""
+    steady: list[RequestState] | None = None
+    """The states of its requests, if only their constraints act on them, one row each."""
     late: list[str] = field(default_factory=list)
     """Requests whose masks were not ready in this step; tokens drawn for them are not final."""
 
@@ -106,6 +108,12 @@ class Core:
         """Errors of requests that were not admitted."""
         self._outputs: dict[str, tuple[int, Any]] = {}
         """By request, its first row in a part of the last step, and that part's output."""
+        self._outcomes: dict[str, bool] = {}
+        """By request what `accept` returns for a token that `accept_step` has accepted."""
+        self._last = Pending()
+        """The last step that was prepared."""
+        self.may_end_unseen: set[str] = set()
+        """Requests that the front end may end by itself, at a stop string."""
         self.sitting_out: set[str] = set()
         """Requests that skip steps; each keeps its place among the running ones."""
         self.finished: dict[str, None] = {}
@@ -142,6 +150,9 @@ class Core:
         if reports:
             report = {**(report or {}), "reports": dict(reports)}
         self._outputs.pop(request_id, None)
+        self._outcomes.pop(request_id, None)
+        self._last = Pending()  # does not keep it alive
+        self.may_end_unseen.discard(request_id)
         self.finished.pop(request_id, None)
         self.sitting_out.discard(request_id)
         with self._lock:
@@ -179,9 +190,8 @@ class Core:
         return report or None
 
     def report_so_far(self, request_id: str) -> dict[str, Any] | None:
-        """Return `report` for a request that the front end may end by itself, at a stop string; None for others."""
-        state = self._states.get(request_id)
-        return self.report(request_id) if state is not None and state.admission.request.params.stop else None
+        """Return `report` for a request that the front end may end by itself; None for others."""
+        return self.report(request_id) if request_id in self.may_end_unseen else None
 
     def _reports(self, request_id: str) -> Mapping[str, Any]:
         state = self._states.get(request_id)
@@ -197,6 +207,8 @@ class Core:
 
     def foresee(self, request_ids: Iterable[str], drafts: Mapping[str, list[int]]) -> None:
         """Start filling the masks of these requests for the next `prepare`, which may include others."""
+        if not self.runtime.has_grammar_hosts:
+            return
         states = ((request_id, self._states.get(request_id)) for request_id in request_ids)
         self.runtime.foresee(
             {
@@ -210,6 +222,10 @@ class Core:
         self, requests: Mapping[str, Any], request_ids: list[str], drafts: Mapping[str, list[int]]
     ) -> tuple[GuestStep, Pending]:
         """Return the workers' message for a step, and what to keep until its tokens arrive."""
+        if not drafts and request_ids == self._last.request_ids and self._last.steady is not None:
+            again = self._prepare_again(requests, self._last, self._last.steady)
+            if again is not None:
+                return again
         states = [self._states[request_id] for request_id in request_ids]
         for state in states:
             state.in_flight += 1
@@ -241,6 +257,9 @@ class Core:
             if chosen := [(j, i) for j, i in healthy if states[i].draws is draws]:
                 some, its_rows = select(step, [j for j, _ in chosen])
                 pending.parts.append((Part(some, place[its_rows], draws), [i for _, i in chosen]))
+        if self.runtime.is_steady and not pending.parts and not faulty and len(running) == len(states):
+            pending.steady = states
+        self._last = pending
         parts = tuple(part for part, _ in pending.parts)
         masked, masks = _outside(rows, bitmask, parts) if parts else (rows, bitmask)
         guest = GuestStep(
@@ -254,6 +273,25 @@ class Core:
             [request_ids[i] for i in void],
         )
         return guest, pending
+
+    def _prepare_again(
+        self, requests: Mapping[str, Any], last: Pending, states: list[RequestState]
+    ) -> tuple[GuestStep, Pending] | None:
+        """Return what `prepare` does for a step of the same requests as the last one, if still nothing but their
+        constraints acts on them; else None."""
+        if not self.runtime.is_steady or any(state.fault or state.refusal or state.slot is None for state in states):
+            return None
+        positions = [requests[request_id].num_tokens for request_id in last.request_ids]
+        step = self.runtime.prepare(StepBatch.build([cast("int", state.slot) for state in states], positions))
+        payload = self.runtime.bitmask(step)
+        if not self.runtime.is_steady or payload is None:
+            return None
+        for state in states:
+            state.in_flight += 1
+        ids, bitmask = last.request_ids, payload.arrays["bitmask"]
+        guest = GuestStep(self.plan.fingerprint, self._stop_token_id, ids, [1] * len(ids), payload.rows, bitmask)
+        self._last = Pending(ids, last.starts, steady=states)
+        return guest, self._last
 
     def take_output(self, pending: Pending, output: GuestOutput | None) -> None:
         """Take the workers' output of a step, before its tokens are accepted."""
@@ -314,8 +352,37 @@ class Core:
                 steps.append((state.slot, row, [int(token_id) for token_id in ids], output))
         self.runtime.announce(steps)
 
+    def accept_step(self, pending: Pending, token_ids: Sequence[Sequence[int]]) -> None:
+        """Accept the final tokens of a step, one of each request, in one call, if only constraints act on them.
+        `accept` then returns the outcomes, and `take_back` undoes those that it was not asked for."""
+        states = pending.steady
+        if states is None or pending is not self._last or not self.runtime.is_steady or len(token_ids) != len(states):
+            return
+        if any(state.fault or state.refusal or state.slot is None or state.sits_out for state in states):
+            return
+        if any(len(ids) != 1 for ids in token_ids):
+            return
+        batch = StepBatch.build([cast("int", state.slot) for state in states], [0] * len(states))
+        for request_id, outcome in zip(pending.request_ids, self.runtime.accept(batch, token_ids), strict=True):
+            if outcome.action == "finish":
+                self.finished[request_id] = None
+            self._outcomes[request_id] = outcome.action != "fail"
+
+    def take_back(self) -> None:
+        """Undo what `accept_step` accepted for requests whose tokens vLLM dropped."""
+        for request_id, accepted in self._outcomes.items():
+            state = self._states.get(request_id)
+            if accepted and state is not None and state.slot is not None:
+                self.finished.pop(request_id, None)
+                journal = self.runtime.journal(state.slot)
+                journal.rewind(len(journal.token_ids) - 1)
+                self.runtime.rebuild(state.slot)
+        self._outcomes.clear()
+
     def accept(self, request_id: str, token_ids: Sequence[int]) -> bool:
         """Accept the final tokens of a request. Returns False if it must end with an error."""
+        if (accepted := self._outcomes.pop(request_id, None)) is not None:
+            return accepted
         state = self._states.get(request_id)
         if state is None:
             return False
@@ -376,6 +443,8 @@ class Core:
             if wanted := self._entering.get(request_id) is ready:
                 del self._entering[request_id]
                 self._states[request_id] = state
+                if admission.request.params.stop:
+                    self.may_end_unseen.add(request_id)
         if not wanted:
             self.runtime.abandon(admission)
         elif compilation is None:

@@ -106,9 +106,13 @@ class GuestScheduler:
             self._sit_out(guest, pending, model_runner_output)
             sampled, places = model_runner_output.sampled_token_ids, model_runner_output.req_id_to_index
             if sampled:
-                guest.announce({r: sampled[places[r]] for r in pending.request_ids if r in places})
+                if pending.steady is not None and all(map(self._takes_output, pending.request_ids)):
+                    guest.accept_step(pending, [sampled[places[r]] for r in pending.request_ids])
+                elif guest.runtime.has_hosted_modifiers:
+                    guest.announce({r: sampled[places[r]] for r in pending.request_ids if r in places})
         self._final_reports.clear()  # of aborted requests, whose outputs no client reads
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        guest.take_back()
         if guest.finished:
             self._end(list(guest.finished), "FINISHED_STOPPED", outputs)
         errors = {request_id: str(fault) for request_id, fault in blamed.items()}
@@ -163,6 +167,11 @@ class GuestScheduler:
         for request_id in self._prompt_logprobs.keys() & (set(pending.request_ids) - guest.sitting_out):
             output.prompt_logprobs_dict[request_id] = self._prompt_logprobs.pop(request_id)
 
+    def _takes_output(self, request_id: str) -> bool:
+        """Return whether vLLM is about to append the tokens drawn for a request."""
+        request = self.requests.get(request_id)
+        return request is not None and not request.is_finished() and not request.num_stale_output_tokens
+
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Release the request in the guest too; every ending request passes through here."""
         freed = super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
@@ -175,6 +184,8 @@ class GuestScheduler:
 
     def _attach_reports(self, guest: Core, outputs: dict[int, Any]) -> None:
         """Attach the report of a request to its last output, and to outputs that may be the last."""
+        if not self._final_reports and not guest.may_end_unseen:
+            return
         for of_client in outputs.values():
             for output in of_client.outputs:
                 ended = output.finish_reason is not None
