@@ -103,16 +103,20 @@ class XgrammarMatcher(Matcher):
         words = bitmask[row]
         before = words.copy()
         self.native.fill_next_token_bitmask(bitmask, row)
-        self.keep_rule(words)
+        if (allowed := self.allowed()) is not None:
+            words[: allowed.size] &= allowed
+        self.keep_names(words)
         # where no token is legal xgrammar writes zeros without an error
         if not np.bitwise_or.reduce(words):
             words[:] = before
             raise DeadEnd(NO_TOKEN)
 
-    def keep_rule(self, words: Bitmask) -> None:
-        """Clear in a row that xgrammar filled the tokens that the rule refuses."""
-        if (allowed := self._rule.allowed(self._places[-1])) is not None:
-            words[: allowed.size] &= allowed
+    def allowed(self) -> Bitmask | None:
+        """Return the tokens that the rule allows, as a row or the first part of one; None: all."""
+        return self._rule.allowed(self._places[-1])
+
+    def keep_names(self, words: Bitmask) -> None:
+        """Clear in a row the tokens that lead to names which the object already has, if names may run out."""
         if self._ahead is not None:
             self._ahead.keep(self._places[-1], words, self._mask_after)
 

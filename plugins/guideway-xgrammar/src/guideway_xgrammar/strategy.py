@@ -251,18 +251,21 @@ class Strategy(GrammarStrategy):
         # a host's rows without drafts are adjacent; reading them as one slice takes a fraction of the time
         in_a_row = bool(rows) and rows == list(range(rows[0], rows[0] + len(rows)))
         where = slice(rows[0], rows[0] + len(rows)) if in_a_row else rows
-        before = bitmask[where].copy()
+        matchers = [cast("XgrammarMatcher", job.matcher) for job in jobs]
         try:
-            natives = [cast("XgrammarMatcher", job.matcher).native for job in jobs]
-            self._batch.batch_fill_next_token_bitmask(natives, bitmask, rows)
+            self._batch.batch_fill_next_token_bitmask([matcher.native for matcher in matchers], bitmask, rows)
         except Exception:  # filling them one by one shows which job failed
-            bitmask[where] = before
             return super().fill(jobs, bitmask)
-        for job in jobs:
-            cast("XgrammarMatcher", job.matcher).keep_rule(bitmask[job.first_row])
+        by_rule: dict[int, tuple[Bitmask, list[int]]] = {}
+        for matcher, row in zip(matchers, rows, strict=True):
+            if (allowed := matcher.allowed()) is not None:
+                by_rule.setdefault(id(allowed), (allowed, []))[1].append(row)
+        for allowed, its_rows in by_rule.values():  # most sequences are in one of a few places
+            bitmask[its_rows, : allowed.size] &= allowed
+        for matcher, row in zip(matchers, rows, strict=True):
+            matcher.keep_names(bitmask[row])
         accepted = np.zeros(len(jobs), dtype=np.int32)
         for i in np.flatnonzero(empty_rows(bitmask[where])).tolist():
-            bitmask[rows[i]] = before[i]
             jobs[i].error = DeadEnd(NO_TOKEN)
             accepted[i] = -1
         return accepted
