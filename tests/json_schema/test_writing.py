@@ -44,6 +44,29 @@ def test_masks_are_what_each_token_is_by_itself(whitespace: Whitespace) -> None:
             state = after[draw.choice(wanted or list(after))]
 
 
+@pytest.mark.parametrize("most", [1, 50, 1 << 14])
+def test_what_a_rule_remembers_changes_nothing(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("guideway.json_schema.writing.MOST_STEPS", most)
+    rule, draw = WritingRule(ODD, "bounded"), random.Random(most)
+    for _ in range(40):
+        state, wanted = rule.start, rule.start
+        for _ in range(30):
+            some = draw.sample(range(len(ODD)), 40)
+            token_id = draw.choice([i for i in some if wanted.within(ODD[i], "bounded")] or [0])
+            found = rule.after(state, token_id)
+            after = wanted.within(ODD[token_id], "bounded")
+            assert found == after
+            if found is None or after is None:
+                break
+            state, wanted = found, after
+            fresh = rule.allowed(JsonCursor(*state))
+            remembered = rule.allowed(state)
+            assert (fresh is None) == (remembered is None)
+            assert fresh is None or remembered is None or (fresh == remembered).all()
+        assert len(rule._steps) <= most
+        assert len(rule._rows) <= most
+
+
 BOUNDED = re.compile(rb"(?: |\r?\n[ \t]{0,40})?")
 PREFIX = re.compile(rb" ?|\r|\r?\n[ \t]{0,40}")
 

@@ -66,6 +66,10 @@ _Kind: TypeAlias = tuple[Place, bytes, int]
 state of white space."""
 
 
+MOST_STEPS = 1 << 14
+"""Steps that a rule remembers, and states whose rows it remembers."""
+
+
 class WritingRule:
     """A rule for the next tokens: white space is as `whitespace` says, names have no unnecessary escapes (so equal
     names have equal bytes) and are unique in an object, no escape is a surrogate, and all text is valid UTF-8. The rest
@@ -82,6 +86,13 @@ class WritingRule:
         """Tokens by place and the name that `_NAMES` finds in them."""
         self._open: dict[_Kind, list[int]] = {}
         """Other tokens that depend on the open objects and arrays and their names."""
+        self._steps: dict[tuple[int, int], tuple[JsonCursor, JsonCursor | None]] = {}
+        """By the identity of a state and a token: that state, and the one after the token. Equal states become one
+        object, so sequences at equal places look up the same steps."""
+        self._states: dict[JsonCursor, JsonCursor] = {}
+        """Each of the states in `_steps`."""
+        self._rows: dict[int, tuple[JsonCursor, Bitmask | None]] = {}
+        """By the identity of a state: that state, and `allowed` of it, if that is of its kind."""
         self._lock = Lock()
         self._is_prepared = False
         self._ahead: NamesAhead | None = None
@@ -122,6 +133,9 @@ class WritingRule:
 
     def allowed(self, state: JsonCursor) -> Bitmask | None:
         """Return the allowed tokens as a row of a bitmask; None: all."""
+        known = self._rows.get(id(state))
+        if known is not None and known[0] is state:
+            return known[1]
         if not self._is_prepared:
             self.prepare()
         kind = self._kind(state)
@@ -129,7 +143,7 @@ class WritingRule:
             with self._lock:
                 if kind not in self._allowed:
                     self._find(kind)
-        refused = [i for i in self._open[kind] if self.after(state, i) is None]
+        refused = [i for i in self._open[kind] if state.within(self._tokens[i], self.whitespace) is None]
         if kind[:2] in _NAMED:
             tokens, begun = self._by_name[state.place], state.name
             for name in state.open[-1] or ():
@@ -137,6 +151,9 @@ class WritingRule:
                     refused += tokens.get(name[len(begun) :], ())
         allowed = self._allowed[kind]
         if not refused:
+            if len(self._rows) >= MOST_STEPS:
+                self._rows.clear()
+            self._rows[id(state)] = (state, allowed)
             return allowed
         row = np.full(num_words(len(self._tokens)), -1, dtype=np.int32) if allowed is None else allowed.copy()
         for token_id in refused:
@@ -145,7 +162,20 @@ class WritingRule:
 
     def after(self, state: JsonCursor, token_id: int) -> JsonCursor | None:
         """Return the state after a token; None if the token is not allowed."""
-        return state.within(self._tokens[token_id], self.whitespace)
+        key = (id(state), token_id)
+        known = self._steps.get(key)
+        if known is not None and known[0] is state:
+            return known[1]
+        after = state.within(self._tokens[token_id], self.whitespace)
+        if after is state:  # inside a string, where this is quick
+            return state
+        if len(self._steps) >= MOST_STEPS:
+            self._steps.clear()
+            self._states.clear()
+        if after is not None:
+            after = self._states.setdefault(after, after)
+        self._steps[key] = (state, after)
+        return after
 
     def _kind(self, state: JsonCursor) -> _Kind:
         place = state.place
