@@ -32,6 +32,7 @@ HARD: list[Any] = [
     OVERLAPPING,
     {"type": "string", "maxLength": 262_144},
     {"allOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": {"dependentRequired": {"a": ["b"]}}}},
+    {"type": "array", "maxItems": 500, "items": {"type": "string", "maxLength": 50_000}},
     {"not": {}},
 ]
 
@@ -139,6 +140,11 @@ def test_the_cache_forgets_rewritings_that_are_too_large(
 
 def test_bounds_that_no_engine_counts_to_are_named(strategies: Mapping[str, GrammarStrategy]) -> None:
     assert forms(HARD[4], strategies) == [("llguidance (rewritten)", ("maxLength",))]
+    nested: Any = {"type": "string", "maxLength": 900}
+    for _ in range(3):
+        nested = {"type": "array", "items": nested, "maxItems": 100}
+    # each is small, but not their product
+    assert forms(nested, strategies) == [("llguidance (rewritten)", ("maxLength",))]
 
 
 def test_what_a_rewriting_proves_empty_is_invalid(strategies: Mapping[str, GrammarStrategy]) -> None:

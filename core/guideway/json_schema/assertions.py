@@ -66,9 +66,9 @@ def keywords(schema: Schema) -> frozenset[str]:
       ``allOf:several`` and ``patternProperties:several``; ``oneOf:disjoint`` if it is proved that no instance
       satisfies two branches; ``enum:mistyped`` and ``const:mistyped`` if a value is not of the ``type``;
       ``multipleOf:number`` unless the type is ``integer``; ``required:undeclared`` for names that are not in
-      ``properties``; ``minProperties:optional`` with properties that are not required; ``propertyNames:untyped``
-      unless the names' type is ``string``; ``items:false``; ``items:list`` and ``exclusiveMinimum:draft4`` from older
-      drafts;
+      ``properties``; ``minProperties:optional`` with properties that are allowed and not required;
+      ``propertyNames:untyped`` unless the names' type is ``string``; ``items:false``; ``items:list`` and
+      ``exclusiveMinimum:draft4`` from older drafts;
     - ``pattern:lookaround`` and the like (`pattern_details`); ``pattern:escaped`` if it names a character that JSON
       strings escape, and ``pattern:unescaped`` if a negated class does; ``pattern:repetition`` for a group with ``*``,
       ``+`` or ``{2,}`` in it, followed by ``?`` or ``{1,2}``, which engines get wrong in JSON strings;
@@ -307,7 +307,7 @@ def _name(keyword: str, schema: Mapping[str, Any], exclusion: Exclusion) -> str:
             return "multipleOf:number"
         case "required" if not all(name in declared for name in value):
             return "required:undeclared"
-        case "minProperties" | "maxProperties" if not declared.keys() <= set(schema.get("required", ())):
+        case "minProperties" | "maxProperties" if _optional(schema):
             return f"{keyword}:optional"
         case "patternProperties" if len(value) > 1:
             return "patternProperties:several"
@@ -320,6 +320,12 @@ def _name(keyword: str, schema: Mapping[str, Any], exclusion: Exclusion) -> str:
         case "exclusiveMinimum" | "exclusiveMaximum" if isinstance(value, bool):
             return f"{keyword}:draft4"
     return keyword
+
+
+def _optional(schema: Mapping[str, Any]) -> set[str]:
+    """Return the names of declared properties that may be there or not."""
+    declared = schema.get("properties", {})
+    return {name for name in declared if declared[name] is not False}.difference(schema.get("required", ()))
 
 
 def _are_of_type(values: list[Any], schema: Mapping[str, Any]) -> bool:

@@ -162,7 +162,7 @@ class _Offer:
         """Return the candidates of a strategy, best first, and the reason why the constraint as it is, is none."""
         excess = self.guard.refusal(name)
         if excess is not None:
-            found = self._rewritten(name, strategy) if self.guard.is_rewritable(name) else []
+            found = self._rewritten(name, strategy, repeats=True) if self.guard.is_rewritable(name) else []
             return found, f"{name}: {excess}"
         for form in self._forms:
             support = _ask(name, strategy, form)
@@ -180,15 +180,16 @@ class _Offer:
         is_sure = not unenforced and support.enforced <= _takes(name, strategy)
         return [given] if is_sure else [given, *self._rewritten(name, strategy)], ""
 
-    def _rewritten(self, name: str, strategy: GrammarStrategy) -> list[Candidate]:
-        """Return the candidates of a strategy for rewritings of the constraint, best first."""
+    def _rewritten(self, name: str, strategy: GrammarStrategy, *, repeats: bool = False) -> list[Candidate]:
+        """Return the candidates of a strategy for rewritings of the constraint, best first. `repeats` as for
+        `rewritings`."""
         takes = _takes(name, strategy)
         if not takes or not isinstance(self.constraint, JsonSchema):
             return []
         if isinstance(strategy, HostedStrategy):
-            found = strategy.rewritings(self.constraint)
+            found = strategy.rewritings(self.constraint, repeats)
         else:
-            found = rewritings(self.constraint, takes, INLINE)
+            found = rewritings(self.constraint, takes, INLINE, repeats=repeats)
         candidates = []
         for each in found:
             form = each.of(self.constraint)

@@ -18,6 +18,8 @@ IN_HOSTS: Final = (BUDGET, COARSE)
 """Bounds for the forms of a schema, best first, where a host with limits does the work."""
 INLINE: Final = tuple(replace(budget, nodes=2_000, steps=10_000) for budget in IN_HOSTS)
 """Bounds in the serving process, which must not be held up."""
+FEWER: Final = 200
+"""Bounds of lengths and items to keep where larger ones multiply past the limits of the guard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,13 @@ class Rewritten:
         return replace(constraint, schema=self.text)
 
 
-def rewritings(constraint: JsonSchema, takes: Set[str], budgets: Sequence[Budget]) -> list[Rewritten]:
-    """Return the different rewritings of a schema, best first, that enforce anything. Raises `InvalidGrammar` if one
-    proves that nothing satisfies the schema."""
+def rewritings(constraint: JsonSchema, takes: Set[str], budgets: Sequence[Budget], *, repeats: bool) -> list[Rewritten]:
+    """Return the different rewritings of a schema, best first, that enforce anything. `repeats` says that its bounds
+    exceed the guard's limits, so there is also one without large bounds. Raises `InvalidGrammar` if one proves that
+    nothing satisfies the schema."""
     constraint.cached(check_schema)
     found: list[Rewritten] = []
-    for budget in budgets:
+    for budget in [*budgets, replace(budgets[-1], count=FEWER)] if repeats else budgets:
         rewriting = rewrite(constraint.parsed, takes, budget)
         if rewriting.schema is False:
             raise InvalidGrammar("nothing satisfies the schema: its keywords contradict each other at #")

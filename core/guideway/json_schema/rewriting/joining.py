@@ -25,6 +25,8 @@ __all__ = ["Written", "all_of", "any_of", "possible_kinds", "typed"]
 Written: TypeAlias = dict[str, Any]
 
 OF_OBJECTS = frozenset({"properties", "patternProperties", "additionalProperties"})
+COUNTS = frozenset({"minProperties", "maxProperties"})
+"""Keywords that engines take beside some properties only; apart from these, the engine decides when it compiles."""
 OF_ARRAYS = frozenset({"prefixItems", "items"})
 APPLYING = frozenset({"$ref", "allOf", "anyOf"})
 NAMES = ("object", OBJECT), ("array", ARRAY), ("string", STRING), ("boolean", BOOLEAN), ("null", NULL)
@@ -129,6 +131,8 @@ def _can_merge(out: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
     if out.keys() & part.keys():
         return False
     if APPLYING & out.keys() and part.keys() & {"properties", "required", "$ref"}:
+        return False
+    if any(COUNTS & one.keys() and "properties" in other for one, other in ((out, part), (part, out))):
         return False
     if "additionalProperties" in {*out, *part} and OF_OBJECTS & out.keys() and OF_OBJECTS & part.keys():
         return False

@@ -105,9 +105,9 @@ class GrammarHosts:
         names, _ = self._readers.call("takes", strategy, seconds=self._limits.compile_seconds)
         return frozenset(map(str, names))
 
-    def rewritings(self, strategy: str, constraint: JsonSchema) -> list[Rewritten]:
+    def rewritings(self, strategy: str, constraint: JsonSchema, repeats: bool) -> list[Rewritten]:
         """`guideway.runtime.rewriting.rewritings` in the keywords that a strategy takes."""
-        answer, _ = self._limited(self._readers, "rewritings", strategy, constraint)
+        answer, _ = self._limited(self._readers, "rewritings", strategy, constraint, repeats)
         return [Rewritten(str(text), Losses(Loss(*map(str, loss)) for loss in losses)) for text, losses in answer]
 
     def compile(self, strategy: str, constraint: Constraint) -> tuple[int, Reserve, bytes | None]:

@@ -64,7 +64,7 @@ class Hosts(Protocol):
 
     def takes(self, strategy: str) -> frozenset[str]: ...
 
-    def rewritings(self, strategy: str, constraint: JsonSchema) -> list[Rewritten]: ...
+    def rewritings(self, strategy: str, constraint: JsonSchema, repeats: bool) -> list[Rewritten]: ...
 
     def compile(self, strategy: str, constraint: Constraint) -> tuple[int, Reserve, bytes | None]: ...
 
@@ -106,10 +106,9 @@ class HostedStrategy(GrammarStrategy):
     def supports(self, constraint: Constraint) -> Support:
         return self._hosts.supports(self.name, constraint)
 
-    def rewritings(self, constraint: JsonSchema) -> list[Rewritten]:
-        """Return rewritings of a schema for this strategy, best first. Raises `InvalidGrammar` if nothing satisfies
-        it."""
-        return self._hosts.rewritings(self.name, constraint)
+    def rewritings(self, constraint: JsonSchema, repeats: bool) -> list[Rewritten]:
+        """Return `guideway.runtime.rewriting.rewritings` in the keywords that this strategy takes."""
+        return self._hosts.rewritings(self.name, constraint, repeats)
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
         nbytes, reserve, data = self._hosts.compile(self.name, constraint)
