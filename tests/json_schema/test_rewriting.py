@@ -111,6 +111,17 @@ def test_very_many_losses_are_counted() -> None:
     assert losses[500:] == (("...", "uniqueItems", "at 100 more places"), ("...", "contains", "at 1 more places"))
 
 
+def test_a_negation_that_is_too_large_is_named_by_the_keyword_that_needs_it() -> None:
+    large = {"properties": {name: {"const": 1} for name in "abcd"}}
+    schema = {
+        "properties": {"if": {"not": large}, "b": {"if": large, "then": {"required": ["b"]}}},
+        "allOf": [{"oneOf": [{**large, "required": ["a", "c"]}, {"required": ["b"]}]}],
+    }
+    losses = rewrite(schema, EXACT, Budget(negation=2)).losses
+    named = {(loss.pointer, loss.keyword) for loss in losses}
+    assert named == {("#/properties/if", "not"), ("#/properties/b", "if"), ("#/allOf/0", "oneOf")}
+
+
 def test_many_losses_are_summarized() -> None:
     losses = Losses(Loss(f"#/{i}", "uniqueItems", "") for i in range(24))
     assert str(Losses(losses[:1])) == "#/0: uniqueItems"

@@ -10,7 +10,7 @@ from guideway.json_schema.exclusion import Exclusion
 from guideway.json_schema.kinds import ANY
 from guideway.json_schema.rewriting.reading import Node, Source
 from guideway.json_schema.rewriting.results import Budget, Rewriting, TooLarge, few
-from guideway.json_schema.walking import Chain, Pointer, Schema
+from guideway.json_schema.walking import SCHEMA_MAPS, Chain, Pointer, Schema
 
 __all__ = ["WriteNode", "Writer"]
 
@@ -56,7 +56,7 @@ class Writer:
         before = self._nodes
         found = self._write(self._write_negation, schema, chain, kinds)
         if self._nodes - before > self.budget.negation:
-            return self.lose(chain, "not", "its negation is too large", True)
+            return self.lose(*_negator(chain), "its negation is too large", True)
         return found
 
     def lose(self, chain: Chain, keyword: str, reason: str, weaker: Schema) -> Schema:
@@ -102,3 +102,13 @@ class Writer:
             return write(self, self.source.read(schema, chain), kinds)
         finally:
             self._depth -= 1
+
+
+def _negator(chain: Chain) -> tuple[Chain, str]:
+    """Return the place and the keyword that needs the negation of the subschema at `chain`."""
+    around, part = chain or (None, "")
+    if part in ("if", "not") and (around is None or around[1] not in SCHEMA_MAPS):
+        return around, str(part)
+    if isinstance(part, int) and around is not None and around[1] == "oneOf":
+        return around[0], "oneOf"
+    return chain, "not"
