@@ -93,11 +93,12 @@ def _judge(strategy: GrammarStrategy, vocabulary: Vocabulary, row: dict[str, Any
         compiled = strategy.compile(constraint)
     except Exception as error:  # the test decides which errors are allowed
         return Verdict(row["name"], type(error).__name__, str(error))
-    valid, invalid = (tuple(_takes(compiled, vocabulary, i) for i in row[kind]) for kind in ("valid", "invalid"))
+    valid, invalid = (tuple(accepts(compiled, vocabulary, i) for i in row[kind]) for kind in ("valid", "invalid"))
     return Verdict(row["name"], "compiled", "", tuple(sorted(support.unenforced)), valid, invalid)
 
 
-def _takes(compiled: CompiledGrammar, vocabulary: Vocabulary, instance: Any) -> bool:
+def accepts(compiled: CompiledGrammar, vocabulary: Vocabulary, instance: Any) -> bool:
+    """Return whether a grammar accepts an instance to the end, as `json.dumps` writes it."""
     token_ids = vocabulary.encode(json.dumps(instance, ensure_ascii=False).encode("utf-8", "surrogatepass"))
     if token_ids is None:  # a lone surrogate, which no output can contain
         return False
