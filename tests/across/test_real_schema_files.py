@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from guideway import Engine, EngineConfig, FinishReason, SamplingParams
 from guideway.api import GrammarStrategy, JsonSchema, UnsupportedGrammar
-from guideway.json_schema.prober import byte_vocabulary
 from guideway.json_schema.validity import validator
-from guideway.plugins import Plugins
-from guideway.plugins.building import build_strategies
+from guideway.plugins.limits import Limits
 from guideway.runtime.candidates import choose
+
+from tests.support.hosts import makes_hosts
 
 EXACT = ("bamboo-spec", "changie", "codecov", "github-workflows", "readthedocs", "taskfile", "woodpecker-ci")
 LOSSY = {
@@ -39,8 +39,10 @@ def engine() -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def strategy() -> GrammarStrategy:
-    return build_strategies([Plugins().load("grammar", "llguidance")], byte_vocabulary(), {})["llguidance"]
+def strategy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrammarStrategy]:
+    """In hosts, where the bounds for rewriting are larger."""
+    with makes_hosts(tmp_path_factory.mktemp("installed"), ["llguidance"], Limits()) as make:
+        yield make().strategies["llguidance"]
 
 
 def read(name: str) -> str:

@@ -122,6 +122,13 @@ def test_a_negation_that_is_too_large_is_named_by_the_keyword_that_needs_it() ->
     assert named == {("#/properties/if", "not"), ("#/properties/b", "if"), ("#/allOf/0", "oneOf")}
 
 
+def test_the_number_of_automata_is_bounded() -> None:
+    schema = {"properties": {f"p{i}": {"not": {"pattern": f"^a{{{i % 20}}}"}} for i in range(40)}}
+    assert rewrite(schema, EXACT, Budget(automata=20)).losses == ()  # equal patterns count once
+    losses = rewrite(schema, EXACT, Budget(automata=15)).losses
+    assert {loss.pointer for loss in losses} == {f"#/properties/p{i}/not" for i in range(40) if i % 20 >= 15}
+
+
 def test_many_losses_are_summarized() -> None:
     losses = Losses(Loss(f"#/{i}", "uniqueItems", "") for i in range(24))
     assert str(Losses(losses[:1])) == "#/0: uniqueItems"

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 from guideway.json_schema.kinds import ANY, OBJECT
 from guideway.json_schema.patterns import pattern_details
-from guideway.json_schema.rewriting.automata import Unknown, literal
 from guideway.json_schema.rewriting.joining import Written, all_of, any_of, typed
 from guideway.json_schema.rewriting.reading import Node
-from guideway.json_schema.rewriting.regular import complement, partition, split, union
+from guideway.json_schema.rewriting.regular import complement, only_texts, partition, split, union
 from guideway.json_schema.rewriting.writer import Writer
 from guideway.json_schema.walking import Schema
 
@@ -68,7 +67,7 @@ def _patterns(writer: Writer, node: Node, rest: Schema | None) -> tuple[dict[str
             writer.lose(node.chain, "patternProperties", f"engines do not read the pattern {name}", True)
             rest = True
     if len(found) > 1:
-        parts = partition(list(found), writer.budget.steps)
+        parts = writer.build(("apart", *found), lambda steps: partition(list(found), steps))
         if parts is not None:
             return {pattern: all_of(found[name] for name in names) for pattern, names in parts}, rest
     return found, rest
@@ -82,7 +81,7 @@ def _name_pattern(writer: Writer, pattern: str) -> str | None:
     if is_found:
         refused = {f"pattern:{each}" for each in pattern_details(part)} - writer.takes
         return None if refused else part
-    other = complement(part, writer.budget.steps)
+    other = writer.build(part, lambda steps: complement(part, steps))
     if other is None or isinstance(other, bool):
         return None
     text: str = other["pattern"]
@@ -122,11 +121,8 @@ def _pattern_of(writer: Writer, schema: Any, node: Node, depth: int) -> str | bo
     if keywords.keys() == {"pattern"}:
         return _name_pattern(writer, keywords["pattern"])
     if keywords.keys() <= {"enum", "const"} and (values := inner.values) is not None and len(keywords) == 1:
-        try:
-            words = tuple(value for value in values if isinstance(value, str))
-            return literal(words, writer.budget.steps).pattern()
-        except Unknown:
-            return None
+        words = [value for value in values if isinstance(value, str)]
+        return writer.build(("only", *words), lambda steps: only_texts(words, steps))
     if keywords.keys() <= {"minLength", "maxLength"}:
         return rf"^[\s\S]{{{keywords.get('minLength', 0)},{keywords.get('maxLength', '')}}}$"
     if keywords.keys() == {"anyOf"}:
@@ -137,7 +133,9 @@ def _pattern_of(writer: Writer, schema: Any, node: Node, depth: int) -> str | bo
         return union(texts) if len(texts) == len(parts) else None
     if keywords.keys() == {"not"}:
         part = _pattern_of(writer, keywords["not"], inner, depth + 1)
-        found = complement(part, writer.budget.steps) if isinstance(part, str) else None
+        if not isinstance(part, str):
+            return None
+        found = writer.build(part, lambda steps: complement(part, steps))
         return found["pattern"] if isinstance(found, dict) else None
     return None
 

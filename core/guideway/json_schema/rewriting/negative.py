@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -71,7 +72,8 @@ def _values(writer: Writer, node: Node, values: list[Any], kinds: int) -> Schema
     cases = [typed(rest if rest & INTEGER else rest & ~FRACTION)]
     keyword = "const" if "const" in node.keywords else "enum"
     if kinds & STRING and STRING in listed:
-        found = without_texts(listed[STRING], writer.budget.steps)
+        texts = listed[STRING]
+        found = writer.build(("without", *texts), lambda steps: without_texts(texts, steps))
         if found is None:
             found = writer.lose(node.chain, keyword, "too many texts", True)
         cases.append(all_of([{"type": "string"}, found]))
@@ -126,7 +128,7 @@ def _strings(writer: Writer, node: Node) -> Iterator[Schema]:
             if not is_found:
                 yield {"type": "string", "pattern": part}
                 continue
-            found = complement(part, writer.budget.steps)
+            found = writer.build(part, partial(complement, part))
             if found is None:
                 found = writer.lose(node.chain, "pattern", "its complement is too large", True)
             yield all_of([{"type": "string"}, found])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations, permutations
 from math import perm
 from typing import Any, Final
@@ -51,7 +52,7 @@ def _write_pattern(writer: Writer, node: Node, pattern: str) -> Iterator[Schema]
         if is_found and not refused:
             yield {"pattern": part}
             continue
-        found = None if is_found else complement(part, writer.budget.steps)
+        found = None if is_found else writer.build(part, partial(complement, part))
         if found is None:
             yield writer.lose(node.chain, "pattern", "engines do not read it", True)
         else:

@@ -9,7 +9,7 @@ from guideway.json_schema.expressions import pieces
 from guideway.json_schema.rewriting.automata import Automaton, Unknown, literal, searched
 from guideway.json_schema.walking import Schema
 
-__all__ = ["complement", "is_found", "partition", "split", "union", "without_texts"]
+__all__ = ["complement", "is_found", "only_texts", "partition", "split", "union", "without_texts"]
 
 LOOKING = ("(?=", "(?!", "(?<=", "(?<!")
 MOST_OVERLAPPING = 4
@@ -23,7 +23,19 @@ def complement(pattern: str, steps: int) -> Schema | None:
 
 def without_texts(texts: Sequence[str], steps: int) -> Schema | None:
     """Return a schema, for strings, of all texts but some; None if it would be too large."""
+    if sum(map(len, texts)) > steps:
+        return None
     return _written(lambda: literal(tuple(dict.fromkeys(texts)), steps).complement())
+
+
+def only_texts(texts: Sequence[str], steps: int) -> str | None:
+    """Return an expression of some texts; None if it would be too large."""
+    if sum(map(len, texts)) > steps:
+        return None
+    try:
+        return literal(tuple(texts), steps).pattern()
+    except Unknown:
+        return None
 
 
 def is_found(pattern: str, text: str, steps: int) -> bool | None:

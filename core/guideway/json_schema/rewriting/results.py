@@ -45,6 +45,8 @@ class Budget:
     """Subschemas in the written form of one negation."""
     steps: int = 100_000
     """Steps between the states of one automaton."""
+    automata: int = 60
+    """Patterns and lists of texts to make automata of."""
     count: int = 100_000
     """The largest length or number of items; larger ones exceed the limits of the guard."""
 

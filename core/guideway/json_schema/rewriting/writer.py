@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
-from typing import Any, TypeAlias
+from collections.abc import Callable, Hashable, Mapping, Set
+from typing import Any, TypeAlias, TypeVar
 
 from guideway.api.types import Loss
 from guideway.json_schema.exclusion import Exclusion
@@ -14,6 +14,7 @@ from guideway.json_schema.walking import SCHEMA_MAPS, Chain, Pointer, Schema
 
 __all__ = ["WriteNode", "Writer"]
 
+T = TypeVar("T")
 WriteNode: TypeAlias = "Callable[[Writer, Node, int], Schema]"
 """A function that writes a subschema, or its negation, for values of some kinds."""
 
@@ -31,6 +32,7 @@ class Writer:
         self.exclusion = Exclusion(root)
         self._root = root
         self._losses: dict[Loss, None] = {}
+        self._built: dict[Hashable, Any] = {}
         self._names: dict[tuple[int, int | None], str] = {}
         self._definitions: dict[str, Schema | None] = {}
         self._pending: list[tuple[str, Schema, int | None]] = []
@@ -63,6 +65,14 @@ class Writer:
         """Record that a keyword of the subschema at `chain` is not enforced exactly, and return `weaker`."""
         self._losses[Loss(str(Pointer(chain)), keyword, reason)] = None
         return weaker
+
+    def build(self, what: Hashable, built: Callable[[int], T]) -> T:
+        """Return the result of a function that builds automata within some steps, once for equal `what`: a function
+        that found them too large would work as long again. Within no steps, if the budget has no more automata."""
+        if what not in self._built:
+            self._built[what] = built(self.budget.steps if len(self._built) < self.budget.automata else 0)
+        found: T = self._built[what]
+        return found
 
     def refer(self, node: Node, keyword: str, kinds: int | None = None) -> Schema:
         """Return a reference to the target of another one or, with `kinds`, to its negation for values of these."""
