@@ -79,6 +79,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let the interpreter free everything at its end; libraries made with nanobind would report leaks."""
+    gc.unfreeze()
+
+
 LARGE = {
     "guideway-conformance/grammar.reference",
     "guideway-engine/attention.packed",
