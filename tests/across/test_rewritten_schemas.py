@@ -114,7 +114,7 @@ def test_only_what_enforces_all_serves_a_request_that_refuses_the_rest(
     exact = JsonSchema(HARD[0])
     assert [each.title for each in enforcing_all(choose(exact, strategies), exact)] == ["llguidance (rewritten)"]
     lossy = JsonSchema(HARD[1])
-    with pytest.raises(UnsupportedGrammar, match=r"\(rewritten\) does not enforce #/properties/a: uniqueItems"):
+    with pytest.raises(UnsupportedGrammar, match=r"\(rewritten\) does not enforce `uniqueItems` at #/properties/a"):
         enforcing_all(choose(lossy, strategies), lossy)
 
 
@@ -200,5 +200,5 @@ def test_a_text_is_judged_by_the_schema_that_was_given(grammar_host: Literal["in
     for output in result.outputs:
         first, second = json.loads(output.text)
         assert (output.valid, output.unenforced) == (first != second, ("uniqueItems",))
-        assert (str(output.losses), str(result.losses)) == ("#: uniqueItems",) * 2
+        assert (str(output.losses), str(result.losses)) == ("`uniqueItems` at #",) * 2
     assert {output.valid for output in result.outputs} == {True, False}

@@ -90,12 +90,12 @@ def test_an_exact_rewriting_has_no_loss_and_the_same_instances(schema: Any) -> N
 @pytest.mark.parametrize(
     ("schema", "loss"),
     [
-        ({"properties": {"t/": {"uniqueItems": True}}}, "#/properties/t~1: uniqueItems"),
-        ({"not": {"multipleOf": 3}}, "#/not: multipleOf"),
-        ({"type": "string", "pattern": r"(a)\1"}, "#: pattern"),
-        ({"type": "string", "maxLength": 262_144}, "#: maxLength"),
-        ({"$ref": "https://example.com/other"}, "#: $ref"),
-        ({"dependencies": {"a": {"not": {"type": "integer"}}}}, "#/dependencies/a/not: type"),
+        ({"properties": {"t/": {"uniqueItems": True}}}, "`uniqueItems` at #/properties/t~1"),
+        ({"not": {"multipleOf": 3}}, "`multipleOf` at #/not"),
+        ({"type": "string", "pattern": r"(a)\1"}, "`pattern` at #"),
+        ({"type": "string", "maxLength": 262_144}, "`maxLength` at #"),
+        ({"$ref": "https://example.com/other"}, "`$ref` at #"),
+        ({"dependencies": {"a": {"not": {"type": "integer"}}}}, "`type` at #/dependencies/a/not"),
     ],
 )
 def test_a_loss_has_the_place_in_the_original(schema: Any, loss: str) -> None:
@@ -131,8 +131,8 @@ def test_the_number_of_automata_is_bounded() -> None:
 
 def test_many_losses_are_summarized() -> None:
     losses = Losses(Loss(f"#/{i}", "uniqueItems", "") for i in range(24))
-    assert str(Losses(losses[:1])) == "#/0: uniqueItems"
-    assert str(losses).endswith("#/7: uniqueItems, and 16 more")
+    assert str(Losses(losses[:1])) == "`uniqueItems` at #/0"
+    assert str(losses).endswith("`uniqueItems` at #/7, and 16 more")
 
 
 def test_what_an_engine_takes_is_kept() -> None:

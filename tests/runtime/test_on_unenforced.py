@@ -53,7 +53,7 @@ def test_a_refusal_has_the_word_of_every_strategy() -> None:
     for _ in range(2):  # the second time from the cache
         said = str(serve(strategies, unique, on_unenforced="refuse").error)
         assert "xgrammar does not enforce `uniqueItems`" in said
-        assert "llguidance (rewritten) does not enforce #: uniqueItems" in said
+        assert "llguidance (rewritten) does not enforce `uniqueItems` at #" in said
         assert "lmfe does not enforce `uniqueItems`" in said
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from guideway import Completion, FinishReason, GenerationResult, InvalidRequest, Regex, SamplingParams
+from guideway import Completion, FinishReason, GenerationResult, InvalidRequest, JsonSchema, Regex, SamplingParams
 from guideway.api.types import Loss, Losses, TokenLogprobs
 from guideway_engine.command_line.answers import line_of, print_object, print_table, report
 from guideway_engine.command_line.jobs import Job
@@ -92,7 +92,7 @@ def test_losses_are_told_with_their_places(capsys: pytest.CaptureFixture[str]) -
     captured = capsys.readouterr()
     (loss,) = json.loads(captured.out)["losses"]
     assert loss == {"pointer": "#/properties/a", "keyword": "uniqueItems", "reason": "too many"}
-    assert "mine does not enforce #/properties/a: uniqueItems, `format`" in captured.err
+    assert "mine does not enforce `uniqueItems` at #/properties/a, `format`" in captured.err
 
 
 def test_a_table_has_a_row_per_output(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +103,18 @@ def test_a_table_has_a_row_per_output(capsys: pytest.CaptureFixture[str], monkey
         assert expected in shown
     assert shown.count("prompt a") == shown.count("no such thing") == 1
     assert "output 1 of 1" not in shown
+
+
+def test_a_table_has_places(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places of keywords in the schema, and of refused prompts in the input, unless their errors have them."""
+    monkeypatch.setenv("COLUMNS", "200")
+    params = SamplingParams(constraint=JsonSchema({"properties": {"a": {"not": {}}}}))
+    left = GenerationResult(request_id="r", outputs=(Completion(text="{}", unenforced=("not", "closing")),))
+    unread = replace(job("c"), line=8, error=InvalidRequest("no such thing", field="n"))
+    print_table([(job("a", params), left), (replace(job("b"), line=7), REFUSED), (unread, REFUSED)])
+    shown = capsys.readouterr().out
+    assert "not enforced: `not` at #/properties/a/not, `closing`" in shown
+    assert "line 7: no such thing" in shown and "line 8" not in shown
 
 
 def test_the_report_names_prompt_and_output(capsys: pytest.CaptureFixture[str]) -> None:

@@ -207,7 +207,7 @@ def test_why_each_strategy_was_or_was_not_chosen() -> None:
     assert said["llguidance"].is_rewritten
     assert said["llguidance"].reason.startswith("rewritten in keywords that it takes")
     assert "leaves `uniqueItems`" in said["llguidance"].reason
-    assert [str(loss) for loss in said["llguidance"].losses] == ["#: uniqueItems"]
+    assert [str(loss) for loss in said["llguidance"].losses] == ["`uniqueItems` at #"]
     assert said["lmfe"].outcome == "possible"
     assert "comes after llguidance (rewritten) in the order of preference" in said["lmfe"].reason
     assert [(each.name, each.places) for each in found.unenforced] == [("uniqueItems", ("#",))]

@@ -83,11 +83,11 @@ class Loss(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.pointer}: {self.keyword}"
+        return f"`{self.keyword}` at {self.pointer}"
 
 
 class Losses(tuple[Loss, ...]):
-    """Losses in the order of the schema. As text it is short: ``#/properties/tags: uniqueItems, and 16 more``."""
+    """Losses in the order of the schema. As text it is short: ```uniqueItems` at #/properties/tags, and 16 more``."""
 
     __slots__ = ()
 

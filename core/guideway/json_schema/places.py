@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from guideway.api.types import Constraint, JsonSchema, StructuralTag
+from guideway.api.types import Constraint, JsonSchema, Losses, StructuralTag
 from guideway.errors import InvalidGrammar, UnsupportedGrammar
 from guideway.json_schema.assertions import KEYWORDS, names_by_place
 from guideway.json_schema.checking import check_schema
@@ -17,6 +17,7 @@ __all__ = ["locate", "places", "prefix_errors"]
 
 MOST_SHOWN = 3
 """Maximum places of a keyword in a message."""
+NO_LOSSES = Losses()
 
 
 def places(constraint: Constraint, names: Iterable[str], most: int) -> dict[str, tuple[str, ...]]:
@@ -25,11 +26,12 @@ def places(constraint: Constraint, names: Iterable[str], most: int) -> dict[str,
     return {name: tuple(map(str, found[:most])) for name, found in _find(constraint, names).items()}
 
 
-def locate(constraint: Constraint | None, names: Iterable[str]) -> str:
+def locate(constraint: Constraint | None, names: Iterable[str], losses: Losses = NO_LOSSES) -> str:
     """Return keywords for a message, quoted, so that names such as `not` are not read as words, each with its first
-    places."""
-    shown = []
-    for name, found in _find(constraint, names).items():
+    places. Keywords of `losses` come first, with the places that these have."""
+    lost = {loss.keyword for loss in losses}
+    shown = [str(losses)] if losses else []
+    for name, found in _find(constraint, (name for name in names if name not in lost)).items():
         where = [*map(str, found[:MOST_SHOWN])]
         if len(found) > MOST_SHOWN:
             where.append(f"{len(found) - MOST_SHOWN} more places")

@@ -69,10 +69,7 @@ class Candidate:
 
     def leaves(self, constraint: Constraint) -> str:
         """Return what it does not enforce, with places, for a message."""
-        if not self.losses:
-            return locate(constraint, self.unenforced)
-        others = set(self.unenforced).difference(loss.keyword for loss in self.losses)
-        return ", ".join(filter(None, [str(self.losses), locate(constraint, sorted(others))]))
+        return locate(constraint, self.unenforced, self.losses)
 
 
 @dataclass(frozen=True, slots=True)

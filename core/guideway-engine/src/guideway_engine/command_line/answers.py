@@ -8,13 +8,13 @@ import math
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from guideway.api.records import Records
-from guideway.api.types import Completion, FinishReason, GenerationResult, TokenLogprobs
+from guideway.api.types import Completion, FinishReason, GenerationResult, Losses, TokenLogprobs
 from guideway.command_line.terminal import as_stdout_can, print_json
-from guideway.errors import GuidewayError, InvalidRequest, printable, quoted
+from guideway.errors import GuidewayError, InvalidRequest, printable
 from guideway.json_schema import locate
 
 from guideway_engine.command_line.jobs import Job, in_flags
@@ -167,14 +167,16 @@ def print_table(answered: Sequence[tuple[Job, GenerationResult]]) -> None:
     table.add_column("prompt", ratio=2, overflow="fold", style="dim")
     table.add_column("answer", ratio=3, overflow="fold")
     table.add_column("ended by", overflow="fold")
+    places = _Places()
     for job, result in answered:
         for rank, output in enumerate(result.outputs, start=1):
-            notes = f"\nnot enforced: {quoted(output.unenforced)}" if output.unenforced else ""
+            notes = f"\nnot enforced: {places.of(job, output, output.unenforced)}" if output.unenforced else ""
             begin = output.answer_start if output.num_reasoning_tokens else 0
             answer = Text(_printable(output.text[:begin]), style="dim")
             answer.append(_printable(output.text[begin:] + notes), style="not dim")
             if output.error is not None:
-                answer = Text(_printable(in_flags(str(output.error), job)), style="red")
+                where = f"line {job.line}: " if job.line and job.error is None else ""
+                answer = Text(_printable(where + in_flags(str(output.error), job)), style="red")
             number = f"output {rank} of {len(result.outputs)}\n" if len(result.outputs) > 1 else ""
             table.add_row(
                 Text(_printable(job.shown) if rank == 1 else ""),
@@ -190,8 +192,7 @@ def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool =
     status = 0
     said: dict[tuple[str, str], list[str]] = {}
     """Prompts by the words before and after them."""
-    located: dict[tuple[int, tuple[str, ...]], str] = {}
-    """Keywords with their places, by constraint and names."""
+    places = _Places()
     for job, result in answered:
         for output in result.outputs:
             which = job.id if job.error is not None or not job.line else f"{job.id} in line {job.line}"
@@ -219,15 +220,25 @@ def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool =
             others = tuple(name for name in output.unenforced if name not in (CONSTRAINT, CLOSING))
             if others and not in_table:
                 by = f"{output.strategy} does not enforce" if output.strategy else "not enforced:"
-                lost = {loss.keyword for loss in output.losses}
-                key = id(job.params.constraint), tuple(name for name in others if name not in lost)
-                if key not in located:
-                    located[key] = locate(job.params.constraint, key[1])
-                what = ", ".join(filter(None, [str(output.losses), located[key]]))
-                say("", f": {by} {what}")
+                say("", f": {by} {places.of(job, output, others)}")
     for (before, after), prompts in said.items():
         print(printable(f"guideway: {before}{_name_prompts(prompts)}{after}"), file=sys.stderr)
     return status
+
+
+class _Places:
+    """Words for what outputs do not enforce, with the places in the schema, which are searched once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, tuple[str, ...], Losses], str] = {}
+        """By constraint, names and losses."""
+
+    def of(self, job: Job, output: Completion, names: Iterable[str]) -> str:
+        """Return the words for these of the output's names."""
+        key = id(job.params.constraint), tuple(names), output.losses
+        if key not in self._found:
+            self._found[key] = locate(job.params.constraint, *key[1:])
+        return self._found[key]
 
 
 def _name_prompts(prompts: Sequence[str]) -> str:
