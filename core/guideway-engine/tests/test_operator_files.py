@@ -215,7 +215,8 @@ def test_certified_means_a_package(folder: Path) -> None:
             "defines no class 'Prefers'; it has Added, Prefer,",
         ),
         ({"modifiers": ("./broken.py:Prefer",)}, InvalidConfiguration, "it is not Python"),
-        ({"modifiers": ("./mine.py",)}, PluginNotFound, "no modifier named 'mine.py'"),
+        ({"modifiers": ("./mine.py",)}, PluginNotFound, r"a slash in its path .* such as '\./mine\.py:Mine'"),
+        ({"grammar": ("mine.py:Mine",)}, PluginNotFound, r"a slash in its path .* such as '\./mine\.py:Mine'"),
         ({"modifiers": ("./mine.py:Mine",)}, PluginLoadError, "must return a subclass of guideway.api.LogitModifier"),
         ({"worker_mixins": ("./mine.py:Mine",)}, PluginNotFound, "a worker cannot be in a file"),
         (
@@ -225,7 +226,7 @@ def test_certified_means_a_package(folder: Path) -> None:
         ),
         ({"modifiers": ("./raises.py:Mine",)}, PluginLoadError, "failed while importing: ZeroDivisionError"),
     ],
-    ids=["missing", "no class", "no Python", "no class named", "kind", "mixin", "denied", "raises"],
+    ids=["missing", "no class", "no Python", "no class named", "no slash", "kind", "mixin", "denied", "raises"],
 )
 def test_a_mistake_is_named(folder: Path, wrong: dict[str, Any], error: type[Exception], said: str) -> None:
     (folder / "broken.py").write_text("class Prefer(", encoding="utf-8")

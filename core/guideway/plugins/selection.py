@@ -147,7 +147,9 @@ def _not_found(index: PluginIndex, kind: str, name: str, distribution: str) -> s
     names = sorted({r.name for r in of_kind if not r.is_for_tests})
     where = f" in distribution {distribution!r}" if distribution else ""
     lines = [f"no {'hooks plugin' if kind == HOOKS else kind} named {name!r} is installed{where}"]
-    if hint := did_you_mean(name, [n for n in names if n != name]):
+    if kind in FILE_KINDS and ".py" in name:
+        lines.append("a class in a file is written with a slash in its path and its name, such as './mine.py:Mine'")
+    elif hint := did_you_mean(name, [n for n in names if n != name]):
         lines.append(hint)
     if distribution:
         lines += [f"{r.distribution} offers one: write '{r.distribution}/{name}'" for r in of_kind if r.name == name]
