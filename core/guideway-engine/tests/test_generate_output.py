@@ -401,9 +401,19 @@ def test_a_full_disk_names_the_file_and_its_last_whole_line(tmp_path: Path, full
             answers.keep(1, result("B"))
     assert str(lost.value) == (
         f"cannot write the output {str(path)!r}: File too large; its last complete line is line 1, of prompt a; "
-        "--resume continues after it"
+        "--resume answers the rest"
     )
     assert path.read_bytes() == whole
+
+
+def test_a_pipe_that_is_closed_is_not_said_to_be_resumable() -> None:
+    reader, writer = os.pipe()
+    with Lines(f"/dev/fd/{writer}") as lines:
+        lines.write({}, "a")
+        os.close(reader)
+        with pytest.raises(OutputLost, match=r"Broken pipe; its last complete line is line 1, of prompt a$"):
+            lines.write({}, "b")
+    os.close(writer)
 
 
 @pytest.mark.slow

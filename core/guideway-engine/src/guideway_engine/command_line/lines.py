@@ -146,7 +146,7 @@ class Lines:
             if self._path is None:
                 error.add_note(whole)
                 raise
-            again = "; --resume continues after it" if self._number else ""
+            again = "; --resume answers the rest" if self._number and not self.is_stream else ""
             raise OutputLost(f"cannot write the output {self._path!r}: {reason(error)}; {whole}{again}") from error
         self._number += 1
         self._last = its_id
