@@ -245,6 +245,7 @@ MAY_NAME_IT = {
     "core/guideway/runtime/mask_rows.py": {"GrammarState", "MaskRows"},
     "core/guideway/runtime/reasoning/gate.py": {"GrammarMask", "GrammarState", "MaskTransform"},  # wraps the mask
     "core/guideway/runtime/runtime.py": {"GrammarMask"},  # creates it
+    "core/guideway/runtime/steady.py": {"GRAMMAR_MASK", "GrammarState", "MaskRows"},  # steps with constraints alone
     "plugins/guideway-vllm/src/guideway_vllm/worker.py": {"GrammarMask"},  # a worker's pipeline begins with it
 }
 

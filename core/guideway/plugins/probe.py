@@ -57,6 +57,7 @@ def probe(records: Iterable[PluginRecord], timeout: float, on_begin: Callable[[P
                 if not process.has_ended:
                     continue
                 running.remove(process)
+                process.close()
                 if process.failure is not None:
                     first, *others = process.records
                     if process.is_shared:
@@ -68,6 +69,7 @@ def probe(records: Iterable[PluginRecord], timeout: float, on_begin: Callable[[P
     finally:
         for process in running:
             process.kill()
+            process.close()
     return [problem for record in records if (problem := found[record.id])]
 
 
@@ -132,6 +134,11 @@ class _Process:
                 kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
         self.has_ended = True
+
+    def close(self) -> None:
+        """Close its files, once it has ended."""
+        self._answers.close()
+        self._errors.close()
 
     def _read(self) -> dict[str, Problem | None]:
         found: dict[str, Problem | None] = {}

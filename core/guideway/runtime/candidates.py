@@ -113,10 +113,11 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
             refusals[name] = f"{name} compiles {', '.join(sorted(strategy.kinds))}"
             missing.append(kind)
             continue
-        found, reason = offer.candidates(name, strategy)
+        excess = offer.guard.refusal(name)
+        found, reason = offer.candidates(name, strategy, excess)
         if not found:
             refusals[name] = reason
-            if (excess := offer.guard.refusal(name)) is not None:
+            if excess is not None:
                 too_large.setdefault(excess, []).append(name)
         for each in found:
             if offer.enforces_all(each):
@@ -155,9 +156,9 @@ class _Offer:
         """Return whether a candidate enforces all that any strategy could."""
         return self._misspelt.issuperset(candidate.unenforced)
 
-    def candidates(self, name: str, strategy: GrammarStrategy) -> tuple[list[Candidate], str]:
-        """Return the candidates of a strategy, best first, and the reason why the constraint as it is, is none."""
-        excess = self.guard.refusal(name)
+    def candidates(self, name: str, strategy: GrammarStrategy, excess: str | None) -> tuple[list[Candidate], str]:
+        """Return the candidates of a strategy, best first, and the reason why the constraint as it is, is none.
+        `excess` is how it exceeds the strategy's limits, or None."""
         if excess is not None:
             found = self._rewritten(name, strategy, repeats=True) if self.guard.is_rewritable(name) else []
             return found, f"{name}: {excess}"

@@ -601,7 +601,7 @@ class Runtime:
             self._slots.warps.records(per_row),
         )
         blocks = self._mask.mask_rows.take_blocks()
-        if owners is None and self._gate is None and list(payloads) == [self._mask.name] and not self._late:
+        if owners is None and self._gate is None and len(payloads) == 1 and not self._late:
             self._form_steady(step, sequences, blocks)
         return step
 

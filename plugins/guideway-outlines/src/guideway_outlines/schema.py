@@ -146,7 +146,6 @@ def _escape(name: str) -> str:
 def _check_size(schema: Mapping[str, Any]) -> None:
     """Refuse a schema whose pattern would be too long. References are inlined, items are written twice, and optional
     properties once for each property that could be the last."""
-    places = {id(subschema): pointer for pointer, subschema in subschemas(schema)}
     sizes: dict[int, int] = {}
     entered: set[int] = set()
 
@@ -156,9 +155,9 @@ def _check_size(schema: Mapping[str, Any]) -> None:
         if id(node) in sizes:
             return sizes[id(node)]
         if id(node) in entered:
-            _refuse(places[id(node)], "outlines does not compile recursive schemas", "$ref:recursive")
+            _refuse(_find(node, schema), "outlines does not compile recursive schemas", "$ref:recursive")
         if depth > MAX_DEPTH:
-            _refuse(places[id(node)], f"schemas may be nested {MAX_DEPTH} deep", "depth")
+            _refuse(_find(node, schema), f"schemas may be nested {MAX_DEPTH} deep", "depth")
         entered.add(id(node))
         own = len(
             json.dumps([node.get("enum"), node.get("const"), node.get("pattern"), list(node.get("properties", ()))])
@@ -166,7 +165,7 @@ def _check_size(schema: Mapping[str, Any]) -> None:
         total = 100 + 2 * own + sum(factor * size(child, depth + 1) for factor, child in _children(node, schema))
         entered.remove(id(node))
         if total > MAX_LENGTH:
-            _refuse(places[id(node)], "the pattern of this schema would be too long", "size")
+            _refuse(_find(node, schema), "the pattern of this schema would be too long", "size")
         sizes[id(node)] = total
         return total
 
@@ -189,6 +188,11 @@ def _children(node: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[tupl
         yield 2, node.get("additionalProperties")
     if isinstance(node.get("$ref"), str) and node["$ref"].startswith("#"):
         yield 1, resolve(root, node["$ref"])
+
+
+def _find(node: Mapping[str, Any], schema: Mapping[str, Any]) -> Pointer:
+    """Return the place of a subschema."""
+    return next(pointer for pointer, subschema in subschemas(schema) if subschema is node)
 
 
 def _refuse(place: Pointer, message: str, feature: str) -> NoReturn:
