@@ -214,7 +214,7 @@ def test_certified_means_a_package(folder: Path) -> None:
             InvalidConfiguration,
             "defines no class 'Prefers'; it has Added, Prefer,",
         ),
-        ({"modifiers": ("./broken.py:Prefer",)}, InvalidConfiguration, "it is not Python"),
+        ({"modifiers": ("./broken.py:Prefer",)}, InvalidConfiguration, r"it is not Python: .*\(broken.py, line 1\)"),
         ({"modifiers": ("./mine.py",)}, PluginNotFound, r"a slash in its path .* such as '\./mine\.py:Mine'"),
         ({"grammar": ("mine.py:Mine",)}, PluginNotFound, r"a slash in its path .* such as '\./mine\.py:Mine'"),
         ({"modifiers": ("./mine.py:Mine",)}, PluginLoadError, "must return a subclass of guideway.api.LogitModifier"),

@@ -64,7 +64,7 @@ def name_in(address: str) -> str:
     read or does not define the class."""
     path, wanted = path_of(address), _class_of(address)
     try:
-        body = ast.parse(read_file(path)).body
+        body = ast.parse(read_file(path), path).body
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         why = reason(error) if isinstance(error, OSError) else f"it is not Python: {error}"
         raise InvalidConfiguration(f"the plugin file {str(path)!r} cannot be read: {why}", field="plugins") from error
