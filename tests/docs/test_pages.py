@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from guideway.command_line.program import main
 
 from tests.docs.blocks import ROOT, fenced, pages
-from tests.docs.follow import follow
+from tests.docs.follow import commands, follow
 
 ELSEWHERE = {
     "README.md": "tests/docs/test_readme.py",
@@ -48,6 +49,24 @@ def test_pages_with_a_test_of_their_own_have_it() -> None:
 )
 def test_a_reader_can_follow(page: str, tmp_path: Path) -> None:
     follow(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/cookbook.md"])
+def test_a_page_shows_the_verdict_of_inspect(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    blocks = fenced(page)
+    for block in blocks:
+        if block.title.endswith(".json"):
+            Path(block.title).write_text(block.code, encoding="utf-8")
+    ((at, shown),) = (
+        (i, block) for i, block in enumerate(blocks) if block.unchecked == "the verdict of the command above"
+    )
+    (command,) = commands(blocks[at - 1].code)
+    assert main(command[1:]) == 1
+    assert capsys.readouterr().out.startswith(shown.code)
 
 
 @pytest.mark.parametrize(
