@@ -65,7 +65,10 @@ def test_a_distribution_is_complete(folder: Path) -> None:
     assert project["description"]
     assert any(re.match(r"guideway\b(?!-)", requirement) for requirement in project["dependencies"])
     assert (package / "py.typed").is_file()
-    assert (folder / project["readme"]).stat().st_size > 200, "the README says what it is and how to select it"
+    readme = (folder / project["readme"]).read_text("utf-8")
+    assert len(readme) > 200, "the README says what it is and how to select it"
+    place = re.escape(f"./{folder.relative_to(ROOT).as_posix()}")
+    assert re.search(rf'pip install .*{place}[\["\s`]', readme), "the README says how to install it from a clone"
     assert list((folder / "tests").glob("test_*.py")), "a plugin has tests of its own"
     entries = project["entry-points"]["guideway.v1"]
     assert {name.split(".")[0] for name in entries} <= KINDS
