@@ -281,6 +281,16 @@ def test_the_command_line_takes_files(folder: Path, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out)["grammar"]["value"] == ["./mine.py:Mine"]
 
 
+@pytest.mark.parametrize("flag", ["prefer", "modifier.prefer", "./mine.py:Prefer"])
+def test_a_flag_selects_a_file_of_the_configuration(
+    folder: Path, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("guideway.toml").write_text('model = "demo"\nmodifiers = ["./mine.py:Prefer"]\n', encoding="utf-8")
+    common = ["generate", "--config", "guideway.toml", "--prompt", "x", "--json", "--max-tokens", "3", "--record"]
+    assert main([*common, "--modifier", f'{flag}={{"token": 77}}']) == 0
+    assert json.loads(capsys.readouterr().out)["token_ids"] == [77, 77, 77]
+
+
 def test_a_run_is_not_resumed_with_another_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("lines").write_text('{"prompt": "x"}\n{"prompt": "y"}\n', encoding="utf-8")
     common = ["generate", "--model", "demo", "--input", "lines", "--max-tokens", "2", "--output", "out"]

@@ -18,6 +18,9 @@ from typing import Any
 from guideway.command_line.terminal import print_json, print_table
 from guideway.errors import GuidewayError, InvalidConfiguration, NotCertified, PluginError
 from guideway.plugins import PluginIndex
+from guideway.plugins.configuration import component_name
+from guideway.plugins.kinds import HOOKS
+from guideway.plugins.operator_files import located
 from guideway.plugins.selection import resolve
 
 from guideway_engine.config import EngineConfig
@@ -108,15 +111,23 @@ def configuration(args: Namespace, layers: list[Layer], defaults: Layer | None =
     layers = [defaults or {}, *layers]
     said = Configuration.of(layers).settings
     more: Layer = {}
-    for key, names, flag in (
-        (MODIFIERS, [name for name, _ in args.modifier], "--modifier"),
-        (ENABLE, args.enabled_by_flag, "--enable-plugin"),
+    for key, kind, names, flag in (
+        (MODIFIERS, "modifier", [name for name, _ in args.modifier], "--modifier"),
+        (ENABLE, HOOKS, args.enabled_by_flag, "--enable-plugin"),
     ):
         before = said.get(key, Setting((), ""))
         if names and isinstance(before.value, list | tuple):
-            value = tuple(dict.fromkeys([*before.value, *names]))
+            there = _ways_to_name(kind, before.value)
+            new = [name for name in names if located(name).removeprefix(f"{kind}.") not in there]
+            value = tuple(dict.fromkeys([*before.value, *new]))
             more[key] = Setting(value, f"{before.source}, {flag}" if before.value else flag)
     return Configuration.of([*layers, more])
+
+
+def _ways_to_name(kind: str, addresses: Collection[Any]) -> set[str]:
+    """Return the addresses and names by which a flag means one of the configured components."""
+    absolute = [located(address).removeprefix(f"{kind}.") for address in addresses if isinstance(address, str)]
+    return {*absolute, *(component_name(kind, address) for address in absolute)}
 
 
 def add_config(subparsers: _SubParsersAction[ArgumentParser]) -> None:
