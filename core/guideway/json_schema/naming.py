@@ -9,11 +9,12 @@ names, so this module searches ahead through names with the same beginnings, unt
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from guideway.api.bitmask import is_allowed, pack
 from guideway.api.types import Constraint, JsonSchema
 from guideway.json_schema.assertions import assertions
 from guideway.json_schema.cursor import BEGINNING, KEY, KEY_START, JsonCursor
@@ -66,7 +67,9 @@ class NamesAhead:
 
     def __init__(self, after: After, tokens: Sequence[bytes]) -> None:
         self._after = after
-        self._entering = np.array([i for i, token in enumerate(tokens) if ENTERING.search(token)], dtype=np.int64)
+        entering = np.zeros((1, len(tokens)), dtype=np.bool_)
+        entering[0, [i for i, token in enumerate(tokens) if ENTERING.search(token)]] = True
+        self._entering: Bitmask = pack(entering)[0]
         self._by_text: dict[bytes, list[int]] = {}
         for token_id, token in enumerate(tokens):
             if token:
@@ -87,17 +90,14 @@ class NamesAhead:
 
     def _candidates(self, state: JsonCursor, words: Bitmask) -> list[int]:
         """Return the tokens of a row after which the output may be in the beginning of an existing name."""
-        found = self._entering.tolist()
+        found = set(_ids(words[: len(self._entering)] & self._entering))
         if state.place is KEY:
             for name in state.open[-1] or ():
                 if name.startswith(state.name):
                     rest = name[len(state.name) :]
-                    found += (i for end in range(1, len(rest) + 1) for i in self._by_text.get(rest[:end], ()))
-        view = words.view(np.uint32)
-        ids = np.unique(np.array(found, dtype=np.int64))
-        ids = ids[ids < 32 * view.size]
-        kept: list[int] = ids[(view[ids >> 5] >> (ids & 31).astype(np.uint32)) & 1 == 1].tolist()
-        return kept
+                    more = (i for end in range(1, len(rest) + 1) for i in self._by_text.get(rest[:end], ()))
+                    found.update(i for i in more if is_allowed(words[np.newaxis], 0, i))
+        return sorted(found)
 
 
 class _Search:
@@ -128,7 +128,7 @@ class _Search:
         if row is None:
             return True  # the grammar does not accept this token
         further: dict[bytes, tuple[JsonCursor, int]] = {}
-        for token_id in np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist():
+        for token_id in _ids(row):
             after = self._after(state, token_id)
             if after is None or ((after.place, after.name) == (state.place, state.name) and state.blanks >= BEGINNING):
                 continue  # white space, or a token without bytes
@@ -136,6 +136,16 @@ class _Search:
                 return True
             further.setdefault(after.name, (after, token_id))
         return any(self._has_name(after, (*token_ids, token_id)) for after, token_id in further.values())
+
+
+def _ids(row: Bitmask) -> Iterator[int]:
+    """Yield the tokens of a row of a bitmask in order. Most searches end at one of the first."""
+    words = row.view(np.uint32)
+    for index in np.flatnonzero(words).tolist():
+        word = int(words[index])
+        while word:
+            yield 32 * index + (word & -word).bit_length() - 1
+            word &= word - 1
 
 
 def _repeats(state: JsonCursor) -> bool:
