@@ -177,6 +177,10 @@ class WritingRule:
         self._steps[key] = (state, after)
         return after
 
+    def takes(self, state: JsonCursor, token_ids: Sequence[int]) -> bool:
+        """Return whether all of these tokens are allowed, one after another."""
+        return state.within(b"".join([self._tokens[i] for i in token_ids]), self.whitespace) is not None
+
     def _kind(self, state: JsonCursor) -> _Kind:
         place = state.place
         if place is STRING or place is KEY:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE = 300
 """Characters of a library message that an error quotes; llguidance appends its parser's state."""
-FEW = 4
+MOST_BEFORE = 32
+"""States before that are kept, because going back to one of them then computes nothing."""
+FEW = 2
 """Fewer tokens than this are validated by their masks."""
 MANY = 32
 """Validating from the start of an output pays off if its tokens are at most this many times those to validate."""
@@ -62,7 +65,7 @@ class LlguidanceCompiled(CompiledGrammar):
             rule.prepare()
         self.ahead = rule.ahead() if rule is not None and looks_ahead else None
         """Looks ahead if names of properties may run out."""
-        self._validates = validates and self.ahead is None
+        self._validates = validates
         self._validator: LLMatcher | None = None
         self._lock = threading.Lock()
 
@@ -122,11 +125,17 @@ class LlguidanceMatcher(Matcher):
         """The places in JSON before the output and after each token, if there is a rule."""
         self._terminated = False
         self._accepting = False
-        self._mask: NDArray[np.int32] = np.zeros(num_words(len(vocabulary)), dtype=np.int32)
-        # reading a bit or the address is several times as fast from these as from the array
-        self._words = self._mask.data.cast("B").cast("I")
-        self._address = self._mask.ctypes.data
+        self._use(np.zeros(num_words(len(vocabulary)), dtype=np.int32))
         self._mask_is_current = False
+        self._before: deque[tuple[LLMatcher, NDArray[np.int32], bool]] = deque(maxlen=MOST_BEFORE)
+        """The last states before: llguidance's matcher, its mask, and whether the output could end there."""
+
+    def _use(self, mask: NDArray[np.int32]) -> None:
+        """Keep the mask of the state in this array."""
+        self._mask = mask
+        # reading a bit or the address is several times as fast from these as from the array
+        self._words = mask.data.cast("B").cast("I")
+        self._address = mask.ctypes.data
 
     def accept(self, token_ids: Sequence[int]) -> int:
         for count, token_id in enumerate(token_ids):
@@ -135,6 +144,9 @@ class LlguidanceMatcher(Matcher):
             if token_id in self._stop_token_ids:
                 self._terminated = True
             else:
+                self._before.append((self._native, self._mask, self._accepting))
+                self._native = self._native.deep_copy()
+                self._use(np.zeros_like(self._mask))
                 self._mask_is_current = False
                 self._native.consume_token(token_id)
                 if self._native.is_error():
@@ -221,9 +233,15 @@ class LlguidanceMatcher(Matcher):
         if found is None or found < len(self._token_ids):
             return super().validate(token_ids)
         count = found - len(self._token_ids)
-        if self._rule is not None and (written := len(self._after(asked[: min(count, num_before)]))) < num_before:
-            return written
-        return count
+        asked = asked[: min(count, num_before)]
+        if self._rule is None or (self._compiled.ahead is None and self._rule.takes(self._places[-1], asked)):
+            return count
+        written = self._after(asked)
+        if (ahead := self._compiled.ahead) is not None:
+            for i, (state, token_id) in enumerate(zip([self._places[-1], *written], asked, strict=False)):
+                if not ahead.leads_on(state, token_id, lambda ids, i=i: self._mask_after([*asked[:i], *ids])):
+                    return i
+        return count if len(written) == len(asked) else len(written)
 
     def is_terminated(self) -> bool:
         return self._terminated
@@ -243,7 +261,13 @@ class LlguidanceMatcher(Matcher):
             return
         if self._places:
             del self._places[-num_native:]
-        self._mask_is_current = False
+        self._mask_is_current = len(self._before) >= num_native
+        if self._mask_is_current:
+            for _ in range(num_native):
+                self._native, mask, self._accepting = self._before.pop()
+            self._use(mask)
+            return
+        self._before.clear()
         if self._native.is_error():
             self._start_again()
         else:
