@@ -6,6 +6,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -187,8 +188,10 @@ class LlguidanceMatcher(Matcher):
                 words[token_id >> 5] &= ~bit
         self._mask_is_current = True
 
-    def _mask_after(self, token_ids: Sequence[int]) -> Bitmask | None:
-        native, row = self._native.deep_copy(), np.zeros_like(self._mask)
+    def _mask_after(self, token_ids: Sequence[int], native: LLMatcher | None = None) -> Bitmask | None:
+        """Return the mask of the grammar alone after more tokens, from the state of `native`, which does not change, or
+        of this matcher; None if it does not accept them."""
+        native, row = (native or self._native).deep_copy(), np.zeros_like(self._mask)
         for token_id in token_ids:
             native.consume_token(token_id)
             native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
@@ -237,10 +240,14 @@ class LlguidanceMatcher(Matcher):
         if self._rule is None or (self._compiled.ahead is None and self._rule.takes(self._places[-1], asked)):
             return count
         written = self._after(asked)
-        if (ahead := self._compiled.ahead) is not None:
-            for i, (state, token_id) in enumerate(zip([self._places[-1], *written], asked, strict=False)):
-                if not ahead.leads_on(state, token_id, lambda ids, i=i: self._mask_after([*asked[:i], *ids])):
-                    return i
+        if self._compiled.ahead is None:
+            return len(written)
+        native, row = self._native.deep_copy(), np.zeros_like(self._mask)
+        for i, (state, token_id) in enumerate(zip([self._places[-1], *written], asked, strict=False)):
+            native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            if not self._compiled.ahead.leads_on(state, token_id, partial(self._mask_after, native=native)):
+                return i
+            native.consume_token(token_id)
         return count if len(written) == len(asked) else len(written)
 
     def is_terminated(self) -> bool:
