@@ -15,6 +15,7 @@ from guideway.plugins.limits import Limits
 from guideway.runtime.candidates import choose
 
 from tests.support.hosts import makes_hosts
+from tests.support.stages import everyday
 
 EXACT = ("bamboo-spec", "changie", "codecov", "github-workflows", "readthedocs", "taskfile", "woodpecker-ci")
 LOSSY = {
@@ -28,8 +29,6 @@ LOSSY = {
     "snapcraft": {"uniqueItems"},
 }
 """Keywords of other files that their rewritings do not express."""
-
-pytestmark = pytest.mark.skipif(find_spec("check_jsonschema") is None, reason="make setup installs check-jsonschema")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +61,7 @@ def is_only(error: object, lost: Set[str]) -> bool:
     return any(all(is_only(each, lost) for each in errors) for errors in branches.values())
 
 
-@pytest.mark.parametrize("name", [*EXACT, *LOSSY])
+@pytest.mark.parametrize("name", everyday([*EXACT, *LOSSY], "github-workflows", "gitlab-ci", "citation-file-format"))
 def test_a_rewriting_compiles_and_names_what_it_does_not_express(strategy: GrammarStrategy, name: str) -> None:
     constraint = JsonSchema(read(name))
     for candidate in choose(constraint, {"llguidance": strategy}).candidates:
