@@ -53,7 +53,8 @@ def read(name: str) -> str:
 def is_only(error: object, lost: Set[str]) -> bool:
     """Return whether an error of `jsonschema` comes from these keywords alone."""
     conditional = {"then", "else"}.intersection(error.schema_path)  # type: ignore[attr-defined]
-    if error.validator in lost or ("if" in lost and conditional):  # type: ignore[attr-defined]
+    # a condition is written as alternatives, so what is lost of it may be named by either
+    if error.validator in lost or (conditional and not lost.isdisjoint({"if", "anyOf"})):  # type: ignore[attr-defined]
         return True
     branches: dict[object, list[object]] = {}
     for each in error.context:  # type: ignore[attr-defined]
