@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE = 300
 """Characters of a library message that an error quotes; llguidance appends its parser's state."""
-MOST_BEFORE = 32
-"""States before that are kept, because going back to one of them then computes nothing."""
-FEW = 2
+FEW = 4
 """Fewer tokens than this are validated by their masks."""
 MANY = 32
 """Validating from the start of an output pays off if its tokens are at most this many times those to validate."""
@@ -126,17 +123,11 @@ class LlguidanceMatcher(Matcher):
         """The places in JSON before the output and after each token, if there is a rule."""
         self._terminated = False
         self._accepting = False
-        self._use(np.zeros(num_words(len(vocabulary)), dtype=np.int32))
-        self._mask_is_current = False
-        self._before: deque[tuple[LLMatcher, NDArray[np.int32], bool]] = deque(maxlen=MOST_BEFORE)
-        """The last states before: llguidance's matcher, its mask, and whether the output could end there."""
-
-    def _use(self, mask: NDArray[np.int32]) -> None:
-        """Keep the mask of the state in this array."""
-        self._mask = mask
+        self._mask: NDArray[np.int32] = np.zeros(num_words(len(vocabulary)), dtype=np.int32)
         # reading a bit or the address is several times as fast from these as from the array
-        self._words = mask.data.cast("B").cast("I")
-        self._address = mask.ctypes.data
+        self._words = self._mask.data.cast("B").cast("I")
+        self._address = self._mask.ctypes.data
+        self._mask_is_current = False
 
     def accept(self, token_ids: Sequence[int]) -> int:
         for count, token_id in enumerate(token_ids):
@@ -145,9 +136,6 @@ class LlguidanceMatcher(Matcher):
             if token_id in self._stop_token_ids:
                 self._terminated = True
             else:
-                self._before.append((self._native, self._mask, self._accepting))
-                self._native = self._native.deep_copy()
-                self._use(np.zeros_like(self._mask))
                 self._mask_is_current = False
                 self._native.consume_token(token_id)
                 if self._native.is_error():
@@ -268,13 +256,7 @@ class LlguidanceMatcher(Matcher):
             return
         if self._places:
             del self._places[-num_native:]
-        self._mask_is_current = len(self._before) >= num_native
-        if self._mask_is_current:
-            for _ in range(num_native):
-                self._native, mask, self._accepting = self._before.pop()
-            self._use(mask)
-            return
-        self._before.clear()
+        self._mask_is_current = False
         if self._native.is_error():
             self._start_again()
         else:
