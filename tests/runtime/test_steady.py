@@ -10,7 +10,20 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from guideway.api import CompiledGrammar, Constraint, FillJob, FinishReason, Matcher, Regex, Request, SamplingParams
+from guideway.api import (
+    CompiledGrammar,
+    Constraint,
+    FillJob,
+    FinishReason,
+    LogitModifier,
+    LogitTransform,
+    Matcher,
+    Need,
+    Regex,
+    Request,
+    SamplingParams,
+    Stage,
+)
 from guideway.api.bitmask import Bitmask
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.plugins.limits import Limits
@@ -115,13 +128,37 @@ class Rolling(Batched):
     max_rollback = 0
 
 
+class Untouched(LogitTransform):
+    def apply(self, logits: Any, payload: Any, step: Any) -> Any:
+        return logits
+
+
+class Cuts(LogitModifier[None]):
+    """Takes the last bytes off the prompts of requests that select it, and does nothing else."""
+
+    name, stage, transform = "cuts", Stage.PRE_WARP, Untouched
+    needs = frozenset({Need.EDIT_PROMPT})
+
+    def edit_prompt(self, request: Request) -> tuple[Sequence[int], bytes]:
+        kept = request.prompt_token_ids[:-3]
+        return kept, VOCABULARY.decode(request.prompt_token_ids[len(kept) :])
+
+    def start(self, request: Request, sequence: Any, compiled: Any) -> None:
+        return None
+
+    def prepare(self, batch: Any, states: Any) -> None:
+        return None
+
+
 class Host(FakeHost):
-    """Keeps what is needed to preempt."""
+    """Keeps what is needed to preempt, and what steps are to record."""
 
     def __init__(self, *strategies: type[Batched], **options: Any) -> None:
         Batched.num_advances = Batched.num_accepts = Batched.num_fills = 0
         named = {cls.name: cls(VOCABULARY, {}) for cls in strategies}
-        super().__init__(VOCABULARY, NumpyDevice("cpu"), strategies=named, **options)
+        super().__init__(VOCABULARY, NumpyDevice("cpu"), strategies=named, modifiers=(Cuts,), **options)
+        self.recorded: list[list[bool] | None] = []
+        """`StepInput.records` of each step."""
         self.admissions: dict[int, Any] = {}
         self.actions: list[list[str]] = []
         """Of the outcomes of each step."""
@@ -138,7 +175,15 @@ class Host(FakeHost):
             self.actions.append([outcome.action for outcome in outcomes])
             return outcomes
 
+        prepare = self.runtime.prepare
+
+        def note(*args: Any) -> Any:
+            step = prepare(*args)
+            self.recorded.append(None if step.records is None else step.records.tolist())
+            return step
+
         self.runtime.admit, self.runtime.accept = keep, record  # type: ignore[method-assign, assignment]
+        self.runtime.prepare = note  # type: ignore[method-assign]
 
     def preempt(self, slot: int) -> None:
         journal = self.runtime.journal(slot)
@@ -176,7 +221,8 @@ def run(host: Host, requests: Sequence[SamplingParams], acts: Sequence[str] = ()
         if host.tokens:
             host.step()
     found = [host.results[slot] for slot in sorted(host.results)]
-    return [(result.token_ids, str(result.error), result.unenforced) for result in found], host.actions
+    outputs = [(result.token_ids, str(result.error), result.unenforced) for result in found]
+    return outputs, host.actions, host.recorded
 
 
 SOURCES = [WORD, Regex("(ab|cd|[e-g]{2})*z"), BRITTLE, Regex("[a-p]{9,30}"), None]
@@ -187,9 +233,12 @@ ACTS = ["plain", "plain", "draft", "preempt", "rebuild", "read", "unenforced", "
 def batches(draw: st.DrawFn) -> list[SamplingParams]:
     """Requests, in most batches without anything that needs a look at each step."""
     is_quiet = draw(st.integers(0, 3)) > 0
+    constraints = draw(st.lists(st.sampled_from(SOURCES), min_size=1, max_size=5))
     return [
         SamplingParams(
-            constraint=draw(st.sampled_from(SOURCES)),
+            constraint=constraint,
+            modifiers={"cuts": {}} if constraint is None and draw(st.booleans()) else {},
+            records=draw(st.booleans()),
             temperature=draw(st.sampled_from([0.0, 1.0])),
             seed=draw(st.integers(0, 5)),
             max_tokens=draw(st.integers(1, 40)),
@@ -198,7 +247,7 @@ def batches(draw: st.DrawFn) -> list[SamplingParams]:
             top_k=draw(st.sampled_from([0, 0, 0, 50])),
             logit_bias={} if is_quiet else draw(st.sampled_from([{}, {VOCABULARY.tokens.index(b"b"): -100.0}])),
         )
-        for _ in range(draw(st.integers(1, 5)))
+        for constraint in constraints
     ]
 
 
@@ -240,6 +289,23 @@ def test_outputs_are_closed_in_time(max_tokens: int) -> None:
     host = Host(Batched)
     results = host.generate([PROMPT] * 3, [replace(wanted, seed=seed) for seed in range(3)])
     assert [result.finish_reason for result in results] == [FinishReason.STOP] * 3
+    assert Batched.num_advances > 0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(GOOD, records=True),
+        SamplingParams(modifiers={"cuts": {}}, temperature=1.0, seed=2, max_tokens=8),
+    ],
+    ids=["records", "begins with bytes"],
+)
+def test_what_a_step_asks_for_beside_masks_is_asked_for_in_every_step(other: SamplingParams) -> None:
+    requests = [replace(GOOD, constraint=Regex("[a-z]{40}")), other]
+    with patch.object(Runtime, "_form_steady", lambda *_: None):
+        wanted = run(Host(Batched, short_budget="cut"), requests)
+    host = Host(Batched, short_budget="cut")
+    assert run(host, requests) == wanted
     assert Batched.num_advances > 0
 
 

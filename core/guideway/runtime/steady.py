@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ def is_plain(sequence: ActiveSequence, state: GrammarState | None) -> bool:
     """Return whether a sequence may be in a `SteadyBatch`: only its constraint acts on it, which runs in this process,
     has begun and not ended. `state` is the grammar mask's."""
     if sequence.fault is not None or sequence.bans is not None or sequence.companions:
+        return False
+    if sequence.opening is not None and not sequence.opening.is_over(sequence.journal.token_ids):
         return False
     if state is None:
         return not sequence.acting
@@ -90,19 +93,8 @@ class SteadyBatch:
             contain(error)
             self._go_back(None)
             return None
-        step = self._step
-        return StepInput(
-            batch,
-            {GRAMMAR_MASK: Payload(self._places, {"bitmask": bitmask})},
-            step.temperatures,
-            step.seeds,
-            step.sequence_indices,
-            None,
-            {},
-            step.warp,
-            step.num_logprobs,
-            step.processed,
-        )
+        # the rest is the same for the same sequences, one row each
+        return replace(self._step, batch=batch, payloads={GRAMMAR_MASK: Payload(self._places, {"bitmask": bitmask})})
 
     def accept(self, token_ids: Sequence[Sequence[int]]) -> list[Outcome] | None:
         """Accept the final tokens of a step and return the outcomes; None if they have to be accepted sequence by
