@@ -245,7 +245,7 @@ def _program(arguments: list[str], run: Callable[[], object], *, parse_only: boo
 def _guideway(arguments: list[str]) -> str:
     (program,) = metadata.distribution("guideway").entry_points.select(group="console_scripts", name="guideway")
     quick = any(tuple(arguments[: len(words)]) == words for words in QUICK)
-    return _program(arguments, lambda: sys.exit(program.load()(arguments)), parse_only=not quick)
+    return _program(arguments, lambda: sys.exit(program.load()()), parse_only=not quick)
 
 
 def _python(arguments: list[str]) -> str:

@@ -213,7 +213,8 @@ def run(host: Host, requests: Sequence[SamplingParams], acts: Sequence[str] = ()
         elif slots and act == "rebuild":
             host.runtime.rebuild(slots[0])
         elif slots and act == "read":
-            assert host.runtime.journal(slots[-1]).token_ids == host.tokens[slots[-1]][len(PROMPT) :]
+            num_prompt_tokens = len(host.request(slots[-1]).prompt_token_ids)  # a modifier may have cut it
+            assert host.runtime.journal(slots[-1]).token_ids == host.tokens[slots[-1]][num_prompt_tokens:]
         elif slots and act == "unenforced":
             host.runtime.unenforced(slots[-1])
         elif act == "reverse":
