@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorLis
 from transformers import generation as hf
 
 from tests.across.legacy_processors import BatchLevel, Countdown, favored_token
-from tests.support.stages import everyday
+from tests.support.stages import everyday, one_in
 
 HERE = "tests.across.legacy_processors"
 PROMPTS = ["Extract name, age. Meet Zoë Garcia. Age: 31.", "Liam Morris, 52 years old.", "one one one two two two"]
@@ -115,6 +115,7 @@ def test_a_callable_sees_the_prompt_unless_it_is_told_not_to() -> None:
             past.append(token_id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_sequence", everyday([False, True], False))
 def test_drafts_change_nothing(per_sequence: bool, tokenizer: Any) -> None:
     """Shared processors get a call per row; stateful ones get no drafts."""
@@ -129,6 +130,7 @@ def test_drafts_change_nothing(per_sequence: bool, tokenizer: Any) -> None:
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.slow
 def test_concurrent_requests_share_no_state() -> None:
     with engine(own("callable", "Countdown", per_sequence=True, kwargs={"first": 40})) as e:
         results = e.generate([[20, 21]] * 3 + [[22]], [params(5), params(3), params(4), SamplingParams(max_tokens=2)])
@@ -138,7 +140,7 @@ def test_concurrent_requests_share_no_state() -> None:
     assert again[0].token_ids == (40, 41)
 
 
-@pytest.mark.parametrize("name", ["Twice", "Seen"])
+@pytest.mark.parametrize("name", one_in(2, ["Twice", "Seen"]))
 def test_a_shared_processor_that_keeps_state_is_found_out(name: str) -> None:
     with engine(own("transformers", name)) as e:
         results = e.generate([[20, 21], [22, 23]], params(4))
@@ -154,6 +156,7 @@ def test_a_shared_processor_that_keeps_state_is_found_out(name: str) -> None:
         assert [result.token_ids for result in good] == [(5, 6, 5, 6)] * 2
 
 
+@pytest.mark.slow
 def test_a_list_of_processors_is_one_target() -> None:
     with engine(own("transformers", "MEMBERS")) as e:
         (listed,) = e.generate([PROMPTS[0]], params(30))
@@ -271,6 +274,7 @@ def test_several_outputs_of_a_request_keep_their_own_state_wherever_the_worker_i
     assert [output.token_ids for output in outputs] == [(10, 11, 12, 13)] * 4
 
 
+@pytest.mark.slow
 def test_preemption_is_nothing_a_processor_hears_of(monkeypatch: pytest.MonkeyPatch) -> None:
     with engine(own("callable", "Countdown", per_sequence=True), max_model_len=128, kv_cache_tokens=128) as e:
         preempted = []

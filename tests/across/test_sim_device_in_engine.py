@@ -31,7 +31,7 @@ from guideway.api import (
 
 from tests.support.devices import FusedNumpy
 from tests.support.distributions import install
-from tests.support.stages import everyday
+from tests.support.stages import everyday, one_in
 
 HERE = "tests.across.test_sim_device_in_engine"
 
@@ -333,7 +333,7 @@ def test_a_device_that_fails_once_costs_no_more_than_its_step(operation: str, mo
         assert [result.token_ids for result in first] == wanted
 
 
-@pytest.mark.parametrize("backend", ["sim", "sim_static"])
+@pytest.mark.parametrize("backend", one_in(2, ["sim", "sim_static"]))
 def test_a_modifier_that_needs_torch_is_refused(backend: str) -> None:
     processor = {"kind": "transformers", "target": "transformers:NoRepeatNGramLogitsProcessor"}
     options = {"modifier.legacy": {"processors": [processor | {"kwargs": {"ngram_size": 2}}]}}

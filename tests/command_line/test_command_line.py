@@ -18,6 +18,7 @@ from guideway.command_line import commands
 from guideway.command_line.program import BROUGHT_BY, main
 
 from tests.support.environments import ROOT, Environment, unpack
+from tests.support.stages import one_in
 
 
 def answer(environment: Environment, *arguments: str, **variables: str) -> Any:
@@ -38,6 +39,7 @@ def test_list(zoo: Environment, tmp_path: Path) -> None:
     assert not marker.exists()
 
 
+@pytest.mark.slow
 def test_list_for_people(zoo: Environment, bare: Environment) -> None:
     done = zoo.guideway("plugins", "list")
     header, *rows = done.stdout.splitlines()
@@ -137,6 +139,7 @@ def test_locking_some_leaves_the_others_unlocked(zoo: Environment, tmp_path: Pat
     assert verified["ok"] and "gwt-good/grammar.good" in verified["unlocked"]
 
 
+@pytest.mark.slow
 def test_locking_some_keeps_the_others(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
     site, lock = tmp_path / "site", str(tmp_path / "guideway.lock")
     path = {"PYTHONPATH": str(site)}
@@ -204,6 +207,7 @@ def test_a_command_that_two_distributions_claim_names_both(zoo: Environment, riv
     assert done.stderr == "guideway: the command 'hello' is claimed by gwt-hooks and rival: uninstall one\n"
 
 
+@pytest.mark.slow
 def test_nobody_takes_what_tells_of_it(bare: Environment, rival: Mapping[str, str]) -> None:
     assert "this text" in bare.guideway("--help", **rival).stdout
     assert "--import" in bare.guideway("help", "plugins", "doctor", **rival).stdout
@@ -218,7 +222,7 @@ def test_nobody_takes_what_tells_of_it(bare: Environment, rival: Mapping[str, st
     )
 
 
-@pytest.mark.parametrize("command", [["plugins", "list"], ["generate", "--help"], ["--help"], ["hello"]])
+@pytest.mark.parametrize("command", one_in(4, [["plugins", "list"], ["generate", "--help"], ["--help"], ["hello"]]))
 def test_a_misspelt_plugin_is_an_error_whatever_the_command(zoo: Environment, command: list[str]) -> None:
     done = zoo.guideway("--enable-plugin", "frist", *command)
     assert (done.returncode, done.stdout) == (1, "")
@@ -230,15 +234,18 @@ def test_a_misspelt_plugin_is_an_error_whatever_the_command(zoo: Environment, co
 
 @pytest.mark.parametrize(
     ("flags", "variable", "ids"),
-    [
-        ([], "", ()),
-        (["first"], "", ("gwt-hooks/hooks.first",)),
-        (
-            ["first", "second"],
-            "second, eager",
-            ("gwt-hooks/hooks.second", "gwt-hooks/hooks.eager", "gwt-hooks/hooks.first"),
-        ),
-    ],
+    one_in(
+        3,
+        [
+            ([], "", ()),
+            (["first"], "", ("gwt-hooks/hooks.first",)),
+            (
+                ["first", "second"],
+                "second, eager",
+                ("gwt-hooks/hooks.second", "gwt-hooks/hooks.eager", "gwt-hooks/hooks.first"),
+            ),
+        ],
+    ),
 )
 def test_every_command_is_told_what_is_enabled(
     zoo: Environment, flags: list[str], variable: str, ids: tuple[str, ...]
@@ -360,7 +367,7 @@ def test_a_file_that_cannot_be_written_is_one_line(bare: Environment, tmp_path: 
     assert done.stderr.startswith("guideway: cannot change '") and done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8", "ascii:surrogateescape"])
+@pytest.mark.parametrize("encoding", one_in(4, ["ascii", "latin-1", "utf-8", "ascii:surrogateescape"]))
 def test_what_an_output_cannot_encode_is_escaped(encoding: str) -> None:
     program = (
         "import sys\nfrom guideway.command_line.program import main\nimport guideway.command_line.plugins as commands\n"

@@ -159,6 +159,7 @@ def test_all_else_stays_as_it_is(schema: Schema) -> None:
     assert pruned(schema) is schema
 
 
+@pytest.mark.slow
 def test_schemas_that_have_instances_keep_them() -> None:
     for name, schema, right, wrong in cases():
         try:

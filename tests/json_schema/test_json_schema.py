@@ -98,6 +98,7 @@ def test_what_is_a_schema(schema: object) -> None:
     check_schema(schema)
 
 
+@pytest.mark.slow
 def test_every_schema_of_the_probe_is_one() -> None:
     for _, schema, _, _ in cases():
         check_schema(schema)
@@ -376,6 +377,7 @@ def test_misspelt_keywords_are_found_and_annotations_are_not() -> None:
     assert len(misspelt_keywords({f"maxLength{i}" for i in range(1_000)})) == 100
 
 
+@pytest.mark.slow
 def test_every_keyword_has_the_places_where_it_is_alone() -> None:
     """The names of a schema are those at its places, and a keyword of one place is found there."""
     for name, schema, _, _ in cases():

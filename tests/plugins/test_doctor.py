@@ -30,6 +30,7 @@ def test_a_healthy_environment(bare: Environment) -> None:
     assert done.stdout == "no problems found (2 plugins, not imported; --import also imports them)\n"
 
 
+@pytest.mark.slow
 def test_an_extra_that_is_not_installed_is_only_a_note(bare: Environment) -> None:
     note = problems(bare, "--import")["guideway/device.torch"]
     assert (note["severity"], note["code"]) == ("note", "extra-not-installed")
@@ -170,6 +171,7 @@ def test_a_plugin_whose_threads_never_end(bare: Environment, wheels: dict[str, P
     assert problems(bare, "--import", "--timeout", "30", "grammar.good", PYTHONPATH=str(tmp_path)) == {}
 
 
+@pytest.mark.slow
 def test_imports_use_the_search_path_of_the_program(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
     unpack(wheels["good"], tmp_path)
     program = (
@@ -213,6 +215,7 @@ def project(tmp_path: Path, bare: Environment) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_an_editable_install_whose_entry_points_were_edited(bare: Environment, project: Path) -> None:
     path = {"PYTHONPATH": str(project.parent / "site")}
     assert problems(bare, **path) == {}

@@ -51,6 +51,7 @@ def test_a_new_package_is_certified(site: Path, kind: str) -> None:
     assert "CERTIFIED" in done.stdout
 
 
+@pytest.mark.slow
 def test_doctor_finds_nothing(site: Path) -> None:
     done = guideway(site, "plugins", "doctor", "--json", "--import", *(f"my-{kind}" for kind in KINDS_TO_WRITE))
     found = json.loads(done.stdout)

@@ -82,6 +82,7 @@ def test_a_wheel_holds_its_package_and_no_tests(folder: Path) -> None:
     assert not [file for file in files if {"tests", "mistakes", "suite_support", "__pycache__"} & set(file.parts)]
 
 
+@pytest.mark.slow
 def test_the_source_of_the_library_holds_the_library() -> None:
     files = {Path(file.distribution_path) for file in SdistBuilder(str(ROOT)).recurse_included_files()}
     beside = {str(file) for file in files if file.parts[:2] != ("core", "guideway")}

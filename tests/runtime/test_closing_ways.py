@@ -19,7 +19,7 @@ from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 
 from tests.support.closing import LEXICON, STOPS, VOCABULARY, allowed_after, beginning_with, drawn, record
-from tests.support.stages import everyday
+from tests.support.stages import everyday, one_in
 
 STRATEGIES = [LLGuidanceStrategy, XGrammarStrategy]
 
@@ -28,7 +28,7 @@ LONG = record(kind={"const": "create_user"}, **{f"field_{i}": {"type": "string"}
 NOTE = record(kind={"const": "note"}, text={"type": "string"})
 
 
-@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("cls", one_in(2, STRATEGIES), ids=lambda cls: cls.name)
 @pytest.mark.parametrize("num_tokens", everyday([40, 56, 72], 56))
 def test_the_branch_that_is_drawn_may_be_shorter_than_the_plain_one(
     cls: type[GrammarStrategy], num_tokens: int
@@ -126,12 +126,15 @@ SECOND = record(version={"const": 2}, id={"type": "integer"})
 @pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
 @pytest.mark.parametrize(
     ("schema", "beginning"),
-    [
-        ({"anyOf": [CREATE, DELETE]}, b'{"kind":"create","f0":1'),
-        ({"type": "array", "items": {"oneOf": [CREATE, DELETE]}}, b'[{"kind":"create","f0":1'),
-        ({"anyOf": [FIRST, SECOND]}, b'{"version":1,"f0":1'),
-        ({"anyOf": [{"$ref": "#/$defs/a"}, SECOND], "$defs": {"a": FIRST}}, b'{"version":1,"f0":1'),
-    ],
+    one_in(
+        4,
+        [
+            ({"anyOf": [CREATE, DELETE]}, b'{"kind":"create","f0":1'),
+            ({"type": "array", "items": {"oneOf": [CREATE, DELETE]}}, b'[{"kind":"create","f0":1'),
+            ({"anyOf": [FIRST, SECOND]}, b'{"version":1,"f0":1'),
+            ({"anyOf": [{"$ref": "#/$defs/a"}, SECOND], "$defs": {"a": FIRST}}, b'{"version":1,"f0":1'),
+        ],
+    ),
 )
 @pytest.mark.parametrize("num_tokens", [40, 60, 80])
 def test_no_branch_is_chosen_that_does_not_fit(
@@ -175,7 +178,7 @@ def test_a_ban_that_cannot_be_kept_is_not_tried_with_each_token(stop: bytes, mon
     assert sum(works) < 10 * MAX_TRIED
 
 
-@pytest.mark.parametrize("num_items", [100, 600])
+@pytest.mark.parametrize("num_items", one_in(2, [100, 600]))
 def test_a_long_list_is_completed(num_items: int) -> None:
     """The depth of the search grows with the completion, and its memory less than quadratically."""
     point = record(lat={"type": "number"}, lon={"type": "number"})

@@ -39,7 +39,7 @@ from tests.support.fake_host import OFFERS, FakeHost
 from tests.support.hostility import PROMPT, VOCABULARY
 from tests.support.probes import GreenList
 from tests.support.processes import children
-from tests.support.stages import everyday
+from tests.support.stages import everyday, one_in
 
 LIMITS = Limits(
     compile_seconds=1.5, start_seconds=1.2, step_seconds=1.0, admission_seconds=5, wall_factor=4, memory_bytes=256 << 20
@@ -98,7 +98,7 @@ def visible_results(host: FakeHost, wanted: list[SamplingParams]) -> list[Any]:
     return [(o.token_ids, o.logprobs, o.reports, o.unenforced, o.finish_reason, str(o.error)) for o in outputs]
 
 
-@pytest.mark.parametrize("num_drafts", [0, 3])
+@pytest.mark.parametrize("num_drafts", one_in(2, [0, 3]))
 def test_hosted_or_inline_the_user_is_told_the_same(served: Served, num_drafts: int) -> None:
     modifiers = ("hello", "hostile", *PROBES)
     word = Regex("[a-z]{3,12}(x|y)")

@@ -18,6 +18,7 @@ from tests.support.distributions import install
 from tests.support.hostility import PROMPT, VOCABULARY, host
 from tests.support.hosts import inline, makes_hosts, served
 from tests.support.own_fill import MOST, Own, Strategy
+from tests.support.stages import one_in
 
 PARAMS = [
     SamplingParams(constraint=Regex("[a-z]{3,12}(x|y)"), temperature=1.0, seed=seed, max_tokens=24) for seed in range(3)
@@ -38,7 +39,7 @@ def test_in_this_process(num_drafts: int, caplog: pytest.LogCaptureFixture) -> N
     assert "filling row by row" not in caplog.text
 
 
-@pytest.mark.parametrize("num_drafts", [0, MOST + 2])
+@pytest.mark.parametrize("num_drafts", one_in(2, [0, MOST + 2]))
 def test_in_grammar_hosts(tmp_path: Path, num_drafts: int) -> None:
     install(tmp_path, "own-fill", {"grammar.own-fill": "tests.support.own_fill"})
     wanted = _outputs(inline(num_drafts=num_drafts).generate([PROMPT] * 3, PARAMS))

@@ -36,6 +36,7 @@ def masks(plan: RuntimePlan) -> bytes:
     return b"".join(np.ascontiguousarray(array).tobytes() for _, _, array in arrays)
 
 
+@pytest.mark.slow
 def test_another_process_builds_the_same() -> None:
     program = (
         "import pickle, sys\n"

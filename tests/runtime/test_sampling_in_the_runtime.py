@@ -43,7 +43,7 @@ from transformers import RepetitionPenaltyLogitsProcessor
 from tests.support.devices import StaticNumpy
 from tests.support.fake_host import FakeHost, model
 from tests.support.probes import Gumbel
-from tests.support.stages import everyday
+from tests.support.stages import everyday, one_in
 from tests.support.vocabularies import encode, tiny
 
 VOCABULARY = tiny(width=128)
@@ -139,7 +139,7 @@ def prompts(count: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
-@pytest.mark.parametrize("num_drafts", [0, 3])
+@pytest.mark.parametrize("num_drafts", one_in(3, [0, 3]))
 @pytest.mark.parametrize("cls", everyday([FakeHost, Rebuilding], FakeHost))
 def test_greedy_tokens_are_those_of_the_formulas(device: DeviceBackend, num_drafts: int, cls: type[FakeHost]) -> None:
     subject = host(device, cls=cls, num_drafts=num_drafts)
@@ -151,7 +151,7 @@ def test_greedy_tokens_are_those_of_the_formulas(device: DeviceBackend, num_draf
             assert result.token_ids == greedy(prompt, params), params
 
 
-@pytest.mark.parametrize("cls", [FakeHost, Rebuilding])
+@pytest.mark.parametrize("cls", one_in(2, [FakeHost, Rebuilding]))
 def test_drafts_devices_and_rebuilt_states_change_no_draw(cls: type[FakeHost]) -> None:
     wanted = [drawn_params(seed, filters=True) for seed in range(12)]
     plain = [result.token_ids for result in host().generate(prompts(12), wanted)]

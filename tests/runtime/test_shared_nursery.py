@@ -236,6 +236,7 @@ def connected(address: bytes) -> socket.socket:
     return end
 
 
+@pytest.mark.slow
 def test_what_strangers_say_is_not_read(servers: Servers, tmp_path: Path) -> None:
     """A silent stranger does not keep others waiting either."""
     first = servers.start()
@@ -418,6 +419,7 @@ def test_who_joins_what_cannot_be_built_builds_itself(servers: Servers) -> None:
     assert "it breaks" in first.answer()
 
 
+@pytest.mark.slow
 def test_what_has_something_to_close_is_built_for_each(servers: Servers) -> None:
     """If shared, closing it in one server would affect the others."""
     for _ in range(2):

@@ -32,6 +32,7 @@ from prometheus_client import REGISTRY
 
 from tests.support.hostile_strategy import Strategy as HostileStrategy
 from tests.support.hostility import PROMPT, WORD, assert_alone_ends, host
+from tests.support.stages import one_in
 
 LIMITS = Limits(step_seconds=0.1, wall_factor=1000)
 GOOD = SamplingParams(constraint=WORD, temperature=1.0, seed=7, max_tokens=24, modifiers={"slow": {}})
@@ -75,7 +76,7 @@ def num_missed(phase: str) -> float:
     return REGISTRY.get_sample_value("guideway_deadlines_missed_total", labels) or 0.0
 
 
-@pytest.mark.parametrize("phase", ["prepare", "accept"])
+@pytest.mark.parametrize("phase", one_in(2, ["prepare", "accept"]))
 def test_who_is_slow_in_a_step_fails_alone(phase: str) -> None:
     before, Slow.prepared = num_missed(phase), 0
     bad = replace(GOOD, modifiers={"slow": {phase: 0.2}})

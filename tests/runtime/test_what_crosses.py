@@ -36,6 +36,7 @@ from guideway.api import (
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.hostility import PROMPT, VOCABULARY, WORD, assert_alone_ends, host
+from tests.support.stages import one_in
 from tests.support.vocabularies import encode
 
 PROMPTS = [PROMPT + encode(VOCABULARY, text) for text in (b"1", b"2", b"3", b"4")]
@@ -103,7 +104,7 @@ def mixed(first: str, second: str) -> list[SamplingParams]:
 
 @pytest.mark.parametrize("num_drafts", [0, 2])
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("place", one_in(2, [0, 1]))
 def test_a_batch_fill_that_writes_outside_its_rows_changes_no_token(
     place: int,
     write: Callable[[Any, Any], None],
@@ -126,7 +127,7 @@ def test_a_batch_fill_that_writes_outside_its_rows_changes_no_token(
 
 @pytest.mark.parametrize("num_drafts", [0, 2])
 @pytest.mark.parametrize("write", [before_its_rows, after_its_rows, past_the_array], ids=lambda write: write.__name__)
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("place", one_in(2, [0, 1]))
 def test_a_matcher_that_writes_outside_its_row_costs_its_own_request(
     place: int, write: Callable[[Any, Any], None], num_drafts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,3 +15,9 @@ def everyday(values: Iterable[Any], *chosen: Any) -> list[Any]:
     several = [value if isinstance(value, tuple) else (value,) for value in found]
     marks = [() if value in chosen else pytest.mark.slow for value in found]
     return [pytest.param(*values, marks=mark) for values, mark in zip(several, marks, strict=True)]
+
+
+def one_in(number: int, values: Iterable[Any]) -> list[Any]:
+    """Return `values` as parameters of a test, marking all as ``slow`` but the first and each `number`-th after it."""
+    found = list(values)
+    return everyday(found, *found[::number])

@@ -381,6 +381,7 @@ def test_a_tokenizer_written_in_python_is_refused() -> None:
         build_vocabulary(CanineTokenizer())
 
 
+@pytest.mark.slow
 def test_the_wrapper_of_mistral_common_is_the_same_vocabulary() -> None:
     from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 

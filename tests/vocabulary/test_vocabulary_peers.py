@@ -93,6 +93,7 @@ def test_tiktoken_itself_decodes_alike() -> None:
         assert encoding.decode_single_token_bytes(token_id) == vocabulary.tokens[token_id]
 
 
+@pytest.mark.slow
 def test_llguidance_reads_tekken_alike() -> None:
     tokenizer = samples.tekken()
     vocabulary = build_vocabulary(tokenizer)

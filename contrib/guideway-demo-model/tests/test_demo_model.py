@@ -91,6 +91,7 @@ def test_it_answers_an_example_without_any_constraint(model: Any, tokenizer: Any
     assert json.loads(answer) == ANSWERS[2]
 
 
+@pytest.mark.slow
 def test_every_example_is_answered_right_under_its_schema() -> None:
     prompts = [[{"role": "user", "content": example["prompt"]}] for example in EXAMPLES]
     params = [

@@ -82,6 +82,7 @@ def test_samples_differ_between_settings_but_not_between_runs() -> None:
     assert len({dumps(samples(setting, 1)[0].answer, spaced=False) for setting in settings()}) == 4
 
 
+@pytest.mark.slow
 def test_the_shipped_model_under_schemas() -> None:
     with Engine(EngineConfig(model="demo", grammar=("llguidance",))) as engine:
         result = evaluate(engine, Setting(held_out_templates=False, listed=True, constrained=True), 12, seed=1)

@@ -63,6 +63,7 @@ def test_documents_that_are_refused_are_no_score(engine: Engine) -> None:
         scorer(engine)("who?", ["word " * 200])
 
 
+@pytest.mark.slow
 def test_the_shipped_model_on_what_it_never_saw(engine: Engine, report: dict[str, Any]) -> None:
     """Score the first 40 of the rankings in the table; the result must be about the same as there."""
     setting = SETTINGS[1]

@@ -17,6 +17,7 @@ TINY = Recipe(steps=30, queries=2, documents=4, hidden=32, layers=1, tokenizer_q
 TEXTS = [text for relation in relations() for text in relation.passages] * 20
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_model_and_another_does_not(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     losses = train(TINY, tmp_path / "first")

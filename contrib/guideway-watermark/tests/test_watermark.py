@@ -95,6 +95,7 @@ def test_a_repeated_context_is_not_drawn_with_the_same_noise() -> None:
     assert len(set(seeds)) == 6
 
 
+@pytest.mark.slow
 def test_detectors_find_their_watermark_and_no_other() -> None:
     for text_of, detect in ((gumbel_text, detect_gumbel_max), (kgw_text, detect_kgw)):
         texts = [text_of(key, [1, 2, 3, key], 100) for key in range(15)]

@@ -44,6 +44,7 @@ KNOWN = """\
 """
 
 
+@pytest.mark.slow
 def test_no_file_is_two_things_and_no_link_is_followed(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*CORE, "--report", "a.json", "--markdown", "./a.json"]) == 2
     assert "--report and --markdown name the same file" in capsys.readouterr().err
@@ -196,6 +197,7 @@ PLUGIN = Listens()
 """
 
 
+@pytest.mark.slow
 def test_hooks_in_a_file_are_its_functions_or_an_object(
     site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +332,7 @@ def test_an_interrupted_run_is_incomplete(site: Path) -> None:
     assert "a signal ended the run" in report.results[-1].detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", everyday([signal.SIGINT, signal.SIGTERM], signal.SIGTERM), ids=["INT", "TERM"])
 def test_a_signal_leaves_a_report_and_no_process(site: Path, number: signal.Signals) -> None:
     install(site, HANGING)
@@ -407,6 +410,7 @@ def test_of_several_plugins_one_that_cannot_be_loaded_stops_no_other(
     assert [path.name for path in Path("badges").iterdir()] == ["guideway-hello.modifier.hello.badge.json"]
 
 
+@pytest.mark.slow
 def test_a_terminal_sees_progress_and_color(site: Path) -> None:
     command = [sys.executable, "-m", "guideway", "conform", "mine", "--up-to", "smoke"]
     status, seen = shown_at_terminal(command, environment={"PYTHONPATH": str(site)})

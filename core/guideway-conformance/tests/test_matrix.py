@@ -69,6 +69,7 @@ def test_the_page_has_a_row_per_rule_and_a_column_per_plugin(reports: list[Repor
     assert page.tags.count("table") == 3
 
 
+@pytest.mark.slow
 def test_the_page_needs_nothing_else(reports: list[Report]) -> None:
     text = html(Matrix.of(reports))
     assert Page(text).links == [] and "url(" not in text and "@import" not in text and "script" not in Page(text).tags

@@ -190,6 +190,7 @@ def test_reports_of_two_plugins_are_two_files(project: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_plugin_that_cannot_be_loaded_is_one_failing_test(project: Path) -> None:
     install(project, UNLOADABLE)
     status, output = run_pytest(project)

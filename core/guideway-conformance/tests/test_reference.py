@@ -32,6 +32,8 @@ from guideway_conformance.reference.expressions import Language
 from guideway_conformance.reference.regex import characters
 from guideway_conformance.reference.strategy import ReferenceMatcher, Strategy
 
+from tests.support.stages import one_in
+
 BYTES = byte_vocabulary()
 
 
@@ -170,7 +172,7 @@ SCHEMAS: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("schema", SCHEMAS, ids=str)
+@pytest.mark.parametrize("schema", one_in(4, SCHEMAS), ids=str)
 def test_every_walk_ends_in_a_valid_instance(strategy: Strategy, schema: Any) -> None:
     """Take random legal bytes; every text that may end there must be compact, valid JSON."""
     compiled, validator, finished = strategy.compile(JsonSchema(schema)), jsonschema.Draft202012Validator(schema), 0

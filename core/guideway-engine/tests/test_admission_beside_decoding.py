@@ -28,6 +28,7 @@ from guideway_engine.prompts import most_bytes
 from tokenizers import AddedToken, normalizers
 
 from tests.support.distributions import install
+from tests.support.stages import one_in
 
 T = TypeVar("T")
 
@@ -112,7 +113,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(asyncio.wait_for(coroutine, 120))
 
 
-@pytest.mark.parametrize("where", ["submission", "request", "supports"])
+@pytest.mark.parametrize("where", one_in(3, ["submission", "request", "supports"]))
 def test_a_stream_goes_on_while_a_request_is_looked_at(where: str) -> None:
     from test_admission_beside_decoding import gates  # the module that the entry point names
 
@@ -139,7 +140,7 @@ def test_a_stream_goes_on_while_a_request_is_looked_at(where: str) -> None:
     assert gate.names == ["guideway-admission"]
 
 
-@pytest.mark.parametrize("where", ["submission", "request", "supports"])
+@pytest.mark.parametrize("where", one_in(3, ["submission", "request", "supports"]))
 def test_who_is_looked_at_for_too_long_is_refused_alone(where: str) -> None:
     from test_admission_beside_decoding import gates
 

@@ -63,6 +63,7 @@ def test_results_and_streams_are_those_of_the_engine() -> None:
     run(main())
 
 
+@pytest.mark.slow
 def test_several_outputs_come_in_chunks() -> None:
     async def main() -> None:
         async with AsyncEngine(EngineConfig(**OPTIONS)) as engine:
@@ -260,6 +261,7 @@ def test_parameters_that_cannot_even_be_compared_cost_nobody_else_anything() -> 
     run(main())
 
 
+@pytest.mark.slow
 def test_the_backlog_is_no_queue_for_one_tenant() -> None:
     ended: list[str] = []
 

@@ -93,6 +93,7 @@ def test_unseen_schemas_are_answered_within_small_budgets(engine: Engine, strate
     assert any(result.closed_early for result in results)
 
 
+@pytest.mark.slow
 def test_hosts_drafts_and_forks_change_no_token(engine: Engine) -> None:
     params = SamplingParams(max_tokens=40, temperature=1.2, seed=5, n=3, constraint=JsonSchema(SCHEMAS[0]))
     (expected,) = engine.generate([PROMPT], params)

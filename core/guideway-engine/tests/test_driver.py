@@ -18,10 +18,12 @@ from engine_support.workflow_parts import BreaksOnce
 from guideway import AsyncEngine, Engine, EngineClosed, GuidewayError, InvalidRequest, PluginError
 from guideway.errors import Unhealthy
 
+from tests.support.stages import everyday
+
 DRIVERS = ("sync", "async", "double_buffered")
 PARTS = "engine_support.workflow_parts"
 
-pytestmark = pytest.mark.parametrize("driver", DRIVERS)
+pytestmark = pytest.mark.parametrize("driver", everyday(DRIVERS, "async"))
 
 
 @pytest.fixture(scope="module")

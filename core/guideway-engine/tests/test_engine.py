@@ -238,6 +238,7 @@ def test_generate_wants_as_many_params_as_prompts(engine: Engine) -> None:
         engine.generate(["a", "b"], [SamplingParams()])
 
 
+@pytest.mark.slow
 def test_drafts_change_speed_and_never_tokens() -> None:
     prompts = [person(i) for i in range(6)] + [chat("Repeat: one two three one two three one two three")] * 2
     constraints = [JsonSchema(PERSON), None, JsonSchema(PERSON, strategy="xgrammar"), None, JsonSchema(PERSON), None]
@@ -278,6 +279,7 @@ def gpt2_folder(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", everyday(["llama", "gpt2"], "gpt2"))
 def test_greedy_tokens_equal_those_of_generate_with_random_joins_and_leaves(architecture: str, tmp_path: Path) -> None:
     rng = random.Random(5)

@@ -140,6 +140,7 @@ def test_an_unknown_plugin_is_named(option: dict[str, Any]) -> None:
         Engine(EngineConfig(model="demo", **option))
 
 
+@pytest.mark.slow
 def test_a_model_with_more_columns_than_tokens_never_draws_the_surplus(engine: Engine, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(DemoModel().path(), dtype=torch.float32)
     model.resize_token_embeddings(1600, mean_resizing=False)

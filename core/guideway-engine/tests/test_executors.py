@@ -289,6 +289,7 @@ def test_a_step_that_takes_too_long_is_lost_and_so_is_what_does_nothing(
     hurried.restart()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", everyday(["execute", "compute"], "execute"))
 def test_a_worker_that_is_stopped_is_lost(hurried: ProcessExecutor, method: str) -> None:
     call = hurried.submit(method, *(["compute"] if method == "execute" else []), 600)
@@ -299,6 +300,7 @@ def test_a_worker_that_is_stopped_is_lost(hurried: ProcessExecutor, method: str)
     assert hurried.submit("echo", 1).result() == (1,)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_stopped_while_it_is_made_is_lost() -> None:
     with pytest.raises(WorkerLost, match="did nothing"):
         ProcessExecutor(stopping, {"timeout": TIMEOUT})
@@ -439,6 +441,7 @@ def test_one_that_does_not_want_to_close_is_ended(monkeypatch: pytest.MonkeyPatc
         os.kill(pid, 0)
 
 
+@pytest.mark.slow
 def test_nothing_stays_open() -> None:
     executor = ProcessExecutor(Worker, {"num_workers": 2})
     open_before = num_open_files()

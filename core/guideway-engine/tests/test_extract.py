@@ -209,6 +209,7 @@ def test_a_wrong_request_loads_no_model(target: Any, text: Any, params: Any, sai
         extract(target, text, "no such model", params=params)
 
 
+@pytest.mark.slow
 def test_a_model_without_a_chat_template_reads_plain_text(tmp_path: Path) -> None:
     folder = tmp_path / "plain"
     shutil.copytree(DemoModel().path(), folder)

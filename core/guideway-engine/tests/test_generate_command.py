@@ -25,7 +25,7 @@ from guideway_engine.command_line import config, jobs
 from guideway_engine.command_line.lines import Lines
 
 from tests.support.distributions import install
-from tests.support.stages import everyday
+from tests.support.stages import everyday, one_in
 from tests.support.terminal import at_terminal, shown_at_terminal
 
 SCHEMA = {
@@ -62,6 +62,7 @@ def test_one_prompt_gives_one_json_line_in_a_pipe(schema: str) -> None:
     assert (result["finish_reason"], result["strategy"], result["error"]) == ("stop", "llguidance", None)
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_table(schema: str, tmp_path: Path) -> None:
     lines = tmp_path / "prompts.jsonl"
     lines.write_text("".join(json.dumps({"prompt": PROMPT, "max_tokens": n}) + "\n" for n in (60, 0)), encoding="utf-8")
@@ -334,24 +335,30 @@ def test_mistakes_are_explained(
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [
-        ("{", "line 2 is not JSON"),
-        ('{"prompt": "x", "prompt": "y"}', "line 2 is not JSON: the key 'prompt' appears twice"),
-        ('"text"', "line 2 must be an object with 'prompt'"),
-        ('{"text": "x"}', "line 2 has no 'prompt' (text, or a list of chat messages), but the unknown key 'text'"),
-        ('{"prompt": "x", "schemas": {}}', "unknown key 'schemas'"),
-        ('{"prompt": "x", "schema": {}, "regex": "a"}', "both 'schema' and 'regex'"),
-        ('{"prompt": "x", "choice": [], "grammar": {}}', "both 'choice' and 'grammar'"),
-        ('{"prompt": "x", "choice": "yes"}', "choices must be a list of at least one string"),
-        ('{"prompt": "x", "grammar": "start: /a/"}', "line 2 must hold the grammar as an object with 'dialect', such"),
-        ('{"prompt": "x", "grammar": {"text": "start: /a/"}}', "line 2 must hold the grammar as an object"),
-        ('{"prompt": "x", "grammar": {"text": "a", "dialect": "lrak"}}', "grammar:lrak"),
-        ("[" * 100_000, "line 2 is nested too deeply"),
-        ('{"prompt": "x", "max_tokens": 1' + "0" * 5000 + "}", "line 2 is not JSON"),
-        (r'{"prompt": "x", "id": "\ud800"}', "line 2 contains a lone surrogate"),
-        (r'{"prompt": "\ud800"}', "line 2 contains a lone surrogate"),
-        (r'{"prompt": "x", "schema": {"enum": ["\ud800"]}}', "line 2 contains a lone surrogate"),
-    ],
+    one_in(
+        3,
+        [
+            ("{", "line 2 is not JSON"),
+            ('{"prompt": "x", "prompt": "y"}', "line 2 is not JSON: the key 'prompt' appears twice"),
+            ('"text"', "line 2 must be an object with 'prompt'"),
+            ('{"text": "x"}', "line 2 has no 'prompt' (text, or a list of chat messages), but the unknown key 'text'"),
+            ('{"prompt": "x", "schemas": {}}', "unknown key 'schemas'"),
+            ('{"prompt": "x", "schema": {}, "regex": "a"}', "both 'schema' and 'regex'"),
+            ('{"prompt": "x", "choice": [], "grammar": {}}', "both 'choice' and 'grammar'"),
+            ('{"prompt": "x", "choice": "yes"}', "choices must be a list of at least one string"),
+            (
+                '{"prompt": "x", "grammar": "start: /a/"}',
+                "line 2 must hold the grammar as an object with 'dialect', such",
+            ),
+            ('{"prompt": "x", "grammar": {"text": "start: /a/"}}', "line 2 must hold the grammar as an object"),
+            ('{"prompt": "x", "grammar": {"text": "a", "dialect": "lrak"}}', "grammar:lrak"),
+            ("[" * 100_000, "line 2 is nested too deeply"),
+            ('{"prompt": "x", "max_tokens": 1' + "0" * 5000 + "}", "line 2 is not JSON"),
+            (r'{"prompt": "x", "id": "\ud800"}', "line 2 contains a lone surrogate"),
+            (r'{"prompt": "\ud800"}', "line 2 contains a lone surrogate"),
+            (r'{"prompt": "x", "schema": {"enum": ["\ud800"]}}', "line 2 contains a lone surrogate"),
+        ],
+    ),
 )
 def test_a_bad_line_of_input_is_named(line: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "prompts.jsonl"
@@ -360,6 +367,7 @@ def test_a_bad_line_of_input_is_named(line: str, said: str, tmp_path: Path, caps
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_schema_may_stand_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     status, (line,), _ = run(capsys, "--model", "demo", "--prompt", PROMPT, "--schema", ' {"enum": ["yes"]}')
     assert (status, line["text"]) == (0, '"yes"')
@@ -491,6 +499,7 @@ def test_modifiers_options_and_hooks_come_from_the_command_line(capsys: pytest.C
     assert main(["--enable-plugin", "wacher", "generate", *arguments]) == 1
 
 
+@pytest.mark.slow
 def test_flags_that_need_a_temperature_are_judged_with_it(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--model", "demo", "--prompt", PROMPT, "--max-tokens", "6")
     sampled = ("--temperature", "1", "--seed", "1")

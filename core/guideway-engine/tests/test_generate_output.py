@@ -356,6 +356,7 @@ def test_answers_of_an_older_version_are_kept_and_it_is_said(
     assert "request_digest" in json.loads(path.read_text(encoding="utf-8").splitlines()[1])
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_the_folder_of_its_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path(shutil.copytree(DemoModel().path(), tmp_path / "model"))
     given = prompts(folder / "prompts.jsonl", TWO[0])

@@ -192,6 +192,7 @@ def test_records_go_to_a_terminal_as_json_lines() -> None:
     assert '"constraint"' in shown  # a table does not contain this
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", everyday(["ascii", "utf-8"], "ascii"))
 def test_json_is_json_in_any_encoding(encoding: str) -> None:
     done = subprocess.run(
@@ -331,6 +332,7 @@ def test_what_native_libraries_say_reaches_no_terminal() -> None:
     assert json.loads(done.stdout)["strategies"][0]["name"] == "xgrammar"
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_it_at_once_also_inside_a_library(tmp_path: Path) -> None:
     fifo = tmp_path / "text"
     os.mkfifo(fifo)  # the command blocks here, so the interrupt is sure to hit it

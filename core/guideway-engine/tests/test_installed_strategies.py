@@ -23,6 +23,7 @@ from guideway_engine.runners.transformers import model_loader
 from guideway_engine.strategies import installed_strategies
 
 
+@pytest.mark.slow
 def test_an_engine_takes_what_is_installed_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     names, _ = installed_strategies(PluginSettings(), {})
     with caplog.at_level(logging.INFO, "guideway_engine"), Engine("demo", max_num_seqs=8) as engine:

@@ -15,7 +15,7 @@ from guideway_engine.executors import restarting
 from guideway_engine.executors.local.executor import Done
 from guideway_engine.executors.restarting import ATTEMPTS
 
-from tests.support.stages import everyday
+from tests.support.stages import everyday, one_in
 
 
 class Lost:
@@ -76,6 +76,7 @@ class Deaths:
         self._lost = self.count in self.at
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_runs", everyday([5, 20], 5))
 def test_runs_with_two_losses_anywhere_lose_nothing(
     num_runs: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -137,7 +138,7 @@ def test_who_costs_the_workers_their_lives_is_found_and_costs_nobody_else(
         assert "the third such loss in a step of this request" in str(results[2].error)
 
 
-@pytest.mark.parametrize("event", ["aborted", "preempted"])
+@pytest.mark.parametrize("event", one_in(2, ["aborted", "preempted"]))
 def test_a_suspect_that_does_not_go_on_keeps_nobody_waiting(event: str, monkeypatch: pytest.MonkeyPatch) -> None:
     params = SamplingParams(max_tokens=8, ignore_eos=True)
     with engine(max_num_seqs=2) as built:
@@ -178,7 +179,7 @@ def test_an_interrupted_restart_is_made_again(monkeypatch: pytest.MonkeyPatch) -
         assert calls == 2
 
 
-@pytest.mark.parametrize("num_failures", [ATTEMPTS - 1, ATTEMPTS])
+@pytest.mark.parametrize("num_failures", one_in(2, [ATTEMPTS - 1, ATTEMPTS]))
 def test_only_after_the_last_attempt_ends_what_there_is(
     num_failures: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_workflow_reads_no_file_outside_the_folder(name: str, folder: Path) ->
     assert model.json("nothing.json") is None
 
 
+@pytest.mark.slow
 def test_a_snapshot_in_the_cache_of_the_hub_is_a_folder_like_others(tmp_path: Path) -> None:
     repository = tmp_path / "models--guideway--demo"
     snapshot, blobs = repository / "snapshots" / "0123abcd", repository / "blobs"

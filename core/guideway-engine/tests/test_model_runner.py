@@ -105,6 +105,7 @@ class Walk:
         return batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", everyday(FACTORIES, "gemma2"))
 def test_random_steps_equal_a_full_recompute(name: str) -> None:
     reference = FACTORIES[name](0)

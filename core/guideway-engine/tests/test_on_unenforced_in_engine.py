@@ -12,6 +12,8 @@ import pytest
 from guideway import AsyncEngine, Engine, EngineConfig, FinishReason, JsonObject, JsonSchema, Regex, SamplingParams
 from guideway.api import Constraint, InvalidRequest, UnsupportedCapability
 
+from tests.support.stages import everyday
+
 ONE = {"type": "integer", "minimum": 1, "maximum": 1}
 TWICE = {"type": "array", "items": ONE, "minItems": 2, "maxItems": 2, "uniqueItems": True}
 """xgrammar does not enforce ``uniqueItems``, so the only text is [1,1]."""
@@ -21,7 +23,7 @@ ONCE = {"type": "array", "items": {"const": 1}, "minItems": 1, "maxItems": 1, "u
 OPTIONS = {"model": "demo", "grammar": ("xgrammar",), "max_num_seqs": 4, "whitespace": "compact"}
 
 
-@pytest.fixture(scope="module", params=["inline", "process"])
+@pytest.fixture(scope="module", params=everyday(["inline", "process"], "inline"))
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     with Engine(EngineConfig(**OPTIONS, grammar_host=request.param, on_unenforced="check")) as engine:
         yield engine

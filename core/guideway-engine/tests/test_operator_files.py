@@ -105,7 +105,7 @@ PROCESSES = {"modifier_host": "process", "executor": "process"}
 
 @pytest.mark.parametrize(
     "more",
-    everyday([INLINE, {"grammar_host": "process"}, {"executor": "process"}, PROCESSES], INLINE, PROCESSES),
+    everyday([INLINE, {"grammar_host": "process"}, {"executor": "process"}, PROCESSES], INLINE),
     ids=["inline", "grammar hosts", "process executor", "modifier hosts"],
 )
 def test_a_file_stands_where_a_name_may(folder: Path, more: dict[str, Any]) -> None:
@@ -291,6 +291,7 @@ def test_a_flag_selects_a_file_of_the_configuration(
     assert json.loads(capsys.readouterr().out)["token_ids"] == [77, 77, 77]
 
 
+@pytest.mark.slow
 def test_a_run_is_not_resumed_with_another_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("lines").write_text('{"prompt": "x"}\n{"prompt": "y"}\n', encoding="utf-8")
     common = ["generate", "--model", "demo", "--input", "lines", "--max-tokens", "2", "--output", "out"]

@@ -19,7 +19,7 @@ from guideway.api import UnsupportedCapability
 from guideway_demo_model import DemoModel
 from transformers import AutoModelForCausalLM
 
-from tests.support.stages import everyday
+from tests.support.stages import everyday, one_in
 
 TEXT = "Extract name, age, married. Meet Zoë Garcia. Age: 21. Married."
 PROMPT = [{"role": "user", "content": TEXT}]
@@ -241,7 +241,7 @@ def test_wrong_labels_are_refused(engine: Engine, prompt: Any, labels: Any, fiel
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize("num_speculative_tokens", [0, 4])
+@pytest.mark.parametrize("num_speculative_tokens", one_in(2, [0, 4]))
 @pytest.mark.parametrize("budget", everyday([16, 2048], 16))
 def test_logprobs_do_not_depend_on_chunks_and_drafts(budget: int, num_speculative_tokens: int, engine: Engine) -> None:
     prompt = PROMPT[0]["content"] * 3
@@ -260,7 +260,7 @@ def test_logprobs_do_not_depend_on_chunks_and_drafts(budget: int, num_speculativ
                 assert a.logprob == pytest.approx(b.logprob, abs=1e-3)
 
 
-@pytest.mark.parametrize("num_speculative_tokens", [0, 4])
+@pytest.mark.parametrize("num_speculative_tokens", one_in(2, [0, 4]))
 def test_a_stop_string_ends_the_text_wherever_tokens_end(num_speculative_tokens: int, engine: Engine) -> None:
     free = one(engine)
     assert "Zoë Garcia" in free.text

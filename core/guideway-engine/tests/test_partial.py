@@ -141,6 +141,7 @@ def test_it_is_the_same_in_an_async_engine() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_request_that_may_be_drawn_again_ends_alone() -> None:
     """None of its chunks are read, and the engine continues."""
     pair = {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}

@@ -14,6 +14,7 @@ from guideway.errors import PluginExited
 from guideway.plugins import Plugins
 
 from tests.support.distributions import install
+from tests.support.stages import one_in
 
 QUIET = "import faulthandler, os, signal\nfaulthandler.disable()\n"
 WAYS = {
@@ -57,7 +58,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("guideway.plugins.loading._OUTCOMES", {})
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", one_in(4, WAYS))
 def test_a_command_survives_and_names_it(way: str, capfd: pytest.CaptureFixture[str]) -> None:
     _, status, said = WAYS[way]
     assert main(["inspect", "--model", "demo", "--regex", "a", "--strategy", way.replace("_", "-")]) == 2

@@ -14,6 +14,8 @@ import torch
 from engine_support.encoders import FAMILIES, encoder, ids_of, reference, stored, texts, write_recipe
 from guideway import Engine, InvalidConfiguration
 
+from tests.support.stages import one_in
+
 DECODERS = ("Llama", "Mistral", "Qwen2", "Qwen3", "Phi3", "Gemma", "Gemma2")
 TEXTS = texts(20)
 PAIRS = [(a, b) for a, b in zip(texts(10, 20), reversed(texts(10, 30)), strict=True)]
@@ -31,7 +33,7 @@ def vectors(engine: Engine, inputs: list[Any], **params: int) -> np.ndarray:
     return np.stack([vector for vector in found if vector is not None])
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", one_in(3, FAMILIES))
 def test_vectors_of_every_family(name: str, tmp_path: Path) -> None:
     folder = stored(encoder(name), tmp_path)
     with Engine(folder, workflow="embed") as engine:
@@ -42,7 +44,7 @@ def test_vectors_of_every_family(name: str, tmp_path: Path) -> None:
     assert len(np.unique(found.round(4), axis=0)) > len(TEXTS) / 2
 
 
-@pytest.mark.parametrize("name", ["Bert", "Roberta", "ModernBert", "DistilBert", "XLMRoberta", "Electra"])
+@pytest.mark.parametrize("name", one_in(3, ["Bert", "Roberta", "ModernBert", "DistilBert", "XLMRoberta", "Electra"]))
 def test_scores_of_cross_encoders(name: str, tmp_path: Path) -> None:
     folder = stored(encoder(name, "ForSequenceClassification", num_labels=1), tmp_path)
     query, documents = TEXTS[5], texts(12, 20)
@@ -101,7 +103,7 @@ def test_a_head_that_is_not_understood_is_refused(
         Engine(configured(stored(model, tmp_path), said))
 
 
-@pytest.mark.parametrize("name", ["Bert", "Roberta", "ModernBert", "MPNet", "Camembert", "Qwen3"])
+@pytest.mark.parametrize("name", one_in(3, ["Bert", "Roberta", "ModernBert", "MPNet", "Camembert", "Qwen3"]))
 def test_probabilities_of_classifiers(name: str, tmp_path: Path) -> None:
     labels = {0: "bad", 1: "good", 2: "ugly"}
     model = encoder(name, "ForSequenceClassification", id2label=labels, label2id={v: k for k, v in labels.items()})

@@ -106,6 +106,7 @@ def test_the_tokens_are_the_same(options: dict[str, Any], expected: list[Complet
     assert [output.answer_start for output in found] == [output.answer_start for output in expected]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_speculative_tokens", everyday([0, 3], 3))
 def test_a_step_that_is_interrupted_is_done_again(
     num_speculative_tokens: int, expected: list[Completion], monkeypatch: pytest.MonkeyPatch
@@ -225,7 +226,9 @@ def test_the_marker_may_be_a_special_token() -> None:
     assert 3 <= len(result.answer) <= 5
 
 
-@pytest.mark.parametrize("options", [{}, {"num_speculative_tokens": 3}, {"grammar_host": "process"}], ids=str)
+@pytest.mark.parametrize(
+    "options", everyday([{}, {"num_speculative_tokens": 3}, {"grammar_host": "process"}], {}), ids=str
+)
 def test_the_first_token_decides_where_the_opening_marker_is_known(options: dict[str, Any]) -> None:
     config, likely = ReasoningConfig(start_str="<|system|>", end_str="<|tool|>"), {3: 100.0}
     asked = [

@@ -14,7 +14,7 @@ from guideway.api import LimitExceeded, UnsupportedCapability
 from guideway_engine.generation import Generation
 
 from tests.support.distributions import install
-from tests.support.stages import everyday
+from tests.support.stages import everyday, one_in
 
 GUIDED = {"guidance": {"scale": 2.0, "negative_prompt": [4, 100, 200]}}
 
@@ -153,7 +153,7 @@ def test_a_shared_beginning_is_computed_once(roomy: Engine, monkeypatch: pytest.
         assert sum(seen) == 3 * (1 + 3)
 
 
-@pytest.mark.parametrize(("kv_cache_tokens", "computed"), [(1024, 200 + 3 + 1 + 3), (256, 2 * (200 + 3))])
+@pytest.mark.parametrize(("kv_cache_tokens", "computed"), one_in(2, [(1024, 200 + 3 + 1 + 3), (256, 2 * (200 + 3))]))
 def test_several_outputs_share_a_prompt_without_prefix_caching(
     kv_cache_tokens: int, computed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,7 +222,7 @@ def steps_until(built: Engine, generation: Generation, state: str) -> None:
     raise AssertionError(f"never {state}")
 
 
-@pytest.mark.parametrize("state", ["waiting", "computing", "decoding", "preempted"])
+@pytest.mark.parametrize("state", one_in(2, ["waiting", "computing", "decoding", "preempted"]))
 def test_a_request_may_be_aborted_at_any_moment(state: str) -> None:
     with engine(max_num_seqs=2, max_num_batched_tokens=64) as small:
         other = small.submit(tokens(1, 100), SamplingParams(max_tokens=40, ignore_eos=True))
@@ -256,6 +256,7 @@ def test_a_fork_goes_on_from_where_it_was_made() -> None:
             generation.fork(7)
 
 
+@pytest.mark.slow
 def test_preempted_sequences_that_hold_all_slots_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More and more important requests arrive, until the next one needs slots that preempted ones hold."""
     install(tmp_path, "probes", {"modifier.guidance": "tests.support.probes"})
@@ -287,6 +288,7 @@ def test_urgent_requests_and_other_tenants_do_not_wait_for_a_long_prompt() -> No
         long.wait()
 
 
+@pytest.mark.slow
 def test_no_step_computes_more_than_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     repetitive = [10, 11, 12] * 10
     with engine(max_num_seqs=4, max_num_batched_tokens=12, num_speculative_tokens=8) as small:
@@ -298,6 +300,7 @@ def test_no_step_computes_more_than_its_budget(monkeypatch: pytest.MonkeyPatch) 
         assert sum(n > 4 for n in seen) > 12  # drafts use the rest of the budget
 
 
+@pytest.mark.slow
 def test_a_tenant_with_a_pause_between_requests_takes_no_more_than_its_share() -> None:
     with engine(max_num_seqs=1) as small:
         backlog = [small.submit(tokens(i, 5), SamplingParams(max_tokens=5), tenant="b", wait=False) for i in range(60)]
@@ -333,7 +336,7 @@ def test_an_interrupted_fork_never_was(monkeypatch: pytest.MonkeyPatch) -> None:
             assert len(generation.wait().outputs) == 1
 
 
-@pytest.mark.parametrize("enable_prefix_caching", [True, False])
+@pytest.mark.parametrize("enable_prefix_caching", one_in(2, [True, False]))
 def test_a_fork_shares_what_is_computed(
     enable_prefix_caching: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,7 +358,7 @@ def test_a_fork_shares_what_is_computed(
         best.wait()
 
 
-@pytest.mark.parametrize("isolate_tenants", [False, True])
+@pytest.mark.parametrize("isolate_tenants", one_in(2, [False, True]))
 def test_tenants_share_prefixes_and_grammars_unless_they_are_isolated(
     isolate_tenants: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -224,6 +224,7 @@ def test_what_a_plugin_says_is_for_the_log(folders: dict[str, Path], caplog: pyt
     assert failed[0] == 500
 
 
+@pytest.mark.slow
 def test_a_flood_of_mixed_calls(addresses: dict[str, str], engines: dict[str, Engine]) -> None:
     inputs = texts(200)
     expected = [result.vector for result in engines["embed"].embed(inputs)]

@@ -21,6 +21,8 @@ from guideway_engine.command_line.task_outputs import Matrix
 from guideway_engine.task_results import Embedding
 from safetensors.torch import load_file, save_file
 
+from tests.support.stages import one_in
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -91,7 +93,9 @@ def test_a_matrix_has_a_row_for_each_text(run: Run, models: dict[str, Path], tmp
 
 @pytest.mark.parametrize(
     ("name", "given"),
-    [("in.txt", b"w1\n\n \t\r\nw2 w3\n\n"), ("in.jsonl", b'{"prompt": "w1"}\n\n \t\n{"prompt": "w2 w3"}\n\n')],
+    one_in(
+        2, [("in.txt", b"w1\n\n \t\r\nw2 w3\n\n"), ("in.jsonl", b'{"prompt": "w1"}\n\n \t\n{"prompt": "w2 w3"}\n\n')]
+    ),
     ids=["text", "json"],
 )
 def test_a_row_is_found_by_its_line_whatever_is_blank(name: str, given: bytes, run: Run, tmp_path: Path) -> None:
@@ -168,7 +172,7 @@ def test_a_matrix_is_written_and_not_mapped_into_memory(tmp_path: Path, monkeypa
     assert (found[599] == 599).all() and (found[3] == 3).all()
 
 
-@pytest.mark.parametrize("output", ["out.jsonl", "out.json"])
+@pytest.mark.parametrize("output", one_in(2, ["out.jsonl", "out.json"]))
 def test_a_run_goes_on_in_the_folder_of_its_model(
     output: str, models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -179,6 +179,7 @@ def draw_of(temperatures: list[float]) -> tuple[Draw, list[NDArray[Any]]]:
     return Draw(*(put(array) for array in arrays), purpose=2**31 + 9), arrays
 
 
+@pytest.mark.slow
 def test_draws_are_the_gumbel_maximum(device: TritonDevice) -> None:
     temperatures = [0.0, 0.25, 1.0, 1.3, 4.0, 1.0] + [1.0] * 16
     draw, (temperature, *where) = draw_of(temperatures)
@@ -210,6 +211,7 @@ def test_choosing_and_warping_of_views(device: TritonDevice) -> None:
     assert np.array_equal(got.cpu().numpy(), wanted * factors[:, None])
 
 
+@pytest.mark.slow
 def test_draws_do_not_depend_on_the_batch(device: TritonDevice) -> None:
     draw, (temperatures, seeds, sequences, positions) = draw_of([1.0] * 6)
     x, bitmask = random_logits(6), random_masks(6)
@@ -301,6 +303,7 @@ def test_downloads_are_what_the_arrays_were(device: TritonDevice) -> None:
         assert np.array_equal(coming.result()["x"], wanted.T)
 
 
+@pytest.mark.slow
 def test_threads_do_not_disturb_one_another() -> None:
     x, bitmask, rows = random_logits(3), random_masks(3), [2, 0, 1]
     wanted = masked(x, bitmask, rows)
@@ -403,6 +406,7 @@ def run(code: str, cache: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_interpreter_has_to_be_asked_for(tmp_path: Path) -> None:
     code = """
 from guideway.api import InvalidConfiguration

@@ -339,6 +339,7 @@ def test_moves_that_never_arrived_are_missed(tmp_path: Path) -> None:
         runner.forward(ForwardStep([Append(Region(0, 64), 0, [1], 1)], (), 3))
 
 
+@pytest.mark.slow
 def test_a_step_beyond_the_limits_is_refused(tmp_path: Path) -> None:
     limits = RunnerLimits(num_cells=160, max_length=160, max_num_tokens=16, max_num_rows=1)
     runner = runner_of(saved(tmp_path), limits=limits)

@@ -19,6 +19,8 @@ from guideway.api.device import Draw
 from guideway.devices.numpy.device import NumpyDevice
 from guideway_xla.device.device import XlaDevice
 
+from tests.support.stages import one_in
+
 ROWS, WIDTH = 8, 100
 
 
@@ -112,7 +114,7 @@ def test_all_arrays_are_committed() -> None:
     ).committed
 
 
-@pytest.mark.parametrize("width", [96, 100])
+@pytest.mark.parametrize("width", one_in(2, [96, 100]))
 def test_fused_operations_do_what_they_stand_for(width: int) -> None:
     rng = np.random.default_rng(width)
     device, plain = XlaDevice("cpu"), NumpyDevice("cpu")
@@ -138,6 +140,7 @@ def test_fused_operations_do_what_they_stand_for(width: int) -> None:
         np.testing.assert_array_equal(np.asarray(logits), host)
 
 
+@pytest.mark.slow
 def test_draws_follow_the_distribution() -> None:
     device, n = XlaDevice("cpu"), 4096
     probabilities = np.array([0.4, 0.3, 0.2, 0.1])
@@ -217,6 +220,7 @@ def test_devices_that_are_not_there(device: str, reason: str) -> None:
     assert XlaDevice("cpu:0").ops.device == XlaDevice().ops.device
 
 
+@pytest.mark.slow
 def test_why_it_cannot_run() -> None:
     assert XlaDevice.available() is None
     said = "from guideway_xla.device.device import XlaDevice; print(XlaDevice.available())"
