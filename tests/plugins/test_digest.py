@@ -68,6 +68,14 @@ def digests(site: Path) -> dict[str, str]:
     return {record.name: record.digest for record in PluginIndex.scan([str(site)]).records}
 
 
+def test_a_source_is_parsed_once_for_all_scans(site: Path) -> None:
+    before = digests(site)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ast.parse", None)
+        again = digests(site)
+    assert again == before
+
+
 def test_it_is_computed_once_for_a_scan(site: Path) -> None:
     (record, *_) = PluginIndex.scan([str(site)]).records
     before = record.digest

@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import zipfile
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
@@ -68,9 +69,14 @@ def references(source: bytes, package: str) -> tuple[frozenset[str], frozenset[s
     """Return the dotted names of the base classes in a module, and of all its imports. `package` is the package that
     contains the module, or the module itself if it is a package. Empty if the source is not Python."""
     try:
-        nodes = list(ast.walk(ast.parse(source)))
+        return _references(source, package)
     except (SyntaxError, ValueError, RecursionError):
         return frozenset(), frozenset()
+
+
+@lru_cache(maxsize=1024)  # each engine scans anew, mostly the same files, and parsing takes most of a scan
+def _references(source: bytes, package: str) -> tuple[frozenset[str], frozenset[str]]:
+    nodes = list(ast.walk(ast.parse(source)))
     imported: set[str] = set()
     meant: dict[str, str] = {}
     """The dotted name of each imported name."""
