@@ -17,6 +17,7 @@ from guideway.devices.numpy.device import NumpyDevice
 from guideway.plugins import Plugins
 from guideway.plugins.limits import Limits
 from guideway.runtime import RuntimePlan
+from guideway.runtime.step_clock import StepClock
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from prometheus_client import REGISTRY
 
@@ -60,6 +61,64 @@ def test_compiling_filling_and_keeping(host: FakeHost) -> None:
     assert kept() > 0
     host.runtime.close()
     assert kept() == 0
+
+
+class Steps:
+    """How often each part of a step was counted since the start, and its seconds."""
+
+    def __init__(self) -> None:
+        parts = ("accept", "close", "draft", "fill", "prepare", "wait")
+        self._counts = {part: Change("guideway_step_seconds_count", part=part) for part in parts}
+        self._seconds = [Change("guideway_step_seconds_sum", part=part) for part in parts]
+
+    def counts(self) -> dict[str, int]:
+        """By part, without parts that had nothing to do."""
+        return {part: int(count()) for part, count in self._counts.items() if count()}
+
+    def seconds(self) -> float:
+        return sum(seconds() for seconds in self._seconds)
+
+
+@pytest.mark.parametrize("num_drafts", [0, 2])
+def test_each_part_of_a_step_is_counted_once_a_step(num_drafts: int) -> None:
+    """With drafts no batch is steady, and without it is, until closing begins."""
+    host = FakeHost(
+        VOCABULARY,
+        NumpyDevice("cpu"),
+        strategies={"measured": ReferenceStrategy(VOCABULARY, {})},
+        num_drafts=num_drafts,
+    )
+    steps, num_steps, tight = Steps(), 0, SamplingParams(constraint=Regex("[a-z]{3,60}(xyz)"), seed=7, max_tokens=40)
+    for slot in range(2):
+        host.join(slot, Request(request_id=str(slot), prompt_token_ids=PROMPT, params=tight))
+    host.runtime.validate(0, [0])
+    while host.tokens:
+        host.step()
+        num_steps += 1
+    host.runtime.close()
+    counts = steps.counts()
+    assert 0 < counts.pop("close") < num_steps
+    assert counts == {"accept": num_steps, "draft": 1, "fill": num_steps, "prepare": num_steps}
+
+
+def test_each_moment_of_a_step_counts_for_the_innermost_part() -> None:
+    clock, steps = StepClock(), Steps()
+    outside = time.monotonic()
+    with clock.prepare:
+        inside = time.monotonic()
+        with clock.prepare, clock.fill:
+            pass
+        with pytest.raises(KeyError), clock.close, clock.wait:
+            raise KeyError
+        inside = time.monotonic() - inside
+    with clock.accept, clock.draft:
+        pass
+    outside = time.monotonic() - outside
+    assert steps.counts() == {}
+    for _ in range(2):
+        clock.begin_step()
+        assert steps.counts() == dict.fromkeys(("accept", "close", "draft", "fill", "prepare", "wait"), 1)
+    assert inside <= steps.seconds() <= outside
 
 
 def test_what_the_guard_leaves_out(host: FakeHost) -> None:
@@ -107,7 +166,7 @@ def test_grammar_hosts() -> None:
     )
     host.runtime.close()
     host.runtime = plan.build()
-    weight = Change("guideway_grammar_hosts_bytes")
+    weight, steps = Change("guideway_grammar_hosts_bytes"), Steps()
     try:
         host.generate([PROMPT], [GOOD])
         assert started() >= 3
@@ -117,6 +176,7 @@ def test_grammar_hosts() -> None:
         (result,) = host.generate([PROMPT], [GOOD])
         assert result.error is None
         assert killed() == 1
+        assert steps.counts().keys() == {"accept", "prepare", "wait"}
     finally:
         host.runtime.close()
     assert weight() == 0

@@ -352,6 +352,7 @@ def test_metrics_are_on_the_servers_page(server: Server, ask: Ask) -> None:
     page = httpx.get(f"{server.url}/metrics", timeout=60).text
     assert re.search(r'^guideway_compile_seconds_count\{strategy="\w+"\} [1-9]', page, re.M)
     assert "# HELP guideway_fill_seconds Seconds by the clock" in page
+    assert "# HELP guideway_step_seconds Seconds by the clock" in page
 
 
 def test_a_response_format_that_is_wrong_is_refused(ask: Ask) -> None:

@@ -307,7 +307,9 @@ def test_the_stock_client_with_and_without_a_key(guarded: str, address: str) -> 
 
 def test_metrics_are_served(guarded: str) -> None:
     with Raw(guarded, f"GET /metrics HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {KEY}\r\n\r\n".encode()) as client:
-        assert b'guideway_http_errors_total{code="invalid_api_key"}' in client.response()[2]
+        page = client.response()[2]
+    assert b'guideway_http_errors_total{code="invalid_api_key"}' in page
+    assert b"# HELP guideway_step_seconds Seconds by the clock" in page
 
 
 def test_the_user_of_a_request_that_fails_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -41,6 +41,7 @@ from guideway.runtime.grammar_state import GrammarState
 from guideway.runtime.journal import Journal
 from guideway.runtime.mask_rows import MaskRows
 from guideway.runtime.replay import new_matcher, recycle
+from guideway.runtime.step_clock import StepClock
 from guideway.runtime.stopwatch import Stopwatch
 
 __all__ = ["GrammarMask", "MaskTransform", "check_names"]
@@ -74,6 +75,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         shortest: Shortest,
         context: ModifierContext,
         stopwatch: Stopwatch,
+        clock: StepClock,
         *,
         isolates_tenants: bool = False,
     ) -> None:
@@ -81,7 +83,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         self._stopwatch = stopwatch
         self.candidates = CandidateCache(strategies, isolates_tenants=isolates_tenants)
         """Cache of the candidates of recent constraints."""
-        self.mask_rows = MaskRows(num_words(context.vocabulary.logits_width), stopwatch)
+        self.mask_rows = MaskRows(num_words(context.vocabulary.logits_width), stopwatch, clock)
         self._compiler = compiler
         self._shortest = shortest
         self._lexicon = Lexicon(context.vocabulary)

@@ -21,6 +21,7 @@ from guideway.runtime.grammar_state import GrammarState
 from guideway.runtime.mask_block import GUARD, Late, fill_between_guards
 from guideway.runtime.metrics import FILL_SECONDS
 from guideway.runtime.replay import fill_jobs
+from guideway.runtime.step_clock import StepClock
 from guideway.runtime.stopwatch import Stopwatch
 
 __all__ = ["MaskRows", "StrategyBlock"]
@@ -58,9 +59,10 @@ class MaskRows:
     Payloads use two buffers in turn, so a bitmask stays valid until the second `fill` after it.
     """
 
-    def __init__(self, words: int, stopwatch: Stopwatch) -> None:
+    def __init__(self, words: int, stopwatch: Stopwatch, clock: StepClock) -> None:
         self.words = words
         self._stopwatch = stopwatch
+        self._clock = clock
         self.late: set[GrammarState] = set()
         """States whose rows were not ready in the last step. Those rows are open, and tokens drawn from them are not
         final."""
@@ -123,7 +125,8 @@ class MaskRows:
         for block in blocks:
             began = time.monotonic()
             fill = partial(fill_jobs, block.strategy)
-            counts = fill_between_guards(fill, block.jobs, buffer[block.start : block.end + 2])
+            with self._clock.fill:
+                counts = fill_between_guards(fill, block.jobs, buffer[block.start : block.end + 2])
             FILL_SECONDS.labels(block.name).observe(time.monotonic() - began)
             if counts.any():
                 return None
@@ -173,15 +176,17 @@ class MaskRows:
     def _fill_block(self, block: StrategyBlock, buffer: Bitmask) -> dict[GrammarState, BaseException]:
         """Fill the rows of a block and return the errors by state."""
         strategy, jobs = block.strategy, block.jobs
+        hosted = isinstance(strategy, HostedStrategy)
         began = time.monotonic()
-        try:
-            accepted = fill_between_guards(partial(fill_jobs, strategy), jobs, buffer[block.start : block.end + 2])
-        except BaseException as error:
-            contain(error)
-            log.warning("grammar.%s failed in fill; filling row by row", strategy.name, exc_info=True)
-            accepted = self._fill_one_by_one(block, buffer)
+        with self._clock.wait if hosted else self._clock.fill:
+            try:
+                accepted = fill_between_guards(partial(fill_jobs, strategy), jobs, buffer[block.start : block.end + 2])
+            except BaseException as error:
+                contain(error)
+                log.warning("grammar.%s failed in fill; filling row by row", strategy.name, exc_info=True)
+                accepted = self._fill_one_by_one(block, buffer)
         FILL_SECONDS.labels(block.name).observe(time.monotonic() - began)
-        if isinstance(strategy, HostedStrategy):  # hosts have deadlines of their own
+        if hosted:  # hosts have deadlines of their own
             self._stopwatch.leave_out(began, waited=True)
         failed: dict[GrammarState, BaseException] = {}
         counts = accepted.tolist()
@@ -213,10 +218,10 @@ class MaskRows:
                 state.first_closed = None
                 return None
             first = state.first_row + 1
+            rows = buffer[first : first + min(count + 1, state.num_rows)]
             try:
-                state.first_closed = closer.restrict(
-                    state.job.matcher, state.job.draft_token_ids, buffer[first : first + min(count + 1, state.num_rows)]
-                )
+                with self._clock.close:
+                    state.first_closed = closer.restrict(state.job.matcher, state.job.draft_token_ids, rows)
                 self.closing.add(state)
             except BaseException as error:
                 contain(error)

@@ -20,6 +20,7 @@ __all__ = [
     "LEFT_OUT",
     "LOST_THREADS",
     "QUARANTINES",
+    "STEP_SECONDS",
     "WORKER_RESTARTS",
 ]
 
@@ -34,6 +35,13 @@ FILL_SECONDS = Histogram(
     "Seconds by the clock in which a grammar strategy filled the masks of one step",
     ["strategy"],
     buckets=(0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3),
+)
+STEP_SECONDS = Histogram(
+    "guideway_step_seconds",
+    "Seconds by the clock that guideway took of one step of the scheduler, by part; a part that had nothing to do is "
+    "left out",
+    ["part"],
+    buckets=(0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1),
 )
 LEFT_OUT = Counter(
     "guideway_constraints_left_out",

@@ -46,6 +46,7 @@ from guideway.runtime.metrics import DEADLINES_MISSED
 from guideway.runtime.modifier_hosts.modifier import HostedModifier, class_of
 from guideway.runtime.opening import Opening
 from guideway.runtime.rows import check_bitmask, check_payload, lend_feedback
+from guideway.runtime.step_clock import StepClock
 from guideway.runtime.stopwatch import Stopwatch
 from guideway.runtime.threads import Deadline
 
@@ -98,6 +99,7 @@ class ModifierSet:
         offers: frozenset[Need],
         limits: Limits,
         stopwatch: Stopwatch,
+        clock: StepClock,
         waiting: frozenset[str] = frozenset(),
     ) -> None:
         names = [modifier.name for modifier in modifiers]
@@ -123,6 +125,7 @@ class ModifierSet:
         self._step_seconds = limits.step_seconds
         self._stopwatch = stopwatch
         """Measures `prepare` and `accept` of one sequence against their deadline."""
+        self._clock = clock
 
     def state(self, sequence: ActiveSequence, modifier: LogitModifier[T]) -> T | None:
         """Return the state of `modifier` for a sequence; None if it does not act."""
@@ -301,7 +304,8 @@ class ModifierSet:
         if each sequence has one row."""
 
         def attempt(some: Sequence[Any]) -> Payload | None:
-            payload = check_payload(modifier.prepare(batch, some), batch, some, sequence_of_row)
+            with self._clock.wait if isinstance(modifier, HostedModifier) else self._clock.prepare:
+                payload = check_payload(modifier.prepare(batch, some), batch, some, sequence_of_row)
             if payload is not None and modifier.name in self.bitmasks:
                 check_bitmask(payload, self.bitmasks[modifier.name], self._words)
             return payload
@@ -362,13 +366,13 @@ class ModifierSet:
         """Announce calls of `accept`, so that each modifier in a host gets the tokens of all sequences in one
         command."""
         for i, modifier in self._hosted:
-            modifier.take(
-                [
-                    (sequence.states[i], tuple(ids), lend_feedback(emitted, modifier.name))
-                    for sequence, ids, emitted in zip(sequences, token_ids, feedback, strict=False)
-                    if sequence.fault is None and sequence.states[i] is not None
-                ]
-            )
+            steps = [
+                (sequence.states[i], tuple(ids), lend_feedback(emitted, modifier.name))
+                for sequence, ids, emitted in zip(sequences, token_ids, feedback, strict=False)
+                if sequence.fault is None and sequence.states[i] is not None
+            ]
+            with self._clock.wait:
+                modifier.take(steps)
 
     def accept(self, sequence: ActiveSequence, ids: Sequence[int], feedback: Mapping[str, Feedback] | None) -> Outcome:
         """Pass the final tokens of a step to the modifiers, record them, and return the outcome for the sequence."""

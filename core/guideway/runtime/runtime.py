@@ -80,6 +80,7 @@ from guideway.runtime.rows import companion_rows, feedback_of, history_rows, in_
 from guideway.runtime.shared_work import PluginUses
 from guideway.runtime.slots import Slots
 from guideway.runtime.steady import SteadyBatch, is_plain
+from guideway.runtime.step_clock import StepClock
 from guideway.runtime.stopwatch import Stopwatch
 from guideway.runtime.threads import ADMISSION_THREADS, Deadline, Threads
 from guideway.runtime.warp_builder import WarpBuilder, banned_by
@@ -150,9 +151,13 @@ class Runtime:
         self._modifier_threads = Threads("guideway-modifiers", compile_threads, reserve=True, deadline=compiling)
         """Separate threads, so that no request waits for the compilation of another request's constraint."""
         stopwatch = Stopwatch(Deadline.of_processor(limits.step_seconds, limits))
+        self.clock = StepClock()
+        """Measures the steps. A host adds its own work for them to the parts of its `prepare` and `accept`."""
         compiler = Compiler(self._threads, self._at_work, cache_bytes, isolates_tenants=isolate_tenants)
         shortest = Shortest(self._threads, self._at_work, context, isolates_tenants=isolate_tenants)
-        self._mask = GrammarMask(strategies, compiler, shortest, context, stopwatch, isolates_tenants=isolate_tenants)
+        self._mask = GrammarMask(
+            strategies, compiler, shortest, context, stopwatch, self.clock, isolates_tenants=isolate_tenants
+        )
         check_names(modifiers)
         waiting = frozenset(modifier_hosts.modifiers if modifier_hosts is not None else ())
         waiting |= {ReasoningGate.name} if grammar_hosts is not None else set()
@@ -160,7 +165,7 @@ class Runtime:
         if reasoning is not None and reasoning.has_marker:
             self._gate = ReasoningGate(reasoning, self._mask, context)
         self._own = [self._mask] if self._gate is None else [self._gate, self._mask]
-        self._modifiers = ModifierSet([*self._own, *modifiers], context, offers, limits, stopwatch, waiting)
+        self._modifiers = ModifierSet([*self._own, *modifiers], context, offers, limits, stopwatch, self.clock, waiting)
         self._request_seconds = limits.request_seconds
         self._compiler = RequestCompiler(
             self._modifiers, self._mask.name, self._modifier_threads, self._at_work, isolates_tenants=isolate_tenants
@@ -287,6 +292,7 @@ class Runtime:
         if self._closed:
             return
         self._closed = True
+        self.clock.begin_step()
         releases = [("runtime", partial(self.release, slot)) for slot in self._slots.taken()]
         parts = [("runtime", self._compiler.close), ("runtime", self.checker.close)]
         close_each([*releases, *parts, (f"modifier.{self._mask.name}", self._mask.close)])
@@ -547,11 +553,17 @@ class Runtime:
         """Announce the next `prepare`: its slots with their drafts. Hosts start filling while the caller runs the
         forward pass. No tokens may be accepted in between; slots that `prepare` leaves out are unaffected."""
         if self.has_grammar_hosts:
-            states = [self._modifiers.state(self._slots[slot], self._mask) for slot in drafts]
-            self._mask.foresee(states, list(drafts.values()))
+            with self.clock.prepare:
+                states = [self._modifiers.state(self._slots[slot], self._mask) for slot in drafts]
+                self._mask.foresee(states, list(drafts.values()))
 
     def prepare(self, batch: StepBatch) -> StepInput:
         """Return the worker's input for `batch`. If a modifier fails for a sequence, `accept` ends that sequence."""
+        self.clock.begin_step()
+        with self.clock.prepare:
+            return self._prepare(batch)
+
+    def _prepare(self, batch: StepBatch) -> StepInput:
         if self._steady is not None:
             if self._steady.is_of(batch) and (steady := self._steady.prepare(batch)) is not None:
                 return steady
@@ -624,11 +636,12 @@ class Runtime:
         ignored. A sequence with the outcome ``fail`` has a `fault`, and its tokens of this step are not final.
         """
         outcomes = None
-        if self._steady is not None and self._steady.is_of(batch) and (output is None or output.is_plain):
-            outcomes = self._steady.accept(token_ids)
-        if outcomes is None:
-            self._leave_steady()
-            outcomes = self._accept_step(batch, token_ids, output)
+        with self.clock.accept:
+            if self._steady is not None and self._steady.is_of(batch) and (output is None or output.is_plain):
+                outcomes = self._steady.accept(token_ids)
+            if outcomes is None:
+                self._leave_steady()
+                outcomes = self._accept_step(batch, token_ids, output)
         record_progress()
         return outcomes
 
@@ -651,23 +664,25 @@ class Runtime:
         self, slot: int, first_row: int, token_ids: Sequence[int], output: StepOutput | None = None
     ) -> Outcome:
         """Call `accept` for one sequence, given its first row in the step's batch."""
-        sequence = self._sequence(slot)
-        if output is not None or self._gate is not None or sequence.bans is not None or self.has_hosted_modifiers:
-            return self._accept([sequence], [first_row], [token_ids], output)[0]
-        outcome = self._modifiers.accept(sequence, token_ids, None)
-        if self._mask.mask_rows.closing:
-            self._mask.record_end(self._modifiers.state(sequence, self._mask), sequence.journal)
-        return outcome
+        with self.clock.accept:
+            sequence = self._sequence(slot)
+            if output is not None or self._gate is not None or sequence.bans is not None or self.has_hosted_modifiers:
+                return self._accept([sequence], [first_row], [token_ids], output)[0]
+            outcome = self._modifiers.accept(sequence, token_ids, None)
+            if self._mask.mask_rows.closing:
+                self._mask.record_end(self._modifiers.state(sequence, self._mask), sequence.journal)
+            return outcome
 
     def announce(self, steps: Sequence[tuple[int, int, Sequence[int], StepOutput | None]]) -> None:
         """Announce calls of `accept_one`, as (slot, first row, token ids, output), so that modifiers in hosts get one
         command for all sequences. Announcements without a matching call have no effect."""
-        sequences = [self._slots[slot] for slot, *_ in steps]
-        feedback = []
-        for _, first_row, ids, output in steps:
-            emitted = in_row_order(output.feedback) if output is not None and output.feedback else {}
-            feedback.append(feedback_of(emitted, first_row, len(ids)))
-        self._modifiers.announce(sequences, [ids for _, _, ids, _ in steps], feedback)
+        with self.clock.accept:
+            sequences = [self._slots[slot] for slot, *_ in steps]
+            feedback = []
+            for _, first_row, ids, output in steps:
+                emitted = in_row_order(output.feedback) if output is not None and output.feedback else {}
+                feedback.append(feedback_of(emitted, first_row, len(ids)))
+            self._modifiers.announce(sequences, [ids for _, _, ids, _ in steps], feedback)
 
     @property
     def has_hosted_modifiers(self) -> bool:
@@ -678,6 +693,10 @@ class Runtime:
         """Return by slot at most ``limits[slot]`` tokens that must come next, as all modifiers agree. The host uses
         them as drafts; the draw may replace them by other tokens for the same text. If the runtime is `canonical`, and
         no modifier or ban except the constraint could want other tokens, the next step draws exactly these."""
+        with self.clock.draft:
+            return self._forced(limits)
+
+    def _forced(self, limits: Mapping[int, int]) -> dict[int, Sequence[int]]:
         found: dict[int, Sequence[int]] = dict.fromkeys(limits, ())
         self._leave_steady()
         sequences = {slot: self._slots[slot] for slot in limits}
@@ -699,7 +718,8 @@ class Runtime:
     def validate(self, slot: int, token_ids: Sequence[int]) -> int:
         """Return how many of these drafts all modifiers of `slot` would accept. Hosts must call it if reasoning is
         configured, because drafts must not go past the end of the reasoning."""
-        return self._modifiers.validate(self._sequence(slot), token_ids)
+        with self.clock.draft:
+            return self._modifiers.validate(self._sequence(slot), token_ids)
 
     def bitmask(self, step: StepInput) -> Payload | None:
         """Return the grammar mask of a step, combined with its other bitmasks, as the array ``bitmask``; for a host

@@ -222,6 +222,12 @@ class Core:
         self, requests: Mapping[str, Any], request_ids: list[str], drafts: Mapping[str, list[int]]
     ) -> tuple[GuestStep, Pending]:
         """Return the workers' message for a step, and what to keep until its tokens arrive."""
+        with self.runtime.clock.prepare:
+            return self._prepare(requests, request_ids, drafts)
+
+    def _prepare(
+        self, requests: Mapping[str, Any], request_ids: list[str], drafts: Mapping[str, list[int]]
+    ) -> tuple[GuestStep, Pending]:
         if not drafts and request_ids == self._last.request_ids and self._last.steady is not None:
             again = self._prepare_again(requests, self._last, self._last.steady)
             if again is not None:
@@ -362,11 +368,12 @@ class Core:
             return
         if any(len(ids) != 1 for ids in token_ids):
             return
-        batch = StepBatch.build([cast("int", state.slot) for state in states], [0] * len(states))
-        for request_id, outcome in zip(pending.request_ids, self.runtime.accept(batch, token_ids), strict=True):
-            if outcome.action == "finish":
-                self.finished[request_id] = None
-            self._outcomes[request_id] = outcome.action != "fail"
+        with self.runtime.clock.accept:
+            batch = StepBatch.build([cast("int", state.slot) for state in states], [0] * len(states))
+            for request_id, outcome in zip(pending.request_ids, self.runtime.accept(batch, token_ids), strict=True):
+                if outcome.action == "finish":
+                    self.finished[request_id] = None
+                self._outcomes[request_id] = outcome.action != "fail"
 
     def take_back(self) -> None:
         """Undo what `accept_step` accepted for requests whose tokens vLLM dropped."""
