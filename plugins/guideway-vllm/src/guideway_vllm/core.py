@@ -19,7 +19,7 @@ from threading import Lock, get_ident
 from typing import Any, cast
 
 import numpy as np
-from guideway.api import Fault, GuidewayError, PluginError, Stage, StepBatch, UnsupportedCapability
+from guideway.api import CONTINUE, Fault, GuidewayError, PluginError, Stage, StepBatch, UnsupportedCapability
 from guideway.api.bitmask import allow_only, num_words
 from guideway.errors import contain, passable, text_of
 from guideway.plugins import Plugins
@@ -70,6 +70,9 @@ class Pending:
     """Parts, each with the positions of its sequences in `request_ids`."""
     steady: list[RequestState] | None = None
     """The states of its requests, if only their constraints act on them, one row each."""
+    batch: StepBatch | None = None
+    """The batch of a steady step. Its positions are those of the first of consecutive ones: only constraints act, and
+    they do not read positions."""
     late: list[str] = field(default_factory=list)
     """Requests whose masks were not ready in this step; tokens drawn for them are not final."""
 
@@ -111,7 +114,7 @@ class Core:
         self._outcomes: dict[str, bool] = {}
         """By request what `accept` returns for a token that `accept_step` has accepted."""
         self._last = Pending()
-        """The last step that was prepared."""
+        """The last step that was prepared; forgotten when something happens to a request that the next must regard."""
         self.may_end_unseen: set[str] = set()
         """Requests that the front end may end by itself, at a stop string."""
         self.sitting_out: set[str] = set()
@@ -228,8 +231,9 @@ class Core:
     def _prepare(
         self, requests: Mapping[str, Any], request_ids: list[str], drafts: Mapping[str, list[int]]
     ) -> tuple[GuestStep, Pending]:
-        if not drafts and request_ids == self._last.request_ids and self._last.steady is not None:
-            again = self._prepare_again(requests, self._last, self._last.steady)
+        last = self._last
+        if last.steady is not None and last.batch is not None and not drafts and request_ids == last.request_ids:
+            again = self._prepare_again(last, last.steady, last.batch)
             if again is not None:
                 return again
         states = [self._states[request_id] for request_id in request_ids]
@@ -264,7 +268,7 @@ class Core:
                 some, its_rows = select(step, [j for j, _ in chosen])
                 pending.parts.append((Part(some, place[its_rows], draws), [i for _, i in chosen]))
         if self.runtime.is_steady and not pending.parts and not faulty and len(running) == len(states):
-            pending.steady = states
+            pending.steady, pending.batch = states, batch
         self._last = pending
         parts = tuple(part for part, _ in pending.parts)
         masked, masks = _outside(rows, bitmask, parts) if parts else (rows, bitmask)
@@ -281,14 +285,13 @@ class Core:
         return guest, pending
 
     def _prepare_again(
-        self, requests: Mapping[str, Any], last: Pending, states: list[RequestState]
+        self, last: Pending, states: list[RequestState], batch: StepBatch
     ) -> tuple[GuestStep, Pending] | None:
         """Return what `prepare` does for a step of the same requests as the last one, if still nothing but their
         constraints acts on them; else None."""
-        if not self.runtime.is_steady or any(state.fault or state.refusal or state.slot is None for state in states):
+        if not self.runtime.is_steady:
             return None
-        positions = [requests[request_id].num_tokens for request_id in last.request_ids]
-        step = self.runtime.prepare(StepBatch.build([cast("int", state.slot) for state in states], positions))
+        step = self.runtime.prepare(batch)
         payload = self.runtime.bitmask(step)
         if not self.runtime.is_steady or payload is None:
             return None
@@ -296,7 +299,7 @@ class Core:
             state.in_flight += 1
         ids, bitmask = last.request_ids, payload.arrays["bitmask"]
         guest = GuestStep(self.plan.fingerprint, self._stop_token_id, ids, [1] * len(ids), payload.rows, bitmask)
-        self._last = Pending(ids, last.starts, steady=states)
+        self._last = Pending(ids, last.starts, steady=states, batch=batch)
         return guest, self._last
 
     def take_output(self, pending: Pending, output: GuestOutput | None) -> None:
@@ -308,6 +311,7 @@ class Core:
         if output is None:
             return
         if output.failure is not None:
+            self._last = Pending()
             for request_id in pending.request_ids:
                 if (state := self._states.get(request_id)) is not None:
                     state.refusal = output.failure
@@ -316,13 +320,12 @@ class Core:
             for place, row in zip(places, part.step.batch.row_start.tolist(), strict=False):
                 self._outputs[pending.request_ids[place]] = (row, result)
         for row, fault in output.faults.items():
-            request_id = pending.request_ids[bisect_right(pending.starts, row) - 1]
-            if (state := self._states.get(request_id)) is not None:
-                state.fault = state.fault or fault
+            self.fail(pending.request_ids[bisect_right(pending.starts, row) - 1], fault)
 
     def sit_out(self, request_id: str) -> None:
         """Mark a request that was taken out of vLLM's batch because its masks were late."""
         if (state := self._states.get(request_id)) is not None:
+            self._last = Pending()
             state.sits_out = True
             self.sitting_out.add(request_id)
 
@@ -361,19 +364,17 @@ class Core:
     def accept_step(self, pending: Pending, token_ids: Sequence[Sequence[int]]) -> None:
         """Accept the final tokens of a step, one of each request, in one call, if only constraints act on them.
         `accept` then returns the outcomes, and `take_back` undoes those that it was not asked for."""
-        states = pending.steady
-        if states is None or pending is not self._last or not self.runtime.is_steady or len(token_ids) != len(states):
-            return
-        if any(state.fault or state.refusal or state.slot is None or state.sits_out for state in states):
-            return
-        if any(len(ids) != 1 for ids in token_ids):
+        batch = pending.batch
+        if batch is None or pending is not self._last or not self.runtime.is_steady or set(map(len, token_ids)) != {1}:
             return
         with self.runtime.clock.accept:
-            batch = StepBatch.build([cast("int", state.slot) for state in states], [0] * len(states))
-            for request_id, outcome in zip(pending.request_ids, self.runtime.accept(batch, token_ids), strict=True):
-                if outcome.action == "finish":
-                    self.finished[request_id] = None
-                self._outcomes[request_id] = outcome.action != "fail"
+            outcomes = self.runtime.accept(batch, token_ids)
+            self._outcomes = dict.fromkeys(pending.request_ids, True)
+            for request_id, outcome in zip(pending.request_ids, outcomes, strict=True):
+                if outcome is not CONTINUE:
+                    self._outcomes[request_id] = outcome.action != "fail"
+                    if outcome.action == "finish":
+                        self.finished[request_id] = None
 
     def take_back(self) -> None:
         """Undo what `accept_step` accepted for requests whose tokens vLLM dropped."""
@@ -424,6 +425,7 @@ class Core:
     def fail(self, request_id: str, fault: Fault) -> None:
         """Set the fault of a request, for a cause outside guideway's plugins."""
         if (state := self._states.get(request_id)) is not None:
+            self._last = Pending()
             state.fault = state.fault or fault
 
     # Parts

@@ -106,7 +106,7 @@ class GuestScheduler:
             self._sit_out(guest, pending, model_runner_output)
             sampled, places = model_runner_output.sampled_token_ids, model_runner_output.req_id_to_index
             if sampled:
-                if pending.steady is not None and all(map(self._takes_output, pending.request_ids)):
+                if pending.steady is not None:
                     guest.accept_step(pending, [sampled[places[r]] for r in pending.request_ids])
                 elif guest.runtime.has_hosted_modifiers:
                     guest.announce({r: sampled[places[r]] for r in pending.request_ids if r in places})
@@ -166,11 +166,6 @@ class GuestScheduler:
                 request.drop_stale_output = True
         for request_id in self._prompt_logprobs.keys() & (set(pending.request_ids) - guest.sitting_out):
             output.prompt_logprobs_dict[request_id] = self._prompt_logprobs.pop(request_id)
-
-    def _takes_output(self, request_id: str) -> bool:
-        """Return whether vLLM is about to append the tokens drawn for a request."""
-        request = self.requests.get(request_id)
-        return request is not None and not request.is_finished() and not request.num_stale_output_tokens
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Release the request in the guest too; every ending request passes through here."""

@@ -62,11 +62,13 @@ class XgrammarMatcher(Matcher):
         self.native = native
         self._stop_token_ids = stop_token_ids
         self._tokens = tokens
-        self._rule = rule
+        self.rule = rule
         self._ahead = ahead
+        self.looks_ahead = ahead is not None
+        """True if `keep_names` may have an effect."""
         self._width = width
         """Tokens of a row in xgrammar: the width of the logits."""
-        self._places: list[Any] = [rule.start]
+        self.places: list[Any] = [rule.start]
         """The rule's states before the output and after each token; for JSON, the places in it."""
         self._terminated = False
 
@@ -81,14 +83,14 @@ class XgrammarMatcher(Matcher):
     def place_after(self, token_id: int) -> Any:
         """Return the rule's state after a token; None if the token may not be given to xgrammar, which prints a warning
         for a special token, and for any token after termination."""
-        place = self._places[-1]
+        place = self.places[-1]
         if self._terminated:
             return None
         if token_id in self._stop_token_ids:
             return place
         if not self._tokens[token_id]:
             return None
-        after = self._rule.after(place, token_id)
+        after = self.rule.after(place, token_id)
         ahead = self._ahead
         if ahead is not None and after is not None and not ahead.leads_on(place, token_id, self._mask_after):
             return None
@@ -96,7 +98,7 @@ class XgrammarMatcher(Matcher):
 
     def move(self, token_id: int, place: Any) -> None:
         """Note a token that xgrammar has accepted, with the rule's state after it."""
-        self._places.append(place)
+        self.places.append(place)
         self._terminated = token_id in self._stop_token_ids
 
     def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
@@ -113,12 +115,12 @@ class XgrammarMatcher(Matcher):
 
     def allowed(self) -> Bitmask | None:
         """Return the tokens that the rule allows, as a row or the first part of one; None: all."""
-        return self._rule.allowed(self._places[-1])
+        return self.rule.allowed(self.places[-1])
 
     def keep_names(self, words: Bitmask) -> None:
         """Clear in a row the tokens that lead to names which the object already has, if names may run out."""
         if self._ahead is not None:
-            self._ahead.keep(self._places[-1], words, self._mask_after)
+            self._ahead.keep(self.places[-1], words, self._mask_after)
 
     def _mask_after(self, token_ids: Sequence[int]) -> Bitmask | None:
         native = self.native.fork()
@@ -137,17 +139,17 @@ class XgrammarMatcher(Matcher):
 
     def rollback(self, num_tokens: int) -> None:
         # xgrammar accepts some negative and some huge counts
-        num_accepted = len(self._places) - 1
+        num_accepted = len(self.places) - 1
         if not 0 <= num_tokens <= num_accepted:
             raise ValueError(f"cannot roll back {num_tokens} tokens, only {num_accepted} were accepted")
         if num_tokens:
             self.native.rollback(num_tokens)
-            del self._places[-num_tokens:]
+            del self.places[-num_tokens:]
             self._terminated = False
 
     def fork(self) -> XgrammarMatcher:
         other = XgrammarMatcher(
-            self.native.fork(), self._stop_token_ids, self._tokens, self._rule, self._ahead, self._width
+            self.native.fork(), self._stop_token_ids, self._tokens, self.rule, self._ahead, self._width
         )
-        other._places, other._terminated = self._places.copy(), self._terminated
+        other.places, other._terminated = self.places.copy(), self._terminated
         return other

@@ -250,14 +250,15 @@ class Strategy(GrammarStrategy):
             self._batch.batch_fill_next_token_bitmask([matcher.native for matcher in matchers], bitmask, rows)
         except Exception:  # filling them one by one shows which job failed
             return super().fill(jobs, bitmask)
-        by_rule: dict[int, tuple[Bitmask, list[int]]] = {}
+        by_place: dict[tuple[int, int], tuple[XgrammarMatcher, list[int]]] = {}
         for matcher, row in zip(matchers, rows, strict=True):
+            by_place.setdefault((id(matcher.rule), id(matcher.places[-1])), (matcher, []))[1].append(row)
+        for matcher, its_rows in by_place.values():  # most sequences are in one of a few places
             if (allowed := matcher.allowed()) is not None:
-                by_rule.setdefault(id(allowed), (allowed, []))[1].append(row)
-        for allowed, its_rows in by_rule.values():  # most sequences are in one of a few places
-            bitmask[its_rows, : allowed.size] &= allowed
+                bitmask[its_rows, : allowed.size] &= allowed
         for matcher, row in zip(matchers, rows, strict=True):
-            matcher.keep_names(bitmask[row])
+            if matcher.looks_ahead:
+                matcher.keep_names(bitmask[row])
         accepted = np.zeros(len(jobs), dtype=np.int32)
         for i in np.flatnonzero(empty_rows(bitmask[where])).tolist():
             jobs[i].error = DeadEnd(NO_TOKEN)
