@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -208,4 +209,9 @@ def test_parts_join_and_files_hold_everything(tmp_path: Path) -> None:
     empty = Records.join([])
     empty.save(tmp_path / "empty.npz")
     assert Records.load(tmp_path / "empty.npz") == empty
+    for records in (joined, empty):
+        assert Records.from_lists(json.loads(json.dumps(records.to_lists()))) == records
+    impossible = replace(joined, drawn=np.full(len(joined), -np.inf, dtype=np.float32))
+    assert impossible.to_lists()["drawn"] == [None] * len(joined)
+    assert np.isnan(Records.from_lists(impossible.to_lists()).drawn).all()
     assert len(empty) == 0

@@ -376,14 +376,14 @@ def _tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(DemoModel().path())
 
 
-def params(modifiers: Any = None, *, strategy: str | None = None, **given: Any) -> Any:
+def params(modifiers: Any = None, *, strategy: str | None = None, records: bool | None = None, **given: Any) -> Any:
     """Return vLLM's parameters, greedy and short by default, with constraints named as vLLM's fields."""
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
     fields = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
     constraint = {name: given.pop(name) for name in fields if name in given}
-    extra = {"guideway.modifiers": modifiers, "guideway.strategy": strategy}
+    extra = {"guideway.modifiers": modifiers, "guideway.strategy": strategy, "guideway.records": records}
     return SamplingParams(
         structured_outputs=StructuredOutputsParams(**constraint) if constraint else None,
         extra_args={key: value for key, value in extra.items() if value is not None} or None,

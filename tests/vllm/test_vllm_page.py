@@ -88,7 +88,7 @@ def _command(words: list[str]) -> str:
 
 
 def test_the_examples_run_as_written(outputs: list[str]) -> None:
-    curl, online, parsed, offline = outputs
+    curl, online, parsed, offline, recorded = outputs
     answer = json.loads(curl)
     assert json.loads(answer["choices"][0]["message"]["content"]) == {"name": "Zoë Garcia", "age": 31}
     assert answer["kv_transfer_params"] == {"guideway": {"strategy": "llguidance"}}
@@ -106,6 +106,36 @@ def test_the_examples_run_as_written(outputs: list[str]) -> None:
 
     # among vLLM's log lines
     assert re.search(r"^\{.*31\} stop \{'guideway': \{'strategy': 'xgrammar'\}\}$", offline, re.MULTILINE)
+
+    (drawn,) = re.findall(r"^\[([-+.e0-9\s]+)\]$", recorded, re.MULTILINE)
+    assert len(drawn.split()) == 20
+    assert max(map(float, drawn.split())) <= 0
+
+
+def test_records_come_over_http(server: Server, demo_model: str) -> None:
+    body = {
+        "model": demo_model,
+        "prompt": "Is Zoë",
+        "max_tokens": 12,
+        "seed": 3,
+        "ignore_eos": True,
+        "n": 2,
+        "vllm_xargs": {"guideway.records": True},
+    }
+    url = f"{server.url}/v1/completions"
+    whole = httpx.post(url, json=body, timeout=300).json()
+    reports = whole["kv_transfer_params"]["guideway"]["outputs"]
+    lines = httpx.post(url, json=body | {"stream": True}, timeout=300).text.splitlines()
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    streamed = {
+        chunk["choices"][0]["index"]: chunk["kv_transfer_params"]["guideway"]["records"]
+        for chunk in chunks
+        if chunk["choices"][0]["finish_reason"] is not None
+    }
+    assert set(streamed) == {0, 1}
+    for index, report in enumerate(reports):
+        assert len(report["records"]["drawn"]) == 12
+        assert report["records"]["drawn"] == pytest.approx(streamed[index]["drawn"], abs=1e-4)
 
 
 class Person(BaseModel):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,35 @@ class Records:
     def changed_by(self, index: int) -> tuple[str, ...]:
         """Return the names of the modifiers that changed the row of the token at `index`."""
         return tuple(name for name, did in zip(self.modifiers, self.changed[index].tolist(), strict=True) if did)
+
+    def to_lists(self) -> dict[str, Any]:
+        """Return the arrays as lists, for JSON, with None for numbers that are not finite, and under ``changed`` by
+        modifier the indices of the tokens whose rows it changed."""
+        lists: dict[str, Any] = {
+            name: getattr(self, name).tolist() for name in ("model", "drawn", "allowed", "pressure")
+        }
+        for name in ("model", "drawn"):
+            lists[name] = [value if isfinite(value) else None for value in lists[name]]
+        columns = zip(self.modifiers, self.changed.T, strict=True)
+        return lists | {"changed": {name: column.nonzero()[0].tolist() for name, column in columns}}
+
+    @classmethod
+    def from_lists(cls, lists: Mapping[str, Any]) -> Records:
+        """Return the records whose `to_lists` this is, with NaN for None. Raises KeyError, TypeError, ValueError and
+        IndexError for other data."""
+        import numpy as np
+
+        changed = np.zeros((len(lists["model"]), len(lists["changed"])), dtype=np.bool_)
+        for column, indices in enumerate(lists["changed"].values()):
+            changed[indices, column] = True
+        return cls(
+            model=np.array(lists["model"], dtype=np.float32),
+            drawn=np.array(lists["drawn"], dtype=np.float32),
+            allowed=np.array(lists["allowed"], dtype=np.int32),
+            pressure=np.array(lists["pressure"], dtype=np.float32),
+            changed=changed,
+            modifiers=tuple(lists["changed"]),
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the arrays to a compressed ``.npz`` file, under the names of the fields. Raises OSError."""

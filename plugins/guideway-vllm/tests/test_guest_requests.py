@@ -338,7 +338,16 @@ def test_a_bias_that_leaves_nothing_to_draw_from_is_refused(bias: float) -> None
     assert refused.value.field == "logit_bias"
 
 
-@pytest.mark.parametrize("close", ["maybe", 2, "[]"])
-def test_whether_it_is_closed_is_true_or_false(close: Any) -> None:
-    with pytest.raises(InvalidRequest, match=r"guideway\.close"):
-        made(params(outputs(regex="a+"), {"guideway.close": close}))
+@pytest.mark.parametrize("name", ["close", "records"])
+@pytest.mark.parametrize("value", ["maybe", 2, "[]"])
+def test_a_switch_is_true_or_false(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=rf"guideway\.{name} (must be true or false|is not JSON)") as refused:
+        made(params(outputs(regex="a+"), {f"guideway.{name}": value}))
+    assert refused.value.field == f"guideway.{name}"
+
+
+@pytest.mark.parametrize("records", [True, "true", 1])
+def test_what_is_recorded_is_drawn_with_its_sampling_parameters(records: Any) -> None:
+    asked = made(params(None, {"guideway.records": records}, top_k=7), samples=False).params
+    assert (asked.records, asked.top_k, asked.temperature) == (True, 7, 1.0)
+    assert made(params(None, {"guideway.records": False}, top_k=7), samples=False).params.top_k == 0

@@ -16,9 +16,18 @@ from typing import Any, TypeAlias
 
 from guideway.runtime.checking import completed_future
 
-from guideway_vllm.steps import ATTRIBUTE
+from guideway_vllm.steps import ATTRIBUTE, RECORDS
 
-__all__ = ["Judge", "StreamReports", "add_up", "report_of", "set_report", "shutdown_error"]
+__all__ = [
+    "Judge",
+    "StreamReports",
+    "add_up",
+    "is_recorded",
+    "report_of",
+    "set_report",
+    "shutdown_error",
+    "with_records",
+]
 
 WHOLE = ("stop", "length", "repetition")
 """Finish reasons of outputs that neither failed nor were aborted."""
@@ -28,6 +37,9 @@ Check: TypeAlias = Callable[[str, bool], Future[bool | None]]
 
 REPORT_ATTRIBUTE = "guideway_told"
 """Attribute of a finished ``CompletionOutput`` that holds its report."""
+
+RECORDS_ATTRIBUTE = "guideway_records"
+"""Attribute of vLLM's ``RequestState`` of an output that holds the records of its tokens until it ends."""
 
 
 class Judge:
@@ -106,6 +118,29 @@ class Judge:
                 text = self._texts[one.index]
                 self._verdicts[one.index] = self._check(text, enforces_formats) if whole else completed_future(None)
         yield from [self._verdicts[one.index] for one in ended]
+
+
+def is_recorded(state: Any) -> bool:
+    """Return whether `with_records` has collected records in vLLM's ``RequestState`` of an output."""
+    return hasattr(state, RECORDS_ATTRIBUTE)
+
+
+def with_records(state: Any, given: dict[str, Any], *, ended: bool) -> dict[str, Any] | None:
+    """Return what the engine core said of an output, without the records of its new tokens, which `state` collects; if
+    the output has ended, with all of them in its report."""
+    told = {name: value for name, value in given.items() if name != RECORDS}
+    so_far: dict[str, Any] | None = getattr(state, RECORDS_ATTRIBUTE, None)
+    if (new := given.get(RECORDS)) is not None:
+        if so_far is None:
+            so_far = {"model": [], "drawn": [], "allowed": [], "pressure": [], "changed": {}}
+            setattr(state, RECORDS_ATTRIBUTE, so_far)
+        for name, indices in new["changed"].items():
+            so_far["changed"].setdefault(name, []).extend(len(so_far["model"]) + index for index in indices)
+        for name in ("model", "drawn", "allowed", "pressure"):
+            so_far[name] += new[name]
+    if ended and so_far is not None:
+        told[ATTRIBUTE] = {**told.get(ATTRIBUTE, {}), "records": so_far}
+    return told or None
 
 
 class StreamReports:

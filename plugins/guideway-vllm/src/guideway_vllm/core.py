@@ -19,7 +19,16 @@ from threading import Lock, get_ident
 from typing import Any, cast
 
 import numpy as np
-from guideway.api import CONTINUE, Fault, GuidewayError, PluginError, Stage, StepBatch, UnsupportedCapability
+from guideway.api import (
+    CONTINUE,
+    Fault,
+    GuidewayError,
+    PluginError,
+    Records,
+    Stage,
+    StepBatch,
+    UnsupportedCapability,
+)
 from guideway.api.bitmask import allow_only, num_words
 from guideway.errors import contain, passable, text_of
 from guideway.plugins import Plugins
@@ -52,7 +61,7 @@ class RequestState:
     draws: bool = False
     """True if guideway draws its tokens."""
     shaped: bool = False
-    """True if modifiers act on it."""
+    """True if modifiers act on it, or it is recorded."""
     in_flight: int = 0
     """Steps of it that are computed and whose output has not arrived."""
     sits_out: bool = False
@@ -111,6 +120,10 @@ class Core:
         """Errors of requests that were not admitted."""
         self._outputs: dict[str, tuple[int, Any]] = {}
         """By request, its first row in a part of the last step, and that part's output."""
+        self._records: dict[str, tuple[Records, int]] = {}
+        """By request that asks for them, the records of a part of the last step, and the index of its first row's."""
+        self.recorded: dict[str, dict[str, Any]] = {}
+        """By request, the records of the tokens accepted in this step, as lists."""
         self._outcomes: dict[str, bool] = {}
         """By request what `accept` returns for a token that `accept_step` has accepted."""
         self._last = Pending()
@@ -304,7 +317,7 @@ class Core:
 
     def take_output(self, pending: Pending, output: GuestOutput | None) -> None:
         """Take the workers' output of a step, before its tokens are accepted."""
-        self._outputs = {}
+        self._outputs, self._records, self.recorded = {}, {}, {}
         for request_id in pending.request_ids:
             if (state := self._states.get(request_id)) is not None:
                 state.in_flight -= 1
@@ -319,6 +332,9 @@ class Core:
         for (part, places), result in zip(pending.parts, output.parts, strict=True):
             for place, row in zip(places, part.step.batch.row_start.tolist(), strict=False):
                 self._outputs[pending.request_ids[place]] = (row, result)
+                if result.records is not None and part.step.records is not None and part.step.records[row]:
+                    first = int(part.step.records[:row].sum())
+                    self._records[pending.request_ids[place]] = (result.records, first)
         for row, fault in output.faults.items():
             self.fail(pending.request_ids[bisect_right(pending.starts, row) - 1], fault)
 
@@ -401,6 +417,9 @@ class Core:
             return False
         row, output = self._outputs.get(request_id, (0, None))
         outcome = self.runtime.accept_one(state.slot, row, list(token_ids), output)
+        if (found := self._records.get(request_id)) is not None:
+            records, first = found
+            self.recorded[request_id] = Records.join([(records, first, first + len(token_ids))]).to_lists()
         if outcome.action == "finish":
             self.finished[request_id] = None
         return outcome.action != "fail"
@@ -506,8 +525,9 @@ class Core:
             return
         state.slot, state.journal = slot, None
         acting = self.runtime.acting(slot)
-        state.shaped = bool(acting)
-        state.draws = not self._late.isdisjoint(acting)
+        records = state.admission.request.params.records
+        state.shaped = bool(acting) or records
+        state.draws = not self._late.isdisjoint(acting) or records
 
     def _preempted_slot(self, scheduled: list[str]) -> int | None:
         """Free and return the slot of a sequence that is not running, if there is one."""

@@ -52,7 +52,7 @@ from guideway_vllm.requests import (
     is_ours,
     request_of,
 )
-from guideway_vllm.steps import ATTRIBUTE
+from guideway_vllm.steps import ATTRIBUTE, RECORDS
 
 __all__ = ["FrontEnd"]
 
@@ -188,13 +188,14 @@ class FrontEnd:
             request.cache_salt = repr((ours.tenant, request.cache_salt))
         acting = yield from self._try(ours, None if ours.params.constraint is None else bans_of(params))
         late = [name for name in acting if self._modifiers[name].stage in (Stage.POST_WARP, Stage.SAMPLE)]
-        if acting and request.prompt_embeds is not None:
-            raise UnsupportedCapability(
-                f"modifier {acting[0]!r} needs the tokens of the prompt, which came as embeddings", field="modifiers"
-            )
+        if (acting or ours.params.records) and request.prompt_embeds is not None:
+            what, field = (f"modifier {acting[0]!r} needs", "modifiers") if acting else (f"{RECORDS} need", RECORDS)
+            raise UnsupportedCapability(f"{what} the tokens of the prompt, which came as embeddings", field=field)
         if late:
-            self._check_draw(late[0], params)
-        if acting and params.structured_outputs is None:
+            self._check_draw(f"modifier {late[0]!r} acts on the final distribution", "modifiers", params)
+        elif ours.params.records:
+            self._check_draw(f"{RECORDS} is of the final distribution", RECORDS, params)
+        if (acting or ours.params.records) and params.structured_outputs is None:
             params.structured_outputs = StructuredOutputsParams(json_object=True)
             params.structured_outputs._backend = f"{CARRIER}{self._fingerprint}"
         elif params.structured_outputs is not None:
@@ -289,23 +290,22 @@ class FrontEnd:
         for _ in range(admission.request.params.num_sequences):
             self._runtime.abandon(admission)
 
-    def _check_draw(self, modifier: str, params: Any) -> None:
-        """Refuse what works only with vLLM's draw, since guideway draws if `modifier` acts on the final
-        distribution."""
+    def _check_draw(self, reason: str, field: str, params: Any) -> None:
+        """Refuse what works only with vLLM's draw, since guideway draws, for a `reason` in a `field`."""
         for in_vain, loaded in (("logits processors", self._processors), ("watermark", self._watermark)):
             if loaded:
                 raise UnsupportedCapability(
-                    f"modifier {modifier!r} acts on the final distribution, so guideway draws the tokens of this "
-                    f"request, and the {in_vain} of this server would act in vain; start it without",
-                    field="modifiers",
+                    f"{reason}, so guideway draws the tokens of this request, and the {in_vain} of this server would "
+                    "act in vain; start it without",
+                    field=field,
                 )
         given = [name for name in NOT_BESIDE_DRAWS if getattr(params, name, None)]
         if getattr(params, "logprobs", None) == 0:
             given.append("logprobs")
         if given:
             raise UnsupportedCapability(
-                f"modifier {modifier!r} acts on the final distribution, so guideway draws the tokens of this request; "
-                f"{', '.join(given)} only go with vLLM's own draw: leave out one or the other",
+                f"{reason}, so guideway draws the tokens of this request; {', '.join(given)} only go with vLLM's own "
+                "draw: leave out one or the other",
                 field=given[0],
             )
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
-from guideway.api import Completion, FinishReason, GenerationResult, GuidewayError, Loss, Losses, Request
+from guideway.api import Completion, FinishReason, GenerationResult, GuidewayError, Loss, Losses, Records, Request
 from guideway.errors import contain
 from guideway.plugins import Hooks
 from guideway.plugins.hooks import Hook
@@ -211,4 +211,5 @@ class _Result:
             closed_early=report.get("closed_early", False),
             valid=report.get("valid"),
             reports=report.get("reports", {}),
+            records=Records.from_lists(records) if (records := report.get("records")) is not None else None,
         )

@@ -9,6 +9,7 @@ Parameters that vLLM has no field for are in ``extra_args``, over HTTP ``vllm_xa
 * ``guideway.on_unenforced``: policy for constraints that cannot be enforced in full, a value of
   `guideway.api.OnUnenforced`;
 * ``guideway.close``: whether to complete the constraint within the token budget, true or false;
+* ``guideway.records``: whether to record what each token is drawn from, true or false;
 * ``guideway.tenant``: the tenant that the request belongs to.
 
 Values that are not strings may be given as JSON, since HTTP carries only strings.
@@ -53,7 +54,7 @@ __all__ = [
 ]
 
 PREFIX = "guideway."
-KEYS = ("strategy", "modifiers", "dialect", "whitespace", "on_unenforced", "close", "tenant")
+KEYS = ("strategy", "modifiers", "dialect", "whitespace", "on_unenforced", "close", "records", "tenant")
 WHITESPACE_KEY = f"{PREFIX}whitespace"
 ON_UNENFORCED_KEY = f"{PREFIX}on_unenforced"
 SEPARATOR = re.compile(r"[._:/-]")
@@ -107,10 +108,11 @@ def request_of(
 ) -> Request:
     """Return the guideway request. Raises `InvalidRequest`, naming the field.
 
-    The output begins with the constraint, unless it `may_reason` first. Without `samples` vLLM draws the tokens, and
-    sampling parameters are left out. Stop tokens do not include the model's.
+    The output begins with the constraint, unless it `may_reason` first. Without `samples` vLLM draws the tokens, unless
+    they are recorded, and sampling parameters are left out. Stop tokens do not include the model's.
     """
     extra = _extra(params.extra_args or {})
+    samples = samples or _switch(extra, "records", default=False)
     constraint = None if carries_only(params) else _constraint(params.structured_outputs, extra)
     for name in ("strategy", "dialect", "whitespace", "on_unenforced", "close"):
         if constraint is None and name in extra:
@@ -123,9 +125,10 @@ def request_of(
         "ignore_eos": params.ignore_eos,
         "constraint": constraint,
         "on_unenforced": extra.get("on_unenforced"),
-        "close": _close(extra),
+        "close": _switch(extra, "close", default=True),
         "reasoning": None if may_reason else False,
         "modifiers": _decode(extra, "modifiers", {}),
+        "records": _switch(extra, "records", default=False),
     }
     return Request(
         request_id=request_id,
@@ -168,11 +171,11 @@ def asks_of_beams(request: Any) -> str | None:
     return "structured_outputs" if request.response_format is None else "response_format"
 
 
-def _close(extra: Mapping[str, Any]) -> bool:
-    close = _decode(extra, "close", True)
-    if not isinstance(close, int | float) or close not in (0, 1):  # vLLM's server reads false in `vllm_xargs` as 0
-        raise InvalidRequest(f"{PREFIX}close must be true or false, not {close!r}", field=f"{PREFIX}close")
-    return bool(close)
+def _switch(extra: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    value = _decode(extra, name, default)
+    if not isinstance(value, int | float) or value not in (0, 1):  # vLLM's server reads false in `vllm_xargs` as 0
+        raise InvalidRequest(f"{PREFIX}{name} must be true or false, not {value!r}", field=f"{PREFIX}{name}")
+    return bool(value)
 
 
 def _sampling(params: Any, priority: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.core import Core, Pending
 from guideway_vllm.reasoning import may_reason
-from guideway_vllm.steps import ATTRIBUTE
+from guideway_vllm.steps import ATTRIBUTE, RECORDS
 
 __all__ = ["with_guest"]
 
@@ -178,15 +178,17 @@ class GuestScheduler:
         return freed
 
     def _attach_reports(self, guest: Core, outputs: dict[int, Any]) -> None:
-        """Attach the report of a request to its last output, and to outputs that may be the last."""
-        if not self._final_reports and not guest.may_end_unseen:
+        """Attach the report of a request to its last output, and to outputs that may be the last, and the records of
+        each output's tokens."""
+        if not self._final_reports and not guest.may_end_unseen and not guest.recorded:
             return
         for of_client in outputs.values():
             for output in of_client.outputs:
                 ended = output.finish_reason is not None
                 report = (self._final_reports.get if ended else guest.report_so_far)(output.request_id)
-                if report is not None:
-                    output.kv_transfer_params = {**(output.kv_transfer_params or {}), ATTRIBUTE: report}
+                told = {ATTRIBUTE: report, RECORDS: guest.recorded.get(output.request_id)}
+                if told := {name: value for name, value in told.items() if value is not None}:
+                    output.kv_transfer_params = {**(output.kv_transfer_params or {}), **told}
 
     def _fail(self, errors: Mapping[str, str], outputs: dict[int, Any]) -> None:
         """End these requests with an error, including those that have just ended, since their outputs were not sent

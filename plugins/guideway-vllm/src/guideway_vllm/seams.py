@@ -30,9 +30,9 @@ from typing import Any
 from guideway.api import PluginUnavailable
 from guideway.errors import Unhealthy
 
-from guideway_vllm.answers import add_up, report_of, set_report, shutdown_error
+from guideway_vllm.answers import add_up, is_recorded, report_of, set_report, shutdown_error, with_records
 from guideway_vllm.health import METHOD, unhealthy
-from guideway_vllm.steps import ATTRIBUTE
+from guideway_vllm.steps import ATTRIBUTE, RECORDS
 from guideway_vllm.wrapping import lacks, look_up, wrap
 
 __all__ = ["install", "missing_seams"]
@@ -53,7 +53,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.async_llm:AsyncLLM.dead_error": (),
     "vllm.v1.engine.async_llm:AsyncLLM.shutdown": (),
     "vllm.v1.engine.output_processor:OutputProcessor.propagate_error": ("e",),
-    "vllm.v1.engine.output_processor:RequestState.make_request_output": ("kv_transfer_params",),
+    "vllm.v1.engine.output_processor:RequestState.make_request_output": ("finish_reason", "kv_transfer_params"),
     "vllm.outputs:RequestOutput.add": ("next_output",),
     "vllm.v1.engine.async_llm:AsyncLLM.get_supported_tasks": (),
     "vllm.v1.engine.core_client:AsyncMPClient.call_utility_async": ("method",),
@@ -319,11 +319,18 @@ def _around_offline_step(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _around_make_request_output(make: Callable[..., Any]) -> Callable[..., Any]:
-    place = list(inspect.signature(make).parameters).index("kv_transfer_params") - 1
+    signature = inspect.signature(make)
+    place = list(signature.parameters).index("kv_transfer_params") - 1
 
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = make(self, *args, **kwargs)
         given = kwargs.get("kv_transfer_params", args[place] if len(args) > place else None)
+        if RECORDS in (given or {}) or is_recorded(self):
+            bound = signature.bind(self, *args, **kwargs)
+            ended = bound.arguments["finish_reason"] is not None
+            bound.arguments["kv_transfer_params"] = given = with_records(self, given or {}, ended=ended)
+            result = make(*bound.args, **bound.kwargs)
+        else:
+            result = make(self, *args, **kwargs)
         if (report := (given or {}).get(ATTRIBUTE)) is not None or (self.parent_req is not None and result is not None):
             with _log_errors():
                 _store_report(self, result, report)

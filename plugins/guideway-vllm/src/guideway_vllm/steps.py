@@ -11,11 +11,15 @@ from guideway.api import Fault, Payload, StepBatch, StepInput, StepOutput
 from guideway.api.steps import FILTERS
 from numpy.typing import NDArray
 
-__all__ = ["ATTRIBUTE", "GuestOutput", "GuestStep", "Part", "select"]
+__all__ = ["ATTRIBUTE", "RECORDS", "GuestOutput", "GuestStep", "Part", "select"]
 
 ATTRIBUTE = "guideway"
-"""Attribute of ``GrammarOutput`` to the workers and of ``ModelRunnerOutput`` from them. Both hold picklable
-dataclasses."""
+"""Key of a request's report in its ``kv_transfer_params``, and attribute of ``GrammarOutput`` to the workers and of
+``ModelRunnerOutput`` from them. Both hold picklable dataclasses."""
+
+RECORDS = "guideway.records"
+"""Key of the records of a step's tokens in ``kv_transfer_params``, between engine core and front end, and of the
+request's parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ def select(step: StepInput, sequences: Sequence[int]) -> tuple[StepInput, NDArra
         history=None if step.history is None else step.history[rows],
         warp=None if step.warp is None else _warp(step.warp, rows, place),
         num_logprobs=None,
+        records=None if step.records is None else step.records[rows],
     )
     return selected, rows
 

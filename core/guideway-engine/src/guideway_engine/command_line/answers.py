@@ -11,7 +11,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from guideway.api.records import Records
 from guideway.api.types import Completion, FinishReason, GenerationResult, Losses, TokenLogprobs
 from guideway.command_line.terminal import as_stdout_can, print_json
 from guideway.errors import GuidewayError, InvalidRequest, printable
@@ -271,22 +270,8 @@ def _output(output: Completion, *, with_ids: bool) -> dict[str, Any]:
     if output.logprobs is not None:
         shown["logprobs"] = [_logprobs(entry) for entry in output.logprobs]
     if output.records is not None:
-        shown["records"] = _records(output.records)
+        shown["records"] = output.records.to_lists()
     return shown
-
-
-def _records(records: Records) -> dict[str, Any]:
-    """Return records for JSON: a list per array, and by modifier the indices of the tokens whose row it changed."""
-    return {
-        "model": [_finite(value) for value in records.model.tolist()],
-        "drawn": [_finite(value) for value in records.drawn.tolist()],
-        "allowed": records.allowed.tolist(),
-        "pressure": records.pressure.tolist(),
-        "changed": {
-            name: column.nonzero()[0].tolist()
-            for name, column in zip(records.modifiers, records.changed.T, strict=True)
-        },
-    }
 
 
 def _logprobs(entry: TokenLogprobs) -> dict[str, Any]:
