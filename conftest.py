@@ -6,14 +6,13 @@ import gc
 import os
 import re
 import signal
-import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pytest
-from guideway.runtime.grammar_hosts.joining import VARIABLE as NURSERY
+from guideway.runtime.grammar_hosts.joining import VARIABLE
 from hypothesis import HealthCheck, settings
 
 # tests load models from packages and from disk; requests to a hub would make them slow and flaky
@@ -28,13 +27,13 @@ settings.load_profile("guideway")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nursery() -> Iterator[None]:
+def fork_server() -> Iterator[None]:
     """Import grammar strategies for hosts once per session, not for every engine."""
-    from guideway.runtime.grammar_hosts.nursery import Nursery
+    from guideway.runtime.grammar_hosts.fork_server import ForkServer, module_path
 
-    kept = Nursery.of(tuple(entry for entry in sys.path if isinstance(entry, str)))
+    kept = ForkServer.of(module_path())
     yield
-    kept.release()
+    kept.release(-1)
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +45,8 @@ def environment() -> Iterator[None]:
 
 
 def _variables() -> dict[str, str]:
-    # an engine in vLLM that several tests share sets the address of its nursery for its subprocesses
-    return {name: value for name, value in os.environ.items() if name.startswith("GUIDEWAY_") and name != NURSERY}
+    # an engine in vLLM that several tests share sets the secret of its fork server for its subprocesses
+    return {name: value for name, value in os.environ.items() if name.startswith("GUIDEWAY_") and name != VARIABLE}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

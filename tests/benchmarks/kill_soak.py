@@ -1,7 +1,7 @@
 """Grammar hosts and workers killed and stopped at random while guideway's engine serves: the effects on requests.
 
 Requests with constraints of every strategy arrive all the time; each must have the tokens that it has in an engine
-without hosts. A process of the hosts, including nursery and zygotes, is chosen at random and killed or stopped, and the
+without hosts. A process of the hosts, including the fork server, is chosen at random and killed or stopped, and the
 next one within a second, once there are hosts again. The report has the number of requests, how many failed or had
 other tokens, the seconds of the slowest, and whether each constraint is served at the end.
 
@@ -82,7 +82,7 @@ def expected_tokens(params: list[SamplingParams]) -> list[Any]:
 
 
 async def up(rng: random.Random) -> list[int]:
-    """Return processes to kill next, once there are hosts again: in one of ten cases nursery, zygotes and spares, else
+    """Return processes to kill next, once there are hosts again: in one of ten cases the fork server, else
     the hosts."""
     while True:
         everybody = await asyncio.to_thread(hosts_of, os.getpid())

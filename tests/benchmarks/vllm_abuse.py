@@ -337,11 +337,11 @@ def watch(found: Found, pid: int, done: threading.Event) -> None:
 
 
 def kill(found: Found, pid: int, times: int, done: threading.Event) -> None:
-    """Kill and stop `times` processes of grammar hosts: in one of ten cases any, else one that a zygote forked."""
+    """Kill and stop `times` processes of grammar hosts: in one of ten cases any, else one that a fork server forked."""
     rng = random.Random(1)
     while found.killed < times and not done.wait(rng.uniform(0.5, 2.0)):
         everybody = hosts_of(*tree(pid))
-        hosts = {pid for pid in everybody if role_of(pid) not in ("nursery", "zygote", "spare")}
+        hosts = {pid for pid in everybody if role_of(pid) != "fork-server"}
         victims = sorted(everybody if rng.random() < 0.1 else hosts)
         if victims:
             with suppress(ProcessLookupError):

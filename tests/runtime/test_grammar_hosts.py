@@ -6,14 +6,12 @@ from __future__ import annotations
 import gc
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +39,6 @@ from guideway.plugins.limits import Limits
 from guideway.runtime import RuntimePlan
 from guideway.runtime.grammar_hosts.host import Host
 from guideway.runtime.grammar_hosts.hosts import GrammarHosts
-from guideway.runtime.grammar_hosts.spare import Spare
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.distributions import install
@@ -79,9 +76,9 @@ def asking(pattern: str, *, close: bool = False) -> SamplingParams:
     return replace(GOOD, constraint=Regex(pattern, strategy="hostile"), close=close)
 
 
-def zygote(hosts: GrammarHosts) -> int:
+def fork_server(hosts: GrammarHosts) -> int:
     hosts.supports("reference", Regex("a"))  # starts it if necessary
-    process = hosts._zygote._process
+    process = hosts._source.server.process
     assert process is not None
     return process.pid
 
@@ -202,11 +199,11 @@ def test_what_broke_a_limit_is_refused_at_once_until_it_is_forgotten(made: Makes
     host = served(hosts)
     for pattern in ("CS[a-z]+", "FC[a-z]{9}"):
         host.generate([PROMPT], [asking(pattern)])
-        living = children(zygote(hosts))
+        living = children(fork_server(hosts))
         (again,) = host.generate([PROMPT], [asking(pattern)])
         assert isinstance(again.outputs[0].error, LimitExceeded)
         assert "failed on this constraint recently" in str(again.outputs[0].error)
-        assert children(zygote(hosts)) == living
+        assert children(fork_server(hosts)) == living
     time.sleep(1.1)
     (later,) = host.generate([PROMPT], [asking("FC[a-z]{9}")])
     assert "SIGSEGV" in str(later.outputs[0].error)
@@ -228,7 +225,7 @@ def test_hosts_killed_from_outside_cost_nobody_anything(
         nonlocal steps
         steps += 1
         if steps in (2, 5):
-            for pid in children(zygote(hosts)):
+            for pid in children(fork_server(hosts)):
                 os.kill(pid, how)
         step()
 
@@ -240,10 +237,10 @@ def test_hosts_killed_from_outside_cost_nobody_anything(
 
 
 @pytest.mark.parametrize("how", everyday([signal.SIGKILL, signal.SIGSTOP], signal.SIGKILL))
-def test_the_zygote_is_started_again_once(hosts: GrammarHosts, how: signal.Signals) -> None:
+def test_the_fork_server_is_started_again_once(hosts: GrammarHosts, how: signal.Signals) -> None:
     host = served(hosts)
     (alone,) = host.generate([PROMPT], [GOOD])
-    first = zygote(hosts)
+    first = fork_server(hosts)
     os.kill(first, how)
     for pid in children(first):  # hosts of requests in progress
         os.kill(pid, signal.SIGKILL)
@@ -251,53 +248,10 @@ def test_the_zygote_is_started_again_once(hosts: GrammarHosts, how: signal.Signa
     for length in range(3, 7):
         (again,) = host.generate([PROMPT], [replace(GOOD, constraint=Regex(f"[a-z]{{{length},12}}(y|{how.name})"))])
         assert again.outputs[0].error is None
-        seen.add(zygote(hosts))
+        seen.add(fork_server(hosts))
     assert len(seen) == 1
     assert first not in seen
     assert host.generate([PROMPT], [GOOD])[0].token_ids == alone.token_ids
-
-
-def wait_for_spare(hosts: GrammarHosts) -> Spare:
-    """Wait until the zygote has forked the spare; only tests need to."""
-    spare = hosts._zygote._spare
-    assert spare is not None
-    poll = select.poll()
-    poll.register(spare._control.socket, select.POLLIN)
-    assert poll.poll(30_000), "it says its number"
-    return spare
-
-
-@pytest.mark.parametrize(
-    ("also_nursery", "how"),
-    everyday(
-        [(False, signal.SIGKILL), (True, signal.SIGKILL), (False, signal.SIGSTOP), (True, signal.SIGSTOP)],
-        (True, signal.SIGKILL),
-    ),
-)
-def test_a_spare_takes_the_place_of_the_zygote(made: Makes, also_nursery: bool, how: signal.Signals) -> None:
-    """The spare also replaces a zygote whose nursery is gone, repeatedly, without importing or building again."""
-    hosts = made()
-    host = served(hosts)
-    (alone,) = host.generate([PROMPT], [GOOD])
-
-    def unwanted() -> None:
-        raise AssertionError("built anew")
-
-    hosts._zygote._build = unwanted  # type: ignore[method-assign]
-    nursery, seen = hosts._zygote._nursery._process, {zygote(hosts)}
-    assert nursery is not None
-    for turn in range(3):
-        wait_for_spare(hosts)
-        victims = [nursery.pid] if also_nursery and turn == 0 else []
-        victims += [zygote(hosts), *children(zygote(hosts))]
-        for pid in victims:
-            with suppress(ProcessLookupError):  # its parent is dead
-                os.kill(pid, how)
-        (again,) = host.generate([PROMPT], [GOOD])
-        assert again.outputs[0].error is None
-        assert again.token_ids == alone.token_ids
-        seen.add(zygote(hosts))
-    assert len(seen) == 4
 
 
 @pytest.mark.slow
@@ -306,33 +260,17 @@ def test_a_hangup_is_for_the_serving_process(made: Makes) -> None:
     hosts = made()
     host = served(hosts)
     (alone,) = host.generate([PROMPT], [GOOD])
-    before = {zygote(hosts), *children(zygote(hosts))}
-    os.killpg(os.getpgid(zygote(hosts)), signal.SIGHUP)
+    before = {fork_server(hosts), *children(fork_server(hosts))}
+    os.killpg(os.getpgid(fork_server(hosts)), signal.SIGHUP)
     (again,) = host.generate([PROMPT], [GOOD])
     assert again.token_ids == alone.token_ids
-    assert {zygote(hosts), *children(zygote(hosts))} == before
-
-
-def test_a_spare_that_is_lost_is_not_missed(made: Makes) -> None:
-    hosts = made()
-    before = hosts_of(os.getpid())
-    host = served(hosts)
-    (alone,) = host.generate([PROMPT], [GOOD])
-    spare = wait_for_spare(hosts)
-    nursery = hosts._zygote._nursery._process
-    assert nursery is not None
-    (pid,) = hosts_of(os.getpid()) - before - {nursery.pid, zygote(hosts)} - children(zygote(hosts))
-    os.kill(pid, signal.SIGKILL)
-    os.kill(zygote(hosts), signal.SIGKILL)
-    (again,) = host.generate([PROMPT], [GOOD])
-    assert again.token_ids == alone.token_ids
-    assert hosts._zygote._spare is not None and hosts._zygote._spare is not spare
+    assert {fork_server(hosts), *children(fork_server(hosts))} == before
 
 
 def test_idle_hosts_that_were_killed_cost_nobody_anything(hosts: GrammarHosts) -> None:
     host = served(hosts)
     host.generate([PROMPT] * 2, [replace(GOOD, constraint=Regex(f"[a-z]{{{n}}}idle")) for n in (3, 4)])
-    for pid in children(zygote(hosts)):
+    for pid in children(fork_server(hosts)):
         os.kill(pid, signal.SIGKILL)
     (after,) = host.generate([PROMPT], [replace(GOOD, constraint=Regex("[a-z]{5}idle"))])
     assert after.outputs[0].error is None
@@ -462,7 +400,7 @@ def test_an_abort_ends_a_compilation_at_once(made: Makes) -> None:
     answer.join(30)
     assert not answer.is_alive()
     assert host.results[0].outputs[0].error is None
-    assert not pids & children(zygote(hosts))
+    assert not pids & children(fork_server(hosts))
     # the constraint is not quarantined
     again = runtime.admit(request(9, "CL[a-z]{1}"))
     assert again.compilation is not None and not again.compilation.done()
@@ -515,7 +453,7 @@ def test_nothing_is_left_when_they_are_closed(made: Makes) -> None:
     before, others = len(list(Path("/proc/self/fd").iterdir())), hosts_of(os.getpid())
     host.generate([PROMPT] * 2, [GOOD, asking("FC[a-z]{9}")])
     living = hosts_of(os.getpid()) - others
-    assert zygote(hosts) in living and len(living) >= 4, "a spare among them"
+    assert living >= children(fork_server(hosts)) - others and len(living) >= 3
     host.runtime.close()
     host.results.clear()  # an error's traceback keeps objects alive
     gc.collect()
@@ -548,27 +486,26 @@ def test_nothing_is_started_before_the_first_constraint(made: Makes) -> None:
     host = served(hosts)
     (free,) = host.generate([PROMPT], [SamplingParams(max_tokens=3)])
     assert free.outputs[0].error is None
-    assert hosts._zygote._process is None
+    assert not hosts._source.is_built
     (result,) = host.generate([PROMPT], [GOOD])
     assert result.outputs[0].error is None
-    assert hosts._zygote._process is not None
+    assert hosts._source.is_built
 
 
 def test_a_server_starts_them_before_the_first_constraint(made: Makes) -> None:
     hosts = made()
     hosts.start_soon()
-    until(lambda: hosts._zygote._process is not None)
-    with hosts._zygote._lock:
-        started = hosts._zygote._process
+    until(lambda: hosts._source.is_built)
+    started = hosts._source.server.process
     (result,) = served(hosts).generate([PROMPT], [GOOD])
     assert result.outputs[0].error is None
-    assert hosts._zygote._process is started
+    assert hosts._source.server.process is started
     hosts.start_soon()
     hosts.close("hostile")
     hosts.close("reference")
     hosts.start_soon()  # no effect after close
     time.sleep(0.1)
-    assert hosts._zygote._process is None
+    assert not hosts._source.is_built
 
 
 def test_what_keeps_them_from_starting_is_told_at_once(
@@ -588,7 +525,7 @@ def test_a_strategy_that_wants_a_larger_vocabulary_is_started_at_once(
 ) -> None:
     monkeypatch.setenv(REFUSES, "small")
     hosts = made(variables=[REFUSES])
-    assert hosts._zygote._process is not None
+    assert hosts._source.is_built
     (result,) = served(hosts).generate([PROMPT], [GOOD])
     assert result.outputs[0].error is None
 
@@ -604,7 +541,7 @@ def test_hosts_that_cannot_be_started_cost_constrained_requests_alone(
     assert "no grammar host can be started" in caplog.text
     assert free.outputs[0].error is None
     monkeypatch.delenv(REFUSES)
-    hosts._zygote._rests_until = 0.0
+    hosts._source._rests_until = 0.0
     (result,) = served(hosts).generate([PROMPT], [GOOD])
     assert result.outputs[0].error is None
 
@@ -627,7 +564,7 @@ def test_health_tells_of_hosts_that_cannot_be_started(tmp_path: Path, monkeypatc
         with pytest.raises(Unhealthy, match="no grammar host can be started: not this vocabulary"):
             host.runtime.check_health()
         monkeypatch.delenv(REFUSES)
-        host.runtime._hosts[0]._zygote._rests_until = 0.0  # type: ignore[union-attr]
+        host.runtime._hosts[0]._source._rests_until = 0.0  # type: ignore[union-attr]
         assert host.generate([PROMPT], [GOOD])[0].error is None
         host.runtime.check_health()
     finally:
@@ -639,12 +576,12 @@ def test_an_import_that_hangs_where_hosts_come_from_is_told(tmp_path: Path, monk
     install(tmp_path, "waits", {"grammar.waits": "waiting_strategy"})
     (tmp_path / "waiting_strategy.py").write_text(WAITING, "utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("guideway.runtime.grammar_hosts.nursery.IMPORT_SECONDS", 3.0)
+    monkeypatch.setattr("guideway.runtime.grammar_hosts.fork_server.START_SECONDS", 3.0)
     plugins = Plugins()
     classes, records = [plugins.load("grammar", "waits")], [plugins.resolve("grammar", "waits")]
     hosts = GrammarHosts(classes, records, VOCABULARY, {}, num_compilers=1, path=sys.path, limits=LIMITS)
     try:
-        with pytest.raises(GuidewayError, match=r"waits/grammar.waits: importing took more than 3 s"):
+        with pytest.raises(GuidewayError, match=r"waits/grammar.waits: importing and building took more than 3 s"):
             hosts.supports("waits", Regex("a"))
     finally:
         hosts.close("waits")

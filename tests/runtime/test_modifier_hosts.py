@@ -38,7 +38,7 @@ from tests.support.distributions import install
 from tests.support.fake_host import OFFERS, FakeHost
 from tests.support.hostility import PROMPT, VOCABULARY
 from tests.support.probes import GreenList
-from tests.support.processes import children
+from tests.support.processes import children, hosts_of
 from tests.support.stages import everyday, one_in
 
 LIMITS = Limits(
@@ -353,12 +353,13 @@ def test_a_request_that_cannot_be_sent_is_refused(hostile: FakeHost) -> None:
 
 def test_nothing_is_left_when_they_are_closed(served: Served, tmp_path: Path) -> None:
     marks = tmp_path / "closed"
+    others = hosts_of(os.getpid())
     host = served(("hostile",), options={"modifier.hostile": {"closed": str(marks)}})
     visible_results(host, [using()])
-    zygote = hosted(host)._home._zygote._process
-    assert zygote is not None
-    pids = {zygote.pid, *children(zygote.pid)}
-    assert len(pids) > 2
+    server = hosted(host)._home._source.server.process
+    assert server is not None
+    pids = children(server.pid) - others
+    assert len(pids) > 1
     state = hosted(host)._home._host
     assert state is not None
     host.runtime.close()
@@ -373,19 +374,17 @@ def test_health_tells_of_hosts_that_cannot_be_started(served: Served, monkeypatc
     host = served(("hostile",), host_environment=("GWT_*",))
     host.runtime.check_health()
     (alone,) = visible_results(host, [using()])
-    zygote = hosted(host)._home._zygote
+    source = hosted(host)._home._source
     monkeypatch.setenv("GWT_HOSTILE_MODIFIER_REFUSES", "1")
-    assert zygote._process is not None
-    assert zygote._spare is not None
-    zygote._spare.close()  # otherwise it would replace the zygote
-    os.kill(zygote._process.pid, signal.SIGKILL)
+    assert source.server.process is not None
+    os.kill(source.server.process.pid, signal.SIGKILL)
     time.sleep(0.3)
     (failed,) = host.generate([PROMPT], [using()])
     assert "no modifier host can be started: modifier.hostile failed while it was built" in str(failed.outputs[0].error)
     with pytest.raises(Unhealthy, match="no modifier host can be started"):
         host.runtime.check_health()
     monkeypatch.delenv("GWT_HOSTILE_MODIFIER_REFUSES")
-    zygote._rests_until = 0.0
+    source._rests_until = 0.0
     assert visible_results(host, [using()]) == [alone]
     host.runtime.check_health()
 

@@ -53,7 +53,7 @@ def children(*parents: int) -> set[int]:
 
 
 def owner_of_host(pid: int) -> int | None:
-    """Return the process that a grammar host, its zygote or nursery works for; None for any other process."""
+    """Return the process that a host, or a fork server of hosts, works for; None for any other process."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -62,7 +62,7 @@ def owner_of_host(pid: int) -> int | None:
 
 
 def hosts_of(*owners: int) -> set[int]:
-    """Return the grammar hosts of these processes, with zygotes and nurseries."""
+    """Return the hosts of these processes, with fork servers."""
     return {pid for pid in living() if owner_of_host(pid) in owners}
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from guideway.runtime.admission import Admission
-    from guideway.runtime.grammar_hosts.joining import share_nursery
+    from guideway.runtime.grammar_hosts.joining import share_fork_server
     from guideway.runtime.journal import Journal
     from guideway.runtime.plan import RuntimePlan
     from guideway.runtime.runtime import CLOSING, Runtime
     from guideway.vocabulary import build_vocabulary
 
-__all__ = ["CLOSING", "Admission", "Journal", "Runtime", "RuntimePlan", "build_vocabulary", "share_nursery"]
+__all__ = ["CLOSING", "Admission", "Journal", "Runtime", "RuntimePlan", "build_vocabulary", "share_fork_server"]
 
 _MODULES = {
     "CLOSING": "guideway.runtime.runtime",
@@ -25,7 +25,7 @@ _MODULES = {
     "Runtime": "guideway.runtime.runtime",
     "RuntimePlan": "guideway.runtime.plan",
     "build_vocabulary": "guideway.vocabulary",
-    "share_nursery": "guideway.runtime.grammar_hosts.joining",
+    "share_fork_server": "guideway.runtime.grammar_hosts.joining",
 }
 
 

@@ -13,11 +13,10 @@ from typing import Any
 from guideway.api.types import Constraint, JsonObject, JsonSchema
 from guideway.errors import GuidewayError, contain
 from guideway.plugins.limits import Limits
+from guideway.runtime.grammar_hosts.fork_server import HostSource, module_path
 from guideway.runtime.grammar_hosts.messages import SharedMasks
-from guideway.runtime.grammar_hosts.nursery import module_path
 from guideway.runtime.grammar_hosts.pool import Pool
-from guideway.runtime.grammar_hosts.serving import Answers, Built, Spec
-from guideway.runtime.grammar_hosts.zygote import Zygote
+from guideway.runtime.grammar_hosts.program import Answers, Built, Spec
 from guideway.runtime.threads import Threads
 
 __all__ = ["Checker", "completed_future"]
@@ -65,8 +64,8 @@ class Checker:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._zygote = Zygote(CheckSpec(module_path(), (), (), words=1), limits)
-        self._pool = Pool("judge", self._zygote, NUM_HOSTS)
+        self._source = HostSource(CheckSpec(module_path(), (), (), words=1), limits)
+        self._pool = Pool("judge", self._source, NUM_HOSTS)
         self._threads = Threads("guideway-check", NUM_HOSTS)
 
     def judge(
@@ -91,7 +90,7 @@ class Checker:
         """Kill the hosts, even while they work."""
         self._threads.close()
         self._pool.close()
-        self._zygote.close()
+        self._source.close()
 
     def _judge(
         self,

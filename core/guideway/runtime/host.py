@@ -1,4 +1,4 @@
-"""Entry point of a grammar host's fork server: ``python -m guideway.runtime.host DESCRIPTORS PID``.
+"""Entry point of the fork server of hosts: ``python -m guideway.runtime.host DESCRIPTORS PID``.
 
 It serves process PID over the first socket; over a second one, if given, other processes ask for their own fork server.
 PID is not read: it only helps people who read a list of processes.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from guideway.runtime.grammar_hosts.serving import main
+from guideway.runtime.grammar_hosts.program import main
 
 if __name__ == "__main__":
     main(*map(int, sys.argv[1].split(",")))

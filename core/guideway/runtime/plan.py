@@ -17,8 +17,8 @@ from guideway.plugins.building import build_modifiers, build_strategies, closing
 from guideway.plugins.hooks import Hooks
 from guideway.plugins.limits import Limits
 from guideway.plugins.loading import record_of
+from guideway.runtime.grammar_hosts.fork_server import module_path
 from guideway.runtime.grammar_hosts.hosts import GrammarHosts
-from guideway.runtime.grammar_hosts.nursery import module_path
 from guideway.runtime.grammar_hosts.strategy import HostedStrategy
 from guideway.runtime.modifier_hosts.hosts import ModifierHosts
 from guideway.runtime.runtime import Runtime

@@ -3,8 +3,8 @@ costs one request and not the server.
 
 `HostedStrategy` stands in the serving process for a strategy that lives in hosts, and obeys the same contract::
 
-    serving process                 nursery        zygote                     forked from it
-    HostedStrategy ─ GrammarHosts ─ imports them ─ builds the strategies ─┬─ compile hosts: supports, compile
-                                                                          └─ matcher hosts: one per strategy, and one
-                                                                             for slow sequences; shared memory
+    serving process                 fork server                       forked from it
+    HostedStrategy ─ GrammarHosts ─ imports and builds strategies ─┬─ compile hosts: supports, compile
+                                                                   └─ matcher hosts: one per strategy, and one for slow
+                                                                      sequences; shared memory
 """

@@ -17,12 +17,12 @@ from guideway.plugins.limits import Limits
 from guideway.runtime.closing import Budget, Reserve
 from guideway.runtime.digests import constraint_digest
 from guideway.runtime.expiring import Expiring
+from guideway.runtime.grammar_hosts.fork_server import HostSource
 from guideway.runtime.grammar_hosts.host import HostDied
 from guideway.runtime.grammar_hosts.matchers import MatcherHost
 from guideway.runtime.grammar_hosts.pool import Pool
 from guideway.runtime.grammar_hosts.serving import StrategySpec
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedStrategy
-from guideway.runtime.grammar_hosts.zygote import Zygote
 from guideway.runtime.rewriting import Rewritten
 
 __all__ = ["GrammarHosts"]
@@ -61,11 +61,11 @@ class GrammarHosts:
         its_own = {f"grammar.{cls.name}": dict(options.get(f"grammar.{cls.name}", {})) for cls in classes}
         words = num_words(vocabulary.logits_width)
         spec = StrategySpec(tuple(path), tuple(variables), tuple(records), words, vocabulary, its_own)
-        self._zygote = Zygote(spec, limits)
-        self._compilers = Pool("compile", self._zygote, num_compilers)
-        self._readers = Pool("read", self._zygote, READERS)
+        self._source = HostSource(spec, limits)
+        self._compilers = Pool("compile", self._source, num_compilers)
+        self._readers = Pool("read", self._source, READERS)
         self._matchers = {
-            cls.name: MatcherHost(cls.name, self._zygote, limits, self._refuse, sits_out=sits_out) for cls in classes
+            cls.name: MatcherHost(cls.name, self._source, limits, self._refuse, sits_out=sits_out) for cls in classes
         }
         self._refused: Expiring[tuple[str, str, bytes], str] = Expiring()
         """Constraints that broke a limit or ended a host, and how."""
@@ -73,9 +73,9 @@ class GrammarHosts:
         self._open = {cls.name for cls in classes}
         if not _can_be_built(classes, its_own):
             try:
-                self._zygote.start()  # which says why, or that the small vocabulary was the reason
+                self._source.start()  # which says why, or that the small vocabulary was the reason
             except BaseException:
-                self._zygote.close()
+                self._source.close()
                 raise
         self.strategies = {
             cls.name: HostedStrategy(cls, vocabulary, its_own[f"grammar.{cls.name}"], self) for cls in classes
@@ -85,11 +85,11 @@ class GrammarHosts:
     @property
     def failure(self) -> str | None:
         """Why no host could be started the last time; None if one could, or none was needed yet."""
-        return self._zygote.failure
+        return self._source.failure
 
     def start_soon(self) -> None:
         """Import and build beside what else is done what the first constraint would wait for."""
-        self._zygote.start_soon()
+        self._source.start_soon()
 
     def matcher_host(self, strategy: str) -> MatcherHost:
         """Return the host where the matchers of a strategy live."""
@@ -139,7 +139,7 @@ class GrammarHosts:
                 return
         for pool in (self._compilers, self._readers):
             pool.close()
-        self._zygote.close()
+        self._source.close()
 
     def _limited(
         self, pool: Pool, name: str, strategy: str, constraint: Constraint, *more: Any, seconds: float | None = None

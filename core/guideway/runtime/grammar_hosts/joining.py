@@ -13,16 +13,15 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from guideway.runtime.grammar_hosts.children import Child, answer_of, await_bytes
 from guideway.runtime.grammar_hosts.messages import BROKEN, Frames
 
-__all__ = ["VARIABLE", "Listener", "Meeting", "share_nursery"]
+__all__ = ["VARIABLE", "Listener", "Meeting", "share_fork_server"]
 
 log = logging.getLogger(__name__)
 
-VARIABLE = "GUIDEWAY_NURSERY"
+VARIABLE = "GUIDEWAY_FORK_SERVER"
 """The environment variable with the secret that the processes of a server share."""
 CONNECTS_WITHIN = 10.0
 """Seconds that it may take to connect to one that listens, and to send it what is wanted."""
@@ -37,7 +36,7 @@ MOST_UNPROVEN = 64
 """Connections that have not proved it yet; one more closes the oldest."""
 
 
-def share_nursery() -> None:
+def share_fork_server() -> None:
     """Let this process and those that it starts from now on share what their hosts import, and what they build from the
     same options over the same vocabulary. Only Linux can do that."""
     if sys.platform == "linux":
@@ -59,8 +58,7 @@ def _proof(key: bytes, role: bytes, nonces: bytes) -> bytes:
 
 
 class Meeting:
-    """The place where the processes of a server that are to have the same find the nursery, or the zygote, of the first
-    of them.
+    """The place where the processes of a server find the fork server of the first of them.
 
     A socket without a file, which is free again when that one has ended. Every process of the network namespace can
     list and connect to it, so each end proves to the other that it knows the key before it reads, or tells, anything.
@@ -71,18 +69,18 @@ class Meeting:
         self.key = key
         """Follows from the secret, as the address does; from neither follows the other."""
         self.listener: socket.socket | None = None
-        """For the nursery or zygote, where this process is the first."""
+        """For the fork server, where this process is the first."""
 
     @classmethod
-    def of(cls, path: tuple[str, ...], *more: str) -> Meeting | None:
-        """The one for modules that are found in these places, and for what has `more` in common; None if this process
-        shares nothing."""
+    def of(cls, path: tuple[str, ...], *variables: str) -> Meeting | None:
+        """The one for modules that are found in these places, given these variables; None if this process shares
+        nothing."""
         secret = os.environ.get(VARIABLE)
         if not secret or sys.platform != "linux":
             return None
         # what an import may depend on, and the session, among which Linux shares processors; a process that
         # `multiprocessing` spawns has some places twice
-        facts = (tuple(dict.fromkeys(path)), sys.executable, _folder(), os.getsid(0), os.getuid(), *more)
+        facts = (tuple(dict.fromkeys(path)), sys.executable, _folder(), os.getsid(0), os.getuid(), *variables)
         uses = [repr((use, facts)).encode() for use in ("address", "key")]
         address, key = (hmac.digest(secret.encode(), use, "sha256") for use in uses)
         return cls(b"\0guideway-" + address.hex().encode(), key)
@@ -91,13 +89,13 @@ class Meeting:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The nursery or zygote has the listener now."""
+        """The fork server has the listener now."""
         if self.listener is not None:
             self.listener.close()
 
-    def join(self, wanted: Any, *, listens_within: float, answers_within: float) -> tuple[Child, Frames] | None:
-        """One that was forked from the one that is here, which is told what is `wanted`; None if none is here that
-        listens within so many seconds and answers within so many, and this process is to start one."""
+    def join(self, *, listens_within: float, answers_within: float) -> tuple[Child, Frames] | None:
+        """One that was forked from the one that is here; None if none is here that listens within so many seconds and
+        answers within so many, and this process is to start one."""
         end = socket.socket(socket.AF_UNIX)
         try:
             if self._connected(end, listens_within):
@@ -112,7 +110,7 @@ class Meeting:
                     proof = control.receive_exactly(NUM_BYTES)
                     if not hmac.compare_digest(proof, _proof(self.key, b"listens", nonces)):
                         raise PermissionError("it does not know the secret")
-                    control.send((os.getpid(), wanted))
+                    control.send(os.getpid())
                     return Child(answer_of(control, pid, answers_within, there)["pid"]), control
                 finally:
                     there.close()
@@ -153,7 +151,7 @@ class Meeting:
 
 
 class Listener:
-    """The socket at which a nursery or zygote is found, and the connections that have proved nothing yet.
+    """The socket at which a fork server is found, and the connections that have proved nothing yet.
 
     Waits for none of them: all that one may send before it is trusted is its nonce and its proof, in one piece.
     """

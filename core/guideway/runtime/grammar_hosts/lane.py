@@ -19,10 +19,10 @@ from guideway.api.grammar import FillJob
 from guideway.errors import ConformanceError, GuidewayError, contain, text_of
 from guideway.plugins.limits import Limits
 from guideway.runtime.closing import Record
+from guideway.runtime.grammar_hosts.fork_server import HostSource
 from guideway.runtime.grammar_hosts.host import Allowed, Host, HostDied, Patience
 from guideway.runtime.grammar_hosts.messages import MAX_ROWS, Birth, Job, error_of
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
-from guideway.runtime.grammar_hosts.zygote import Zygote
 
 __all__ = ["Answer", "Died", "Filled", "Lane"]
 
@@ -125,10 +125,10 @@ class Lane:
     """A host, started when it is needed and anew where it was lost. To be used under the lock of its `MatcherHost`, but
     for `load` and what the collector of garbage calls."""
 
-    def __init__(self, role: str, strategy: str, zygote: Zygote, limits: Limits) -> None:
+    def __init__(self, role: str, strategy: str, source: HostSource, limits: Limits) -> None:
         self._role = f"{role}:{strategy}"
         self._strategy = strategy
-        self._zygote = zygote
+        self._source = source
         self._limits = limits
         self.host: Host | None = None
         self.number = -1
@@ -180,7 +180,7 @@ class Lane:
         if self.host is not None and self.host.alive:
             return True
         if self.starting is None:
-            self.starting = _beside(partial(self._zygote.fork, self._role))
+            self.starting = _beside(partial(self._source.fork, self._role))
         try:
             self.host = self.starting.result(seconds)
         except TimeoutError:

@@ -15,11 +15,11 @@ from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import FillJob
 from guideway.errors import GuidewayError, LimitExceeded
 from guideway.plugins.limits import Limits
+from guideway.runtime.grammar_hosts.fork_server import HostSource
 from guideway.runtime.grammar_hosts.host import Host, HostDied, Patience
 from guideway.runtime.grammar_hosts.lane import Answer, Died, Filled, Lane, matcher_of
 from guideway.runtime.grammar_hosts.messages import MAX_ROWS
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
-from guideway.runtime.grammar_hosts.zygote import Zygote
 from guideway.runtime.mask_block import Late
 
 __all__ = ["MatcherHost"]
@@ -55,7 +55,7 @@ class MatcherHost:
     def __init__(
         self,
         strategy: str,
-        zygote: Zygote,
+        source: HostSource,
         limits: Limits,
         refuse: Callable[[str, HostedGrammar, str], None],
         *,
@@ -68,7 +68,7 @@ class MatcherHost:
         self._sits_out = sits_out
         self._most_late = limits.late_fills if sits_out else min(limits.late_fills, LATE_WHERE_OTHERS_WAIT)
         self._lock = threading.RLock()
-        self._lanes = [Lane(role, strategy, zygote, limits) for role in (("fill", "slow") if sits_out else ("fill",))]
+        self._lanes = [Lane(role, strategy, source, limits) for role in (("fill", "slow") if sits_out else ("fill",))]
         """The usual one, and that of sequences which were slow."""
         self._slow: dict[int, int] = {}
         """By the number of a grammar whose rows were late how many have to come in time before it is not slow."""

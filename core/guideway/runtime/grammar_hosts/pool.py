@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 from guideway.errors import GuidewayError
+from guideway.runtime.grammar_hosts.fork_server import HostSource
 from guideway.runtime.grammar_hosts.host import Host, HostDied
-from guideway.runtime.grammar_hosts.zygote import Zygote
 
 __all__ = ["Pool"]
 
@@ -15,9 +15,9 @@ __all__ = ["Pool"]
 class Pool:
     """Hosts that hold nothing between two calls."""
 
-    def __init__(self, role: str, zygote: Zygote, num_hosts: int) -> None:
+    def __init__(self, role: str, source: HostSource, num_hosts: int) -> None:
         self._role = role
-        self._zygote = zygote
+        self._source = source
         self._free = threading.Semaphore(num_hosts)
         self._idle: list[Host] = []
         self._busy: dict[Host, tuple[Any, ...]] = {}
@@ -66,7 +66,7 @@ class Pool:
             host.close()
             host = None
         if host is None:
-            host = self._zygote.fork(self._role)
+            host = self._source.fork(self._role)
         with self._lock:
             self._busy[host] = work
         return host

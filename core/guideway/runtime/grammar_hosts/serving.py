@@ -1,111 +1,34 @@
-"""The programs of grammar hosts: the nursery, which imports strategies and forks zygotes; zygotes, which build them and
-fork hosts; and hosts.
-
-Nursery and zygote have one thread and have compiled nothing, so that a fork of them is whole. A host has two: one for
-commands, one for what takes long beside them; both with stacks that native recursion does not overflow at once.
-"""
+"""The answers of grammar hosts."""
 
 from __future__ import annotations
 
-import gc
-import os
-import select
-import signal
-import socket
-import sys
-import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from guideway.api.bitmask import num_words
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher
-from guideway.api.processes import enter_killable_host
 from guideway.api.types import Constraint, JsonSchema, Losses
 from guideway.api.vocabulary import Vocabulary
-from guideway.errors import ConformanceError, InvalidConfiguration, close_each, contain
+from guideway.errors import ConformanceError, close_each, contain
 from guideway.plugins.building import build_strategies
 from guideway.plugins.contract import check_returned, checked_names, checked_support
-from guideway.plugins.index import PluginRecord
 from guideway.plugins.loading import load
 from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon, Reserve
 from guideway.runtime.forced import Forcing
-from guideway.runtime.grammar_hosts.joining import Listener
-from guideway.runtime.grammar_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Frames, Job, SharedMasks, words_of
-from guideway.runtime.grammar_hosts.upkeep import (
-    Heap,
-    die_before_others,
-    die_with_parent,
-    limit_memory,
-    show_as,
-    show_owner,
-)
+from guideway.runtime.grammar_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Job, SharedMasks, words_of
+from guideway.runtime.grammar_hosts.program import Answers, Built, Spec
 from guideway.runtime.mask_block import GUARD, fill_between_guards
 from guideway.runtime.replay import fill_jobs, new_matcher, recycle
 from guideway.runtime.rewriting import IN_HOSTS, rewritings
-from guideway.runtime.stacks import STACK_BYTES
 
-__all__ = ["Answers", "Built", "Spec", "StrategySpec", "main"]
-
-MOST_WAITING = 64
-"""Processes that wait for a nursery, or a zygote, at once."""
-
-SPEAKS_WITHIN = 5.0
-"""Seconds until a process that has come for one says what it wants."""
+__all__ = ["StrategySpec"]
 
 APART = 8
 """For so many steps a batch that was slow is filled one by one."""
-
-
-class Answers(Protocol):
-    """The answers of a host, by the name of a command."""
-
-    @property
-    def commands(self) -> Mapping[str, Callable[..., Any]]: ...
-
-    @property
-    def beside(self) -> Mapping[str, Callable[..., Any]]:
-        """The commands that take long, and are done beside the others."""
-        ...
-
-
-class Built(Protocol):
-    """The objects that a zygote holds, and its hosts a copy of."""
-
-    def answers(self, shared: SharedMasks, late_seconds: float) -> Answers:
-        """Those of a host."""
-        ...
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Spec(ABC):
-    """The facts that a zygote is made from."""
-
-    what: ClassVar[str]
-    """The kind of its hosts."""
-    path: tuple[str, ...]
-    """The path where modules are found, as in the serving process."""
-    variables: tuple[str, ...]
-    """The environment variables that the operator gives them, as patterns."""
-    records: tuple[PluginRecord, ...]
-    """The components that its hosts run."""
-    words: int
-    """The number of words of a mask."""
-
-    @property
-    def shared(self) -> str | None:
-        """The text that is equal where another process's zygote would do as well; None: none would."""
-        return None
-
-    @abstractmethod
-    def build(self) -> Built:
-        """Build the plugins. Raises what that raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +52,7 @@ class StrategySpec(Spec):
 
 
 class _Strategies:
-    """The strategies of a zygote."""
+    """The strategies that the fork server holds."""
 
     def __init__(self, strategies: dict[str, GrammarStrategy], vocabulary: Vocabulary) -> None:
         self._strategies = strategies
@@ -140,267 +63,6 @@ class _Strategies:
 
     def close(self) -> None:
         close_each([(f"grammar.{name}", strategy.close) for name, strategy in self._strategies.items()])
-
-
-def main(descriptor: int, listener: int | None = None) -> None:
-    """Serve as a nursery over a socket until its other end is closed, in a process that nobody has as a child; over
-    another one let processes have a nursery of their own, forked from this one."""
-    if os.fork():
-        os._exit(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the serving process, which closes the socket
-    # the kernel sends one to all of the group when one of them ends while another is stopped, if its parent is then in
-    # its session (`kill_orphaned_pgrp`): who stops one host would end all
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    die_before_others()
-    enter_killable_host()
-    gc.disable()  # what is imported stays: to look through it again and again takes time
-    _keep_from_others(descriptor, *([] if listener is None else [listener]))
-    _nurse(socket.socket(fileno=descriptor), None if listener is None else _listening(listener))
-
-
-def _keep_from_others(*descriptors: int) -> None:
-    """Let no program that a plugin starts have them."""
-    for descriptor in descriptors:
-        os.set_inheritable(descriptor, False)
-
-
-def _listening(descriptor: int) -> socket.socket:
-    """The socket that other processes come to, who see there which process listens."""
-    others = socket.socket(fileno=descriptor)
-    others.listen(MOST_WAITING)
-    return others
-
-
-def _nurse(end: socket.socket, listening: socket.socket | None = None) -> None:
-    """Fork zygotes, until the other end is closed."""
-    show_as("nursery")
-    control = Frames(end, most=1 << 40)
-    with suppress(EOFError):
-        others = None if listening is None else Listener(listening, control.receive_bytes())
-        control.answer({"pid": os.getpid()})
-        _fork_on_demand(control, {"fork": _zygote}, before=_import, others=others, joined=_nurse_another)
-
-
-def _nurse_another(end: socket.socket, _: object) -> None:
-    _nurse(end)
-
-
-def _let_join(
-    end: socket.socket,
-    others: Listener,
-    control: Frames,
-    before: Callable[[Any], None] | None,
-    joined: Callable[[socket.socket, Any], None],
-) -> None:
-    """Fork a process for another one, which knows the key and says what it wants, as nobody's child."""
-    with end:
-        end.settimeout(SPEAKS_WITHIN)
-        owner, wanted = Frames(end).receive()
-        end.settimeout(None)
-        if before is not None:
-            before(wanted)
-        if pid := os.fork():
-            os.waitpid(pid, 0)
-            return
-        try:
-            if os.fork() == 0:
-                control.close()
-                others.close()
-                os.setpgid(0, 0)
-                show_owner(owner)
-                joined(end, wanted)
-        finally:
-            os._exit(0)
-
-
-def _import(records: Sequence[PluginRecord]) -> None:
-    """Import what zygotes share. What cannot be imported they find out themselves, and say why."""
-    for record in records:
-        try:
-            load(record)
-        except BaseException as error:
-            contain(error)
-
-
-def _zygote(descriptors: Sequence[int], _: object) -> None:
-    """Build the plugins, and fork hosts until the other end of the socket is closed."""
-    control = Frames(socket.socket(fileno=descriptors[0]), most=1 << 40)
-    listening = _listening(descriptors[1]) if len(descriptors) > 1 else None
-    try:
-        environ: dict[str, str]
-        spec: Spec
-        key: bytes
-        environ, spec, key = control.receive()
-        _set_environment(environ)  # it may be another one than when the nursery was started
-        sys.path[:] = spec.path
-        built = spec.build()
-    except EOFError:
-        raise
-    except BaseException as error:
-        contain(error)
-        field = error.field if isinstance(error, InvalidConfiguration) else ""
-        plugin = getattr(error, "plugin", "")
-        control.answer({"error": {**words_of(error), "field": field, "plugin": plugin, "said": str(error)}})
-        return
-    _fork_hosts(control, spec, built, None if listening is None else Listener(listening, key))
-
-
-def _set_environment(environ: Mapping[str, str]) -> None:
-    """Set what the serving process says."""
-    os.environ.clear()
-    os.environ.update(environ)
-
-
-def _fork_hosts(control: Frames, spec: Spec, built: Built, others: Listener | None = None) -> None:
-    """Say that the plugins are built, and fork hosts until the other end of the socket is closed."""
-    show_as("zygote")
-    control.answer({"error": None})
-    children: dict[str, Callable[[Sequence[int], Any], None]] = {
-        "fork": partial(_host, spec, built),
-        "spare": partial(_spare, spec, built),
-    }
-    try:
-        _fork_on_demand(control, children, others=others, joined=partial(_zygote_of_another, spec, built))
-    finally:
-        built.close()
-
-
-def _zygote_of_another(spec: Spec, built: Built, end: socket.socket, environ: Mapping[str, str]) -> None:
-    """Fork hosts for another process, which would have built the same."""
-    _set_environment(environ)
-    control = Frames(end, most=1 << 40)
-    control.answer({"pid": os.getpid()})
-    _fork_hosts(control, spec, built)
-
-
-def _spare(spec: Spec, built: Built, descriptors: Sequence[int], _: object) -> None:
-    """Wait, as nobody's child, to take the place of the zygote that forked this process."""
-    if os.fork():
-        return
-    show_as("spare")
-    control = Frames(socket.socket(fileno=descriptors[0]), most=1 << 40)
-    control.answer({"pid": os.getpid()})
-    control.receive()  # nothing but that it is time
-    _fork_hosts(control, spec, built)
-
-
-def _fork_on_demand(
-    control: Frames,
-    children: dict[str, Callable[[Sequence[int], Any], None]],
-    before: Callable[[Any], None] | None = None,
-    *,
-    others: Listener | None,
-    joined: Callable[[socket.socket, Any], None],
-) -> None:
-    """Answer commands until the other end of the socket is closed, which raises EOFError. A child, by the command to
-    fork it, has the descriptors and the argument of the command; `before` is given the argument before. Nobody is told
-    of a spare, which nobody waits for. At `others` come processes that are to have one of their own, which does what
-    `joined` does with the end that they have and what they want."""
-    while True:
-        if others is not None:
-            ready = select.select([control.socket, *others.sockets()], [], [], others.seconds)[0]
-            if control.socket not in ready:
-                for joining in others.proven(ready):
-                    with suppress(Exception):  # whatever comes there must not end what is served here
-                        _let_join(joining, others, control, before, joined)
-                continue
-        command, argument = control.receive()
-        if command == "reap":
-            try:
-                _, status = os.waitpid(argument, 0)  # it has ended, or was killed
-                control.answer({"status": os.waitstatus_to_exitcode(status)})
-            except ChildProcessError:
-                control.answer({"status": None})
-            continue
-        _, descriptors, _, _ = socket.recv_fds(control.socket, 1, 3)
-        _keep_from_others(*descriptors)
-        if before is not None:
-            before(argument)
-        try:
-            pid = os.fork()
-        except OSError as error:
-            pid = -1
-            if command != "spare":
-                control.answer({"error": str(error)})
-        if pid == 0:
-            status = 70
-            try:
-                control.close()
-                if others is not None:  # else nobody could tell that the nursery has ended
-                    others.close()
-                die_with_parent()
-                children[command](descriptors, argument)
-                status = 0
-            except EOFError:
-                status = 0
-            except BaseException:
-                pass
-            finally:
-                os._exit(status)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        if pid > 0 and command == "spare":
-            os.waitpid(pid, 0)  # it has forked the spare, which speaks for itself
-        elif pid > 0:
-            control.answer({"pid": pid})
-
-
-def _host(spec: Spec, built: Built, descriptors: Sequence[int], given: tuple[str, int, float]) -> None:
-    role, memory_bytes, late_seconds = given
-    show_as(role)
-    _silence_native_code()
-    limit_memory(memory_bytes)
-    gc.freeze()  # else the first collection would write to all that is shared
-    gc.enable()
-    commands, beside, shared = descriptors
-    host = built.answers(SharedMasks(spec.words, shared), late_seconds)
-    threading.stack_size(STACK_BYTES)
-    threads = [
-        threading.Thread(target=_answer, args=(Frames(socket.socket(fileno=end), most=1 << 40), answers), daemon=True)
-        for end, answers in ((commands, host.commands), (beside, host.beside))
-    ]
-    for thread in threads:
-        thread.start()
-    threads[0].join()
-
-
-def _silence_native_code() -> None:
-    """Drop what native code writes to standard error, such as a grammar library's warnings about schemas, whose losses
-    are in `unenforced`. Python still writes to `sys.stderr`. No effect if warnings are enabled (``python -W``,
-    PYTHONWARNINGS, PYTHONDEVMODE)."""
-    stream = sys.__stderr__
-    if sys.warnoptions or sys.flags.dev_mode or stream is None or sys.stderr is not stream:
-        return
-    stream.flush()
-    sys.stderr = open(os.dup(2), "w", buffering=1, errors="backslashreplace")  # noqa: SIM115, PTH123
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
-    os.close(null)
-
-
-def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
-    """Answer commands until the other end is closed."""
-    heap = Heap()
-    try:
-        while True:
-            name, *arguments = frames.receive()
-            data = None
-            try:
-                answer = answers[name](*arguments)
-                if isinstance(answer, tuple):
-                    answer, data = answer
-                frames.answer({"value": answer, "bytes": data is not None})
-            except EOFError:
-                raise
-            except BaseException as error:
-                frames.answer({"error": words_of(error)})
-            if data is not None:
-                frames.send_bytes(data)
-            answer = data = arguments = None
-            heap.tidy()
-    except EOFError:
-        return
 
 
 class _Host:

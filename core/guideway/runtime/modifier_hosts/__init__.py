@@ -3,10 +3,10 @@ the memory there costs the sequences it was working on and not the server.
 
 `HostedModifier` stands in the serving process for a modifier that lives in a host, and obeys the same contract::
 
-    serving process                  nursery        zygote                    forked from it
-    HostedModifier ─ ModifierHosts ─ imports them ─ builds the modifiers ─┬─ hosts that hold nothing: companions, keys,
-                                                                          │  and a first try of what compiles
-                                                                          └─ one host for the states of each modifier
+    serving process                  fork server                      forked from it
+    HostedModifier ─ ModifierHosts ─ imports and builds modifiers ─┬─ hosts that hold nothing: companions, keys, and a
+                                                                   │  first try of what compiles
+                                                                   └─ one host for the states of each modifier
 
 The processes are those of `guideway.runtime.grammar_hosts`, with modifiers in them.
 """

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from guideway.errors import GuidewayError, contain, passable
 from guideway.plugins.limits import Limits
+from guideway.runtime.grammar_hosts.fork_server import HostSource
 from guideway.runtime.grammar_hosts.host import Allowed, Host, HostDied
-from guideway.runtime.grammar_hosts.zygote import Zygote
 from guideway.runtime.modifier_hosts.messages import Command, Job
 from guideway.runtime.modifier_hosts.states import HostedCompiled, HostedState
 
@@ -44,10 +44,10 @@ class Died(Exception):
 class Home:
     """The host of the states of one modifier. Its states are made anew where it is lost: from what was accepted."""
 
-    def __init__(self, name: str, zygote: Zygote, limits: Limits) -> None:
+    def __init__(self, name: str, source: HostSource, limits: Limits) -> None:
         self.name = name
         self.limits = limits
-        self._zygote = zygote
+        self._source = source
         self._lock = threading.RLock()
         self._host: Host | None = None
         self.number = -1
@@ -153,7 +153,7 @@ class Home:
         if self._closed:
             raise GuidewayError(f"closed: modifier.{self.name} is used no more")
         if self._host is None or not self._host.alive:
-            self._host = self._zygote.fork(f"states:{self.name}")
+            self._host = self._source.fork(f"states:{self.name}")
             self.number = next(_NUMBERS)
         return self._host
 

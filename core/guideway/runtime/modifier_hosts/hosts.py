@@ -12,8 +12,8 @@ from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.errors import InvalidConfiguration, text_of
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.limits import Limits
+from guideway.runtime.grammar_hosts.fork_server import HostSource
 from guideway.runtime.grammar_hosts.pool import Pool
-from guideway.runtime.grammar_hosts.zygote import Zygote
 from guideway.runtime.modifier_hosts.home import Home
 from guideway.runtime.modifier_hosts.modifier import HostedModifier
 from guideway.runtime.modifier_hosts.serving import ModifierSpec
@@ -48,16 +48,16 @@ class ModifierHosts:
             _check_sent(name, given)
         words = num_words(context.vocabulary.logits_width)
         spec = ModifierSpec(tuple(path), tuple(variables), (*strategies, *records), words, context, its_own)
-        self._zygote = Zygote(spec, limits)
-        self._readers = Pool("read", self._zygote, READERS)
-        self._compilers = Pool("compile", self._zygote, num_compilers)
-        self._homes = {cls.name: Home(cls.name, self._zygote, limits) for cls in classes}
+        self._source = HostSource(spec, limits)
+        self._readers = Pool("read", self._source, READERS)
+        self._compilers = Pool("compile", self._source, num_compilers)
+        self._homes = {cls.name: Home(cls.name, self._source, limits) for cls in classes}
         self._lock = threading.Lock()
         self._open = set(self._homes)
         try:
-            self._zygote.start()
+            self._source.start()
         except BaseException:
-            self._zygote.close()
+            self._source.close()
             raise
         self.modifiers = {
             cls.name: HostedModifier(cls, its_own[f"modifier.{cls.name}"], context, self) for cls in classes
@@ -67,7 +67,7 @@ class ModifierHosts:
     @property
     def failure(self) -> str | None:
         """Why no host could be started the last time; None if one could, or none was needed yet."""
-        return self._zygote.failure
+        return self._source.failure
 
     def home(self, name: str) -> Home:
         """Return where the states of a modifier live."""
@@ -92,7 +92,7 @@ class ModifierHosts:
                 return
         for pool in (self._readers, self._compilers):
             pool.close()
-        self._zygote.close()
+        self._source.close()
 
 
 def _check_sent(name: str, options: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from guideway.plugins.building import build_modifiers, build_strategies
 from guideway.plugins.loading import load
 from guideway.runtime.answers import read_count, read_edit, read_ids, read_key, read_names, read_report
 from guideway.runtime.grammar_hosts.messages import IDLE, SharedMasks, words_of
-from guideway.runtime.grammar_hosts.serving import Answers, Built, Spec
+from guideway.runtime.grammar_hosts.program import Answers, Built, Spec
 from guideway.runtime.modifier_hosts.messages import Birth, Command, Given, Job, Recipe, packed
 from guideway.runtime.rows import check_payload, lend_feedback, sequence_of_row
 
@@ -47,7 +47,7 @@ class ModifierSpec(Spec):
 
 
 class _Plugins:
-    """The modifiers of a zygote, and the strategies they need."""
+    """Modifiers, and the strategies they need."""
 
     def __init__(self, strategies: dict[str, GrammarStrategy], modifiers: Sequence[LogitModifier[Any]]) -> None:
         self.strategies = strategies

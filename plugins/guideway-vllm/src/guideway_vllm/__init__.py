@@ -15,11 +15,11 @@ __all__ = ["register"]
 def register() -> None:
     """Install guideway in vLLM; the entry point of the group ``vllm.general_plugins``. Raises `PluginUnavailable`,
     naming vLLM's version and the missing parts, if this vLLM lacks a method that the guest wraps."""
-    from guideway.runtime import share_nursery
+    from guideway.runtime import share_fork_server
 
     from guideway_vllm.seams import install
 
     # vLLM freezes the heap of its server: what is frozen at the end is not collected, and Triton reports it as leaked
     atexit.register(gc.unfreeze)
-    share_nursery()
+    share_fork_server()
     install()

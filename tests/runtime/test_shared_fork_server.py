@@ -25,7 +25,7 @@ import pytest
 from guideway.runtime.grammar_hosts.joining import VARIABLE, Listener
 
 from tests.support.distributions import install
-from tests.support.processes import children, hosts_of, is_alive, role_of, until
+from tests.support.processes import hosts_of, is_alive, role_of, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the place where they meet is Linux's")
 
@@ -85,8 +85,7 @@ for line in sys.stdin:
     except GuidewayError as error:
         print(error, flush=True)
         continue
-    zygote = hosts._zygote
-    print((zygote._nursery if zygote._nursery._process else zygote)._process.pid, flush=True)
+    print(hosts._source.server.process.pid, flush=True)
 hosts.close("noted")
 """
 
@@ -109,8 +108,8 @@ class Server:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
-    def nursery(self, pattern: str = "[a-z]") -> int:
-        """Return the PID of its nursery, or of its zygote if it has none, after it answered `supports`."""
+    def fork_server(self, pattern: str = "[a-z]") -> int:
+        """Return the PID of its fork server, after it answered `supports`."""
         self.ask(pattern)
         return int(self.answer())
 
@@ -135,7 +134,7 @@ class Servers:
         self.started: list[Server] = []
 
     def start(self, **changes: str) -> Server:
-        """Start a server with a zygote of its own, unless `changes` sets the same vocabulary width as another's."""
+        """Start a server with a build of its own, unless `changes` sets the same vocabulary width as another's."""
         server = Server({**self._environment, "WIDER": str(len(self.started)), **changes})
         self.started.append(server)
         assert server.answer() == "starts"
@@ -168,36 +167,36 @@ def test_all_share_what_is_imported_once(servers: Servers) -> None:
     started = [servers.start(TAKES="1") for _ in range(3)]
     for server in started:
         server.ask("[a-z]")
-    nurseries = {int(server.answer()) for server in started}
+    found = {int(server.answer()) for server in started}
     assert servers.num_imports == 1
-    assert len(nurseries) == 3
+    assert len(found) == 3
     for server in started:  # lists of processes show the owner of each
-        assert {"nursery", "zygote"} <= {role_of(pid) for pid in hosts_of(server.pid)}
-        assert len(hosts_of(server.pid) & nurseries) == 1
+        assert "fork-server" in {role_of(pid) for pid in hosts_of(server.pid)}
+        assert len(hosts_of(server.pid) & found) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [None, signal.SIGKILL], ids=["ended", "killed"])
 def test_none_ends_with_another(servers: Servers, how: signal.Signals | None) -> None:
     first, second = servers.start(), servers.start()
-    nurseries = first.nursery(), second.nursery()
+    found = first.fork_server(), second.fork_server()
     first.end(how)
-    until(lambda: not is_alive(nurseries[0]) and not hosts_of(first.pid))
-    assert second.nursery("[b-z]") == nurseries[1]
+    until(lambda: not is_alive(found[0]) and not hosts_of(first.pid))
+    assert second.fork_server("[b-z]") == found[1]
     # the address is free again: the next one listens there, and others join it
     third = servers.start()
-    third.nursery()
-    servers.start().nursery()
+    third.fork_server()
+    servers.start().fork_server()
     assert servers.num_imports == 2
 
 
 @pytest.mark.slow
-def test_a_nursery_that_is_lost_comes_from_the_others(servers: Servers) -> None:
+def test_a_fork_server_that_is_lost_comes_from_the_others(servers: Servers) -> None:
     first, second = servers.start(), servers.start()
-    first.nursery()
-    lost = second.nursery()
+    first.fork_server()
+    lost = second.fork_server()
     until(lambda: not any(map(killed, hosts_of(second.pid))))
-    assert second.nursery("[b-z]") != lost
+    assert second.fork_server("[b-z]") != lost
     assert servers.num_imports == 1
 
 
@@ -210,14 +209,14 @@ def killed(pid: int) -> bool:
 @pytest.mark.slow
 def test_who_gets_no_answer_imports_itself(servers: Servers) -> None:
     first, second = servers.start(), servers.start()
-    stopped = first.nursery()
+    stopped = first.fork_server()
     os.kill(stopped, signal.SIGSTOP)
     try:
-        assert second.nursery() != stopped
+        assert second.fork_server() != stopped
     finally:
         os.kill(stopped, signal.SIGCONT)
     assert servers.num_imports == 2
-    assert first.nursery("[b-z]") == stopped
+    assert first.fork_server("[b-z]") == stopped
 
 
 def listening(*pids: int) -> list[bytes]:
@@ -240,9 +239,9 @@ def connected(address: bytes) -> socket.socket:
 def test_what_strangers_say_is_not_read(servers: Servers, tmp_path: Path) -> None:
     """A silent stranger does not keep others waiting either."""
     first = servers.start()
-    first.nursery()
+    first.fork_server()
     addresses = listening(*hosts_of(first.pid))
-    assert len(addresses) == 2, "of a nursery and a zygote"
+    assert len(addresses) == 1
     executed = tmp_path / "executed"
     data = pickle.dumps(Executed(executed))
     frame = struct.pack("!Q", len(data)) + data
@@ -254,8 +253,8 @@ def test_what_strangers_say_is_not_read(servers: Servers, tmp_path: Path) -> Non
                 assert len(receive_all(end)) <= 32, "no more than a nonce"
     silent = [connected(address) for address in addresses for _ in range(200)]
     try:
-        servers.start(WIDER="0").nursery()
-        servers.start(WIDER="1").nursery()
+        servers.start(WIDER="0").fork_server()
+        servers.start(WIDER="1").fork_server()
     finally:
         for end in silent:
             end.close()
@@ -282,9 +281,9 @@ def receive_all(end: socket.socket) -> bytes:
 
 
 def test_a_stranger_in_their_place_is_told_nothing(servers: Servers) -> None:
-    """The stranger listens at the address of the first server's nursery."""
+    """The stranger listens at the address of the first server's fork server."""
     first = servers.start()
-    first.nursery()
+    first.fork_server()
     addresses = listening(*hosts_of(first.pid))
     first.end()
     until(lambda: not hosts_of(first.pid))
@@ -303,12 +302,12 @@ def test_a_stranger_in_their_place_is_told_nothing(servers: Servers) -> None:
         listener.listen()
         threading.Thread(target=impersonate, args=(listener,), daemon=True).start()
     try:
-        servers.start(WIDER="0", PLANTED="known to nobody").nursery()
+        servers.start(WIDER="0", PLANTED="known to nobody").fork_server()
     finally:
         for listener in listeners:
             listener.close()
     until(lambda: len(told) == len(addresses))
-    assert [len(said) for said in told] == [64, 64], "a nonce and a proof"
+    assert [len(said) for said in told] == [64], "a nonce and a proof"
     assert servers.num_imports == 2
 
 
@@ -357,8 +356,8 @@ def test_only_the_right_proof_is_taken() -> None:
 def test_nobody_shares_with_strangers(servers: Servers, changed: dict[str, str]) -> None:
     if path := changed.get("PYTHONPATH"):
         changed = {"PYTHONPATH": os.pathsep.join([servers._environment["PYTHONPATH"], path])}
-    servers.start().nursery()
-    servers.start(**changed).nursery()
+    servers.start().fork_server()
+    servers.start(**changed).fork_server()
     assert servers.num_imports == 2
 
 
@@ -370,44 +369,44 @@ def test_what_is_alike_is_built_once(servers: Servers) -> None:
     assert len({server.answer() for server in started}) == 3
     assert servers.num_imports == servers.num_built == 1
     for server in started:
-        assert "zygote" in {role_of(pid) for pid in hosts_of(server.pid)}
-    servers.start(WIDER="1").nursery()
+        assert "fork-server" in {role_of(pid) for pid in hosts_of(server.pid)}
+    servers.start(WIDER="1").fork_server()
     assert (servers.num_imports, servers.num_built) == (1, 2)
 
 
 @pytest.mark.parametrize("how", [pytest.param(None, marks=pytest.mark.slow), signal.SIGKILL], ids=["ended", "killed"])
 def test_none_ends_with_another_that_built(servers: Servers, how: signal.Signals | None) -> None:
     first, second = servers.start(WIDER="0"), servers.start(WIDER="0")
-    first.nursery()
-    zygote = second.nursery()
+    first.fork_server()
+    kept = second.fork_server()
     first.end(how)
     until(lambda: not hosts_of(first.pid))
-    assert second.nursery("[b-z]") == zygote
-    servers.start(WIDER="0").nursery()  # the first there again
-    servers.start(WIDER="0").nursery()
+    assert second.fork_server("[b-z]") == kept
+    servers.start(WIDER="0").fork_server()  # the first there again
+    servers.start(WIDER="0").fork_server()
     assert servers.num_built == 2
 
 
 @pytest.mark.slow
-def test_a_zygote_that_is_lost_comes_from_the_others(servers: Servers) -> None:
+def test_what_was_built_comes_from_the_others(servers: Servers) -> None:
     first, second = servers.start(WIDER="0"), servers.start(WIDER="0")
-    first.nursery()
-    lost = second.nursery()
+    first.fork_server()
+    lost = second.fork_server()
     until(lambda: not any(map(killed, hosts_of(second.pid))))
-    assert second.nursery("[b-z]") != lost
+    assert second.fork_server("[b-z]") != lost
     assert servers.num_built == 1
 
 
 @pytest.mark.slow
 def test_who_cannot_join_builds_itself(servers: Servers) -> None:
     first, second = servers.start(WIDER="0"), servers.start(WIDER="0")
-    (zygote,) = children(first.nursery())
-    os.kill(zygote, signal.SIGSTOP)
+    stopped = first.fork_server()
+    os.kill(stopped, signal.SIGSTOP)
     try:
-        second.nursery()
+        second.fork_server()
     finally:
-        os.kill(zygote, signal.SIGCONT)
-    assert (servers.num_imports, servers.num_built) == (1, 2)
+        os.kill(stopped, signal.SIGCONT)
+    assert (servers.num_imports, servers.num_built) == (2, 2)
 
 
 @pytest.mark.slow
@@ -415,7 +414,7 @@ def test_who_joins_what_cannot_be_built_builds_itself(servers: Servers) -> None:
     first, second = servers.start(WIDER="0", TAKES="1", BREAKS="1"), servers.start(WIDER="0")
     first.ask("[a-z]")
     until(lambda: servers.num_built == 1)
-    assert second.nursery() > 0
+    assert second.fork_server() > 0
     assert "it breaks" in first.answer()
 
 
@@ -423,7 +422,7 @@ def test_who_joins_what_cannot_be_built_builds_itself(servers: Servers) -> None:
 def test_what_has_something_to_close_is_built_for_each(servers: Servers) -> None:
     """If shared, closing it in one server would affect the others."""
     for _ in range(2):
-        servers.start(WIDER="0", CLOSES="1").nursery()
+        servers.start(WIDER="0", CLOSES="1").fork_server()
     assert (servers.num_imports, servers.num_built) == (1, 2)
 
 
@@ -431,20 +430,20 @@ def test_what_has_something_to_close_is_built_for_each(servers: Servers) -> None
 def test_what_a_plugin_leaves_behind_keeps_nobody_waiting(servers: Servers) -> None:
     """The plugin started a program that keeps running."""
     first = servers.start(WIDER="0", LEAVES="1")
-    first.nursery()
+    first.fork_server()
     first.end()
     until(lambda: not hosts_of(first.pid))
     began = time.monotonic()
-    servers.start(WIDER="0").nursery()
+    servers.start(WIDER="0").fork_server()
     assert time.monotonic() - began < 20
 
 
 @pytest.mark.slow
 def test_a_fork_of_a_server_keeps_nobody_waiting(servers: Servers) -> None:
-    """The fork is made while the server's zygote is being built."""
+    """The fork is made while the server's strategies are being built."""
     first = servers.start(WIDER="0", TAKES="2", FORKS="1")
-    first.nursery()
+    first.fork_server()
     first.end()
     began = time.monotonic()
-    servers.start(WIDER="0").nursery()
+    servers.start(WIDER="0").fork_server()
     assert time.monotonic() - began < 20
