@@ -222,7 +222,8 @@ class _ForkServer:
                     self._others.close()
                 die_with_parent()
                 show_as(role)
-                _serve_as_host(*self._built[number], *descriptors, memory_bytes, late_seconds)
+                commands, beside, masks = descriptors
+                _serve_as_host(*self._built[number], commands, beside, masks, memory_bytes, late_seconds)
                 status = 0
             except BaseException:
                 pass
