@@ -386,11 +386,11 @@ def test_an_abort_ends_a_compilation_at_once(made: Makes) -> None:
     sleeping = [runtime.admit(request(i, f"CL[a-z]{{{i + 1}}}")) for i in range(2)]
     twin = runtime.admit(replace(request(7, "CL[a-z]{1}"), request_id="twin"))
     queued = runtime.admit(request(8, "[a-z]{8}"))
-    while len(hosts._compilers._busy) < 2:
+    while len(hosts._pool._busy) < 2:
         time.sleep(0.01)
-    pids = {h.pid for h in hosts._compilers._busy}
+    pids = {h.pid for h in hosts._pool._busy}
     runtime.abandon(sleeping[0])
-    assert {h.pid for h in hosts._compilers._busy} == pids, "another request waits for the same"
+    assert {h.pid for h in hosts._pool._busy} == pids, "another request waits for the same"
     runtime.abandon(queued)
     assert queued.compilation is not None and queued.compilation.cancelled()
     runtime.abandon(sleeping[1])
@@ -429,14 +429,14 @@ def test_an_abort_ends_the_search_for_the_shortest_output_at_once(made: Makes) -
     runtime = served(hosts).runtime
     small = replace(asking("AL[a-z]{9}", close=True), max_tokens=3)
     searched = runtime.admit(replace(request(0, "a"), params=small))
-    while not any(work[0] == "shortest" for work in hosts._compilers._busy.values()):
+    while not any(work[0] == "shortest" for work in hosts._pool._busy.values()):
         time.sleep(0.01)
     runtime.abandon(searched)
-    while hosts._compilers._busy:
+    while hosts._pool._busy:
         time.sleep(0.01)
     # the constraint is not quarantined
     again = runtime.admit(replace(request(1, "a"), params=small))
-    while not hosts._compilers._busy:
+    while not hosts._pool._busy:
         time.sleep(0.01)
     runtime.abandon(again)
 
@@ -453,7 +453,7 @@ def test_nothing_is_left_when_they_are_closed(made: Makes) -> None:
     before, others = len(list(Path("/proc/self/fd").iterdir())), hosts_of(os.getpid())
     host.generate([PROMPT] * 2, [GOOD, asking("FC[a-z]{9}")])
     living = hosts_of(os.getpid()) - others
-    assert living >= children(fork_server(hosts)) - others and len(living) >= 3
+    assert living >= children(fork_server(hosts)) - others and len(living) >= 2
     host.runtime.close()
     host.results.clear()  # an error's traceback keeps objects alive
     gc.collect()
@@ -495,7 +495,9 @@ def test_nothing_is_started_before_the_first_constraint(made: Makes) -> None:
 def test_a_server_starts_them_before_the_first_constraint(made: Makes) -> None:
     hosts = made()
     hosts.start_soon()
-    until(lambda: hosts._source.is_built)
+    assert hosts.failure == "grammar hosts are being started"
+    until(lambda: hosts.failure is None)
+    assert hosts.matcher_host("hostile")._lanes[0].host is not None, "beside one that compiles"
     started = hosts._source.server.process
     (result,) = served(hosts).generate([PROMPT], [GOOD])
     assert result.outputs[0].error is None
@@ -508,13 +510,24 @@ def test_a_server_starts_them_before_the_first_constraint(made: Makes) -> None:
     assert not hosts._source.is_built
 
 
+def test_who_only_tries_constraints_has_no_matcher_host(made: Makes) -> None:
+    hosts = made(fills=False)
+    hosts.start_soon()
+    until(lambda: hosts.failure is None)
+    strategy = hosts.strategies["hostile"]
+    grammar = strategy.compile(Regex("[a-z]{3}", strategy="hostile"))
+    assert hosts.matcher_host("hostile")._lanes[0].host is None
+    matcher = grammar.matcher(VOCABULARY.stop_token_ids)
+    assert matcher.validate(encode(VOCABULARY, b"abc")) == 1, "but what is asked nevertheless is answered"
+
+
 def test_what_keeps_them_from_starting_is_told_at_once(
     made: Makes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(REFUSES, "large")
     hosts = made(variables=[REFUSES])
     hosts.start_soon()
-    until(lambda: hosts.failure is not None)
+    until(lambda: "not this vocabulary" in (hosts.failure or ""))
     assert "no grammar host can be started: not this vocabulary" in caplog.text
     (failed,) = served(hosts).generate([PROMPT], [GOOD])
     assert "not this vocabulary" in str(failed.outputs[0].error)

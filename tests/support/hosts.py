@@ -39,6 +39,7 @@ def makes_hosts(folder: Path, names: Sequence[str], limits: Limits) -> Iterator[
         *,
         variables: Sequence[str] = (),
         sits_out: bool = False,
+        fills: bool = True,
     ) -> GrammarHosts:
         plugins = Plugins()
         records = [plugins.resolve("grammar", name) for name in names]
@@ -53,6 +54,7 @@ def makes_hosts(folder: Path, names: Sequence[str], limits: Limits) -> Iterator[
             limits=limits,
             variables=variables,
             sits_out=sits_out,
+            fills=fills,
         )
         opened.append(hosts)
         return hosts

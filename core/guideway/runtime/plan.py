@@ -56,6 +56,8 @@ class RuntimePlan:
     """Patterns of extra environment variables to pass to hosts."""
     sits_out: bool = False
     """True if the host lets sequences skip a step (`Runtime.is_late`)."""
+    fills: bool = True
+    """False if requests are only tried: nothing is prepared for their masks."""
     limits: Limits = field(default_factory=Limits)
     whitespace: Whitespace = "bounded"
     """Default for constraints without `whitespace`."""
@@ -152,6 +154,7 @@ class RuntimePlan:
                 limits=self.limits,
                 variables=self.host_environment,
                 sits_out=self.sits_out,
+                fills=self.fills,
             )
         for cls in hosted:
             hosts.strategies[cls.name].limits = limits[cls]

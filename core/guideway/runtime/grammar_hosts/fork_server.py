@@ -272,19 +272,6 @@ class HostSource:
                     plugin="runtime",
                 ) from lost
 
-    def start_soon(self) -> None:
-        """Build the plugins beside what else is done. What is wrong with them is logged, as it is by `fork`."""
-        with suppress(RuntimeError):  # no thread is left: the first host starts it
-            threading.Thread(target=self._start_beside, name="guideway-starts-hosts", daemon=True).start()
-
-    def _start_beside(self) -> None:
-        try:
-            with self.server.lock:
-                if not self.is_built and not self._closed:
-                    self._start_again()
-        except HostDied as error:
-            self._note(error)
-
     @property
     def is_built(self) -> bool:
         """True if there is a fork server that has built the plugins."""

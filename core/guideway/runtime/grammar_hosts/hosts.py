@@ -10,7 +10,7 @@ from guideway.api.bitmask import num_words
 from guideway.api.grammar import GrammarStrategy, Support
 from guideway.api.types import Constraint, JsonSchema, Loss, Losses
 from guideway.api.vocabulary import Vocabulary
-from guideway.errors import LimitExceeded, close_each, contain
+from guideway.errors import GuidewayError, LimitExceeded, close_each, contain
 from guideway.plugins.building import build_strategies
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.limits import Limits
@@ -35,14 +35,10 @@ SMALL = Vocabulary(
 """Every byte, and an end."""
 
 
-READERS = 2
-"""Hosts for `supports`, which waits for no compilation."""
-
-
 class GrammarHosts:
     """Hosts for the strategies of `records`, which name the `classes`. The first constraint starts them, or
     `start_soon`. They are given the environment variables that match `variables`, beside the usual ones. Raises, for a
-    strategy that cannot be built, what building it raises."""
+    strategy that cannot be built, what building it raises. `fills`: False where constraints are only tried."""
 
     def __init__(
         self,
@@ -56,16 +52,18 @@ class GrammarHosts:
         limits: Limits | None = None,
         variables: Sequence[str] = (),
         sits_out: bool = False,
+        fills: bool = True,
     ) -> None:
         self._limits = limits = limits or Limits()
         its_own = {f"grammar.{cls.name}": dict(options.get(f"grammar.{cls.name}", {})) for cls in classes}
         words = num_words(vocabulary.logits_width)
         spec = StrategySpec(tuple(path), tuple(variables), tuple(records), words, vocabulary, its_own)
         self._source = HostSource(spec, limits)
-        self._compilers = Pool("compile", self._source, num_compilers)
-        self._readers = Pool("read", self._source, READERS)
+        self._pool = Pool("compile", self._source, num_compilers)
+        self._is_starting = False
         self._matchers = {
-            cls.name: MatcherHost(cls.name, self._source, limits, self._refuse, sits_out=sits_out) for cls in classes
+            cls.name: MatcherHost(cls.name, self._source, limits, self._refuse, sits_out=sits_out, loads=fills)
+            for cls in classes
         }
         self._refused: Expiring[tuple[str, str, bytes], str] = Expiring()
         """Constraints that broke a limit or ended a host, and how."""
@@ -84,12 +82,26 @@ class GrammarHosts:
 
     @property
     def failure(self) -> str | None:
-        """Why no host could be started the last time; None if one could, or none was needed yet."""
-        return self._source.failure
+        """Why a constraint would have no host now; None if it would, or none was needed yet."""
+        return "grammar hosts are being started" if self._is_starting else self._source.failure
 
     def start_soon(self) -> None:
-        """Import and build beside what else is done what the first constraint would wait for."""
-        self._source.start_soon()
+        """Start beside what else is done the hosts that the first constraint would wait for."""
+        self._is_starting = True
+        try:
+            threading.Thread(target=self._start, name="guideway-starts-hosts", daemon=True).start()
+        except RuntimeError:  # no thread is left: the first constraint starts them
+            self._is_starting = False
+
+    def _start(self) -> None:
+        try:
+            self._pool.start()
+            for host in self._matchers.values():
+                host.start()
+        except GuidewayError:  # it is logged, and the next one is told
+            pass
+        finally:
+            self._is_starting = False
 
     def matcher_host(self, strategy: str) -> MatcherHost:
         """Return the host where the matchers of a strategy live."""
@@ -97,23 +109,23 @@ class GrammarHosts:
 
     def supports(self, strategy: str, constraint: Constraint) -> Support:
         """`GrammarStrategy.supports`."""
-        answer, _ = self._limited(self._readers, "supports", strategy, constraint)
+        answer, _ = self._limited("supports", strategy, constraint)
         return Support(frozenset(answer["enforced"]), frozenset(answer["unenforced"]), answer["reason"])
 
     def takes(self, strategy: str) -> frozenset[str]:
         """`GrammarStrategy.takes`."""
-        names, _ = self._readers.call("takes", strategy, seconds=self._limits.compile_seconds)
+        names, _ = self._pool.call("takes", strategy, seconds=self._limits.compile_seconds)
         return frozenset(map(str, names))
 
     def rewritings(self, strategy: str, constraint: JsonSchema, repeats: bool) -> list[Rewritten]:
         """`guideway.runtime.rewriting.rewritings` in the keywords that a strategy takes."""
-        answer, _ = self._limited(self._readers, "rewritings", strategy, constraint, repeats)
+        answer, _ = self._limited("rewritings", strategy, constraint, repeats)
         return [Rewritten(str(text), Losses(Loss(*map(str, loss)) for loss in losses)) for text, losses in answer]
 
     def compile(self, strategy: str, constraint: Constraint) -> tuple[int, Reserve, bytes | None]:
         """The bytes that a compiled constraint holds, its `Reserve`, and itself where it can be handed over. Raises
         what `GrammarStrategy.compile` raises, and `LimitExceeded`."""
-        answer, data = self._limited(self._compilers, "compile", strategy, constraint)
+        answer, data = self._limited("compile", strategy, constraint)
         reserve = answer["reserve"]
         return answer["nbytes"], Reserve(**{**reserve, "witnesses": tuple(reserve["witnesses"])}), data
 
@@ -123,12 +135,12 @@ class GrammarHosts:
         """The number of tokens of the shortest output that is found; None: none is. Raises `LimitExceeded`."""
         more = (grammar.given, stop_token_ids, budget)
         seconds = 2 * self._limits.compile_seconds  # it may have to be compiled again
-        answer, _ = self._limited(self._compilers, "shortest", strategy, grammar.constraint, *more, seconds=seconds)
+        answer, _ = self._limited("shortest", strategy, grammar.constraint, *more, seconds=seconds)
         return None if answer is None else int(answer)
 
     def give_up(self, name: str, strategy: str, constraint: Constraint, *more: Any) -> None:
         """Kill the compile host that is at this command for a constraint, if one is."""
-        self._compilers.give_up((name, strategy, constraint, *more))
+        self._pool.give_up((name, strategy, constraint, *more))
 
     def close(self, strategy: str) -> None:
         """End the matchers of a strategy, and all hosts with those of the last one."""
@@ -137,16 +149,15 @@ class GrammarHosts:
             self._open.discard(strategy)
             if self._open:
                 return
-        for pool in (self._compilers, self._readers):
-            pool.close()
+        self._pool.close()
         self._source.close()
 
     def _limited(
-        self, pool: Pool, name: str, strategy: str, constraint: Constraint, *more: Any, seconds: float | None = None
+        self, name: str, strategy: str, constraint: Constraint, *more: Any, seconds: float | None = None
     ) -> tuple[Any, bytes | None]:
         self.check(strategy, constraint)
         try:
-            return pool.call(name, strategy, constraint, *more, seconds=seconds or self._limits.compile_seconds)
+            return self._pool.call(name, strategy, constraint, *more, seconds=seconds or self._limits.compile_seconds)
         except HostDied as error:
             if error.by_itself:
                 self._remember(strategy, constraint, str(error))

@@ -60,12 +60,15 @@ class MatcherHost:
         refuse: Callable[[str, HostedGrammar, str], None],
         *,
         sits_out: bool,
+        loads: bool = True,
     ) -> None:
         self._strategy = strategy
         self._limits = limits
         self._refuse = refuse
         """Told of a grammar that broke a limit or killed the host."""
         self._sits_out = sits_out
+        self._loads = loads
+        """True if a grammar is loaded before its first matcher is asked for anything."""
         self._most_late = limits.late_fills if sits_out else min(limits.late_fills, LATE_WHERE_OTHERS_WAIT)
         self._lock = threading.RLock()
         self._lanes = [Lane(role, strategy, source, limits) for role in (("fill", "slow") if sits_out else ("fill",))]
@@ -84,9 +87,16 @@ class MatcherHost:
         """By the number of a matcher its rows, which came while it was in no step."""
         self._closed = False
 
+    def start(self) -> None:
+        """Start the host that the first grammar would wait for. Raises `HostDied`."""
+        if self._loads:
+            self._when_up(self._lanes[0])
+
     def load(self, grammar: HostedGrammar) -> None:
         """Hand a grammar to the host, beside what it does otherwise. Raises what the strategy raises, and
         `LimitExceeded`."""
+        if not self._loads:
+            return
         lane = self._lanes[0]
         for last in (False, True):
             host, number = self._when_up(lane)

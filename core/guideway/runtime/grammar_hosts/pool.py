@@ -12,22 +12,32 @@ from guideway.runtime.grammar_hosts.host import Host, HostDied
 __all__ = ["Pool"]
 
 
-class Pool:
-    """Hosts that hold nothing between two calls."""
+QUICK = frozenset({"supports", "takes", "rewritings", "companions", "edit_prompt", "compile_key"})
+"""The commands that wait for none that takes long."""
 
-    def __init__(self, role: str, source: HostSource, num_hosts: int) -> None:
+QUICK_AT_ONCE = 2
+
+
+class Pool:
+    """Hosts that hold nothing between two calls, of which `num_slow` at once may take long."""
+
+    def __init__(self, role: str, source: HostSource, num_slow: int) -> None:
         self._role = role
         self._source = source
-        self._free = threading.Semaphore(num_hosts)
+        self._free = {False: threading.Semaphore(num_slow), True: threading.Semaphore(QUICK_AT_ONCE)}
         self._idle: list[Host] = []
         self._busy: dict[Host, tuple[Any, ...]] = {}
         """The work that each is at."""
         self._lock = threading.Lock()
         self._closed = False
 
+    def start(self) -> None:
+        """Have one for the first call. Raises `HostDied`."""
+        self._put_back(self._take((), fresh=False))
+
     def call(self, name: str, *arguments: Any, seconds: float) -> tuple[Any, bytes | None]:
         """`Host.call` of one that is free. One that is killed from outside is replaced, once."""
-        with self._free:
+        with self._free[name in QUICK]:
             for last in (False, True):
                 host = self._take((name, *arguments), fresh=last)
                 try:

@@ -20,9 +20,6 @@ from guideway.runtime.modifier_hosts.serving import ModifierSpec
 
 __all__ = ["ModifierHosts"]
 
-READERS = 2
-"""Hosts for `companions` and `compile_key`, which wait for no compilation."""
-
 
 class ModifierHosts:
     """Hosts for the modifiers of `records`, which name the `classes`; `strategies` are those they compile with,
@@ -49,8 +46,7 @@ class ModifierHosts:
         words = num_words(context.vocabulary.logits_width)
         spec = ModifierSpec(tuple(path), tuple(variables), (*strategies, *records), words, context, its_own)
         self._source = HostSource(spec, limits)
-        self._readers = Pool("read", self._source, READERS)
-        self._compilers = Pool("compile", self._source, num_compilers)
+        self._pool = Pool("compile", self._source, num_compilers)
         self._homes = {cls.name: Home(cls.name, self._source, limits) for cls in classes}
         self._lock = threading.Lock()
         self._open = set(self._homes)
@@ -76,11 +72,10 @@ class ModifierHosts:
     def look(self, method: str, name: str, *arguments: Any) -> Any:
         """Return what a modifier says of a request, in a host that holds nothing. Raises what it raises, and
         `HostDied`."""
-        if method == "compile":
-            pool, seconds = self._compilers, self._limits.compile_seconds
-        else:  # by the clock as long as an admission
-            pool, seconds = self._readers, self._limits.admission_seconds / self._limits.wall_factor
-        found, _ = pool.call(method, name, *arguments, seconds=seconds)
+        seconds = self._limits.compile_seconds
+        if method != "compile":  # by the clock as long as an admission
+            seconds = self._limits.admission_seconds / self._limits.wall_factor
+        found, _ = self._pool.call(method, name, *arguments, seconds=seconds)
         return found
 
     def close(self, name: str) -> None:
@@ -90,8 +85,7 @@ class ModifierHosts:
             self._open.discard(name)
             if self._open:
                 return
-        for pool in (self._readers, self._compilers):
-            pool.close()
+        self._pool.close()
         self._source.close()
 
 

@@ -18,6 +18,9 @@ METHOD = "guideway_unhealthy"
 WITHIN = 0.02
 """Seconds that a probe waits for an answer. After that it uses the last one, so that long steps do not delay it."""
 
+FIRST_WITHIN = 5.0
+"""The same while there is no last one: the core may still be starting its hosts."""
+
 
 def unhealthy(core: Any) -> str:
     """Return the reason why an engine core would refuse valid requests; empty if it is healthy."""
@@ -35,13 +38,13 @@ class CoreHealth:
 
     def __init__(self) -> None:
         self._asking: asyncio.Task[None] | None = None
-        self._said: list[str] = []
+        self._said: list[str] | None = None
 
     async def check(self, client: Any) -> None:
         """Raise `Unhealthy` if a core of this client is unhealthy."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(client))
-        await asyncio.wait([self._asking], timeout=WITHIN)
+        await asyncio.wait([self._asking], timeout=FIRST_WITHIN if self._said is None else WITHIN)
         if self._said:
             raise Unhealthy("; ".join(f"in the engine core {why}" for why in self._said))
 

@@ -104,6 +104,7 @@ def build_runtime(
         isolate_tenants=config.isolate_tenants,
         limits=config.limits,
         sits_out=not front_end and can_sit_out(vllm_config),
+        fills=not front_end,
         on_unenforced=config.on_unenforced,
         whitespace=whitespace_of(config, vllm_config.structured_outputs_config),
         short_budget=config.short_budget,
