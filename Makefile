@@ -1,7 +1,7 @@
 # Needs nothing but make and a Python of at least 3.11; everything else goes into $(VENV).
 #
 #   make demo           the demo model answers a few prompts under JSON schemas
-#   make test           the everyday tests
+#   make test           the everyday tests; PROFILE=full: with all examples of properties
 #   make lint           style and types
 #   make commits        the messages of commits, as .githooks/commit-msg checks them
 #   make conform        PLUGIN=kind.name: the conformance suite, in full
@@ -81,11 +81,12 @@ demo: setup
 	$(BIN)/guideway generate --model demo --schema $(EXAMPLES)/person.schema.json --input $(EXAMPLES)/prompts.jsonl
 
 test: setup
-	$(BIN)/python -m pytest $(IN_TWO) --durations=30
+	$(BIN)/python -m pytest $(IN_TWO) --durations=30 $(if $(PROFILE),--hypothesis-profile $(PROFILE))
 
 # in the order of their files: sorted by the number of tests, files of a few that take minutes would run last
 test-slow: setup
-	$(BIN)/python -m pytest $(IN) -m slow $(IN_TWO) --no-loadscope-reorder $(if $(SAMPLE),--sample "$(SAMPLE)")
+	$(BIN)/python -m pytest $(IN) -m slow $(IN_TWO) --no-loadscope-reorder --hypothesis-profile full \
+	  $(if $(SAMPLE),--sample "$(SAMPLE)")
 
 test-all: setup
 	@PART=$(PART) CORPORA=$(CORPORA) .ci/all

@@ -22,8 +22,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # tests must not depend on the load of the machine
-settings.register_profile("guideway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("guideway")
+settings.register_profile("full", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("everyday", settings.get_profile("full"), max_examples=25)
+settings.load_profile("everyday")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -87,7 +88,7 @@ LARGE = {
     "guideway-conformance/grammar.reference",
     "guideway-engine/attention.packed",
     "guideway-llguidance/grammar.llguidance",
-    "guideway-sim-device/device.sim",
+    "guideway/device.torch",
 }
 """Plugins whose conformance tests of the tier ``core`` are slow, or repeat another plugin's tests. The slowest plugins
 have separate files of slow tests."""

@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from tests.support.stages import examples
+
 ALLOWED = hnp.arrays(np.bool_, st.tuples(st.integers(0, 4), st.sampled_from((1, 31, 32, 33, 64, 100))))
 
 
@@ -127,7 +129,7 @@ def tokens_of(bitmask: NDArray[np.int32], num_tokens: int) -> list[list[int]]:
 
 
 @given(case=masks())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_token_lists_hold_what_takes_fewer_bytes(case: tuple[NDArray[np.int32], int]) -> None:
     bitmask, num_tokens = case
     before = bitmask.copy()
@@ -152,7 +154,7 @@ def test_token_lists_hold_what_takes_fewer_bytes(case: tuple[NDArray[np.int32], 
 
 
 @given(case=masks(), width=st.sampled_from((*WIDTHS, 400)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_the_bitmask_of_token_lists_is_the_one_they_are_of(case: tuple[NDArray[np.int32], int], width: int) -> None:
     bitmask, num_tokens = case
     lists, chosen = token_lists(bitmask, num_tokens)

@@ -40,6 +40,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.fake_host import FakeHost
+from tests.support.stages import examples
 from tests.support.vocabularies import tiny
 
 
@@ -409,14 +410,14 @@ VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dic
 
 
 @given(TEXTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_text_passes_or_is_refused(text: str) -> None:
     for constraint in (Regex(text), Grammar(text, "ebnf"), Grammar(text, "lark"), Choice([text]), schema(pattern=text)):
         passes_or_refuses(constraint)
 
 
 @given(VALUES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_json_passes_or_is_refused(value: Any) -> None:
     for constraint in (JsonSchema(json.dumps(value)), StructuralTag(json.dumps(value))):
         passes_or_refuses(constraint)

@@ -12,6 +12,8 @@ from guideway.runtime.opening import Opening, TokenTexts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.stages import examples
+
 ALPHABET = b"abc"
 TEXTS = st.binary(max_size=3).map(lambda text: bytes(ALPHABET[byte % 3] for byte in text))
 
@@ -24,7 +26,7 @@ def writable(tokens: list[bytes], prefix: bytes) -> bool:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(tokens=st.lists(TEXTS, min_size=1, max_size=8), prefix=TEXTS.filter(bool), more=TEXTS)
 def test_exactly_the_tokens_are_allowed_after_which_the_prefix_can_be_written(
     tokens: list[bytes], prefix: bytes, more: bytes

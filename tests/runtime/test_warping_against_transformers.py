@@ -47,7 +47,7 @@ from transformers import (
 
 from tests.support.devices import StaticNumpy
 from tests.support.jax_device import JaxDevice
-from tests.support.stages import everyday
+from tests.support.stages import everyday, examples
 
 DEVICES = {"numpy": NumpyDevice("cpu"), "torch": TorchDevice("cpu"), "jax": JaxDevice("cpu"), "static": StaticNumpy()}
 
@@ -199,7 +199,7 @@ def noise(seed: int, rows: int, width: int) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("device", everyday(["numpy", "torch"], "torch"))
 @given(case=batches())
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=examples(250), deadline=None, derandomize=True)
 def test_warping_equals_the_processors(device: str, case: tuple[int, list[Row], int]) -> None:
     width, rows, seed = case
     logits = noise(seed, len(rows), width)

@@ -1,4 +1,4 @@
-"""The choice of a test's parameters for every day and for the slow stage."""
+"""The choice of a test's parameters and examples for every day and for the slow stage."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 
 def everyday(values: Iterable[Any], *chosen: Any) -> list[Any]:
@@ -21,3 +22,8 @@ def one_in(number: int, values: Iterable[Any]) -> list[Any]:
     """Return `values` as parameters of a test, marking all as ``slow`` but the first and each `number`-th after it."""
     found = list(values)
     return everyday(found, *found[::number])
+
+
+def examples(number: int) -> int:
+    """Return how many examples a property takes: `number` with ``--hypothesis-profile full``, a quarter without."""
+    return number if settings.get_current_profile_name() == "full" else number // 4

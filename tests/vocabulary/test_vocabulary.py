@@ -19,6 +19,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast
 
 import tests.vocabulary.tokenizers_under_test as samples
+from tests.support.stages import examples, one_in
 
 FAMILIES: dict[str, Callable[[], Any]] = {
     "demo": samples.demo,
@@ -48,7 +49,7 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", one_in(2, TEXTS))
 def test_encode_then_decode_gives_the_text(vocabulary: Vocabulary, text: str) -> None:
     token_ids = vocabulary.encode(text.encode())
     assert token_ids is not None
@@ -56,7 +57,7 @@ def test_encode_then_decode_gives_the_text(vocabulary: Vocabulary, text: str) ->
     assert not vocabulary.special_tokens.keys() & set(token_ids)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(parts=st.lists(st.text(max_size=12), max_size=4))
 def test_pieces_encoded_one_by_one_join_to_the_text(vocabulary: Vocabulary, parts: list[str]) -> None:
     token_ids: list[int] = []
@@ -69,7 +70,7 @@ def test_pieces_encoded_one_by_one_join_to_the_text(vocabulary: Vocabulary, part
     assert vocabulary.decode(token_ids) == "".join(parts).encode()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(data=st.binary(max_size=12))
 def test_encode_gives_exactly_the_bytes_or_none(vocabulary: Vocabulary, data: bytes) -> None:
     token_ids = vocabulary.encode(data)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.support.stages import everyday
+from tests.support.stages import everyday, examples, one_in
 
 MAX_LENGTH = 200
 NUM_SLOTS = 6
@@ -272,7 +272,7 @@ TestCache.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 
 
 @pytest.mark.parametrize("num_cells", everyday([256, 300, 448, 768, 1024], 300, 768))
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", one_in(4, range(4)))
 def test_long_walks(num_cells: int, seed: int) -> None:
     """Find failures that take many steps."""
     rng = random.Random(seed)
@@ -298,7 +298,7 @@ def test_long_walks(num_cells: int, seed: int) -> None:
     machine.teardown()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     texts=st.lists(st.tuples(st.integers(0, 11), st.integers(1, 150), st.booleans()), min_size=1, max_size=4),
     wanted=st.tuples(st.integers(0, 11), st.integers(0, MAX_LENGTH)),

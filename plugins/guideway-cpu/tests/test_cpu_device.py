@@ -32,6 +32,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tests.support.stages import examples
+
 DTYPES = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
 """Dtypes of logits, with the integer dtypes of the same size."""
 VALUES = [0.0, -0.0, 1.5, 2.0, -2.25, 3.0, 3.0, torch.inf, -torch.inf]
@@ -109,7 +111,7 @@ def test_masks_are_those_of_the_numpy_device(case: Case, host: str) -> None:
     assert torch.equal(case.base.view(integers), wanted.view(integers))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(case=cases(), host=st.sampled_from(["numpy", "read-only", "torch", "strided"]), share=st.floats(0, 1))
 def test_the_masked_argmax_is_that_of_numpy(case: Case, host: str, share: float) -> None:
     num_tokens = max(1, round(share * case.logits.shape[1]))
