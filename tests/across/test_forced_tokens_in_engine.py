@@ -271,6 +271,7 @@ def test_a_modifier_forces_tokens(own_modifiers: dict[str, Any]) -> None:
     expect_equal(found["exact"], found["off"])
 
 
+@pytest.mark.slow
 def test_nothing_is_forced_past_where_a_modifier_may_end_the_output(own_modifiers: dict[str, Any]) -> None:
     params = [
         SamplingParams(max_tokens=60, constraint=constraint, modifiers={"countdown": {"tokens": [0] * num_tokens}})

@@ -103,6 +103,7 @@ def test_callables_factories_and_processors_are_mixed_in_the_order_written() -> 
     assert emptied.unenforced == ("modifier.legacy",)
 
 
+@pytest.mark.slow
 def test_a_callable_sees_the_prompt_unless_it_is_told_not_to() -> None:
     ids = [30, 31, 32]
     with engine(own("callable", "favor")) as e:
@@ -168,7 +169,7 @@ def test_a_list_of_processors_is_one_target() -> None:
     assert listed.token_ids == single.token_ids
 
 
-@pytest.mark.parametrize("remembers", [False, True])
+@pytest.mark.parametrize("remembers", one_in(2, [False, True]))
 def test_a_callable_that_raises_costs_its_request_and_is_not_called_twice_for_a_token(remembers: bool) -> None:
     """The pipeline applies the step again, row by row; stateful processors must not be called twice."""
     processors = [own("callable", "explode_after")]
@@ -193,12 +194,15 @@ def test_a_callable_that_raises_costs_its_request_and_is_not_called_twice_for_a_
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [
-        ("narrow", "must return logits, a Tensor of torch.float32 and shape [1536]; it returned a Tensor of"),
-        ("wide", "it returned a Tensor of torch.float64 and shape [1536]"),
-        ("nothing", "it returned a NoneType"),
-        ("not_numbers", "returned NaN or +inf"),
-    ],
+    one_in(
+        2,
+        [
+            ("narrow", "must return logits, a Tensor of torch.float32 and shape [1536]; it returned a Tensor of"),
+            ("wide", "it returned a Tensor of torch.float64 and shape [1536]"),
+            ("nothing", "it returned a NoneType"),
+            ("not_numbers", "returned NaN or +inf"),
+        ],
+    ),
 )
 def test_what_is_no_row_of_logits_is_refused(name: str, message: str) -> None:
     with engine(own("callable", name)) as e:
@@ -263,6 +267,7 @@ def test_devices_without_tensors_are_refused() -> None:
         engine(own("callable", "favor"), device_backend="numpy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", everyday(["local", "process"], "local"))
 def test_several_outputs_of_a_request_keep_their_own_state_wherever_the_worker_is(executor: str) -> None:
     processors = [own("callable", "Countdown", per_sequence=True), own("vllm", "PerRequest")]
@@ -285,6 +290,7 @@ def test_preemption_is_nothing_a_processor_hears_of(monkeypatch: pytest.MonkeyPa
     assert [(r.error, r.token_ids) for r in results] == [(None, tuple(range(10, 50)))] * 4
 
 
+@pytest.mark.slow
 def test_a_running_request_is_forked_if_nothing_remembers() -> None:
     for processor, forks in (
         (own("callable", "favor"), True),
@@ -304,6 +310,7 @@ def test_a_running_request_is_forked_if_nothing_remembers() -> None:
         assert [output.error for output in outputs] == [None] * (2 if forks else 1)
 
 
+@pytest.mark.slow
 def test_a_batch_level_processor_of_vllm_has_each_sequence_alone() -> None:
     wanted = [params(12, extra_args={"step": step}) for step in (1, 5, -1)]
     with engine(own("vllm", "BatchLevel")) as running:

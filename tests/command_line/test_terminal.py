@@ -34,6 +34,7 @@ def test_a_list_fits_a_terminal_but_for_a_cell_that_does_not(arguments: tuple[st
         assert len(lines) > len(piped.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_json_at_a_terminal_is_colored_and_can_be_copied() -> None:
     model = 'a " 1 true: \x1b[0m ' + "long " * 30
     arguments = ("config", "show", "--json", "--model", model)

@@ -233,6 +233,7 @@ def scenarios(engine: Engine) -> dict[str, Callable[[Path], object]]:
     }
 
 
+@pytest.mark.slow
 def test_every_heading_is_a_message_and_every_message_has_one(engine: Engine, tmp_path: Path) -> None:
     found: dict[str, str] = {}
     for number, (name, scenario) in enumerate(scenarios(engine).items()):

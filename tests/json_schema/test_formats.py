@@ -119,6 +119,7 @@ def test_what_is_no_format_of_a_string_stays(schema: Any) -> None:
     assert replaced(both)["anyOf"][0] == schema
 
 
+@pytest.mark.slow
 def test_depth_costs_no_stack() -> None:
     schema: Any = {"type": "string", "format": "date"}
     for _ in range(20_000):

@@ -272,6 +272,7 @@ def _nested(depth: int) -> dict[str, Any]:
     return schema
 
 
+@pytest.mark.slow
 def test_depth_costs_no_stack() -> None:
     with pytest.raises(InvalidGrammar, match="#/items/items"):
         check_schema(_nested(20_000))

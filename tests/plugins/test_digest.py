@@ -119,15 +119,18 @@ def test_a_change_of_one_file_changes_the_digests_of(site: Path, changed: str, c
 
 @pytest.mark.parametrize(
     ("changed", "components"),
-    [
-        ("guideway_conformance/grammar/undoing.py", set()),
-        ("guideway_engine/engine.py", set()),
-        ("guideway/api/device.py", set()),
-        ("guideway/errors.py", set()),
-        ("guideway/devices/numpy/device.py", {"device.numpy"}),
-        ("guideway/devices/torch/mask.py", {"device.torch", "device.cpu", "device.triton"}),
-        ("guideway_cpu/kernels.py", {"device.cpu"}),
-    ],
+    one_in(
+        3,
+        [
+            ("guideway_conformance/grammar/undoing.py", set()),
+            ("guideway_engine/engine.py", set()),
+            ("guideway/api/device.py", set()),
+            ("guideway/errors.py", set()),
+            ("guideway/devices/numpy/device.py", {"device.numpy"}),
+            ("guideway/devices/torch/mask.py", {"device.torch", "device.cpu", "device.triton"}),
+            ("guideway_cpu/kernels.py", {"device.cpu"}),
+        ],
+    ),
 )
 def test_what_un_certifies_which_of_ours(changed: str, components: set[str]) -> None:
     assert {name for name, covered in files_of_ours().items() if changed in covered} == components

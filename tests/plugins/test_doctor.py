@@ -162,6 +162,7 @@ def test_plugins_of_one_distribution_are_judged_as_if_each_were_alone(bare: Envi
     }
 
 
+@pytest.mark.slow
 def test_a_plugin_whose_threads_never_end(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
     unpack(wheels["good"], tmp_path)
     module = tmp_path / "gwt_good.py"

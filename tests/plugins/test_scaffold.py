@@ -44,6 +44,7 @@ def guideway(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", everyday(KINDS_TO_WRITE, "hooks"))
 def test_a_new_package_is_certified(site: Path, kind: str) -> None:
     done = guideway(site, "conform", f"{kind}.my-{kind}")

@@ -64,6 +64,7 @@ def test_all_of_the_work_is_done_before_a_ban_is_lifted() -> None:
     assert count_banned(constraint, Bans(stop=(b"!x",)), 20, 6) == 0
 
 
+@pytest.mark.slow
 def test_a_way_back_has_nothing_banned_though_the_output_does() -> None:
     """The completion contains the \"bad\" that the model began; its later items need not."""
     constraint = JsonSchema(

@@ -109,6 +109,7 @@ def test_masks_beside_those_of_hosts_have_a_deadline_too(hosts: GrammarHosts) ->
     assert num_late() - before == num_sat_out > 0
 
 
+@pytest.mark.slow
 def test_who_is_late_too_often_fails_alone(made: Makes) -> None:
     hosts = made(replace(LIMITS, late_fills=2))
     good, late = served(hosts).generate([PROMPT] * 2, [GOOD, TARDY_ONE])

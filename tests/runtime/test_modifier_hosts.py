@@ -306,6 +306,7 @@ def living(host: FakeHost) -> int:
     return int(result.outputs[0].reports["hostile"]["living"]) - 1
 
 
+@pytest.mark.slow
 def test_a_release_that_fails_ends_nobody(hostile: FakeHost, caplog: pytest.LogCaptureFixture) -> None:
     good = using()
     (alone,) = visible_results(hostile, [good])

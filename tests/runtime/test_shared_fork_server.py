@@ -280,6 +280,7 @@ def receive_all(end: socket.socket) -> bytes:
     return received
 
 
+@pytest.mark.slow
 def test_a_stranger_in_their_place_is_told_nothing(servers: Servers) -> None:
     """The stranger listens at the address of the first server's fork server."""
     first = servers.start()

@@ -73,6 +73,7 @@ def kgw_text(key: int, prompt: list[int], length: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
+@pytest.mark.slow
 def test_gumbel_max_keeps_the_distribution_over_keys() -> None:
     for prompt in ([1, 2, 3], [7] * 9, [4, 60, 5, 6]):
         counts = np.zeros(WIDTH)

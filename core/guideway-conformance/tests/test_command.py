@@ -221,6 +221,7 @@ def test_a_plugin_that_cannot_be_loaded(site: Path, capsys: pytest.CaptureFixtur
     assert "cannot be loaded" in (err := capsys.readouterr().err) and "no such library" in err
 
 
+@pytest.mark.slow
 def test_the_report_says_how_the_plugin_was_built(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("conformance.toml").write_text('[subjects."device.mine"]\ndevice = "cpu"\n')
     assert main(["conform", "mine", "--up-to", "smoke", "--report", "r.json", "--markdown", "r.md"]) == 2
@@ -399,6 +400,7 @@ def test_one_command_certifies_what_a_configuration_selects(
     assert "certified anew with: guideway conform gwt-mine/device.mine --record --lock my.lock\n" in told.err
 
 
+@pytest.mark.slow
 def test_of_several_plugins_one_that_cannot_be_loaded_stops_no_other(
     site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -99,6 +99,7 @@ def nursery() -> Iterator[Nursery]:
         yield found
 
 
+@pytest.mark.slow
 def test_mistakes_are_changes_that_compile() -> None:
     for mistake in ALL:
         compile(mistake.source, mistake.name, "exec")

@@ -223,6 +223,7 @@ def test_an_engine_that_breaks_closes_and_says_so(
     assert "the engine failed; it is closed" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_compilation_that_takes_long_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
 

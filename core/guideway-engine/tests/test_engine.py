@@ -215,6 +215,7 @@ def test_what_is_no_conversation_is_refused(messages: Any, engine: Engine) -> No
     assert caught.value.field == "messages"
 
 
+@pytest.mark.slow
 def test_results_come_in_order_and_each_is_reported_once(engine: Engine) -> None:
     lengths = [9, 2, 14, 1, 5, 30, 3, 4, 8, 2, 6]
     seen: list[tuple[int, GenerationResult]] = []

@@ -55,6 +55,7 @@ async def serve(*args: Any, **settings: Any) -> EngineConfig:
         return serving.config
 
 
+@pytest.mark.slow
 def test_an_async_engine_is_made_from_the_same() -> None:
     expected = EngineConfig(model="demo", max_num_seqs=2)
     assert asyncio.run(serve("demo", max_num_seqs=2)) == expected == asyncio.run(serve(expected))

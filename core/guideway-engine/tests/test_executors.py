@@ -188,6 +188,7 @@ def test_what_any_worker_raises_is_raised(two: ProcessExecutor, rank: int) -> No
     assert two.submit("fail_at", 2).results() == [0, 1]
 
 
+@pytest.mark.slow
 def test_one_that_waits_for_ever_for_one_that_failed_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_group, "STRAGGLER_SECONDS", 0.2)
     executor = ProcessExecutor(Worker, {"num_workers": 2})

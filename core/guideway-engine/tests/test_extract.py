@@ -82,6 +82,7 @@ def test_a_model_is_loaded_for_the_call() -> None:
     assert extract(Person, TEXT, EngineConfig(model="demo", grammar=("llguidance",))) == ZOE
 
 
+@pytest.mark.slow
 def test_an_async_engine_is_awaited() -> None:
     async def run() -> None:
         async with AsyncEngine("demo", grammar=("llguidance",)) as engine:
@@ -230,6 +231,7 @@ def test_a_model_without_a_chat_template_reads_plain_text(tmp_path: Path) -> Non
     assert asyncio.run(extracted()) is wanted.parsed
 
 
+@pytest.mark.slow
 def test_a_closed_engine_says_so() -> None:
     engine = Engine("demo", grammar=("llguidance",))
     engine.close()

@@ -34,7 +34,7 @@ from guideway_engine.command_line.lines import Lines, OutputLost
 from guideway_llguidance.strategy import Strategy
 
 from tests.support.distributions import install
-from tests.support.stages import everyday
+from tests.support.stages import everyday, one_in
 from tests.support.terminal import at_terminal
 
 GENERATE = [sys.executable, "-m", "guideway", "generate", "--model", "demo"]
@@ -258,7 +258,7 @@ def test_the_input_is_no_output(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert Path(given).read_bytes() == before
 
 
-@pytest.mark.parametrize("kind", ["stdout", "stderr", "fd", "pipe", "null"])
+@pytest.mark.parametrize("kind", one_in(3, ["stdout", "stderr", "fd", "pipe", "null"]))
 def test_streams_are_outputs_as_they_are(kind: str, tmp_path: Path) -> None:
     program = """
 import os, sys
@@ -344,6 +344,7 @@ def test_what_decides_no_answer_makes_no_difference(
     assert "1 answered; 2 answered before" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_answers_of_an_older_version_are_kept_and_it_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,6 +84,7 @@ def test_a_summary_counts_in_the_words_of_the_table(capsys: pytest.CaptureFixtur
     assert out.endswith("2 tokens, 1 forced or spelled, in 1 run (the longest: 1)\n")
 
 
+@pytest.mark.slow
 def test_other_strategies_are_named_for_what_the_chosen_do_not_take(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,6 +163,7 @@ def test_flags_win_over_a_record(records: Path, capsys: pytest.CaptureFixture[st
     assert (status, said["constraint"]["source"]) == (1, "z+")
 
 
+@pytest.mark.slow
 def test_a_record_wins_over_the_environment_and_flags_over_both(
     records: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

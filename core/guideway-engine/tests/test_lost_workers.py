@@ -210,6 +210,7 @@ def test_only_after_the_last_attempt_ends_what_there_is(
         built.check_health()
 
 
+@pytest.mark.slow
 def test_while_workers_are_restarted_others_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     with engine() as built:
         (expected,) = built.generate([tokens(1, 10)], SamplingParams(max_tokens=8))

@@ -160,6 +160,7 @@ def test_the_digest_is_in_the_fingerprint_and_the_folder_is_not(folder: Path, mo
     }
 
 
+@pytest.mark.slow
 def test_a_changed_file_is_another_plugin_and_is_not_mixed_up(folder: Path) -> None:
     with Engine("demo", grammar=(), modifiers=("./mine.py:Prefer",)) as engine:
         assert engine.generate([[5]], PREFERRED)[0].token_ids == (77, 77, 77)

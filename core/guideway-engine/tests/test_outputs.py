@@ -55,6 +55,7 @@ def raw_logprobs(model: Any, token_ids: list[int]) -> torch.Tensor:
         return torch.log_softmax(model(torch.tensor([token_ids])).logits[0, :-1].float(), dim=-1)
 
 
+@pytest.mark.slow
 def test_greedy_with_penalties_bias_and_min_tokens_equals_generate(engine: Engine, model: Any) -> None:
     from transformers import LogitsProcessorList, MinNewTokensLengthLogitsProcessor, RepetitionPenaltyLogitsProcessor
 

@@ -106,6 +106,7 @@ def test_chunks_say_where_the_answer_begins(engine: Engine) -> None:
     assert text[starts[-1] :] == generation.wait().answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reasons", [True, False])
 def test_chunks_say_where_the_answer_begins_once_it_is_decided(reasons: bool) -> None:
     """The constraint allows all of the opening marker except its last part."""

@@ -148,7 +148,7 @@ def test_a_poison_text_ends_alone(driver: str, runner: str, bert: Path) -> None:
         assert "workflow.embed failed" in str(results[5].error) and "poison" in str(results[5].error)
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", one_in(3, DRIVERS))
 def test_a_text_over_which_preparing_raises_ends_alone(driver: str, bert: Path) -> None:
     with opened(bert, driver=driver, request_processor=f"{PARTS}:BrokenTokenizing") as engine:
         before, broken, after = engine.embed(["w1 w2", "broken", "w3"])
@@ -160,7 +160,7 @@ def test_a_text_over_which_preparing_raises_ends_alone(driver: str, bert: Path) 
         np.testing.assert_array_equal(result.vector, expected.vector)
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", one_in(3, DRIVERS))
 @pytest.mark.parametrize(
     ("part", "cls", "said"),
     [("request_processor", "BrokenTokenizing", "broken"), ("output_processor", "Forgetful", "0 results of 1")],
@@ -225,6 +225,7 @@ def test_what_is_cut_is_what_cutting_afterwards_gives(side: str, engine: Engine)
         assert vectors([cut]) == vectors([whole])
 
 
+@pytest.mark.slow
 def test_other_threads_go_on_while_a_long_text_is_tokenised(bert: Path) -> None:
     """For example a thread that decodes."""
     requests = Tokenizing(WorkflowContext(model=ModelFolder.read(bert), max_model_len=80, options=EmbedOptions()))
@@ -322,6 +323,7 @@ def test_a_pair_loses_the_end_of_its_second_text(tmp_path: Path) -> None:
             engine.rerank("w1", "w2")
 
 
+@pytest.mark.slow
 def test_an_iterator_is_read_as_results_are(bert: Path) -> None:
     read = 0
 

@@ -59,21 +59,24 @@ def test_scores_of_cross_encoders(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("said", "is_raw"),
-    [
-        ({}, False),
-        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}, False),
-        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, True),
-        ({"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}, False),
-        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, True),
-        ({"sbert_ce_default_activation_function": None, "problem_type": "regression"}, False),
-        (
-            {
-                "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"},
-                "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity",
-            },
-            False,
-        ),
-    ],
+    one_in(
+        3,
+        [
+            ({}, False),
+            ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}, False),
+            ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, True),
+            ({"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}, False),
+            ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, True),
+            ({"sbert_ce_default_activation_function": None, "problem_type": "regression"}, False),
+            (
+                {
+                    "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"},
+                    "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity",
+                },
+                False,
+            ),
+        ],
+    ),
     ids=["none", "sigmoid", "identity", "older sigmoid", "older identity", "regression", "both"],
 )
 def test_a_cross_encoder_says_how_its_logit_becomes_its_score(
@@ -118,8 +121,8 @@ def test_probabilities_of_classifiers(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "pick"), [("pooling_mode_cls_token", "cls"), ("pooling_mode_mean_tokens", "mean"),
-                       ("pooling_mode_lasttoken", "last")]
+    ("flag", "pick"), one_in(3, [("pooling_mode_cls_token", "cls"), ("pooling_mode_mean_tokens", "mean"),
+                       ("pooling_mode_lasttoken", "last")])
 )  # fmt: skip
 def test_files_of_sentence_transformers_say_how(flag: str, pick: str, tmp_path: Path) -> None:
     folder = stored(encoder("Bert"), tmp_path)
@@ -156,6 +159,7 @@ def test_a_recipe_that_is_not_understood_is_refused(kind: str, said: str, tmp_pa
         Engine(folder)
 
 
+@pytest.mark.slow
 def test_the_real_model() -> None:
     """Its files configure the mean, normalized, of at most 256 tokens."""
     said = ["A cat sits on the mat.", "A kitten rests on a rug.", "Interest rates rose."]

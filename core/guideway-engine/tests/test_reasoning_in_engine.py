@@ -83,6 +83,7 @@ def test_what_forced_the_marker_is_told(expected: list[Completion]) -> None:
     assert not expected[7].closed_early, "its budget did"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     everyday(

@@ -89,6 +89,7 @@ def test_a_better_priority_goes_first_and_takes_the_place_of_others(
     assert ended.index(3) < ended.index(1) < ended.index(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_speculative_tokens", everyday([0, 3], 3))
 @pytest.mark.parametrize("modifiers", everyday([{}, GUIDED], {}), ids=["plain", "companions"])
 def test_a_full_cache_preempts_and_changes_no_output(
@@ -175,6 +176,7 @@ def test_a_conversation_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch) 
         assert sum(seen) == 11  # the new tokens, and the last token of the answer, which was drawn but not computed
 
 
+@pytest.mark.slow
 def test_tenants_share_fairly() -> None:
     with engine(max_num_seqs=2) as busy:
         prompts = [tokens(i, 20) for i in range(12)]
@@ -274,6 +276,7 @@ def test_preempted_sequences_that_hold_all_slots_go_on(tmp_path: Path, monkeypat
         assert [g.result is not None for g in generations] == [True] * 5
 
 
+@pytest.mark.slow
 def test_urgent_requests_and_other_tenants_do_not_wait_for_a_long_prompt() -> None:
     with engine(max_num_batched_tokens=64) as small:
         long = small.submit(tokens(1, 900), SamplingParams(max_tokens=5), tenant="a")
@@ -318,6 +321,7 @@ def test_a_tenant_with_a_pause_between_requests_takes_no_more_than_its_share() -
             generation.abort()
 
 
+@pytest.mark.slow
 def test_an_interrupted_fork_never_was(monkeypatch: pytest.MonkeyPatch) -> None:
     with engine() as built:
         for owner, name in ((built._runtime, "fork"), (built._scheduler._table, "_allocate")):

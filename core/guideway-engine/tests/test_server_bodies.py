@@ -70,6 +70,7 @@ def test_a_name_that_is_there_twice() -> None:
         read_body(EmbeddingsBody, b'{"b": {"a": 1, "a": 2}}')
 
 
+@pytest.mark.slow
 def test_other_threads_go_on_while_a_large_body_is_read() -> None:
     """With `json.loads` the other thread gets about three turns."""
     raw = json.dumps({"model": "m", "input": [list(range(100_000))] * 5}).encode()

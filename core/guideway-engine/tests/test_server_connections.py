@@ -241,6 +241,7 @@ def test_a_client_that_does_not_read_is_disconnected(engine: Engine) -> None:
         assert count("write_timeout") == before + 1
 
 
+@pytest.mark.slow
 def test_responses_that_nobody_reads_take_bounded_memory(engine: Engine) -> None:
     before = count("evicted")
     body = json.dumps({"model": MODEL, "input": ["w1"] * 2000}).encode()

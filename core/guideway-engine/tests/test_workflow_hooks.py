@@ -16,6 +16,7 @@ from engine_support.workflow_parts import BreaksOnce, Gate
 from guideway import Engine, FinishReason, PluginSettings
 
 from tests.support.distributions import install
+from tests.support.stages import one_in
 
 DRIVERS = ("sync", "async", "double_buffered")
 PARTS = "engine_support.workflow_parts"
@@ -48,7 +49,7 @@ def heard(kind: str) -> list[Any]:
     return [each for name, each in HEARD if name == kind]
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", one_in(3, DRIVERS))
 def test_validators_refuse_one_input_and_observers_hear_of_the_others(driver: str, bert: Path) -> None:
     inputs: list[Any] = ["w1 w2", "w7", "w8", " ".join(["w3"] * 45), [2, 6, 3], {"prompt": "w9"}, 5]
     with opened(bert, driver) as engine:
@@ -76,7 +77,7 @@ def test_validators_refuse_one_input_and_observers_hear_of_the_others(driver: st
     assert (context.max_model_len, context.vocabulary_size, context.modifiers) == (80, 285, ())
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", one_in(3, DRIVERS))
 def test_observers_hear_of_failures_and_of_what_was_given_up(driver: str, bert: Path) -> None:
     with opened(bert, driver, runner=f"{PARTS}:PoisonedRunner", max_step_requests=2) as engine:
         engine.embed(["w1", "w13", "w2"])
