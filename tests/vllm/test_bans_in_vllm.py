@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests.support.stages import one_in
 from tests.vllm.probes_in_vllm import check_nothing_left, core_of, params
 
 GUIDEWAY = {"grammar": ["llguidance", "xgrammar"]}
@@ -128,7 +129,7 @@ BESIDE: dict[str, tuple[Callable[[Any], dict[str, Any]], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("host", ["process", "inline"])
+@pytest.mark.parametrize("host", one_in(2, ["process", "inline"]))
 @pytest.mark.parametrize("beside", BESIDE)
 def test_beside_other_parameters_an_answer_is_closed(start: Callable[..., Any], host: str, beside: str) -> None:
     llm = start(GUIDEWAY | {"grammar_host": host})

@@ -73,6 +73,7 @@ def tiny_model(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> str
     return str(folder)
 
 
+@pytest.mark.slow
 def test_two_workers_answer_as_one_does(
     tiny_model: str, tmp_path: Path, start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

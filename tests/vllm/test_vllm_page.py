@@ -87,6 +87,7 @@ def _command(words: list[str]) -> str:
     return httpx.post(url, content=body, headers={"Content-Type": "application/json"}, timeout=300).text
 
 
+@pytest.mark.slow
 def test_the_examples_run_as_written(outputs: list[str]) -> None:
     curl, online, parsed, offline, recorded = outputs
     answer = json.loads(curl)
@@ -151,6 +152,7 @@ class Child(Person):
         return age
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "target", "max_tokens", "error"),
     [
@@ -175,6 +177,7 @@ def test_an_object_that_cannot_be_had_is_an_error_of_the_client(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "person"}}], ids=str)
 def test_the_strategies_of_the_command_serve_tools(server: Server, demo_model: str, choice: Any) -> None:
     person = {
@@ -196,6 +199,7 @@ def test_the_strategies_of_the_command_serve_tools(server: Server, demo_model: s
     assert json.loads(calls[0].function.arguments) == {"name": "Zoë Garcia", "age": 31}
 
 
+@pytest.mark.slow
 def test_one_line_of_the_servers_log_says_what_acts(server: Server) -> None:
     (line,) = [line for line in server.log().splitlines() if "fingerprint" in line]
     assert " INFO " in line
