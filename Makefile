@@ -8,7 +8,7 @@
 #   make contracts      writes docs/contracts/ anew from the conformance checks
 #   make keywords       writes the tables of docs/which-strategy.md anew from what the probes measured
 #   make test-all       every check, in parts of at most ten minutes; PART=7 continues with part 7. Needs CORPORA=folder
-#   make test-slow      tests that take long; IN=folder: those of a folder; SAMPLE=text: one in sixteen, drawn by the text
+#   make test-slow      tests that take long; IN=folder: those of a folder; SAMPLE=text: one in 28, drawn by the text
 #   make test-vllm      tests inside a real vLLM, in an environment of their own: test-vllm-v1 and test-vllm-v2, by model runner
 #   make test-vllm-slow  those that take long in it: test-vllm-slow-v1 and test-vllm-slow-v2
 #   make demo-vllm      the same schema in vLLM alone and with guideway in it

@@ -52,7 +52,7 @@ def _variables() -> dict[str, str]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--corpora", metavar="FOLDER", help="where the corpora for the tests marked `corpora` lie")
-    parser.addoption("--sample", metavar="SEED", help="one in sixteen of the tests, others for each seed")
+    parser.addoption("--sample", metavar="SEED", help="one in 28 of the tests, others for each seed")
 
 
 ALL_SLOW = re.compile(r"^pytestmark = pytest\.mark\.slow$", re.MULTILINE)
@@ -94,7 +94,7 @@ LARGE = {
 have separate files of slow tests."""
 
 
-SHARE = 16
+SHARE = 28
 """One in this many tests is in a sample; the slow tests of a sample take about four minutes on two cores."""
 
 
