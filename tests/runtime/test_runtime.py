@@ -127,6 +127,19 @@ def prompts() -> list[list[int]]:
     return [PROMPT + encode(VOCABULARY, str(i).encode()) for i in range(len(constraints()))]
 
 
+def test_a_request_that_another_runtime_found_valid_is_admitted_alike() -> None:
+    defaults: Any = {"whitespace": "compact", "on_unenforced": "check"}
+    first, second = host(**defaults).runtime, host(**defaults).runtime
+    for i, wanted in enumerate([*params(), SamplingParams(constraint=JsonSchema(json.dumps(SCHEMA)), seed=1)]):
+        request = Request(request_id=str(i), prompt_token_ids=tuple(PROMPT), params=wanted)
+        found = second.admit(request, is_valid=True)
+        assert found.request == first.admit(request).request
+        assert found.compilation is not None
+        assert found.compilation.result(30)
+    for runtime in (first, second):
+        runtime.close()
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_different_strategies_share_a_batch_and_drafts_change_nothing(temperature: float) -> None:
     plain = host().generate(prompts(), params(temperature=temperature))

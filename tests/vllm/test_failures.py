@@ -411,7 +411,7 @@ def test_a_ctrl_c_while_the_core_admits_refuses_nothing(
     core = llm.llm_engine.engine_core.engine_core.scheduler.guest
     params = SamplingParams(max_tokens=3, structured_outputs=StructuredOutputsParams(regex="[a-c]{6}"))
 
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(10)
 

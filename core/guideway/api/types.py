@@ -355,11 +355,16 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+_PLAIN = (str, int, float, bool, type(None))
+
+
 def _check_keys(value: object) -> None:
     """Raise TypeError for keys that are not strings, which `json` would convert."""
     stack = [value]
     while stack:
         item = stack.pop()
+        if type(item) in _PLAIN:  # most are, and asking whether one is a mapping takes ten times as long
+            continue
         if isinstance(item, Mapping):
             for key in item:
                 if not isinstance(key, str):

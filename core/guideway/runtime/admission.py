@@ -28,7 +28,15 @@ from guideway.runtime.guard.kinds import kind_of
 from guideway.runtime.quarantine import Quarantine
 from guideway.runtime.sampling import is_text, python_number, validated
 
-__all__ = ["Admission", "Validator", "check_companions", "check_edit", "run_validators", "validate_request"]
+__all__ = [
+    "Admission",
+    "Validator",
+    "check_companions",
+    "check_edit",
+    "freeze_request",
+    "run_validators",
+    "validate_request",
+]
 
 MAX_TENANT_LENGTH = 256
 """Most characters of `Request.tenant`. Tenants are kept for as long as the host runs."""
@@ -85,6 +93,15 @@ def validate_request(
         )
     params = _params(request.params, vocabulary, context, known, whitespace, on_unenforced)
     return replace(request, prompt_token_ids=prompt, params=params)
+
+
+def freeze_request(request: Request, whitespace: Whitespace, on_unenforced: OnUnenforced) -> Request:
+    """Return what `validate_request` returns for a request that it, or another one with the same plugins and defaults,
+    has found valid."""
+    params = request.params
+    constraint = None if params.constraint is None else _with_whitespace(params.constraint.frozen(), whitespace)
+    found = replace(params, constraint=constraint, on_unenforced=params.on_unenforced or on_unenforced)
+    return replace(request, params=found)
 
 
 def check_companions(
@@ -150,7 +167,8 @@ def _token_ids(ids: object, field: str, num_tokens: int, context: ValidationCont
         raise InvalidRequest(f"{what} must be a list of token ids, not {type(ids).__name__}", field=field)
     if not ids:
         raise InvalidRequest(f"{what} is empty; it needs at least one token", field=field)
-    for token_id in ids:
+    plain = set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < num_tokens  # prompts are long
+    for token_id in () if plain else ids:
         if not is_int(token_id) or not 0 <= token_id < num_tokens:
             raise InvalidRequest(
                 f"token id {short_repr(token_id)} of {what} is not in the vocabulary (ids 0 to {num_tokens - 1})",
@@ -240,12 +258,17 @@ def _constraint(
     if constraint.strategy is not None and constraint.strategy not in context.grammars:
         raise _not_configured("grammar strategy", constraint.strategy, context.grammars, "constraint.strategy")
     known.check_bytes(constraint)
-    constraint = constraint.frozen()
-    if getattr(constraint, "whitespace", whitespace) is None:
-        constraint = replace(constraint, whitespace=whitespace)  # type: ignore[call-arg]
+    constraint = _with_whitespace(constraint.frozen(), whitespace)
     if constraint not in known:
         constraint.source()
         kind_of(constraint).check(constraint)
+    return constraint
+
+
+def _with_whitespace(constraint: Constraint, whitespace: Whitespace) -> Constraint:
+    """Return a constraint with its white space, if it has JSON: `whitespace` unless it has its own."""
+    if getattr(constraint, "whitespace", whitespace) is None:
+        return replace(constraint, whitespace=whitespace)  # type: ignore[call-arg]
     return constraint
 
 

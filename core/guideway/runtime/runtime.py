@@ -60,7 +60,14 @@ from guideway.errors import (
 from guideway.pipeline.context import combined_bitmask
 from guideway.plugins.hooks import Validator
 from guideway.plugins.limits import Limits
-from guideway.runtime.admission import Admission, check_companions, check_edit, run_validators, validate_request
+from guideway.runtime.admission import (
+    Admission,
+    check_companions,
+    check_edit,
+    freeze_request,
+    run_validators,
+    validate_request,
+)
 from guideway.runtime.bans import Bans, with_restrictions
 from guideway.runtime.checking import Checker, completed_future
 from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler, SearchParameters, Shortest
@@ -210,28 +217,32 @@ class Runtime:
         called from any thread, concurrently."""
         run_validators(self._validators, submission, self._validation, self._quarantine)
 
-    def admit(self, request: Request, bans: Bans | None = None) -> Admission:
+    def admit(self, request: Request, bans: Bans | None = None, *, is_valid: bool = False) -> Admission:
         """Admit a request. Raises `InvalidRequest`, or `PluginError` if a plugin failed; other requests are not
         affected. May be called from any thread, concurrently.
 
         Pass `bans` if the host draws from the masks alone: the masks then exclude the request's banned tokens too. No
         row becomes empty, and `unenforced` names the bans that did not hold. Other hosts leave `bans` out, and the
-        pipeline applies the bans of `request.params`.
+        pipeline applies the bans of `request.params`. Set `is_valid` if another runtime with the same plugins, options
+        and vocabulary has admitted it: what needs no plugin is then not checked again.
         """
         try:
             with self._at_work.using("admission"):
                 if self._closed:
                     raise GuidewayError("the runtime is closed and admits no more requests")
-                return self._admit(request, bans)
+                return self._admit(request, bans, is_valid)
         except GuidewayError:
             raise
         except BaseException as error:  # reading values of arbitrary types can raise anything
             contain(error)
             raise InvalidRequest(f"the request cannot be read: {text_of(error)}") from error
 
-    def _admit(self, request: Request, bans: Bans | None) -> Admission:
+    def _admit(self, request: Request, bans: Bans | None, is_valid: bool) -> Admission:
         self._open.check_new(request)
-        request = self._validate(request)
+        if is_valid:
+            request = freeze_request(request, self._whitespace, self._on_unenforced)
+        else:
+            request = self._validate(request)
         request = refuse_reasoning(request) if self._gate is None else self._gate.resolve_reasoning(request)
         params = request.params
         chosen = [self._by_name[name] for name in params.modifiers]

@@ -75,7 +75,7 @@ def front_end() -> FrontEnd:
     """Return a front end with only the parts that need no vLLM."""
     context = ModifierContext(vocabulary=VOCABULARY, max_num_sequences=1, max_model_len=64)
     front_end = FrontEnd.__new__(FrontEnd)
-    front_end._config = GuestConfig()
+    front_end._config = GuestConfig(modifiers=["hostile"])
     front_end._slot = threading.Lock()
     front_end._runtime = Runtime(
         context,
@@ -93,7 +93,7 @@ def tried(front_end: FrontEnd, request: Request) -> list[str]:
         try:
             next(trial).wait()
         except StopIteration as end:
-            acting: list[str] = end.value
+            acting: list[str] = end.value[0]
             return acting
 
 

@@ -455,13 +455,14 @@ class Core:
         if self._entering.get(request_id) is not ready:
             return
         try:
-            self._check_mark(params.structured_outputs._backend)
+            is_valid = self._is_admitted(params.structured_outputs._backend)
             prompt = request.prompt_token_ids or (0,)
             reasons = not carries_only(params) and may_reason()
             if reasons and self._unmarked:
                 raise UnsupportedCapability(self._unmarked, field="structured_outputs")
             ours = request_of(request_id, prompt, params, samples=self._shapes, may_reason=reasons)
-            admission = self.runtime.admit(ours, None if carries_only(params) else bans_of(params))
+            bans = None if carries_only(params) else bans_of(params)
+            admission = self.runtime.admit(ours, bans, is_valid=is_valid)
         except BaseException as error:  # vLLM must get every error, and expects an Exception
             self._refuse(request_id, ready, error if isinstance(error, Exception) else GuidewayError(text_of(error)))
             contain(error)  # in the thread that runs the steps it may be a Ctrl-C
@@ -496,13 +497,18 @@ class Core:
         with suppress(InvalidStateError):  # it was already refused for missing its deadline
             ready.set_exception(error)
 
-    def _check_mark(self, mark: Any) -> None:
-        if isinstance(mark, str) and mark.startswith(PREFIX) and not mark.endswith(f".{self.plan.fingerprint}"):
+    def _is_admitted(self, mark: Any) -> bool:
+        """Return whether a mark says that a front end has admitted the request. No client can write one, and a front
+        end overwrites those that it receives. Raises `PluginError` for a front end with other plugins."""
+        if not isinstance(mark, str) or not mark.startswith(PREFIX):
+            return False
+        if not mark.endswith(f".{self.plan.fingerprint}"):
             raise PluginError(
                 "front end and engine core do not run the same plugins: their files, versions or options differ; "
                 "install the same packages everywhere and start the server anew",
                 plugin="host.vllm",
             )
+        return True
 
     def _slot(self, request_id: str) -> int:
         slot = self._states[request_id].slot

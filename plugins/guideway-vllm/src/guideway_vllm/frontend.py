@@ -1,6 +1,7 @@
 """The front end, which tries each request before vLLM accepts it, so that errors become status 400.
 
-A trial goes as far as the first token: admission, compilation, matcher and the states of all modifiers.
+A trial is admission and compilation. Where modifiers are configured it goes as far as the first token: matcher and
+states of all modifiers. The engine core does not check again what a trial has checked.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from importlib.metadata import entry_points
 from typing import Any, TypeAlias, TypeVar
 
 from guideway.api import (
+    Constraint,
     GuidewayError,
     InvalidConfiguration,
     InvalidRequest,
@@ -186,7 +188,7 @@ class FrontEnd:
         )
         if self._config.isolate_tenants:
             request.cache_salt = repr((ours.tenant, request.cache_salt))
-        acting = yield from self._try(ours, None if ours.params.constraint is None else bans_of(params))
+        acting, constraint = yield from self._try(ours, None if ours.params.constraint is None else bans_of(params))
         late = [name for name in acting if self._modifiers[name].stage in (Stage.POST_WARP, Stage.SAMPLE)]
         if (acting or ours.params.records) and request.prompt_embeds is not None:
             what, field = (f"modifier {acting[0]!r} needs", "modifiers") if acting else (f"{RECORDS} need", RECORDS)
@@ -199,7 +201,11 @@ class FrontEnd:
             params.structured_outputs = StructuredOutputsParams(json_object=True)
             params.structured_outputs._backend = f"{CARRIER}{self._fingerprint}"
         elif params.structured_outputs is not None:
-            params.structured_outputs._backend = f"{PREFIX}{self._fingerprint}"
+            # as plain text, which crosses processes and need not be written again
+            params.structured_outputs = outputs = copy.copy(params.structured_outputs)
+            if isinstance(constraint, JsonSchema):
+                outputs.json = str(constraint.source())
+            outputs._backend = f"{PREFIX}{self._fingerprint}"
         handed_on = (params.extra_args or {}).get("kv_transfer_params")
         if isinstance(handed_on, dict) and ATTRIBUTE in handed_on:
             # a proxy passed on the report of another request, which no connector understands
@@ -266,15 +272,21 @@ class FrontEnd:
                 "replaying a trace goes with neither a constraint nor a modifier", field="trace_decode_token_ids"
             )
 
-    def _try(self, request: Request, bans: Bans | None = None) -> Trial[list[str]]:
-        """Yield the request's admission, and return the modifiers that act on it. It may still be compiling then."""
+    def _try(self, request: Request, bans: Bans | None = None) -> Trial[tuple[list[str], Constraint | None]]:
+        """Yield the request's admission, and return the modifiers that act on it, and its constraint as admitted. It
+        may still be compiling then."""
         admission = self._runtime.admit(request, bans)
+        constraint = admission.request.params.constraint
         try:
             yield admission
-            if admission.ready():
-                return self._start(admission)
-            with self._slot:
-                return list(self._runtime.may_act(admission))
+            if not admission.ready():
+                with self._slot:
+                    return list(self._runtime.may_act(admission)), constraint
+            if self._config.modifiers or self._config.short_budget == "refuse":
+                return self._start(admission), constraint
+            if admission.compilation is not None:
+                admission.compilation.result()
+            return [], constraint
         finally:
             self._abandon(admission)
 
