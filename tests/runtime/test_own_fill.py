@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from guideway.runtime.replay import ReplayingMatcher, fill_jobs, new_matcher
 from tests.support.distributions import install
 from tests.support.hostility import PROMPT, VOCABULARY, host
 from tests.support.hosts import inline, makes_hosts, served
-from tests.support.own_fill import MOST, Own, Strategy
+from tests.support.own_fill import BREAKS, MOST, Own, Strategy
 from tests.support.stages import one_in
 
 PARAMS = [
@@ -46,6 +47,18 @@ def test_in_grammar_hosts(tmp_path: Path, num_drafts: int) -> None:
     with makes_hosts(tmp_path, ["own-fill"], Limits()) as make:
         results = served(make(), num_drafts=num_drafts).generate([PROMPT] * 3, PARAMS)
     assert _outputs(results) == wanted
+
+
+@pytest.mark.parametrize("num_drafts", [0, MOST])
+def test_a_fill_that_breaks_fails_its_own_sequence_alone(tmp_path: Path, num_drafts: int) -> None:
+    install(tmp_path, "own-fill", {"grammar.own-fill": "tests.support.own_fill"})
+    wanted = _outputs(inline(num_drafts=num_drafts).generate([PROMPT] * 3, PARAMS))
+    breaks = replace(PARAMS[0], constraint=Regex(BREAKS), close=False)
+    with makes_hosts(tmp_path, ["own-fill"], Limits()) as make:
+        hosted = served(make(), num_drafts=num_drafts)
+        first, bad, *others = hosted.generate([PROMPT] * 4, [PARAMS[0], breaks, *PARAMS[1:]])
+    assert "grammar.own-fill failed in fill: RuntimeError: a bug" in str(bad.error)
+    assert _outputs([first, *others]) == wanted
 
 
 def _each(text: bytes) -> list[int]:

@@ -1,4 +1,4 @@
-"""A strategy with its own `fill`, which accepts only its own matchers, and with limited rollback."""
+"""A strategy with its own `fill`, which accepts only its own matchers and breaks for some; they roll back a little."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from guideway.api import CompiledGrammar, Constraint, FillJob, GrammarStrategy, Matcher, hookimpl
+from guideway.api import CompiledGrammar, Constraint, FillJob, GrammarStrategy, Matcher, Regex, hookimpl
 from guideway.api.bitmask import Bitmask
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from numpy.typing import NDArray
 
 MOST = 2
 
+BREAKS = "x{3,5}y"
+"""The pattern for which `fill` raises, also for others beside it."""
+
 
 class Own(Matcher):
     """A matcher that rolls back at most the last two tokens."""
 
-    def __init__(self, inner: Matcher) -> None:
-        self.inner, self.undoable = inner, 0
+    def __init__(self, inner: Matcher, breaks: bool) -> None:
+        self.inner, self.undoable, self.breaks = inner, 0, breaks
 
     def accept(self, token_ids: Sequence[int]) -> int:
         count = self.inner.accept(token_ids)
@@ -42,11 +45,11 @@ class Own(Matcher):
 
 
 class Compiled(CompiledGrammar):
-    def __init__(self, inner: CompiledGrammar) -> None:
-        self.inner = inner
+    def __init__(self, inner: CompiledGrammar, breaks: bool) -> None:
+        self.inner, self.breaks = inner, breaks
 
     def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
-        return Own(self.inner.matcher(stop_token_ids))
+        return Own(self.inner.matcher(stop_token_ids), self.breaks)
 
     @property
     def nbytes(self) -> int:
@@ -59,12 +62,14 @@ class Strategy(ReferenceStrategy):
     max_rollback: ClassVar[int | None] = MOST
 
     def compile(self, constraint: Constraint) -> Any:
-        return Compiled(super().compile(constraint))
+        return Compiled(super().compile(constraint), constraint == Regex(BREAKS))
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         for job in jobs:
             if type(job.matcher) is not Own or len(job.draft_token_ids) > MOST:
                 raise TypeError(f"no job for a library: {job}")
+            if job.matcher.breaks:
+                raise RuntimeError("a bug")
         return super().fill(jobs, bitmask)
 
 

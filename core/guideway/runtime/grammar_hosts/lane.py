@@ -31,7 +31,7 @@ SECONDS_PER_TOKEN = 1e-3
 
 NONE = Patience(0.0, 0.0)
 
-PLAIN: dict[str, Any] = {"counts": None, "drafts": None, "errors": {}, "slow": [], "closing": {}}
+PLAIN: dict[str, Any] = {"counts": None, "drafts": None, "errors": {}, "apart": [], "slow": [], "closing": {}}
 """The answer to a step without drafts of which there is nothing to say."""
 
 T = TypeVar("T")
@@ -62,6 +62,8 @@ class Filled:
     count: int
     """Drafts accepted; -1: it failed."""
     error: GuidewayError | None
+    apart: bool
+    """True if it failed together with others, and is to be asked alone."""
     slow: bool
     """True if it took longer than rows should."""
     grammar: int
@@ -92,7 +94,7 @@ class Answer:
         if outcomes is None:
             numbers = [0 if matcher is None else matcher.grammar.number for matcher in self.matchers]
             outcomes = [
-                Filled(command, 0, None, False, number, self.masks[i : i + 1])
+                Filled(command, 0, None, False, False, number, self.masks[i : i + 1])
                 for i, (command, number) in enumerate(zip(self.commands, numbers, strict=True))
             ]
         pairs = zip(self.matchers, outcomes, strict=True)
@@ -413,7 +415,7 @@ def _read(
     """Read what a host says of a step, and check it: it is not trusted to stay within what it was asked."""
     counts = [0] * len(commands) if answer["counts"] is None else answer["counts"]
     told = [()] * len(commands) if answer["drafts"] is None else answer["drafts"]
-    errors, slow, closing = dict(answer["errors"]), set(answer["slow"]), dict(answer["closing"])
+    errors, apart, slow, closing = dict(answer["errors"]), answer["apart"], set(answer["slow"]), dict(answer["closing"])
     found, first = [], 1
     for i, (count, drafts, job) in enumerate(zip(counts, told, commands, strict=True)):
         if drafts:
@@ -427,7 +429,8 @@ def _read(
         error = error_of(errors[str(i)]) if count < 0 else None
         masks = rows[job.first_row : first]
         first_closed, ends = _read_closing(closing[str(i)]) if closing and str(i) in closing else (None, ())
-        found.append(Filled(job, count, error, i in slow, grammars[i].number, masks, first_closed, ends))
+        number, is_apart = grammars[i].number, error is not None and i in apart
+        found.append(Filled(job, count, error, is_apart, i in slow, number, masks, first_closed, ends))
     return found
 
 

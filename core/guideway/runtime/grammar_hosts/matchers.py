@@ -298,6 +298,7 @@ class MatcherHost:
                 break
             filled = answer.by_number()
             self._note(filled, {matcher_of(jobs[i]).number for i in left})
+            lane.together = lane.together and not any(found.apart for found in filled.values())
             left = [
                 i
                 for i in left
@@ -321,8 +322,10 @@ class MatcherHost:
     def _take(
         self, lane: Lane | None, job: FillJob, filled: Filled, bitmask: Bitmask, accepted: NDArray[np.int32], i: int
     ) -> bool:
-        """Let a job have what became of it; its rows stay in `lane`, or None: become its own. False if it was asked
-        before with fewer or other drafts, and is to be asked anew."""
+        """Let a job have what became of it; its rows stay in `lane`, or None: become its own. False if it is to be
+        asked anew: alone, or because it was asked before with fewer or other drafts."""
+        if filled.apart:
+            return False
         if filled.error is not None:
             job.error = filled.error
             return True
@@ -397,9 +400,9 @@ class MatcherHost:
             self._failed[died.matcher] = died.cause.error()
 
     def _learn(self, matcher: HostedMatcher, filled: Filled | None) -> None:
-        if filled is not None and filled.error is not None:
+        if filled is not None and filled.error is not None and not filled.apart:
             self._failed[matcher.number] = filled.error
-        elif filled is not None:
+        elif filled is not None and filled.error is None:
             matcher.forced = tuple(filled.command.draft_token_ids)
 
     def _may_begin(self, matcher: HostedMatcher) -> bool:

@@ -157,10 +157,11 @@ class _Host:
         self, told: list[tuple[Any, ...]], ended: Sequence[tuple[int, bool]], unloaded: Sequence[int], num_forced: int
     ) -> dict[str, Any]:
         """Bring matchers up to date and fill their rows: how many drafts each accepted, -1 with an error; None: none
-        accepted any, and none failed. The drafts are those of the jobs, or at most `num_forced` that are forced."""
+        accepted any, and none failed. The drafts are those of the jobs, or at most `num_forced` that are forced. Those
+        that failed together, for nobody knows which of them, are to be asked apart."""
         self._forget(ended, unloaded)
         jobs = [Job._make(job) for job in told]
-        masks, counts, errors = self._masks, [-1] * len(jobs), {}
+        masks, counts, errors, apart = self._masks, [-1] * len(jobs), {}, []
         ready: dict[int, FillJob] = {}
         taken = [0.0] * len(jobs)
         first, began = 1, time.thread_time()
@@ -191,6 +192,7 @@ class _Host:
                 filled = fill_between_guards(partial(fill_jobs, strategy), some, block)
             except BaseException as error:  # matchers and rows may be anywhere now
                 errors |= dict.fromkeys(indices, words_of(error))
+                apart += indices if len(indices) > 1 else []
                 continue
             if len(indices) == 1:
                 taken[indices[0]] += clock() - began
@@ -210,7 +212,7 @@ class _Host:
             self._usual_seconds = self._late_seconds
         drafts = [job.draft_token_ids for job in jobs] if num_forced else None
         plain = counts if any(counts) else None
-        return {"counts": plain, "drafts": drafts, "errors": errors, "slow": slow, "closing": closing}
+        return {"counts": plain, "drafts": drafts, "errors": errors, "apart": apart, "slow": slow, "closing": closing}
 
     def _close(
         self, jobs: Sequence[Job], counts: list[int], ready: Mapping[int, FillJob], errors: dict[int, Any]
