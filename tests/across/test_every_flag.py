@@ -390,6 +390,13 @@ WRONG: dict[str, dict[str, str]] = {
         "mine --record=x": "ignored explicit argument",
         "device.numpy --lock x": "--record",
     },
+    "coverage": {
+        "absent": "'absent' cannot be read",
+        "a.jsonl --strategy nosuch": "'nosuch'",
+        "a.jsonl --jobs 0": "must be at least 1",
+        "a.jsonl --seconds 0": "must be greater than 0",
+        "a.jsonl --strategy reference --output /dev/null": "/dev/null",
+    },
     "conform matrix": {"absent --html a.html": "names a file", "absent --markdown absent": "name the same file"},
     "conform verify": {},
 }
@@ -503,6 +510,7 @@ def test_generate_does_what_its_flags_say(arguments: str, check: Check, run: Run
 @pytest.mark.parametrize("command", WRONG)
 def test_a_wrong_value_is_refused_by_name(command: str, run: Run, models: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(GOOD)
+    (tmp_path / "a.jsonl").write_text('{"name": "a", "schema": true, "valid": [], "invalid": []}')
     for arguments, said in WRONG[command].items():
         words = with_base(command, arguments)
         words = [
@@ -771,6 +779,18 @@ def test_conform_does_what_its_flags_say(run: Run, tmp_path: Path) -> None:
     assert Path("site/index.html").exists() and Path("m.md").exists()
 
 
+COVERED = "a.jsonl --strategy reference --strategy lmfe,reference --output out --jobs 2 --seconds 9"
+
+
+def test_coverage_does_what_its_flags_say(run: Run, tmp_path: Path) -> None:
+    case = {"name": "a", "schema": {"type": "integer"}, "valid": [1], "invalid": ["a"]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(case))
+    outcome = run("coverage", *COVERED.split())
+    assert (outcome.status, outcome.out.count("reference")) == (0, 2), outcome
+    totals = json.loads((tmp_path / "out" / "totals.json").read_text())
+    assert (totals["seconds"], totals["totals"][0]["kinds"]["right"]) == (9.0, 1)
+
+
 RUNNER_THAT_WAITS = """\
 import pathlib, time
 from guideway_engine.prefill.runner import PoolingRunner
@@ -935,6 +955,7 @@ def test_every_flag_has_a_case_with_a_right_and_one_with_a_wrong_value() -> None
         "serve": [*SERVED, SERVED_TOO, "--model"],
         "conform": CONFORMED,
         "conform matrix": ["--html --markdown"],
+        "coverage": [COVERED],
         **{task: [*TASK_RIGHT, *USED_BY_TASKS, *PLUGINS, "--model --lines --query --dimensions"] for task in TASKS},
     }
     for command, arguments, _ in PLUGINS_RIGHT:

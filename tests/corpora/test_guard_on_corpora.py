@@ -12,12 +12,12 @@ from guideway.api import GrammarStrategy, InvalidGrammar, JsonSchema, LimitExcee
 from guideway.plugins import Plugins
 from guideway.runtime.guard.guard import Guard, check_bytes
 from guideway.vocabulary import build_vocabulary
+from guideway_conformance.coverage.corpora import read_cases
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 import tests.vocabulary.tokenizers_under_test as samples
 from tests.benchmarks.guard_limits import STRATEGIES, corpus, outcome, refused
 from tests.benchmarks.hostile_shapes import shapes
-from tests.corpora.judge import read_corpus
 
 REFUSED = {"Github_medium---o9907", "Snowplow---sp_205_Normalized"}
 """Real schemas that no strategy supports: strings of up to 262,144 and 1,000,000 characters."""
@@ -50,14 +50,14 @@ def strategy(request: pytest.FixtureRequest, vocabulary: Vocabulary) -> Iterator
 
 def test_real_schemas_pass(folder: Path) -> None:
     limits = {name: Plugins().load("grammar", name).limits for name in STRATEGIES}
-    rows = read_corpus(folder)
+    cases = read_cases(folder / "jsonschemabench_sample.jsonl")
     found = set()
-    for row in rows:
-        guard = Guard(JsonSchema(json.dumps(row["schema"])), limits)
+    for case in cases:
+        guard = Guard(JsonSchema(json.dumps(case.schema)), limits)
         if all(guard.refusal(name) is not None for name in STRATEGIES):
-            found.add(row["name"])
+            found.add(case.name)
     assert found == REFUSED
-    assert len(found) <= len(rows) / 100
+    assert len(found) <= len(cases) / 100
 
 
 def test_hostile_constraints_are_refused_by_name_or_pass(folder: Path, vocabulary: Vocabulary) -> None:

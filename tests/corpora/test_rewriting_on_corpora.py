@@ -8,15 +8,14 @@ from random import Random
 import pytest
 from guideway.errors import InvalidGrammar
 from guideway.json_schema import check_schema
+from guideway_conformance.coverage.corpora import read_cases
 
-from tests.corpora.judge import CORPUS, read_corpus
 from tests.fuzz.instances import edit
 from tests.fuzz.rewriting import Comparison, compare
 
 pytestmark = pytest.mark.corpora
 
-SUITE = "json_schema_test_suite.jsonl"
-EXACT = {SUITE: 1000, CORPUS: 550}
+EXACT = {"json_schema_test_suite.jsonl": 1000, "jsonschemabench_sample.jsonl": 550}
 """Minimum of exact rewritings, of two for each schema."""
 
 
@@ -26,12 +25,12 @@ def test_no_rewriting_is_stronger_and_none_weaker_without_a_loss(request: pytest
     if given is None:
         raise pytest.UsageError("these tests need --corpora FOLDER (make test-corpora CORPORA=folder)")
     found = Comparison()
-    for row in read_corpus(Path(given), name):
+    for case in read_cases(Path(given, name)):
         try:
-            check_schema(row["schema"])
+            check_schema(case.schema)
         except InvalidGrammar:
             continue
-        random, values = Random(row["name"]), [*row["valid"], *row["invalid"]]
-        compare(found, row["schema"], [*values, *(edit(random, value) for value in values for _ in range(4))])
+        random, values = Random(case.name), [*case.valid, *case.invalid]
+        compare(found, case.schema, [*values, *(edit(random, value) for value in values for _ in range(4))])
     assert found.is_sound, found
     assert found.exact >= EXACT[name]

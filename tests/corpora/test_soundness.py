@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from guideway.api import InvalidGrammar, JsonSchema, UnsupportedGrammar
 from guideway.json_schema.prober import byte_vocabulary
+from guideway_conformance.coverage.corpora import Case, read_cases
 
-from tests.corpora.judge import read_corpus
 from tests.support.json_strategies import build, takes
 from tests.support.json_texts import TextJudge, writings
 
@@ -42,43 +41,43 @@ class Written:
 
 
 @pytest.fixture(scope="module")
-def rows(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+def cases(request: pytest.FixtureRequest) -> list[Case]:
     given = request.config.getoption("--corpora")
     if given is None:
         raise pytest.UsageError("these tests need --corpora FOLDER (make test-corpora CORPORA=folder)")
-    return read_corpus(Path(given), SUITE)
+    return read_cases(Path(given, SUITE))
 
 
-def texts(row: dict[str, Any]) -> Iterator[Written]:
+def texts(case: Case) -> Iterator[Written]:
     """Yield all texts of all instances, with the suite's labels."""
     for valid in (True, False):
-        for instance in row["valid" if valid else "invalid"]:
+        for instance in case.valid if valid else case.invalid:
             for kind, text in writings(instance):
                 yield Written(kind, text, valid and kind != "repeated")
 
 
-def test_the_judge_agrees_with_the_suite(rows: list[dict[str, Any]]) -> None:
+def test_the_judge_agrees_with_the_suite(cases: list[Case]) -> None:
     unresolved, wrong = [], set()
-    for row in rows:
-        judge = TextJudge(row["schema"], row["dataset"])
-        for written in texts(row):
+    for case in cases:
+        judge = TextJudge(case.schema, case.dataset)
+        for written in texts(case):
             try:
                 if judge(written.text) != written.valid:
-                    wrong.add(row["name"])
+                    wrong.add(case.name)
             except Exception as error:
-                unresolved.append(f"{row['name']}: {error}"[:200])
+                unresolved.append(f"{case.name}: {error}"[:200])
                 break
     assert wrong == UNKNOWN
-    assert len(unresolved) < len(rows) / 10, unresolved
+    assert len(unresolved) < len(cases) / 10, unresolved
 
 
 @pytest.mark.parametrize("name", sorted(TAKEN))
-def test_no_invalid_text_is_taken_in_silence(name: str, rows: list[dict[str, Any]]) -> None:
+def test_no_invalid_text_is_taken_in_silence(name: str, cases: list[Case]) -> None:
     vocabulary = byte_vocabulary()
     strategy = build(name, vocabulary)
     silent, taken = [], 0
-    for row in rows:
-        constraint = JsonSchema(row["schema"])
+    for case in cases:
+        constraint = JsonSchema(case.schema)
         support = strategy.supports(constraint)
         if support.refused:
             continue
@@ -86,11 +85,11 @@ def test_no_invalid_text_is_taken_in_silence(name: str, rows: list[dict[str, Any
             compiled = strategy.compile(constraint)
         except (InvalidGrammar, UnsupportedGrammar):
             continue
-        found = list(texts(row))
+        found = list(texts(case))
         taken += sum(takes(compiled, w.data, vocabulary.stop_token_ids) for w in found if w.kind == "plain" and w.valid)
         if not support.unenforced:
             silent += [
-                (w.kind, row["name"], w.text)
+                (w.kind, case.name, w.text)
                 for w in found
                 if not w.valid and takes(compiled, w.data, vocabulary.stop_token_ids)
             ]

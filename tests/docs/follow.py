@@ -35,7 +35,14 @@ from packaging.requirements import Requirement
 
 from tests.docs.blocks import ROOT, Block, fenced, matches, run_block
 
-QUICK = (("generate",), ("inspect",), ("config",), ("plugins", "list"), ("plugins", "new"))
+QUICK = (
+    ("coverage", "corpus.jsonl"),
+    ("generate",),
+    ("inspect",),
+    ("config",),
+    ("plugins", "list"),
+    ("plugins", "new"),
+)
 """Commands of `guideway` that are run. Others take minutes or need things that a page only invents, so only their
 arguments are parsed."""
 

@@ -54,12 +54,13 @@ def test_it_has_the_exit_codes_of_conform() -> None:
 @pytest.mark.parametrize(
     ("command", "words"),
     one_in(
-        5,
+        6,
         [
             ("every command", []),
             ("`generate`", ["generate"]),
             ("`conform`", ["conform"]),
             ("`conform verify`", ["conform", "verify"]),
+            ("`coverage`", ["coverage"]),
             ("`plugins doctor`", ["plugins", "doctor"]),
         ],
     ),

@@ -40,7 +40,7 @@ __all__ = ["main"]
 ENABLE_VARIABLE = "GUIDEWAY_PLUGINS_ENABLE"
 
 BROUGHT_BY = {
-    "conform": "conformance",
+    **dict.fromkeys(("conform", "coverage"), "conformance"),
     **dict.fromkeys(("classify", "config", "embed", "generate", "inspect", "rerank", "serve"), "engine"),
 }
 """The extra that installs a command of the other guideway distributions, by command."""

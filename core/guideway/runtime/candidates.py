@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from guideway.api.grammar import GrammarStrategy, Support
 from guideway.api.types import Constraint, JsonSchema, Losses, StructuralTag
 from guideway.errors import InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
 from guideway.json_schema import check_schema, locate, misspelt_keywords, root_keywords, schemas_in
+from guideway.json_schema.rewriting import Budget
 from guideway.plugins.contract import checked_names, checked_support
 from guideway.runtime.digests import constraint_digest
 from guideway.runtime.grammar_hosts.strategy import HostedStrategy
@@ -87,8 +88,10 @@ class Chosen:
         return sum(0 if each.rewritten is None else each.rewritten.size for each in self.candidates)
 
 
-def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) -> Chosen:
-    """Return the strategies to try for `constraint`.
+def choose(
+    constraint: Constraint, strategies: Mapping[str, GrammarStrategy], budgets: Sequence[Budget] = INLINE
+) -> Chosen:
+    """Return the strategies to try for `constraint`. `budgets` bound what this process rewrites.
 
     `strategies` is in the operator's order of preference. Strategies that enforce everything come before those that
     leave a keyword unenforced; a strategy that would enforce no outermost keyword of a schema is refused, and one whose
@@ -106,7 +109,7 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
     refusals: dict[str, str] = {}
     missing: list[str] = []
     too_large: dict[str, list[str]] = {}
-    offer = _Offer(constraint, {name: strategies[name].limits for name in names})
+    offer = _Offer(constraint, {name: strategies[name].limits for name in names}, budgets)
     for name in names:
         strategy = strategies[name]
         if kind not in strategy.kinds:
@@ -141,8 +144,11 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
 class _Offer:
     """A constraint, to ask strategies about."""
 
-    def __init__(self, constraint: Constraint, limits: Mapping[str, Mapping[str, int]]) -> None:
+    def __init__(
+        self, constraint: Constraint, limits: Mapping[str, Mapping[str, int]], budgets: Sequence[Budget]
+    ) -> None:
         self.constraint = constraint
+        self._budgets = budgets
         self._digest = constraint_digest(constraint)
         self._misspelt = _misspelt(constraint)
         # keywords in subschemas are enforced through these or not at all
@@ -187,7 +193,7 @@ class _Offer:
         if isinstance(strategy, HostedStrategy):
             found = strategy.rewritings(self.constraint, repeats)
         else:
-            found = rewritings(self.constraint, takes, INLINE, repeats=repeats)
+            found = rewritings(self.constraint, takes, self._budgets, repeats=repeats)
         candidates = []
         for each in found:
             form = each.of(self.constraint)

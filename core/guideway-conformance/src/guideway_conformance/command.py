@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from guideway.plugins.lock import DEFAULT_LOCK
 
 from guideway_conformance.certifying import CANNOT_LOAD, EXIT_STATUS, conform
 from guideway_conformance.isolation import CannotLoad
+from guideway_conformance.numbers import positive, positive_int
 from guideway_conformance.registry import TIERS
 from guideway_conformance.report import Report
 from guideway_conformance.runner import require_extra
@@ -68,10 +68,10 @@ def add_conform(subparsers: _SubParsersAction[ArgumentParser]) -> None:
     parser.add_argument(
         "--up-to", metavar="TIER", choices=TIERS, default=TIERS[-1], help=f"stop after {', '.join(TIERS[:-1])}"
     )
-    parser.add_argument("--jobs", type=_positive_int, metavar="N", help="checks at once (default: one per processor)")
+    parser.add_argument("--jobs", type=positive_int, metavar="N", help="checks at once (default: one per processor)")
     parser.add_argument(
         "--timeout-factor",
-        type=_positive,
+        type=positive,
         metavar="X",
         default=1.0,
         help="give each check X times its time (default: 1)",
@@ -117,20 +117,6 @@ def add_conform(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         return parse(args, namespace)
 
     parser.parse_known_args = parse_known_args  # type: ignore[method-assign]
-
-
-def _positive_int(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
-    return value
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be greater than 0, not {text}")
-    return value
 
 
 def _reporting(command: Callable[[Namespace], int]) -> Callable[[Namespace], int]:

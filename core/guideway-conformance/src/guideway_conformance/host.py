@@ -29,14 +29,11 @@ from guideway.errors import InvalidConfiguration, PluginError
 from guideway_conformance.registry import Check, Mode, checks
 from guideway_conformance.subjects import CannotRunHere, NotPerformed, Subject, perform, subject_class
 from guideway_conformance.target import Target
+from guideway_conformance.usage import PATIENCE, POLL_SECONDS, processor_seconds, resident
 
 __all__ = ["main"]
 
-POLL_SECONDS = 0.05
-"""Seconds between two checks of memory and deadlines."""
 MAX_DETAIL = 2000
-PATIENCE = 3
-"""Wall-clock seconds allowed for each CPU second."""
 
 
 @dataclass(slots=True)
@@ -154,9 +151,9 @@ class _Host:
         for child in self.children.values():
             if child.killed:
                 continue
-            if now > child.began + PATIENCE * child.limit or _processor_seconds(child.pid) > child.limit:
+            if now > child.began + PATIENCE * child.limit or processor_seconds(child.pid) > child.limit:
                 child.killed = f"did not finish within {child.limit:g} s"
-            elif _resident(child.pid) > self.memory:
+            elif resident(child.pid) > self.memory:
                 child.killed = f"used more than {self.memory / 2**30:.1f} GiB of memory"
             if child.killed:
                 _kill(child.pid)
@@ -202,23 +199,6 @@ def _detail_of(error: BaseException) -> str:
             detail += "; the options it is built with are those conformance.toml gives, or none"
     cause = f"; caused by {_detail_of(error.__cause__)}" if error.__cause__ else ""
     return f"{detail}{cause}"[:MAX_DETAIL]
-
-
-def _resident(pid: int) -> int:
-    """Return the bytes of memory that `pid` uses; 0 if the system has no /proc."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def _processor_seconds(pid: int) -> float:
-    """Return the CPU seconds that `pid` has used; 0 if the system has no /proc."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError, ValueError):
-        return 0.0
 
 
 def _kill(pid: int) -> None:

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from guideway_conformance.host import PATIENCE
 from guideway_conformance.outcomes import Result
 from guideway_conformance.registry import Obligation, checks
 from guideway_conformance.target import Target
+from guideway_conformance.usage import PATIENCE
 
 __all__ = ["HOST_VARIABLE", "CannotLoad", "Host"]
 

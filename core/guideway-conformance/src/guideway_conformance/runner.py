@@ -19,7 +19,7 @@ from guideway_conformance.registry import TIERS, Obligation, Tier, checks
 from guideway_conformance.report import INTERRUPTED, Report, by_tier
 from guideway_conformance.target import Target
 
-__all__ = ["require_contract", "require_extra", "run"]
+__all__ = ["processors", "require_contract", "require_extra", "run"]
 
 
 def run(
@@ -46,7 +46,7 @@ def run(
     require_contract(target.kind, contract)
     preferences = (preferences or Preferences()).concerning(target.component)
     today = datetime.datetime.now(datetime.UTC).date()
-    jobs = jobs or _processors()
+    jobs = jobs or processors()
     found: dict[Obligation, Result] = {}
     with Host(target, memory=memory) as host:
         report = Report.begun(target, host.declared, host.traits, contract=contract, up_to=up_to)
@@ -68,7 +68,7 @@ def run(
     return report.with_results(_complete(report, found, "not performed, because a smoke check failed"))
 
 
-def _processors() -> int:
+def processors() -> int:
     """Return how many processors this process may use; in a container, they may be few of the existing ones."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

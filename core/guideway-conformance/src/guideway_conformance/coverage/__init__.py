@@ -1,0 +1,1 @@
+"""How many schemas of a corpus strategies serve, and how well: ``guideway coverage``."""
