@@ -46,7 +46,7 @@ def matcher_of(cls: type[GrammarStrategy], schema: Any = SCHEMA) -> Any:
 @pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
 def test_members_that_may_be_left_out_are_and_fewest_tokens_spell_the_rest(cls: type[GrammarStrategy]) -> None:
     whole = spelt('{"first required":"","may be":"x","second required":""}')
-    found = shortened(matcher_of(cls), LEXICON, whole, cursor=START, is_free=free)
+    found = shortened(matcher_of(cls), LEXICON, whole, limit=20, cursor=START, is_free=free)
     assert VOCABULARY.decode(found).decode() == '{"first required":"","second required":""}'
     assert len(found) == len('{"') - 1 + len("first ") + 1 + 2 + len("second ") + 1 + 3
 
@@ -63,7 +63,7 @@ def test_members_that_may_be_left_out_are_and_fewest_tokens_spell_the_rest(cls: 
 def test_what_began_before_stays(before: str, rest: str, expected: str) -> None:
     matcher = matcher_of(LLGuidanceStrategy, {"type": "object"})
     assert matcher.accept(tuple(before.encode())) == len(before)
-    found = shortened(matcher, LEXICON, spelt(rest), cursor=START.after(before.encode()), is_free=free)
+    found = shortened(matcher, LEXICON, spelt(rest), limit=1, cursor=START.after(before.encode()), is_free=free)
     assert VOCABULARY.decode(found).decode() == expected
     assert matcher.validate(tuple(found)) == len(found)
 
@@ -72,7 +72,12 @@ def test_what_is_banned_is_not_brought_back() -> None:
     whole = spelt('{"first required":"","second required":""}')
     quotes = 256 + LONGER.index(b'":"')
     found = shortened(
-        matcher_of(LLGuidanceStrategy), LEXICON, whole, cursor=START, is_free=lambda token_ids: quotes not in token_ids
+        matcher_of(LLGuidanceStrategy),
+        LEXICON,
+        whole,
+        limit=1,
+        cursor=START,
+        is_free=lambda token_ids: quotes not in token_ids,
     )
     assert found == whole
 

@@ -114,8 +114,8 @@ def test_a_stop_string_of_any_length_is_seen_coming() -> None:
     closer.accept([*b'{"z":"' + text])
     allowed_after(matcher, closer)
     (found,) = closer.records
-    assert found.path and not found.lifts_bans
-    assert not VOCABULARY.decode(found.path).startswith(b'"')
+    assert found.texts and not found.lifts_bans
+    assert not found.texts[0].startswith(b'"')
 
 
 CREATE = record(kind={"const": "create"}, **{f"f{i}": {"type": "integer"} for i in range(16)})
@@ -189,9 +189,9 @@ def test_a_long_list_is_completed(num_items: int) -> None:
         matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
         begun = Closer(LEXICON, STOPS, Budget(budget, Reserve.of(constraint, VOCABULARY)))
         allowed_after(matcher, begun)
-        path = begun.records[0].path
-        assert 0 < len(path) <= budget
-        assert len(json.loads(VOCABULARY.decode(path))) == num_items
+        text = begun.records[0].texts[0]
+        assert 0 < len(text) < budget
+        assert len(json.loads(text)) == num_items
 
 
 def test_a_search_that_takes_too_long_gives_up() -> None:

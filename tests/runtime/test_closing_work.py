@@ -130,8 +130,7 @@ def test_what_goes_far_at_first_is_found_where_another_way_is_short(
 ) -> None:
     for num_tokens in (12, 48, 80) if schema is WITH_A_WAY_OUT else (48,):
         begun, _ = first_step(cls(VOCABULARY, {}), schema, num_tokens, monkeypatch)
-        assert begun.record.path
-        jsonschema.validate(json.loads(VOCABULARY.decode(list(begun.record.path))), schema)
+        jsonschema.validate(json.loads(begun.record.texts[0]), schema)
 
 
 @pytest.mark.slow
@@ -163,12 +162,13 @@ def test_outputs_go_back_to_what_is_found_for_their_beginning(monkeypatch: pytes
             matcher.fill_bitmask(bitmask, 0)
             if not begun.is_far(1):
                 begun.restrict(matcher, (), bitmask)
-                path = begun.records[0].path
-                assert matcher.validate(path) == len(path)
+                for rest in map(LEXICON.spell, begun.records[0].texts[:1]):
+                    assert rest is not None
+                    assert matcher.validate(rest) == len(rest)
             if token_id is not None:
                 assert matcher.accept((token_id,)) == 1
                 begun.accept((token_id,))
-        assert begun.record.path
+        assert begun.record.texts
     assert pasts == [0]
 
 

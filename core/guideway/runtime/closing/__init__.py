@@ -1,8 +1,9 @@
-"""Closing: a constrained output is complete before its budget ends.
+"""Closing: a constrained output is complete before its budget ends, and one that fits is the model's own.
 
-The last tokens of a budget are kept for a completion, which is searched for with the matcher alone, proved by it, and
-bounded in work; a clock ends it only where its host would be ended otherwise. `Reserve` says from the constraint how
-long endings may become, `Closer` keeps the masks of a sequence to what can still be completed.
+Far from the end nothing is done; `Reserve` says from the constraint when to look. Near it, `Closer` keeps the
+completions that are known (`Way`), and `Judge` leaves out of a mask only tokens after which none is found that fits.
+Completions are found and proved with the matcher alone. The work is bounded; a clock ends it only where its host would
+be ended otherwise.
 
 Three numbers of tokens are easily confused: the budget, which an output may have; the fewest (`Reserve.fewest`), for
 which it is proved that no output has less; and the shortest that was found, which another may undercut.

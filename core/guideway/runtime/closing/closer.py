@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.bitmask import BITS_PER_WORD, Bitmask, is_allowed
+from guideway.api.bitmask import BITS_PER_WORD, Bitmask, is_allowed, pack
 from guideway.api.grammar import Matcher
 from guideway.errors import ConformanceError, UnsupportedCapability
-from guideway.json_schema.cursor import BLANKS, START, JsonCursor, Place
+from guideway.json_schema.cursor import START, STRING, JsonCursor
 from guideway.runtime.bans import Bans
-from guideway.runtime.closing.lexicon import Lexicon
+from guideway.runtime.closing.judging import Judge
+from guideway.runtime.closing.lexicon import MOST, Lexicon
 from guideway.runtime.closing.reserve import Reserve
-from guideway.runtime.closing.search import MAX_TRIED, brings_about, find_completion, go_back
+from guideway.runtime.closing.search import MAX_TRIED, brings_about, find_completion
+from guideway.runtime.closing.ways import Prover, Way
 
 __all__ = ["SEARCH_SECONDS", "Beginnings", "Budget", "Closer", "Record"]
 
-MOST_TRIED = 128
-"""So many tokens that are allowed, times those of the completion, are tried each."""
 LONGEST = 4096
 """Tokens of a completion that is looked for whatever is left."""
-FEW = 8
-"""So many tokens are tried for each of a completion, to find one that is as short: nine of ten that are found take
-fewer."""
-FEW_MASKS = 8
-"""And so many masks are filled."""
-SAME = (Place.STRING, Place.SCALAR, Place.AFTER)
-"""The sign that what completed the text before may complete it still."""
+MOST_PROVED = 1024
+"""Tokens of completions that are validated in one step, to judge the tokens of its mask."""
+BRIDGE_TRIED = 256
+"""Tokens that are tried to come back to a known completion, after a token that is judged."""
+BRIDGE_MASKS = 32
+"""And bitmasks that are filled."""
 SEARCH_SECONDS = 4.0
 """Processor time of a step after which a search gives up, which its work bounds long before: less than what a host may
 take, so that a slow matcher loses the end of its output and not the request."""
@@ -70,22 +70,40 @@ class Record:
     """So many tokens are drawn before anything has to be found out."""
     at: int = 0
     """It was found out after so many tokens."""
-    path: tuple[int, ...] = ()
-    """Completes those tokens; empty: nothing is known that does."""
+    texts: tuple[bytes, ...] = ()
+    """Each completes those tokens, the one in fewest tokens first; empty: nothing is known that does."""
     lifts_bans: bool = False
-    """True if the path has what is banned, because no other was found."""
+    """True if the first has what is banned, because no other was found."""
     bans_at: int = 0
     """Before so many tokens no other is looked for."""
+    mask: int = 0
+    """The checksum of the mask whose tokens were judged."""
+    costs: tuple[tuple[int, int], ...] = ()
+    """The judged tokens, and the tokens of the shortest completion known after each."""
 
     @property
     def found_none(self) -> bool:
         """True if a completion was looked for in vain."""
-        return self.free_until > 0 and not self.path
+        return self.free_until > 0 and not self.texts
 
-    def rest(self, accepted: Sequence[int]) -> tuple[int, ...]:
-        """Return what of the path is left after these tokens; empty if they left it."""
-        done = len(accepted) - self.at
-        return self.path[done:] if done >= 0 and tuple(accepted[self.at :]) == self.path[:done] else ()
+    def to_json(self) -> list[Any]:
+        """Return the record as values of JSON, for a message."""
+        texts = [text.decode("latin-1") for text in self.texts]
+        return [self.free_until, self.at, texts, self.lifts_bans, self.bans_at, self.mask, self.costs]
+
+    @classmethod
+    def from_json(cls, values: Sequence[Any]) -> Record:
+        """Return the record that `to_json` wrote."""
+        free_until, at, texts, lifts_bans, bans_at, mask, costs = values
+        return cls(
+            int(free_until),
+            int(at),
+            tuple(text.encode("latin-1") for text in texts),
+            bool(lifts_bans),
+            int(bans_at),
+            int(mask),
+            tuple((int(token_id), int(cost)) for token_id, cost in costs),
+        )
 
 
 Beginnings: TypeAlias = dict[tuple[Budget, frozenset[int]], Record]
@@ -96,8 +114,8 @@ same for all of them."""
 class Closer:
     """Keeps the masks of one sequence to what can still be completed.
 
-    Far from the end it does nothing. As the budget ends it allows no token that opens more than is left room for, then
-    only the completion that was found; one that ends the output is always allowed.
+    Far from the end it does nothing. As the budget ends it leaves out the tokens after which no completion is found
+    that fits; one that ends the output is always allowed.
     """
 
     def __init__(
@@ -112,12 +130,15 @@ class Closer:
         self._stop_token_ids = stop_token_ids
         self._budget = budget
         self._beginnings: Beginnings = {} if beginnings is None else beginnings
+        self._regions = [(begin.encode(), end.encode()) for begin, end in budget.reserve.regions]
         self.record = record or Record()
         self.records: list[Record] = []
         """By row of the last `restrict` what is known once a token was drawn from it."""
         self._accepted: list[int] = []
         self._cursors: list[JsonCursor] = [START]
         """After each of the accepted tokens, as far as anybody asked."""
+        self._ways: dict[bytes, Way] = {}
+        """By text those of the record, as far as they were made."""
         self._until = math.inf
         """The processor time of the thread at which a search gives up."""
         self._far_from, self._far_until = 0, -1
@@ -128,6 +149,7 @@ class Closer:
         copy = Closer(self._lexicon, self._stop_token_ids, self._budget, self.record, self._beginnings)
         copy._accepted, copy._cursors, copy.records = list(self._accepted), list(self._cursors), self.records
         copy._far_from, copy._far_until = self._far_from, self._far_until
+        copy._ways = self._ways
         return copy
 
     def accept(self, token_ids: Sequence[int]) -> None:
@@ -154,6 +176,22 @@ class Closer:
         for token_id in self._accepted[len(cursors) - 1 :]:
             cursors.append(cursors[-1].after(tokens[token_id]))
         return cursors[-1]
+
+    def _position(self, num_tokens: int) -> JsonCursor | None:
+        """The position in JSON after the first accepted tokens; None where they end in no JSON."""
+        reserve = self._budget.reserve
+        if reserve.is_json:
+            self._cursor()
+            return self._cursors[num_tokens]
+        if not reserve.regions:
+            return None
+        text = b"".join([self._lexicon.tokens[i] for i in self._accepted[:num_tokens]])
+        at, begin, end = max(((text.rfind(begin), begin, end) for begin, end in self._regions), key=lambda it: it[0])
+        rest = text[at + len(begin) :]
+        if at < 0 or (end and end in rest):
+            return None
+        opened = begin.find(b"{")  # of the object that the tag's content is in, if any
+        return START.after(begin[opened:] + rest if opened >= 0 else rest)
 
     def rollback(self, num_tokens: int) -> None:
         """The last ones are not."""
@@ -225,84 +263,178 @@ class Closer:
             return record, None
         reserve, num_accepted = self._budget.reserve, len(self._accepted)
         left = self._budget.num_tokens - num_accepted
-        cursor = self._cursor() if reserve.is_json else None
-        path = record.rest(self._accepted)
-        if not (path and is_allowed(row[None], 0, path[0])):
-            record = (
-                self._cut_otherwise(matcher, record, cursor)
-                or self._same(matcher, record, left, cursor)
-                or self._back(matcher, record, left)
-                or self._looked_for(matcher, record, left)
-            )
-            if not (path := record.path):
-                return record, None
-        room = left - len(path)
+        if reserve.triggers and matcher.is_accepting():
+            return self._judge_triggers(matcher, record, left - 1)
+        record = self._follow(matcher, record, left) or self._looked_for(matcher, record, left)
+        if not record.texts:
+            return record, None
+        room = left - 1 - self._known_ways(record)[0].cost()
         if room < 0:
             return record, None
         if room > reserve.growth:
             return replace(record, free_until=num_accepted + room // (reserve.growth + 1)), None
-        keep = self._kept(cursor, row, room) if cursor is not None and room > reserve.within + 1 else None
-        words = np.zeros(self._lexicon.words, dtype=np.int32) if keep is None else keep.copy()
-        _add(words, (path[0], *self._stop_token_ids))
-        _add(words, self._affordable(matcher, row & ~words, record, path))
-        return record, words
+        return self._judge(matcher, record, row, left - 1)
 
-    def _cut_otherwise(self, matcher: Matcher, record: Record, cursor: JsonCursor | None) -> Record | None:
-        """The knowledge of the end where the output has gone on as the text of the completion does, in other tokens, or
-        with white space; None if it has not."""
-        if not record.path or record.at > len(self._accepted):
-            return None
-        written = b"".join([self._lexicon.tokens[i] for i in self._accepted[record.at :]])
-        found = self._rest_of_text(record.path, written, in_string=cursor is None or cursor.in_string)
-        return None if found is None else self._led_to(matcher, *found, record)
-
-    def _led_to(self, matcher: Matcher, path: Sequence[int], num_new: int, record: Record) -> Record | None:
-        """`_led_on` with what fits. The matcher proves what is new, and one token more: it has proved the others after
-        the same text."""
-        proved = path[: num_new + 1]
-        if len(path) > self._budget.num_tokens - len(self._accepted) or matcher.validate(proved) != len(proved):
-            return None
-        return self._led_on(record, path)
-
-    def _back(self, matcher: Matcher, record: Record, left: int) -> Record | None:
-        """The knowledge of a completion that comes back to the one of before, which the output has left: a search would
-        take many times as long. None also for one with what is banned, unless no other was found of late, and for one
-        that is longer than before where that would take freedom away."""
-        reserve = self._budget.reserve
-        if not record.path or not reserve.is_json or record.at > len(self._accepted):
-            return None
-        cursor = self._cursor()
-        found = go_back(
-            matcher,
-            self._lexicon,
-            path=record.path,
-            begin=self._cursors[record.at],
-            past=self._accepted,
-            cursor=cursor,
-            witnesses=reserve.witnesses,
+    def _judge(
+        self, matcher: Matcher, record: Record, row: NDArray[np.int32], limit: int
+    ) -> tuple[Record, NDArray[np.int32] | None]:
+        """Return what is known of the state once its tokens are judged, and those its mask may keep; None: all."""
+        mask = crc32(row.tobytes())
+        banned, apart = ([], []) if record.lifts_bans else self._find_banned()
+        judge = Judge(
+            banned=banned,
+            apart=apart,
+            matcher=matcher,
+            lexicon=self._lexicon,
+            stop_token_ids=self._stop_token_ids,
+            cursor=self._position(len(self._accepted)),
+            limit=limit,
+            ways=self._known_ways(record),
+            costs=dict(record.costs) if mask == record.mask else {},
+            prover=Prover(matcher, self._stop_token_ids, MOST_PROVED),
+            searcher=Prover(matcher, self._stop_token_ids, MOST_PROVED),
+            find=partial(self._find_after, matcher, record.lifts_bans),
+            is_free=partial(self._is_free_way, record.lifts_bans),
         )
-        if found is None or len(found) > left:
-            return None
-        if left - len(found) <= reserve.growth and len(found) > len(record.path):
-            return None
-        return self._led_on(record, found)
+        refused = judge.refused(row)
+        record = self._record_of(judge.ways, record.lifts_bans, record.bans_at, mask, tuple(judge.costs.items()))
+        if not refused:
+            return record, None
+        keep = np.full(self._lexicon.words, -1, dtype=np.int32)
+        _clear(keep, refused)
+        return record, keep
 
-    def _led_on(self, record: Record, path: Sequence[int]) -> Record | None:
-        """The knowledge of the end with another path; None for one with what is banned, unless no other was found of
-        late."""
-        is_free = self._is_free(path)
-        if not is_free and len(self._accepted) >= record.bans_at:
+    def _judge_triggers(self, matcher: Matcher, record: Record, limit: int) -> tuple[Record, NDArray[np.int32] | None]:
+        """Return what is known of a state in free text, which is complete as it stands, and the tokens that its mask
+        may keep: all but those that open a tag which is not complete within `limit` further tokens."""
+        past = b"".join([self._lexicon.tokens[i] for i in self._accepted[-MOST_BACK:]])
+        opening: dict[int, None] = {}
+        begun = []
+        for trigger in map(str.encode, self._budget.reserve.triggers):
+            opening |= dict.fromkeys(self._lexicon.which("holds", trigger))
+            for end in range(1, len(trigger)):
+                if past.endswith(trigger[:end]):
+                    begun.append(trigger[end:])
+                    opening |= dict.fromkeys(self._lexicon.which("begins", trigger[end:]))
+        mask = crc32(
+            b"\0".join(begun), 1
+        )  # the same tokens open the same tags wherever as much of a trigger is written
+        costs = dict(record.costs) if mask == record.mask else {}
+        for token_id in opening:
+            if token_id not in costs:
+                costs[token_id] = self._find_cost(matcher, token_id, limit)
+        refused = [token_id for token_id, cost in costs.items() if cost > limit]
+        record = self._record_of([Way(b"", None, self._lexicon)], mask=mask, costs=tuple(costs.items()))
+        if not refused:
+            return record, None
+        keep = np.full(self._lexicon.words, -1, dtype=np.int32)
+        _clear(keep, refused)
+        return record, keep
+
+    def _find_cost(self, matcher: Matcher, token_id: int, limit: int) -> int:
+        """Return the tokens of the shortest completion found after a token, a stop token included; `MOST` if it has
+        more than `limit`, and 0 if the matcher does not take the token or the output is complete with it."""
+        if matcher.accept((token_id,)) != 1:
+            return 0
+        self._accepted.append(token_id)
+        try:
+            found = () if matcher.is_accepting() else self._find(matcher, part=PART_FIRST, limit=limit)
+        finally:
+            self.rollback(1)
+            matcher.rollback(1)
+        return MOST if found is None else len(found)
+
+    def _find_banned(self) -> tuple[list[int], list[list[int]]]:
+        """Return the tokens that bring about a stop string; and groups of those after which a completion may bring
+        about a banned text, where it does not after others like them."""
+        bans, tokens = self._budget.bans, self._lexicon.tokens
+        banned: list[int] = []
+        apart = [[token_id] for word in bans.bad_words for token_id in word]
+        for text in bans.stop:
+            past = b"".join(tokens[i] for i in self._accepted[-len(text) :])
+            banned += self._lexicon.which("holds", text)
+            for end in range(1, len(text)):
+                apart.append(self._lexicon.which("ends", text[:end]))
+                if past.endswith(text[:end]):
+                    banned += self._lexicon.which("begins", text[end:])
+        return banned, apart
+
+    def _find_after(
+        self, matcher: Matcher, lifts: bool, token_id: int, known: Sequence[Way], prover: Prover
+    ) -> Sequence[int] | None:
+        """Look for a completion after a token that the matcher has accepted, with little work."""
+        self._accepted.append(token_id)
+        try:
+            return self._find(
+                matcher,
+                most_tried=BRIDGE_TRIED,
+                most_masks=BRIDGE_MASKS,
+                quick=True,
+                lifts=lifts,
+                known=known,
+                prover=prover,
+            )
+        finally:
+            self.rollback(1)
+
+    def _known_ways(self, record: Record) -> list[Way]:
+        """The ways of a record of the state after `record.at` tokens."""
+        begin = self._position(record.at)
+        for text in record.texts:
+            if text not in self._ways:
+                self._ways[text] = Way(text, begin, self._lexicon)
+        return [self._ways[text] for text in record.texts]
+
+    def _record_of(
+        self,
+        ways: Sequence[Way],
+        lifts_bans: bool = False,
+        bans_at: int = 0,
+        mask: int = 0,
+        costs: tuple[tuple[int, int], ...] = (),
+    ) -> Record:
+        """Return the knowledge that these ways complete the output."""
+        self._ways = {way.text: way for way in ways}
+        texts = tuple(self._ways)
+        return Record(0, len(self._accepted), texts, lifts_bans, bans_at, mask, costs)
+
+    def _follow(self, matcher: Matcher, record: Record, left: int) -> Record | None:
+        """Return the knowledge of the end where what completed the output before completes it still, or a part of it
+        does from where the output stands now; None if no way does. None also for one with what is banned, unless no
+        other was found of late."""
+        if not record.texts or record.at > len(self._accepted):
             return None
-        return Record(0, len(self._accepted), tuple(path), not is_free, 0 if is_free else record.bans_at)
+        if record.at == len(self._accepted):
+            return record
+        cursor = self._position(len(self._accepted))
+        written = b"".join([self._lexicon.tokens[i] for i in self._accepted[record.at :]])
+        ways, prover = self._known_ways(record), Prover(matcher, self._stop_token_ids, LONGEST)
+        on_way = [(way.cost(at), i, at) for i, way in enumerate(ways) if (at := way.follow(written)) is not None]
+        off_way = [(way.cost(at), i, at) for i, way in enumerate(ways) for at in way.joints(written, cursor)]
+        for cost, i, at in [*sorted(on_way), *sorted(off_way)]:
+            if cost >= left or not prover.proves(ways[i], at):
+                continue
+            is_free = self._is_free_way(False, ways[i], at)
+            if not is_free and len(self._accepted) >= record.bans_at:
+                continue
+            if at == 0:  # the output stands in the string where the ways begin
+                first = [ways[i], *(way for way in ways if way is not ways[i])]
+                mask, costs = (record.mask, record.costs) if cursor is None or cursor.place is STRING else (0, ())
+                found = self._record_of(first, not is_free, record.bans_at, mask, costs)
+            else:
+                others = [ways[k].rest(to, cursor) for _, k, to in on_way if k != i] if (cost, i, at) in on_way else []
+                found = self._record_of([ways[i].rest(at, cursor), *others], not is_free, record.bans_at)
+            return found
+        return None
 
     def _looked_for(self, matcher: Matcher, record: Record, left: int) -> Record:
         """Look for a completion; the knowledge of the end after it. Where nothing is known yet, one that goes back to
         that of the beginning, which all outputs share, takes a small part of a search."""
         if not self._accepted:
             return self._beginning(matcher)
-        if not record.found_none and not record.path and self._budget.reserve.is_json:
-            begun = self._beginning(matcher) if len(self._accepted) <= MOST_BACK else Record()
-            if found := self._cut_otherwise(matcher, begun, self._cursor()) or self._back(matcher, begun, left):
+        if not record.found_none and not record.texts and len(self._accepted) <= MOST_BACK:
+            record = self._beginning(matcher)
+            if found := self._follow(matcher, record, left):
                 return found
         return self._searched(matcher, record, left)
 
@@ -331,12 +463,15 @@ class Closer:
         if record.found_none and self._needs_too_many(matcher, left):
             return Record(self._budget.num_tokens, num_accepted)
         again = num_accepted + max(1, left // AGAIN)
+        known = self._known_ways(record) if record.at <= num_accepted else []
         for lifts in (False, True) if self._budget.bans.of_completion else (False,):
             if num_accepted < record.bans_at and not lifts:
                 continue
             for part in (PART_FIRST,) if record.found_none or record.lifts_bans else (PART_FIRST, 1):
-                if (found := self._find(matcher, part=part, lifts=lifts)) is not None:
-                    return Record(0, num_accepted, tuple(found), lifts, again if lifts else 0)
+                if (found := self._find(matcher, part=part, lifts=lifts, known=known)) is not None:
+                    text = b"".join([self._lexicon.tokens[i] for i in found[:-1]])
+                    way = Way(text, self._position(num_accepted), self._lexicon)
+                    return self._record_of([way], lifts, again if lifts else 0)
         return Record(again, num_accepted)
 
     def _needs_too_many(self, matcher: Matcher, left: int) -> bool:
@@ -345,12 +480,6 @@ class Closer:
         work = MAX_TRIED // PART_FIRST
         found = self._find(matcher, part=PART_FIRST, lifts=True, limit=LONGEST, most_tried=work, quick=True)
         return found is not None and len(found) > TOO_LONG * left
-
-    def _same(self, matcher: Matcher, record: Record, left: int, cursor: JsonCursor | None) -> Record | None:
-        """The knowledge of what completed the text before, if it does still; None if it does not."""
-        if not record.path or cursor is None or cursor.place not in SAME or len(record.path) > left:
-            return None
-        return self._led_to(matcher, record.path, len(record.path), record)
 
     def shortest(self, matcher: Matcher) -> int | None:
         """Count the tokens of the shortest completion that is found, however few are left; None if none is."""
@@ -370,6 +499,8 @@ class Closer:
         most_tried: int | None = None,
         most_masks: int | None = None,
         quick: bool = False,
+        known: Sequence[Way] = (),
+        prover: Prover | None = None,
     ) -> Sequence[int] | None:
         """Find what completes the output in `limit` tokens, or in what is left, without what is banned, or, where it
         `lifts` that, with it."""
@@ -378,7 +509,7 @@ class Closer:
             limit = self._budget.num_tokens - len(self._accepted)
         most_tried = reserve.most_tried(limit) // part if most_tried is None else most_tried
         most_masks = reserve.most_masks // part if most_masks is None else most_masks
-        if (told := self._told(matcher, limit)) is not None and (lifts or not told or self._is_free(told)):
+        if (told := self._told(matcher, limit)) is not None and (lifts or not told or self._is_free(told[:-1])):
             return told or None
         return find_completion(
             matcher,
@@ -386,9 +517,12 @@ class Closer:
             self._stop_token_ids,
             limit=limit,
             past=self._accepted,
-            cursor=self._cursor() if reserve.is_json else None,
+            cursor=self._position(len(self._accepted)),
             witnesses=reserve.witnesses,
+            ends=[end.encode() for end in reserve.ends],
             bans=NO_BANS if lifts else self._budget.bans,
+            known=known,
+            prover=prover,
             most_tried=most_tried,
             most_masks=most_masks,
             quick=quick,
@@ -406,82 +540,17 @@ class Closer:
         proved = len(found) <= limit and found[-1] in self._stop_token_ids and matcher.validate(found) == len(found)
         return found if proved else None
 
+    def _is_free_way(self, lifts: bool, way: Way, at: int, *before: int) -> bool:
+        return lifts or not self._budget.bans.of_completion or self._is_free((*before, *way.path(at)))
+
     def _is_free(self, token_ids: Sequence[int]) -> bool:
-        """Return whether a completion does without what is banned, but for its stop token where all of them are."""
+        """Return whether a completion without its stop token does without what is banned."""
         bans = self._budget.bans
-        if not token_ids or not bans.of_completion:
-            return True
-        before_stop, stop = token_ids[:-1], token_ids[-1]
-        return stop in bans.ends(self._stop_token_ids) and not brings_about(
-            bans, self._accepted, before_stop, self._lexicon
-        )
-
-    def _affordable(self, matcher: Matcher, row: NDArray[np.int32], record: Record, path: Sequence[int]) -> list[int]:
-        """The tokens of `row` after which the output can be completed, where there are few: without what is banned,
-        where the `path` is."""
-        if not row.any():
-            return []
-        allowed = np.flatnonzero(self._lexicon.bits(row))
-        if len(allowed) * len(path) > MOST_TRIED:
-            return []
-        found, left = [], self._budget.num_tokens - len(self._accepted)
-        cursor = self._cursor() if self._budget.reserve.is_json else None
-        for token_id in allowed.tolist():
-            token = self._lexicon.tokens[token_id]
-            in_string = cursor is None or cursor.after(token).in_string
-            known = self._rest_of_text(path, token, in_string=in_string) if token else None
-            if known is not None and len(known[0]) >= left and not token.strip(BLANKS) and not in_string:
-                continue  # nothing becomes shorter by white space
-            if matcher.accept((token_id,)) != 1:
-                continue
-            self._accepted.append(token_id)
-            try:
-                if known is not None and self._led_to(matcher, *known, record):
-                    found.append(token_id)
-                    continue
-                find = partial(self._find, matcher, most_tried=FEW * len(path), most_masks=FEW_MASKS, quick=True)
-                if find() or (record.lifts_bans and find(lifts=True)):
-                    found.append(token_id)
-            finally:
-                self.rollback(1)
-                matcher.rollback(1)
-        return found
-
-    def _rest_of_text(self, path: Sequence[int], written: bytes, *, in_string: bool) -> tuple[list[int], int] | None:
-        """Return the rest of the text of `path` after `written`, which stands where that text would begin: both are
-        alike but for how they are cut into tokens, or for white space that came last, not `in_string`. With it the
-        number of its first tokens that the path has not. None where they are not alike. To look for another completion
-        takes many times as long."""
-        tokens = self._lexicon.tokens
-        text = b"".join([tokens[i] for i in path])
-        if not text.startswith(written):
-            written = written if in_string else written.rstrip(BLANKS)
-            if not text.startswith(written):
-                return None
-        place = count = 0
-        while place < len(written):  # to where a token of the path ends, too
-            place += len(tokens[path[count]])
-            count += 1
-        between = self._lexicon.spell(text[len(written) : place])
-        return None if between is None else ([*between, *path[count:]], len(between))
-
-    def _kept(self, cursor: JsonCursor, row: NDArray[np.int32], room: int) -> NDArray[np.int32] | None:
-        """The tokens that open nothing where the text ends, and choose nothing that asks for more than there is room
-        for."""
-        may_choose = room > self._budget.reserve.chosen + 1
-        match cursor.place:
-            case Place.STRING if not cursor.escape and (may_choose or self._lexicon.has_letters(row)):
-                return self._lexicon.text
-            case Place.KEY if not cursor.escape and self._lexicon.has_letters(row):  # a name of the model's own
-                return self._lexicon.text
-            case Place.VALUE if may_choose:
-                return self._lexicon.begun
-            case Place.SCALAR if may_choose:
-                return self._lexicon.scalars
-        return None
+        return not bans.of_completion or not brings_about(bans, self._accepted, token_ids, self._lexicon)
 
 
-def _add(words: NDArray[np.int32], token_ids: Iterable[int]) -> None:
-    """Set the bits of these tokens."""
-    for token_id in token_ids:
-        words.view(np.uint32)[token_id // BITS_PER_WORD] |= np.uint32(1 << token_id % BITS_PER_WORD)
+def _clear(words: NDArray[np.int32], token_ids: Sequence[int]) -> None:
+    """Clear the bits of these tokens."""
+    found = np.ones(len(words) * BITS_PER_WORD, dtype=np.bool_)
+    found[token_ids] = False
+    words &= pack(found[np.newaxis])[0]

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.bitmask import BITS_PER_WORD, Bitmask, is_allowed, num_words, pack
+from guideway.api.bitmask import Bitmask, is_allowed, num_words
 from guideway.api.vocabulary import Vocabulary
 from guideway.runtime.bans import Bans
 
-__all__ = ["MOST_MASKS_KEPT", "SCALAR", "AllowedTokens", "Lexicon"]
+__all__ = ["MOST", "MOST_MASKS_KEPT", "SCALAR", "AllowedTokens", "Lexicon", "Shapes"]
 
+MOST = 1 << 20
+"""Tokens of what cannot be written."""
+
+HOW: dict[str, Callable[[bytes, bytes], bool]] = {
+    "begins": bytes.startswith,
+    "ends": bytes.endswith,
+    "holds": bytes.__contains__,
+}
 LONGEST = 32
 """Bytes of a token that a text is spelt with."""
 FEW = 4096
@@ -24,6 +33,8 @@ LOOKED_AT = 400
 """The longest tokens of a bitmask, among which some are looked for."""
 MOST_SHORT = 95
 """The shortest ones."""
+MOST_SPELLED = 8
+"""Spelled texts that are kept."""
 MOST_MASKS_KEPT = 64
 """Bitmasks whose tokens are kept."""
 
@@ -35,10 +46,40 @@ VALUES = (b"0", b'""', b"null", b"[]", b"{}", b"true", b"false", b"1", b'"', b"{
 # bytes that are tried where a text is no JSON: what ends it first, and what patterns have between their parts
 MARKS = b"\">)]}';.,:/"
 SEPARATORS = b"/-.:@_#+=,;?&%$*!|~^()<>[]{}'" + b"0123456789" + bytes(range(65, 91)) + bytes(range(97, 123))
-TEXT = re.compile(rb'[^"\\\x00-\x1f]+')
 SCALAR = re.compile(rb"[0-9a-zA-Z.+-]+")
 PLAIN = re.compile(rb"[A-Za-z0-9]+")
-BEGUN = re.compile(rb'"[^"\\\x00-\x1f]*|[0-9a-zA-Z.+-]+')
+
+KINDS = bytes(
+    0x75 if byte > 0x7F  # "u": a part of a character that is not ASCII
+    else 0x30 if 0x30 <= byte <= 0x39
+    else 0x61 if chr(byte).isalpha()
+    else 0x20 if byte in b" \t\r\n"
+    else 0x63 if byte < 0x20  # "c": a control character
+    else byte
+    for byte in range(256)
+)  # fmt: skip
+"""The kind of each byte: tokens of one shape do the same to a text, as far as their bytes tell."""
+AGAIN = re.compile(rb"([u0a ])\1+")
+IN_STRING = re.compile(rb'(?:[^"\\]|\\.)*\\?', re.DOTALL)
+"""What goes on with a string: characters, escapes, and one that has begun."""
+CONTINUATIONS = tuple(lead + b"\x80" * n for n in (0, 1, 2) for lead in (b"\x80", b"\xa0", b"\x90"))
+"""Ends of characters in UTF-8 that have begun."""
+UNFINISHED = re.compile(rb"(?<!\\)(?:\\\\)*\\(u[0-9a-fA-F]{0,3})?\Z")
+"""A token that ends in an escape."""
+PARTIAL = b"\xff"
+"""The shape of tokens that are not whole characters."""
+AROUND_STRING = re.compile(rb'(?P<text>[^"\\]*)(?P<rest>.*)', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """The tokens of a mask by their shape."""
+
+    in_text: bool
+    """True if the mask allows letters: the output is in a string, or in free text."""
+    groups: list[NDArray[np.int32]]
+    """The tokens of one shape each, in order of size. In a string that are those of whole characters, the others
+    that do not end it, and for each shape of what follows its end all that end it so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +127,9 @@ class Lexicon:
         """The tokens of rows that searches came upon of late; at most `MOST_MASKS_KEPT`."""
         self._unbanned: tuple[Bans, NDArray[np.bool_]] | None = None
         self._closing: dict[bytes, tuple[list[int], list[int]]] = {}
+        self._shapes_of: dict[bytes, Shapes] = {}
+        self._which: dict[tuple[str, bytes], list[int]] = {}
+        self._spelled: deque[tuple[bytes, list[int], list[int]]] = deque(maxlen=MOST_SPELLED)
 
     @cached_property
     def ids(self) -> dict[bytes, int]:
@@ -102,11 +146,27 @@ class Lexicon:
             self._unbanned = bans, bans.unbanned(len(self.tokens))
         return self._unbanned[1]
 
+    def which(self, how: str, text: bytes) -> list[int]:
+        """Return the tokens that a text ``"begins"`` or ``"ends"``, or that it is in (``"holds"``)."""
+        if (found := self._which.get((how, text))) is None:
+            if len(self._which) >= MOST_MASKS_KEPT:
+                self._which.clear()
+            found = self._which[how, text] = [i for i, token in enumerate(self.tokens) if HOW[how](token, text)]
+        return found
+
+    def finish(self, token: bytes) -> bytes:
+        """Return bytes that end the character or the escape in which a token ends; empty where it ends in none."""
+        if escape := UNFINISHED.search(token):
+            return b"u0041"[len(escape[1]) :] if escape[1] else b"n"
+        if _is_whole(token):
+            return b""
+        return next((finish for finish in CONTINUATIONS if _is_whole(token + finish)), b"")
+
     def spell(self, text: bytes) -> list[int] | None:
         """Tokens of a text, the longest that begins what is left first; None if there are none of a byte."""
         found, at = [], 0
         while at < len(text):
-            lengths = range(min(self._longest, len(text) - at), 0, -1)
+            lengths = range(min(self.longest, len(text) - at), 0, -1)
             token_id = next((i for n in lengths if (i := self.ids.get(text[at : at + n])) is not None), None)
             if token_id is None:
                 return None
@@ -114,24 +174,29 @@ class Lexicon:
             at += len(self.tokens[token_id])
         return found
 
-    def spell_with_fewest(self, text: bytes) -> list[int] | None:
-        """Fewest tokens of a text; None if there are none."""
-        none = len(text) + 1
-        num_tokens, begins = [0, *[none] * len(text)], [0] * (len(text) + 1)
-        for end in range(1, len(text) + 1):
-            for begin in range(max(0, end - self._longest), end):
-                if num_tokens[begin] + 1 < num_tokens[end] and text[begin:end] in self.ids:
-                    num_tokens[end], begins[end] = num_tokens[begin] + 1, begin
-        if num_tokens[-1] >= none:
-            return None
-        found, end = [], len(text)
-        while end:
-            found.append(self.ids[text[begins[end] : end]])
-            end = begins[end]
-        return found[::-1]
+    def spell_from_each_byte(self, text: bytes) -> tuple[list[int], list[int]]:
+        """Return the fewest tokens that write the rest of a text from each byte on, and the bytes of the first of
+        them; `MOST` tokens where none do."""
+        size, ids, longest = len(text), self.ids, self.longest
+        cost, lengths = [0], [0]
+        for known, its_cost, its_lengths in self._spelled:  # texts that are spelled one after another end alike
+            num_equal = _count_equal_at_end(text, known)
+            if num_equal >= len(cost):
+                cost, lengths = its_cost[len(known) - num_equal :], its_lengths[len(known) - num_equal :]
+        begin = size + 1 - len(cost)
+        cost, lengths = [MOST] * begin + cost, [0] * begin + lengths
+        for at in range(begin - 1, -1, -1):
+            best = MOST
+            for end in range(min(size, at + longest), at, -1):
+                if cost[end] + 1 < best and text[at:end] in ids:
+                    best, lengths[at] = cost[end] + 1, end - at
+            cost[at] = best
+        self._spelled.append((text, cost, lengths))
+        return cost, lengths
 
     @cached_property
-    def _longest(self) -> int:
+    def longest(self) -> int:
+        """The most bytes of a token that texts are spelled with."""
         return min(LONGEST, int(self.lengths.max()))
 
     @cached_property
@@ -188,20 +253,58 @@ class Lexicon:
     def colons(self) -> list[int]:
         return self.of((b":",))
 
-    @cached_property
-    def text(self) -> NDArray[np.int32]:
-        """A row of the tokens that go on with a string, and do not end it."""
-        return self._row(TEXT)
+    def shapes_of(self, row: NDArray[np.int32]) -> Shapes:
+        """Return the tokens of a row of a bitmask by their shape. A string that letters may go on with may go on with
+        any text: there only the end of the string, and what comes after it, makes a shape."""
+        key = row.tobytes()
+        if (found := self._shapes_of.get(key)) is None:
+            if len(self._shapes_of) >= MOST_MASKS_KEPT:
+                self._shapes_of.clear()
+            allowed, groups = self.bits(row), []
+            shapes, in_strings, is_text = self._shapes
+            if in_text := self.has_letters(row):
+                groups = [self._by_size(np.flatnonzero(allowed & is_text))]
+                allowed, shapes = allowed & ~is_text, in_strings
+            ids = self._by_size(np.flatnonzero(allowed))
+            ids = ids[np.argsort(shapes[ids], kind="stable")]
+            cuts = np.flatnonzero(np.diff(shapes[ids])) + 1
+            found = self._shapes_of[key] = Shapes(in_text, [*groups, *np.split(ids, cuts)])
+        return found
+
+    def _by_size(self, ids: NDArray[np.intp]) -> NDArray[np.int32]:
+        ordered: NDArray[np.int32] = ids[np.argsort(self.sizes[ids], kind="stable")].astype(np.int32)
+        return ordered
 
     @cached_property
-    def scalars(self) -> NDArray[np.int32]:
-        """A row of those that go on with a number or a word."""
-        return self._row(SCALAR)
+    def sizes(self) -> NDArray[np.int32]:
+        """The bytes of each token, and many times those that end the character or escape in which it ends: tokens of
+        one size and shape are alike."""
+        found = self.lengths.copy()
+        for i, token in enumerate(self.tokens):
+            if token and (token[-1] > 0x7F or b"\\" in token):
+                found[i] += len(self.finish(token)) << 16
+        return found
 
     @cached_property
-    def begun(self) -> NDArray[np.int32]:
-        """A row of those that begin a value which is no array and no object."""
-        return self._row(BEGUN)
+    def _shapes(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
+        """The shape of each token outside strings, as a number; that in strings; and whether it is text that may stand
+        in any string."""
+        numbers: dict[bytes, int] = {}
+        known: dict[bytes, tuple[int, int, bool]] = {}
+        shapes = []
+        for token in self.tokens:
+            kinds = token.translate(KINDS)
+            if b"u" in kinds and not _is_whole(token):
+                kinds = PARTIAL
+            if (found := known.get(kinds)) is None:
+                shape = AGAIN.sub(rb"\1", kinds)
+                end = b"" if shape == PARTIAL else IN_STRING.sub(b"", shape, count=1)
+                is_text = bool(shape) and not end and shape != PARTIAL and b"\\" not in shape
+                number, in_string = (numbers.setdefault(each, len(numbers)) for each in (shape, end))
+                found = known[kinds] = number, in_string, is_text
+            shapes.append(found)
+        outside, inside = (np.array([found[i] for found in shapes], dtype=np.int32) for i in (0, 1))
+        return outside, inside, np.array([found[2] for found in shapes], dtype=np.bool_)
 
     def of(self, texts: Sequence[bytes]) -> list[int]:
         """The tokens of those texts that have one."""
@@ -240,12 +343,6 @@ class Lexicon:
         places[self._longest_first] = np.arange(len(self._longest_first), dtype=np.int32)
         return places
 
-    def _row(self, pattern: re.Pattern[bytes]) -> NDArray[np.int32]:
-        allowed = np.zeros((1, self.words * BITS_PER_WORD), dtype=np.bool_)
-        allowed[0, [i for i, token in enumerate(self.tokens) if pattern.fullmatch(token)]] = True
-        row: NDArray[np.int32] = pack(allowed)[0]
-        return row
-
     def bits(self, row: Bitmask) -> NDArray[np.bool_]:
         """By token whether a row of a bitmask allows it."""
         return np.unpackbits(row.view(np.uint8), bitorder="little")[: len(self.tokens)].view(np.bool_)
@@ -261,3 +358,24 @@ def _first(order: NDArray[np.intp], allowed: NDArray[np.bool_], number: int) -> 
         if len(found) >= number:
             break
     return found[:number]
+
+
+def _is_whole(token: bytes) -> bool:
+    """Return whether a token is of whole characters in UTF-8."""
+    try:
+        token.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _count_equal_at_end(text: bytes, other: bytes) -> int:
+    """Count the bytes in which two texts end alike."""
+    low, high = 0, min(len(text), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if text[len(text) - middle :] == other[len(other) - middle :]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

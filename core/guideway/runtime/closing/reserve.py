@@ -81,9 +81,8 @@ class Reserve:
     output end at its limit, not complete; it is never wrong for it."""
 
     growth: int
-    """By so many the shortest ending grows at most with one token."""
-    within: int
-    """The same for a token that goes on with a string or number, and opens nothing."""
+    """By so many tokens the shortest ending grows at most with one token: says when to look at it, and forbids
+    nothing."""
     level: int
     """So many are needed at most to end one open array or object, what is in it included; of what is no JSON, to end
     the output."""
@@ -95,9 +94,12 @@ class Reserve:
     """True if `level` is no estimate: with that many tokens and a stop token left, any token may be drawn before."""
     fewest: int = 1
     """No output has fewer tokens, its stop token included: this is no estimate."""
-    chosen: int = 0
-    """By so many the shortest ending grows at most with a token of a string or number that chooses among the branches
-    of a union, as one that tells the kind of an object does."""
+    triggers: tuple[str, ...] = ()
+    """Texts that open a tag in free text; empty where there is no free text."""
+    regions: tuple[tuple[str, str], ...] = ()
+    """What begins and ends each tag whose content is JSON."""
+    ends: tuple[str, ...] = ()
+    """What ends each tag."""
 
     def most_tried(self, limit: int) -> int:
         """So many tokens a search for an ending of at most `limit` tokens tries: more where it may be long."""
@@ -107,6 +109,11 @@ class Reserve:
     def most_masks(self) -> int:
         """And so many bitmasks it fills."""
         return MAX_MASKS + 2 * self.fewest
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Reserve:
+        """Return the reserve whose fields were written as values of JSON."""
+        return cls(**{name: _freeze(value) for name, value in values.items()})
 
     @classmethod
     def of(cls, constraint: Constraint, vocabulary: Vocabulary) -> Reserve:
@@ -123,27 +130,42 @@ class Reserve:
             case JsonSchema():
                 found = _Sizes(constraint.parsed, size)
                 witnesses = tuple(found.witnesses)[:MOST_WITNESSES]
-                return cls(found.growth, found.within, found.level, True, witnesses, chosen=found.chosen)
+                return cls(found.growth, found.level, True, witnesses)
             case JsonObject():
-                return cls(8 + CHARACTER, CHARACTER, 8 + CHARACTER, True)
+                return cls(8 + CHARACTER, 8 + CHARACTER, True)
             case Choice():
                 longest = max(len(choice.encode()) for choice in constraint.choices)
-                return cls(longest, longest, longest, False, is_bound=True)
+                return cls(longest, longest, False, is_bound=True)
             case Regex():
                 size_of_it, examples = _read(constraint.pattern)
                 is_bound = PLAIN.fullmatch(constraint.pattern) is not None and bool(Pattern.of(constraint.pattern))
                 longest = size_of_it + CHARACTER
                 level = size_of_it if is_bound and OF_BYTES.fullmatch(constraint.pattern) else longest
-                return cls(longest, longest, level, False, examples, is_bound)
+                return cls(longest, level, False, examples, is_bound)
             case StructuralTag():
                 regions = [_Sizes(schema, size) for schema in _schemas_in(constraint.parsed)]
                 marks = max((size(text) for text in _marks_in(constraint.parsed)), default=0)
                 growth = 2 * marks + max((each.growth for each in regions), default=UNKNOWN)
                 level = 2 * marks + max((each.level for each in regions), default=UNKNOWN)
                 examples = tuple(dict.fromkeys(text for each in regions for text in each.witnesses))
-                return cls(growth, growth, level, False, examples[:MOST_WITNESSES])
+                nodes = list(_nodes_in(constraint.parsed))
+                triggers = [text for node in nodes for text in node.get("triggers", ()) if isinstance(text, str)]
+                return cls(
+                    growth,
+                    level,
+                    False,
+                    examples[:MOST_WITNESSES],
+                    triggers=tuple(dict.fromkeys(triggers)),
+                    regions=tuple(dict.fromkeys(_regions_in(nodes))),
+                    ends=tuple(dict.fromkeys(end for node in nodes if isinstance(end := node.get("end"), str))),
+                )
             case _:
-                return cls(UNKNOWN, UNKNOWN, 4 * UNKNOWN, False)
+                return cls(UNKNOWN, 4 * UNKNOWN, False)
+
+
+def _freeze(value: Any) -> Any:
+    """Return a value of JSON with tuples in place of lists."""
+    return tuple(map(_freeze, value)) if isinstance(value, list) else value
 
 
 def _nodes_in(tag: Any) -> Iterator[Mapping[str, Any]]:
@@ -156,6 +178,15 @@ def _nodes_in(tag: Any) -> Iterator[Mapping[str, Any]]:
             left += [child for key, child in node.items() if key not in SCHEMAS]
         elif isinstance(node, list):
             left += node
+
+
+def _regions_in(nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield what begins and ends each tag whose content is JSON."""
+    for node in nodes:
+        begin, end, content = node.get("begin"), node.get("end"), node.get("content", node)
+        is_json = isinstance(content, Mapping) and any(key in content for key in SCHEMAS)
+        if isinstance(begin, str) and isinstance(end, str) and is_json:
+            yield begin, end
 
 
 def _schemas_in(tag: Any) -> list[Schema]:
@@ -198,7 +229,7 @@ class _Sizes:
         self.witnesses: dict[str, None] = {}
         """A dict for its order."""
         for _ in range(PASSES):
-            self._known, self.growth, self.within, self.level, self.chosen = {}, SCALAR, SCALAR, 8, 0
+            self._known, self.growth, self.within, self.level = {}, SCALAR, SCALAR, 8
             self._least(schema)
             if not self._has_recursion or self._known == self._before:
                 break
@@ -265,7 +296,6 @@ class _Sizes:
         for keywords, kind in ((OBJECT_KEYWORDS, "object"), (ARRAY_KEYWORDS, "array")):
             sizes = [self._least(each) for each in branches if self._may_be(each, kind, keywords)]
             if sizes and (most := max(size for size in (0, *sizes) if size < ENDLESS)) > min(sizes):
-                self.chosen = max(self.chosen, most - min(sizes))
                 self._grow(most - min(sizes))
 
     def _may_be(self, schema: Any, kind: str, keywords: frozenset[str], depth: int = 0) -> bool:

@@ -6,9 +6,8 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +15,14 @@ from numpy.typing import NDArray
 from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import Matcher
 from guideway.errors import ConformanceError, DeadEnd
-from guideway.json_schema.cursor import JsonCursor, Names, Place
+from guideway.json_schema.cursor import JsonCursor, Place
 from guideway.runtime.bans import Bans
 from guideway.runtime.closing.lexicon import MOST_MASKS_KEPT, SCALAR, AllowedTokens, Lexicon
 from guideway.runtime.closing.shortening import shortened
+from guideway.runtime.closing.ways import Prover, Way
 from guideway.runtime.mask_block import GUARD
 
-__all__ = ["MAX_MASKS", "MAX_TRIED", "brings_about", "find_completion", "go_back"]
+__all__ = ["MAX_MASKS", "MAX_TRIED", "brings_about", "find_completion"]
 
 MAX_MASKS = 600
 """So many bitmasks a search fills at most: what bounds its work, since time would make it another one each time."""
@@ -37,14 +37,16 @@ RECENT = 12
 """Tokens looked back upon for what repeats itself."""
 AT_MOST = 24
 """Tokens of one bitmask that are tried."""
+SHORT_TEXTS = (b'a"', b'aq"', b'aqZ"')
+"""The shortest strings, but for the empty one."""
 SHORT = 16
 """Tokens of a completion that are too few for that a longer one could be made as short."""
-MOST_BRIDGE = 24
-"""Tokens of a way back to an earlier completion."""
-MOST_JOINED = 2
-"""Places of an earlier completion at which it is tried to go on from one place."""
-ENDED = (Place.AFTER, Place.SCALAR)
-"""The places at which a value has ended, or may have."""
+MOST_PROVED = 16_384
+"""Tokens of known completions that are validated in one search."""
+MASK = 16
+"""Tokens of the prover's work that a bitmask counts for."""
+MOST_JOINED = 4
+"""Places of known completions that are tried from one place."""
 PRIME = (1 << 64) - 59
 """The largest prime of 64 bits: so many digests of texts there are."""
 FEW_TRIED = 4
@@ -53,9 +55,6 @@ CLOCK = 64
 """Tokens that are tried between two looks at the clock."""
 MUCH_LONGER = 2
 """The times that a completion may have too many tokens before it is made shorter."""
-
-Open: TypeAlias = tuple[Names | None, ...]
-"""The arrays and objects that are open, as `JsonCursor` knows them."""
 
 
 def find_completion(
@@ -67,7 +66,10 @@ def find_completion(
     past: Sequence[int],
     cursor: JsonCursor | None,
     witnesses: Sequence[str] = (),
+    ends: Sequence[bytes] = (),
     bans: Bans | None = None,
+    known: Sequence[Way] = (),
+    prover: Prover | None = None,
     most_tried: int = MAX_TRIED,
     most_masks: int = MAX_MASKS,
     quick: bool = False,
@@ -75,8 +77,9 @@ def find_completion(
 ) -> list[int] | None:
     """At most `limit` token ids, a stop token last, that `matcher` takes from where it stands; None if none were found.
     `past` are the last tokens it accepted, `cursor` where the output ends if it is JSON, `witnesses` are examples of
-    what its strings, or of what is no JSON, it may be. `bans` are not in it, but for a stop token where all of them
-    are banned. At most about twice `most_tried` tokens are tried, and `most_masks` bitmasks filled; the same again for
+    what its strings, or of what is no JSON, it may be, `ends` what ends free text in it. `bans` are not in it, but
+    for a stop token where all of them are banned. At most about twice `most_tried` tokens are tried, and `most_masks`
+    bitmasks filled, besides what `prover` validates to come back to a `known` way; the same again for
     a longer one, which is made shorter, where none is found.
 
     Depth first: what closes what is open, then the shortest value, then how a witness goes on, then what the grammar
@@ -87,76 +90,34 @@ def find_completion(
     the processor time of the thread is `until` gives up: it would be ended, and its request with it.
     """
     bans = bans or Bans()
+    prover = prover or Prover(matcher, bans.ends(stop_token_ids), MOST_PROVED)
     # the states of a search have few masks that differ, and so have those of others
     masks: dict[bytes, AllowedTokens] = {} if bans.of_completion else lexicon.masks
 
     def searched(limit: int, *levels: int | None) -> list[int] | None:
-        given = matcher, lexicon, stop_token_ids, limit, past, cursor, witnesses, bans, most_tried, most_masks, until
-        return _searched(levels, masks, *given)
+        given = matcher, lexicon, stop_token_ids, limit, past, cursor, witnesses, ends, bans, known
+        return _searched(levels, masks, *given, prover, most_tried, most_masks, until)
 
     def is_free(token_ids: Sequence[int]) -> bool:
         return not brings_about(bans, past, token_ids, lexicon)
 
     def made_to_fit(found: list[int] | None) -> list[int] | None:
-        if found is not None and len(found) > limit:
-            found = shortened(matcher, lexicon, found, cursor=cursor, is_free=is_free)
+        if found is not None:
+            found = shortened(matcher, lexicon, found, limit=limit, cursor=cursor, is_free=is_free)
         return found if found is None or len(found) <= limit else None
 
     deeper = () if cursor is None else DEEPER
-    if quick or limit < SHORT:
-        return searched(limit, None, *(() if quick else deeper))
+    longer = MUCH_LONGER * limit + SHORT
+    if quick:
+        found = searched(longer, None)
+        found = found and shortened(matcher, lexicon, found, limit=longer, cursor=cursor, is_free=is_free)
+        return found if found and len(found) <= limit else None
     # a longer one is found without a step back where one that fits is not, and is often made to fit
-    if (found := made_to_fit(searched(MUCH_LONGER * limit, None))) is not None:
+    if (found := made_to_fit(searched(longer, None))) is not None:
         return found
-    if (found := searched(limit, None, *deeper)) is not None or not deeper:
+    if (found := made_to_fit(searched(limit, None, *deeper))) is not None or not deeper:
         return found
-    return made_to_fit(searched(MUCH_LONGER * limit, *deeper))
-
-
-def go_back(
-    matcher: Matcher,
-    lexicon: Lexicon,
-    *,
-    path: Sequence[int],
-    begin: JsonCursor,
-    past: Sequence[int],
-    cursor: JsonCursor,
-    witnesses: Sequence[str] = (),
-) -> list[int] | None:
-    """A completion that ends as an earlier one did, whose `path` from `begin` the output has left; None if none is
-    found at once. What is open is closed in the way that a search would try first, and once a value has ended where one
-    did on that path, the rest of it is tried. The matcher is left as it was, and has proved what is returned."""
-    joints: dict[Open, list[tuple[int, int]]] = {}
-    place, around = begin, cursor.open[:-1]
-    for at, token_id in enumerate(path[:-1]):
-        token = lexicon.tokens[token_id]
-        if place.in_string and b'"' not in token:  # no value ends in it
-            place = place.after(token)
-            continue
-        for offset in range(len(token)):
-            if place.place in ENDED and len(found := joints.setdefault(place.open, [])) < MOST_JOINED:
-                found.append((at, offset))
-            place = place.after(token[offset : offset + 1])
-        if around and len(joints.get(around, ())) == MOST_JOINED:  # it will not go further out than that
-            break
-    else:
-        if place.place in ENDED:
-            joints.setdefault(place.open, []).append((len(path) - 1, 0))
-    search = _Search(
-        matcher=matcher,
-        lexicon=lexicon,
-        masks=lexicon.masks,
-        stops=[],
-        limit=2 * MOST_BRIDGE,
-        past=list(past[-RECENT:]),
-        cursors=[cursor],
-        witnesses=witnesses,
-        bans=Bans(),
-        most_tried=MAX_TRIED // 8,
-        most_masks=MOST_BRIDGE,
-        most_open=None,
-    )
-    return search.back_to(path, joints)
+    return made_to_fit(searched(longer, *deeper))
 
 
 def _searched(
@@ -169,7 +130,10 @@ def _searched(
     past: Sequence[int],
     cursor: JsonCursor | None,
     witnesses: Sequence[str],
+    ends: Sequence[bytes],
     bans: Bans,
+    known: Sequence[Way],
+    prover: Prover,
     most_tried: int,
     most_masks: int,
     until: float,
@@ -184,7 +148,10 @@ def _searched(
             past=list(past[-max(RECENT, bans.most_before) :]),
             cursors=[cursor],
             witnesses=witnesses,
+            ends=ends,
             bans=bans,
+            known=known,
+            prover=prover,
             most_tried=most_tried if deeper is None else min(most_tried, MAX_TRIED) // len(DEEPER),
             most_masks=most_masks if deeper is None else most_masks // len(DEEPER),
             most_open=None if cursor is None or deeper is None else len(cursor.open) + deeper,
@@ -222,13 +189,19 @@ class _Search:
     cursors: list[JsonCursor | None]
     """The places where the text ends before each step, and after the last."""
     witnesses: Sequence[str]
+    ends: Sequence[bytes]
     bans: Bans
     most_tried: int
     most_masks: int
+    prover: Prover
+    known: Sequence[Way]
+    """Ways that completed what the output was before: the search may come back to one."""
     most_open: int | None
     """So many arrays and objects may be open in one another; None: any number."""
     until: float = math.inf
     """The processor time of the thread at which it gives up."""
+    joined: list[int] | None = None
+    """The path and the rest of a known way, if it came back to one."""
     path: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     """Tokens of each step."""
@@ -257,34 +230,31 @@ class _Search:
             if not self._run():
                 return None
             ends = (token_id for token_id in self.stops if self.matcher.validate((token_id,)) == 1)
-            return next(([*self.path, token_id] for token_id in ends), None)
+            return self.joined or next(([*self.path, token_id] for token_id in ends), None)
         finally:
             self.matcher.rollback(len(self.path))
 
-    def back_to(self, path: Sequence[int], joints: Mapping[Open, Sequence[tuple[int, int]]]) -> list[int] | None:
-        """The first way to a place at which the rest of `path` completes the output, and that rest. The matcher is left
-        as it was."""
-        try:
-            while len(self.path) < MOST_BRIDGE:
-                cursor = self.cursors[-1]
-                if cursor is not None and cursor.place in ENDED:
-                    for at, offset in joints.get(cursor.open, ()):
-                        rest = path[at:]
-                        if offset:
-                            rest = [*(self.lexicon.spell(self.lexicon.tokens[path[at]][offset:]) or ()), *rest[1:]]
-                        if self.matcher.validate(rest) == len(rest):
-                            return [*self.path, *rest]
-                if self.matcher.is_accepting() or not self._advance(self._tries()):
-                    return None
-        finally:
-            self.matcher.rollback(len(self.path))
-        return None
+    def _join(self) -> bool:
+        """Return whether a way that is known completes the output from where the path has come to."""
+        joints = [(way.cost(at), i, at) for i, way in enumerate(self.known) for at in way.joints(b"", self.cursors[-1])]
+        for cost, i, at in sorted(joints)[:MOST_JOINED]:
+            if len(self.path) + cost >= self.limit:
+                break
+            way, before = self.known[i], self._last(self.bans.most_before)
+            if self.prover.proves(way, at) and not brings_about(self.bans, before, way.path(at), self.lexicon):
+                rest = way.path(at)
+                stop = next(stop for stop in self.stops if self.matcher.validate((*rest, stop)) > len(rest))
+                self.joined = [*self.path, *rest, stop]
+                return True
+        return False
 
     def _run(self) -> bool:
         """Return whether the path completes the output. It is as far as the matcher went."""
         tries: list[Iterator[Sequence[int]]] = []
         chooses_at = self.most_tried // 2
         while not self.matcher.is_accepting():
+            if self.known and self._join():
+                return True
             # a value near the beginning may have chosen what is too long; not where the way is long, and leads there
             is_lost = self.num_tried > max(chooses_at, FEW_TRIED * len(self.path))
             if is_lost and (first := self._first_choice()) is not None:
@@ -390,16 +360,21 @@ class _Search:
                 yield from lexicon.spelt_values
                 quick = [*quick, *lexicon.values]
         if self.witnesses and self._is_in_new():
+            if cursor is not None:  # short texts first: an example of another string may be longer
+                yield from filter(None, map(lexicon.spell, SHORT_TEXTS))
             yield from self._ends()
         if self.num_masks >= self.most_masks:
             return
         self.num_masks += 1
+        self.prover.num_left -= MASK
         try:
             self.matcher.fill_bitmask(self.rows, 1)
         except DeadEnd:
             return
         if (self.rows[::2] != GUARD).any():
             raise ConformanceError("it wrote outside its row")
+        if cursor is None and self._among().letters:  # in free text, which may be the content of a tag
+            yield from filter(None, map(lexicon.spell, self.ends))
         tried = set(quick)
         yield from ((token_id,) for token_id in self._of_mask() if token_id not in tried)
 

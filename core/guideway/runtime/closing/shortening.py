@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from guideway.json_schema.cursor import JsonCursor, Place
+from guideway.runtime.closing.ways import Way
 
 if TYPE_CHECKING:
     from guideway.api.grammar import Matcher
@@ -24,12 +25,13 @@ def shortened(
     lexicon: Lexicon,
     found: Sequence[int],
     *,
+    limit: int,
     cursor: JsonCursor | None,
     is_free: Callable[[Sequence[int]], bool],
 ) -> list[int]:
     """Return a completion of at most as many tokens as `found`, which completes the text that ends at `cursor` too;
-    that is None where the text is no JSON. `is_free` says whether tokens do without what is banned. The matcher proves
-    what is returned."""
+    that is None where the text is no JSON. It is the same text unless that has more than `limit` tokens. `is_free` says
+    whether tokens do without what is banned. The matcher proves what is returned."""
     stop = found[-1]
     tokens = [lexicon.tokens[i] for i in found[:-1]]
     text = b"".join(tokens)
@@ -41,20 +43,22 @@ def shortened(
             token_ids is not None and matcher.validate((*token_ids, stop)) == len(token_ids) + 1 and is_free(token_ids)
         )
 
-    best = list(found)
-    if cursor is not None:
-        index = num_tried = 0
-        while num_tried < MOST_TRIED and index < len(spans := list(_members(text, cursor))):
-            rest = _without(text, *spans[index])
-            num_tried += 1
-            if takes(token_ids := lexicon.spell(rest)):
-                text, best = rest, [*(token_ids or ()), stop]
-            else:
-                index += 1
-    fewest = lexicon.spell_with_fewest(text)
-    if fewest is not None and len(fewest) + 1 < len(best) and takes(fewest):
-        best = [*fewest, stop]
-    return best if len(best) < len(found) else list(found)
+    def spell(text: bytes) -> list[int]:
+        return Way(text, None, lexicon).path()
+
+    fewest = spell(text)
+    best = [*fewest, stop] if len(fewest) + 1 < len(found) and takes(fewest) else list(found)
+    index = num_tried = 0
+    while cursor is not None and len(best) > limit and num_tried < MOST_TRIED:
+        if index >= len(spans := list(_members(text, cursor))):
+            break
+        rest = _without(text, *spans[index])
+        num_tried += 1
+        if takes(token_ids := spell(rest)) and len(token_ids) + 1 < len(best):
+            text, best = rest, [*token_ids, stop]
+        else:
+            index += 1
+    return best
 
 
 def _members(text: bytes, cursor: JsonCursor) -> Iterator[tuple[int, int]]:

@@ -126,8 +126,7 @@ class GrammarHosts:
         """The bytes that a compiled constraint holds, its `Reserve`, and itself where it can be handed over. Raises
         what `GrammarStrategy.compile` raises, and `LimitExceeded`."""
         answer, data = self._limited("compile", strategy, constraint)
-        reserve = answer["reserve"]
-        return answer["nbytes"], Reserve(**{**reserve, "witnesses": tuple(reserve["witnesses"])}), data
+        return answer["nbytes"], Reserve.from_json(answer["reserve"]), data
 
     def shortest(
         self, strategy: str, grammar: HostedGrammar, stop_token_ids: frozenset[int], budget: Budget

@@ -436,8 +436,5 @@ def _read(
 
 def _read_closing(answer: Any) -> tuple[int | None, Sequence[Record]]:
     first, records = answer
-    ends = [
-        Record(int(free), int(at), tuple(map(int, path)), bool(lifts), int(bans_at))
-        for free, at, path, lifts, bans_at in records
-    ]
+    ends = [Record.from_json(record) for record in records]
     return None if first is None else int(first), ends

@@ -235,8 +235,7 @@ class _Host:
                 counts[i], errors[i] = -1, words_of(error)
                 continue
             if first is not None or any(record is not closer.record for record in closer.records):
-                told = [(r.free_until, r.at, r.path, r.lifts_bans, r.bans_at) for r in closer.records]
-                closing[i] = first, told
+                closing[i] = first, [record.to_json() for record in closer.records]
         return closing
 
     @contextmanager

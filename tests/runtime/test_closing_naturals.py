@@ -1,0 +1,166 @@
+"""An answer that fits is the model's own: near the end, only tokens after which no completion is found are excluded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from guideway.api import Constraint, GrammarStrategy, JsonSchema, StructuralTag
+from guideway.api.bitmask import is_allowed, unpack
+from guideway.api.vocabulary import Vocabulary
+from guideway.runtime.closing import Budget, Closer, Lexicon, Reserve
+from guideway.runtime.replay import new_matcher
+from guideway.vocabulary import build_vocabulary
+from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
+from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tests.vocabulary.tokenizers_under_test as samples
+from tests.support.closing import record
+
+STRATEGIES = [LLGuidanceStrategy, XGrammarStrategy]
+PERSON = record(name={"type": "string", "maxLength": 40}, age={"type": "integer"})
+ORDER = record(
+    id={"type": "string", "pattern": "^[A-Z]{2}-[0-9]{4}$"},
+    state={"enum": ["open", "paid", "sent back"]},
+    tags={"type": "array", "items": {"type": "string"}},
+    to=record(city={"type": "string"}, day={"type": "string", "format": "date"}),
+    total={"type": "number"},
+)
+CALL = '<tool_call>\n{"name": "weather", "arguments": '
+TAG = {
+    "begin": CALL,
+    "content": {"type": "json_schema", "json_schema": record(city={"type": "string"}, unit={"enum": ["C", "F"]})},
+    "end": "}\n</tool_call>",
+}
+TEXT = "Let me look that up for you, one moment please.\n"
+
+
+@cache
+def vocabulary() -> Vocabulary:
+    return build_vocabulary(samples.demo())
+
+
+@cache
+def lexicon() -> Lexicon:
+    return Lexicon(vocabulary())
+
+
+@cache
+def strategy_of(cls: type[GrammarStrategy]) -> GrammarStrategy:
+    return cls(vocabulary(), {})
+
+
+def write(
+    cls: type[GrammarStrategy], constraint: Constraint, wanted: bytes, num_tokens: int | None = None, *, more: int = 0
+) -> tuple[int, bytes, str]:
+    """Return how many tokens of `wanted` a model wrote that writes it where it may, its text, and why it ended. It may
+    write `num_tokens`; None: as many as `wanted` has, and a stop token, and `more`."""
+    strategy, stops = strategy_of(cls), vocabulary().stop_token_ids
+    token_ids: Sequence[int] = [*(vocabulary().encode(wanted) or ()), min(stops)]
+    budget = Budget(len(token_ids) + more if num_tokens is None else num_tokens, Reserve.of(constraint, vocabulary()))
+    matcher, closer = new_matcher(strategy, strategy.compile(constraint), stops), Closer(lexicon(), stops, budget)
+    row, output, num_own = np.zeros((1, lexicon().words), dtype=np.int32), list[int](), 0
+    while len(output) < budget.num_tokens and not matcher.is_terminated():
+        matcher.fill_bitmask(row, 0)
+        if not closer.is_far(1):
+            closer.restrict(matcher, (), row)
+        token_id = token_ids[num_own] if num_own == len(output) < len(token_ids) else -1
+        if token_id >= 0 and is_allowed(row, 0, token_id):
+            num_own += 1
+        else:
+            token_id = int(np.flatnonzero(unpack(row, len(vocabulary()))[0])[0])
+        assert matcher.accept((token_id,)) == 1
+        closer.accept((token_id,))
+        output.append(token_id)
+    ended = "stop" if matcher.is_terminated() else "whole" if matcher.is_accepting() else "cut"
+    return num_own, vocabulary().decode([i for i in output if i not in stops]), ended
+
+
+texts = st.text(st.sampled_from("aeZq 7-é€"), min_size=2, max_size=12)
+people = st.builds(lambda name, age: {"name": name, "age": age}, texts, st.integers(0, 130))
+orders = st.builds(
+    lambda number, state, tags, city, day, total: {
+        "id": number,
+        "state": state,
+        "tags": tags,
+        "to": {"city": city, "day": str(day)},
+        "total": total / 100,
+    },
+    st.from_regex("[A-Z]{2}-[0-9]{4}", fullmatch=True),
+    st.sampled_from(["open", "paid", "sent back"]),
+    st.lists(texts, max_size=3),
+    texts,
+    st.dates(),
+    st.integers(0, 9999),
+)
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@given(answer=st.one_of(people, orders), spaced=st.booleans(), more=st.sampled_from([0, 1, 2, 4, 8]))
+@settings(max_examples=20, deadline=None, derandomize=True)
+def test_an_answer_that_fits_is_the_models_own(
+    cls: type[GrammarStrategy], answer: dict[str, Any], spaced: bool, more: int
+) -> None:
+    constraint = JsonSchema(PERSON if "age" in answer else ORDER)
+    wanted = json.dumps(answer, ensure_ascii=False, separators=(", ", ": ") if spaced else (",", ":")).encode()
+    _, text, ended = write(cls, constraint, wanted, more=more)
+    assert ended == "stop"
+    assert text == wanted
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("num_tokens", [24, 28, 36])
+def test_an_answer_that_does_not_fit_is_complete(cls: type[GrammarStrategy], num_tokens: int) -> None:
+    wanted = json.dumps({"name": "a" * 40, "age": 12345678901234567890}).encode()
+    _, text, ended = write(cls, JsonSchema(PERSON), wanted, num_tokens)
+    assert ended == "stop"
+    jsonschema.validate(json.loads(text), PERSON)
+
+
+def tags(*, required: bool) -> StructuralTag:
+    return StructuralTag(
+        {
+            "type": "structural_tag",
+            "format": {
+                "type": "triggered_tags",
+                "triggers": ["<tool_call>"],
+                "tags": [TAG],
+                "at_least_one": required,
+                "stop_after_first": required,
+            },
+        }
+    )
+
+
+def call(**arguments: str) -> str:
+    return CALL + json.dumps(arguments) + "}\n</tool_call>"
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+def test_a_call_is_whole_or_is_not_begun_and_text_is_the_models_own(cls: type[GrammarStrategy]) -> None:
+    wanted = (TEXT + call(city="Oslo, Norway", unit="C")).encode()
+    size = len(vocabulary().encode(wanted) or ())
+    num_free = len(vocabulary().encode(TEXT.encode()) or ())
+    for num_tokens in range(4, size + 12, 5):
+        num_own, text, ended = write(cls, tags(required=False), wanted, num_tokens)
+        assert ended in ("stop", "whole")
+        assert text.count(b"<tool_call>") == text.count(b"</tool_call>")
+        assert num_own >= min(num_tokens, num_free), "free text lost a token"
+        if num_tokens > size:
+            assert text == wanted
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("more", [0, 1, 4, 8])
+def test_a_required_call_that_fits_is_the_models_own(cls: type[GrammarStrategy], more: int) -> None:
+    wanted = call(city="Oslo, Norway", unit="F").encode()
+    _, text, ended = write(cls, tags(required=True), wanted, more=more)
+    assert ended == "stop"
+    assert text == wanted
