@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -19,6 +20,8 @@ from guideway_engine.engine import Engine
 from guideway_engine.prompts import Prompt
 
 __all__ = ["extract"]
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -82,9 +85,10 @@ def extract(
     empty for a type without properties. An empty instruction is left out. `params` are the parameters of the request,
     without a constraint; with `max_retries`, an answer that the type refuses is drawn again.
 
-    Raises `InvalidAnswer` if a limit, a stop string or the closing of the engine cut the answer short, or if the type
-    refuses it; `InvalidRequest` if the request is refused; `LimitExceeded` if the text is longer than the context; any
-    other error that ended the request; and the errors of creating an engine.
+    An answer that is `closed_early` is returned, with a warning in the log. Raises `InvalidAnswer` if a limit, a stop
+    string or the closing of the engine cut the answer short, or if the type refuses it; `InvalidRequest` if the request
+    is refused; `LimitExceeded` if the text is longer than the context; any other error that ended the request; and the
+    errors of creating an engine.
     """
     if settings and isinstance(engine, AsyncEngine | Engine):
         name = next(iter(settings))
@@ -149,8 +153,15 @@ def _object_of(result: GenerationResult) -> Any:
     output = result.outputs[0]
     if output.error is not None:
         raise output.error
-    if not output.is_complete or output.closed_early:
+    if not output.is_complete:
         raise InvalidAnswer(_why_not_whole(output))
+    if output.closed_early:
+        log.warning(
+            "tokens were excluded so that this answer of %d tokens fits its limit; with a larger max_tokens it may be "
+            "another one: %s",
+            len(output.token_ids),
+            short_repr(output.answer),
+        )
     return output.parsed
 
 
@@ -158,10 +169,9 @@ def _why_not_whole(output: Completion) -> str:
     num_tokens = len(output.token_ids)
     if output.finish_reason is FinishReason.ABORT:
         return f"the request was aborted after {num_tokens} tokens, before its answer was complete"
-    if output.finish_reason is FinishReason.LENGTH or output.closed_early:
-        cut = "ended early" if output.closed_early else "cut"
+    if output.finish_reason is FinishReason.LENGTH:
         return (
-            f"the answer was {cut} after {num_tokens} tokens by its limit; raise max_tokens, or limit the lengths of "
+            f"the answer was cut after {num_tokens} tokens by its limit; raise max_tokens, or limit the lengths of "
             f"strings and lists in the type: {short_repr(output.answer)}"
         )
     return f"{short_repr(output.stop)} ended the answer before it was complete: {short_repr(output.answer)}"
