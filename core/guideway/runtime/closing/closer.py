@@ -130,6 +130,8 @@ class Closer:
         self._stop_token_ids = stop_token_ids
         self._budget = budget
         self._beginnings: Beginnings = {} if beginnings is None else beginnings
+        self._spelling = lexicon.without(budget.bans)
+        """The lexicon that ways are spelled with, if it can."""
         self._regions = [(begin.encode(), end.encode()) for begin, end in budget.reserve.regions]
         self.record = record or Record()
         self.records: list[Record] = []
@@ -286,6 +288,7 @@ class Closer:
             apart=apart,
             matcher=matcher,
             lexicon=self._lexicon,
+            spell=self._spell,
             stop_token_ids=self._stop_token_ids,
             cursor=self._position(len(self._accepted)),
             limit=limit,
@@ -302,7 +305,7 @@ class Closer:
             return record, None
         keep = np.full(self._lexicon.words, -1, dtype=np.int32)
         _clear(keep, refused)
-        return record, keep
+        return record, keep if (row & keep).any() else None
 
     def _judge_triggers(self, matcher: Matcher, record: Record, limit: int) -> tuple[Record, NDArray[np.int32] | None]:
         """Return what is known of a state in free text, which is complete as it stands, and the tokens that its mask
@@ -382,8 +385,13 @@ class Closer:
         begin = self._position(record.at)
         for text in record.texts:
             if text not in self._ways:
-                self._ways[text] = Way(text, begin, self._lexicon)
+                self._ways[text] = self._spell(text, begin)
         return [self._ways[text] for text in record.texts]
+
+    def _spell(self, text: bytes, begin: JsonCursor | None) -> Way:
+        """The way of a text, without the tokens that are banned if they are not needed."""
+        way = Way(text, begin, self._spelling)
+        return way if way.cost() < MOST else Way(text, begin, self._lexicon)
 
     def _record_of(
         self,
@@ -470,7 +478,7 @@ class Closer:
             for part in (PART_FIRST,) if record.found_none or record.lifts_bans else (PART_FIRST, 1):
                 if (found := self._find(matcher, part=part, lifts=lifts, known=known)) is not None:
                     text = b"".join([self._lexicon.tokens[i] for i in found[:-1]])
-                    way = Way(text, self._position(num_accepted), self._lexicon)
+                    way = self._spell(text, self._position(num_accepted))
                     return self._record_of([way], lifts, again if lifts else 0)
         return Record(again, num_accepted)
 

@@ -41,6 +41,8 @@ class Judge:
     """For tokens after which a known way may complete the output."""
     searcher: Prover
     """For those that need a search."""
+    spell: Callable[[bytes, JsonCursor | None], Way]
+    """Makes the way of a text."""
     find: Callable[[int, Sequence[Way], Prover], Sequence[int] | None]
     """Finds a completion after a token that the matcher has accepted."""
     is_free: Callable[..., bool]
@@ -56,7 +58,8 @@ class Judge:
         """Return the tokens of a mask that are not allowed."""
         shapes = self.lexicon.shapes_of(row)
         self.in_text = shapes.in_text
-        on_way = {token_id: self.ways[0].cost(end) + 1 for token_id, end in self.ways[0].first_tokens()}
+        way = self.ways[0]
+        on_way = {i: way.cost(end) + 1 for i, end in way.first_tokens() if self.is_free(way, end, i)}
         self.costs |= on_way
         decided = np.array([*on_way, *self.banned, *self.stop_token_ids])
         groups = [group[~np.isin(group, decided)] for group in shapes.groups]
@@ -126,7 +129,7 @@ class Judge:
             self.costs[token_id] = len(found)
             text = b"".join(self.lexicon.tokens[i] for i in (token_id, *found[:-1]))
             if len(self.ways) < MOST_WAYS:
-                self.ways.append(Way(text, self.cursor, self.lexicon))
+                self.ways.append(self.spell(text, self.cursor))
         elif self.searcher.num_left >= 0:
             self.costs[token_id] = MOST
 

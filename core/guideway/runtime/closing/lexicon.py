@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +131,7 @@ class Lexicon:
         self._closing: dict[bytes, tuple[list[int], list[int]]] = {}
         self._shapes_of: dict[bytes, Shapes] = {}
         self._which: dict[tuple[str, bytes], list[int]] = {}
+        self._without: dict[tuple[int, frozenset[int]], Lexicon] = {}
         self._spelled: deque[tuple[bytes, list[int], list[int]]] = deque(maxlen=MOST_SPELLED)
 
     @cached_property
@@ -138,6 +141,28 @@ class Lexicon:
         for token_id, token in enumerate(self.tokens):
             if token:
                 found.setdefault(token, token_id)
+        return found
+
+    def without(self, bans: Bans) -> Lexicon:
+        """Return a lexicon that spells texts without the tokens that `bans` exclude, and those that end a banned word
+        of several tokens; this one, if there are none."""
+        free, last = bans.unbanned(len(self.tokens)), {word[-1] for word in bans.bad_words if word}
+        if free.all() and not last:
+            return self
+        key = crc32(free.tobytes()), frozenset(last)
+        if (found := self._without.get(key)) is None:
+            self.sizes, self.letters, self._shapes  # noqa: B018 - of all tokens, so made here once
+            found = copy(self)
+            ids: dict[bytes, int] = {}
+            for token_id, token in enumerate(self.tokens):
+                if token and free[token_id] and token_id not in last:
+                    ids.setdefault(token, token_id)
+            found.__dict__.update(ids=ids, _spelled=deque(maxlen=MOST_SPELLED), masks={}, _closing={})
+            for name in ("quotes", "closers", "values", "spelt_values", "commas", "colons", "marks", "separators"):
+                found.__dict__.pop(name, None)
+            if len(self._without) >= MOST_MASKS_KEPT:
+                self._without.clear()
+            self._without[key] = found
         return found
 
     def unbanned(self, bans: Bans) -> NDArray[np.bool_]:
