@@ -41,6 +41,8 @@ NO_BANS = Bans()
 PART_FIRST = 8
 """The part of the work that a first search takes, and one that comes after a search in vain: nearly all that are found
 are found by it."""
+MOST_AVOIDED = 32
+"""Banned tokens that another spelling of a text is looked for without, one after another."""
 MOST_BACK = 256
 """Tokens that are rolled back to look for what completes the beginning."""
 MOST_BEGINNINGS = 64
@@ -130,8 +132,6 @@ class Closer:
         self._stop_token_ids = stop_token_ids
         self._budget = budget
         self._beginnings: Beginnings = {} if beginnings is None else beginnings
-        self._spelling = lexicon.without(budget.bans)
-        """The lexicon that ways are spelled with, if it can."""
         self._regions = [(begin.encode(), end.encode()) for begin, end in budget.reserve.regions]
         self.record = record or Record()
         self.records: list[Record] = []
@@ -288,7 +288,7 @@ class Closer:
             apart=apart,
             matcher=matcher,
             lexicon=self._lexicon,
-            spell=self._spell,
+            spell=partial(self._spell, record.lifts_bans),
             stop_token_ids=self._stop_token_ids,
             cursor=self._position(len(self._accepted)),
             limit=limit,
@@ -385,13 +385,29 @@ class Closer:
         begin = self._position(record.at)
         for text in record.texts:
             if text not in self._ways:
-                self._ways[text] = self._spell(text, begin)
+                self._ways[text] = self._spell(record.lifts_bans, text, begin, record.at)
         return [self._ways[text] for text in record.texts]
 
-    def _spell(self, text: bytes, begin: JsonCursor | None) -> Way:
-        """The way of a text, without the tokens that are banned if they are not needed."""
-        way = Way(text, begin, self._spelling)
-        return way if way.cost() < MOST else Way(text, begin, self._lexicon)
+    def _spell(self, lifts: bool, text: bytes, begin: JsonCursor | None, num_accepted: int | None = None) -> Way:
+        """Return the way of a text that goes on after the first accepted tokens; without what is banned, unless it
+        `lifts` that, if a few other spellings show how."""
+        bans, past = self._budget.bans, self._accepted[:num_accepted]
+        if bans.of_completion and not lifts:
+            avoid: set[tuple[int, int]] = set()
+            while len(avoid) < MOST_AVOIDED:
+                way = Way(text, begin, self._lexicon, bans, avoid)
+                if way.cost() >= MOST:
+                    break
+                path, at = way.path(), 0
+                for i, token_id in enumerate(path):
+                    end = at + len(self._lexicon.tokens[token_id])
+                    if bans.forbids((*past, *path[:i]), (token_id,)):
+                        avoid.add((at, end))
+                        break
+                    at = end
+                else:
+                    return way
+        return Way(text, begin, self._lexicon)
 
     def _record_of(
         self,
@@ -403,7 +419,9 @@ class Closer:
     ) -> Record:
         """Return the knowledge that these ways complete the output."""
         self._ways = {way.text: way for way in ways}
-        texts = tuple(self._ways)
+        if self._budget.bans.of_completion:  # spelled as whoever gets the record spells them
+            self._ways.clear()
+        texts = tuple(dict.fromkeys(way.text for way in ways))
         return Record(0, len(self._accepted), texts, lifts_bans, bans_at, mask, costs)
 
     def _follow(self, matcher: Matcher, record: Record, left: int) -> Record | None:
@@ -478,7 +496,7 @@ class Closer:
             for part in (PART_FIRST,) if record.found_none or record.lifts_bans else (PART_FIRST, 1):
                 if (found := self._find(matcher, part=part, lifts=lifts, known=known)) is not None:
                     text = b"".join([self._lexicon.tokens[i] for i in found[:-1]])
-                    way = self._spell(text, self._position(num_accepted))
+                    way = self._spell(lifts, text, self._position(num_accepted))
                     return self._record_of([way], lifts, again if lifts else 0)
         return Record(again, num_accepted)
 

@@ -62,11 +62,11 @@ class Judge:
         on_way = {i: way.cost(end) + 1 for i, end in way.first_tokens() if self.is_free(way, end, i)}
         self.costs |= on_way
         decided = np.array([*on_way, *self.banned, *self.stop_token_ids])
-        groups = [group[~np.isin(group, decided)] for group in shapes.groups]
+        groups = [rest for group in shapes.groups if len(rest := group[~np.isin(group, decided)])]
         for apart in self.apart:
             split = [(group, np.isin(group, apart)) for group in groups]
-            groups = [group[which] for group, its in split for which in (its, ~its)]
-        parts = [part for group in groups if len(group) for part in self._parts(group)]
+            groups = [part for group, its in split for part in (group[its], group[~its]) if len(part)]
+        parts = [part for group in groups for part in self._parts(group)]
         unknown = [part for part in parts if not self._is_known(_sample(part))]
         for part in sorted(unknown, key=lambda part: self.lexicon.sizes[_sample(part)]):
             if not self._is_known(_sample(part)):

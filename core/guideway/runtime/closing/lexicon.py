@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
-from copy import copy
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,7 +129,6 @@ class Lexicon:
         self._closing: dict[bytes, tuple[list[int], list[int]]] = {}
         self._shapes_of: dict[bytes, Shapes] = {}
         self._which: dict[tuple[str, bytes], list[int]] = {}
-        self._without: dict[tuple[int, frozenset[int]], Lexicon] = {}
         self._spelled: deque[tuple[bytes, list[int], list[int]]] = deque(maxlen=MOST_SPELLED)
 
     @cached_property
@@ -141,28 +138,6 @@ class Lexicon:
         for token_id, token in enumerate(self.tokens):
             if token:
                 found.setdefault(token, token_id)
-        return found
-
-    def without(self, bans: Bans) -> Lexicon:
-        """Return a lexicon that spells texts without the tokens that `bans` exclude, and those that end a banned word
-        of several tokens; this one, if there are none."""
-        free, last = bans.unbanned(len(self.tokens)), {word[-1] for word in bans.bad_words if word}
-        if free.all() and not last:
-            return self
-        key = crc32(free.tobytes()), frozenset(last)
-        if (found := self._without.get(key)) is None:
-            self.sizes, self.letters, self._shapes  # noqa: B018 - of all tokens, so made here once
-            found = copy(self)
-            ids: dict[bytes, int] = {}
-            for token_id, token in enumerate(self.tokens):
-                if token and free[token_id] and token_id not in last:
-                    ids.setdefault(token, token_id)
-            found.__dict__.update(ids=ids, _spelled=deque(maxlen=MOST_SPELLED), masks={}, _closing={})
-            for name in ("quotes", "closers", "values", "spelt_values", "commas", "colons", "marks", "separators"):
-                found.__dict__.pop(name, None)
-            if len(self._without) >= MOST_MASKS_KEPT:
-                self._without.clear()
-            self._without[key] = found
         return found
 
     def unbanned(self, bans: Bans) -> NDArray[np.bool_]:
@@ -199,24 +174,31 @@ class Lexicon:
             at += len(self.tokens[token_id])
         return found
 
-    def spell_from_each_byte(self, text: bytes) -> tuple[list[int], list[int]]:
+    def spell_from_each_byte(
+        self, text: bytes, bans: Bans | None = None, avoid: Collection[tuple[int, int]] = ()
+    ) -> tuple[list[int], list[int]]:
         """Return the fewest tokens that write the rest of a text from each byte on, and the bytes of the first of
-        them; `MOST` tokens where none do."""
+        them; `MOST` tokens where none do. They do without the tokens that `bans` exclude everywhere, and without those
+        that write the bytes of the text from one place to another, for each pair of places in `avoid`."""
         size, ids, longest = len(text), self.ids, self.longest
+        is_plain = bans is None and not avoid
         cost, lengths = [0], [0]
-        for known, its_cost, its_lengths in self._spelled:  # texts that are spelled one after another end alike
-            num_equal = _count_equal_at_end(text, known)
+        for known, its_cost, its_lengths in self._spelled if is_plain else ():
+            num_equal = _count_equal_at_end(text, known)  # texts that are spelled one after another end alike
             if num_equal >= len(cost):
                 cost, lengths = its_cost[len(known) - num_equal :], its_lengths[len(known) - num_equal :]
         begin = size + 1 - len(cost)
         cost, lengths = [MOST] * begin + cost, [0] * begin + lengths
+        allowed = None if bans is None else self.unbanned(bans)
         for at in range(begin - 1, -1, -1):
             best = MOST
             for end in range(min(size, at + longest), at, -1):
-                if cost[end] + 1 < best and text[at:end] in ids:
-                    best, lengths[at] = cost[end] + 1, end - at
+                if cost[end] + 1 < best and (token_id := ids.get(text[at:end])) is not None:
+                    if is_plain or ((allowed is None or allowed[token_id]) and (at, end) not in avoid):
+                        best, lengths[at] = cost[end] + 1, end - at
             cost[at] = best
-        self._spelled.append((text, cost, lengths))
+        if is_plain:
+            self._spelled.append((text, cost, lengths))
         return cost, lengths
 
     @cached_property

@@ -207,9 +207,9 @@ class _Search:
     """Tokens of each step."""
     digests: list[int] = field(default_factory=lambda: [1])
     """The digest of the path's text before each step, and after the last."""
-    seen: dict[int, int] = field(default_factory=dict)
-    """By digest the fewest tokens of each text that the path has been, from where it begins: the texts themselves would
-    take memory that grows with the square of their length."""
+    seen: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
+    """By digest and `_tail` the fewest tokens of each text that the path has been, from where it begins: the texts
+    themselves would take memory that grows with the square of their length."""
     num_failed: Counter[int] = field(default_factory=Counter)
     """The number of times that a step that began with a token was taken back."""
     num_masks: int = 0
@@ -309,7 +309,8 @@ class _Search:
         for token_ids in tries:
             added = tokens[token_ids[0]] if len(token_ids) == 1 else b"".join([tokens[i] for i in token_ids])
             digest, length = _digest(before, added), len(self.path) + len(token_ids)
-            fewest = self.seen.get(digest)  # however it was cut into tokens
+            key = digest, self._tail(token_ids)
+            fewest = self.seen.get(key)  # however it was cut into tokens, as far as bans do not tell
             if fewest is not None and (fewest <= length or self.most_open is not None):
                 continue
             self.num_tried += 1
@@ -326,7 +327,7 @@ class _Search:
                     if self.most_open is not None and len(cursor.open) > self.most_open:
                         self.matcher.rollback(count)
                         continue
-                self.seen[digest] = length
+                self.seen[key] = length
                 self.digests.append(digest)
                 self.cursors.append(cursor)
                 self.lengths.append(count)
@@ -377,6 +378,11 @@ class _Search:
             yield from filter(None, map(lexicon.spell, self.ends))
         tried = set(quick)
         yield from ((token_id,) for token_id in self._of_mask() if token_id not in tried)
+
+    def _tail(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """Return the last of these tokens, which follow the path: those that may be the beginning of a bad word."""
+        num_tokens = max(map(len, self.bans.bad_words), default=1) - 1
+        return tuple([*self._last(num_tokens), *token_ids][-num_tokens:]) if num_tokens else ()
 
     def _last(self, num_tokens: int) -> list[int]:
         """The last tokens of the output and the path."""

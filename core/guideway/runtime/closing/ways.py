@@ -9,6 +9,7 @@ from guideway.json_schema.cursor import BLANKS, JsonCursor, Place
 
 if TYPE_CHECKING:
     from guideway.api.grammar import Matcher
+    from guideway.runtime.bans import Bans
     from guideway.runtime.closing.lexicon import Lexicon
 
 __all__ = ["Prover", "Way"]
@@ -28,12 +29,20 @@ class Way:
 
     __slots__ = ("_begin", "_costs", "_ends", "_joints", "_lexicon", "_places", "text")
 
-    def __init__(self, text: bytes, begin: JsonCursor | None, lexicon: Lexicon) -> None:
-        """`begin` is the position in JSON at which the text begins; None where it is no JSON."""
+    def __init__(
+        self,
+        text: bytes,
+        begin: JsonCursor | None,
+        lexicon: Lexicon,
+        bans: Bans | None = None,
+        avoid: Collection[tuple[int, int]] = (),
+    ) -> None:
+        """`begin` is the position in JSON at which the text begins; None where it is no JSON. No token is banned
+        everywhere, or writes the text between two of its bytes that are in `avoid`."""
         self.text = text
         self._begin = begin
         self._lexicon = lexicon
-        self._costs, self._ends = lexicon.spell_from_each_byte(text)
+        self._costs, self._ends = lexicon.spell_from_each_byte(text, bans, avoid)
         self._places: list[tuple[Place, int]] | None = None
         self._joints: dict[tuple[Place, int], list[int]] | None = None
 
