@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cache
+from random import Random
 from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
-from guideway.api import Constraint, GrammarStrategy, JsonSchema, StructuralTag
+from guideway.api import Choice, Constraint, GrammarStrategy, JsonSchema, Regex, StructuralTag
 from guideway.api.bitmask import is_allowed, unpack
 from guideway.api.vocabulary import Vocabulary
-from guideway.runtime.closing import Budget, Closer, Lexicon, Reserve
+from guideway.runtime.bans import Bans, MaskBans
+from guideway.runtime.closing import Budget, Closer, Lexicon, Record, Reserve
 from guideway.runtime.replay import new_matcher
 from guideway.vocabulary import build_vocabulary
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
@@ -164,3 +166,81 @@ def test_a_required_call_that_fits_is_the_models_own(cls: type[GrammarStrategy],
     _, text, ended = write(cls, tags(required=True), wanted, more=more)
     assert ended == "stop"
     assert text == wanted
+
+
+FIXED = "no, never again, not once! "
+UNLIKE = [
+    Regex(FIXED),
+    Regex("(ab|cd|[e-g]{2}){3,}z"),
+    Choice(("yes, of course", "no, never", "perhaps later")),
+    JsonSchema(PERSON),
+    JsonSchema(ORDER),
+]
+
+
+def draw(
+    cls: type[GrammarStrategy],
+    constraint: Constraint,
+    bans: Bans,
+    num_tokens: int | None,
+    random: Random,
+    rebuilt: bool = False,
+) -> tuple[list[int], bool]:
+    """Draw an output from its masks without its stop token, in `num_tokens` tokens or else in as many as the shortest
+    that is found has; return it and whether it is complete. A `rebuilt` closer is made anew from its record and the
+    output in each step, as one that another process goes on with."""
+    strategy, stops, size = strategy_of(cls), vocabulary().stop_token_ids, len(vocabulary())
+    matcher, reserve = new_matcher(strategy, strategy.compile(constraint), stops), Reserve.of(constraint, vocabulary())
+    num_tokens = num_tokens or Closer(lexicon(), stops, Budget(80, reserve, bans)).shortest(matcher) or 80
+    budget = Budget(num_tokens, reserve, bans)
+    closer, masks = Closer(lexicon(), stops, budget), MaskBans(bans, stops, lexicon().words)
+    row, output = np.zeros((1, lexicon().words), dtype=np.int32), list[int]()
+    while len(output) < num_tokens and not matcher.is_terminated():
+        matcher.fill_bitmask(row, 0)
+        if not closer.is_far(1):
+            closer.restrict(matcher, (), row)
+        masks.restrict(row, [0], output, [])
+        output.append(random.choice(np.flatnonzero(unpack(row, size)[0]).tolist()))
+        assert matcher.accept(output[-1:]) == 1
+        closer.accept(output[-1:])
+        if rebuilt:
+            record = Record.from_json(json.loads(json.dumps(closer.record.to_json())))
+            closer = Closer(lexicon(), stops, budget, record)
+            closer.write(0, list(output))
+    return [token_id for token_id in output if token_id not in stops], matcher.is_terminated()
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@given(
+    constraint=st.sampled_from(UNLIKE),
+    sizes=st.lists(st.integers(1, 3), min_size=1, max_size=16),
+    num_biased=st.sampled_from([0, 0, 30]),
+    stop=st.sampled_from([(), (), (b"er",), (b"a", b'"')]),
+    more=st.sampled_from([0, 1, 4, 20]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=15, deadline=None, derandomize=True)
+def test_outputs_with_bans_are_complete_and_the_same_from_a_record(
+    cls: type[GrammarStrategy],
+    constraint: Constraint,
+    sizes: list[int],
+    num_biased: int,
+    stop: tuple[bytes, ...],
+    more: int,
+    seed: int,
+) -> None:
+    random = Random(seed)
+    drawn, _ = draw(cls, constraint, Bans(), 80, random)
+    begins = [(random.randrange(max(1, len(drawn) - size + 1)), size) for size in sizes]
+    bans = Bans(
+        bad_words=tuple(sorted({tuple(drawn[begin : begin + size]) for begin, size in begins})),
+        logit_bias=frozenset(random.sample(range(len(vocabulary())), num_biased)),
+        stop=stop,
+    )
+    budget = None
+    if more:
+        shortest, _ = draw(cls, constraint, bans, None, Random(seed))
+        budget = len(shortest) + 1 + more
+    outputs = [draw(cls, constraint, bans, budget, Random(seed), rebuilt) for rebuilt in (False, True)]
+    assert outputs[0] == outputs[1]
+    assert outputs[0][1], "it was cut"
