@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 from guideway import Choice, Engine, FinishReason, JsonSchema, Regex, SamplingParams
 from guideway.api import Constraint, InvalidRequest
+from prometheus_client import REGISTRY
 
 from tests.support.stages import everyday
 
@@ -42,6 +43,12 @@ SCHEMAS: list[dict[str, Any]] = [
     {"anyOf": [{"type": "string", "maxLength": 200}, {"type": "object", "properties": {"a": {}}}, {"type": "null"}]},
 ]
 
+README = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 40}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
 PERSON = {
     "type": "object",
     "properties": {
@@ -77,6 +84,37 @@ def test_what_hardly_fits_is_complete_however_its_text_is_cut_into_tokens(engine
         jsonschema.validate(json.loads(result.text), PEOPLE)
 
 
+@pytest.mark.parametrize("strategy", everyday(["llguidance", "xgrammar"], "xgrammar"))
+def test_an_answer_that_fits_is_the_models_own_and_says_so(engine: Engine, strategy: str) -> None:
+    constraint = JsonSchema(README, strategy=strategy)
+    prompts = [f"Write a person, number {i}." for i in range(4)]
+    free = engine.generate(prompts, SamplingParams(max_tokens=80, close=False, constraint=constraint))
+    assert [result.finish_reason for result in free] == [FinishReason.STOP] * len(prompts)
+    for more in (0, 1, 4, 8):
+        wanted = [
+            SamplingParams(max_tokens=len(result.token_ids) + more, logprobs=logprobs, constraint=constraint)
+            for result, logprobs in zip(free, (None, 0, 3, None), strict=True)
+        ]
+        results = engine.generate(prompts, wanted)
+        assert [result.text for result in results] == [result.text for result in free]
+        assert not any(result.closed_early for result in results)
+        assert [len(each.outputs[0].logprobs or ()) for each in results] == [
+            0 if params.logprobs is None else len(each.token_ids) for params, each in zip(wanted, results, strict=True)
+        ]
+    short = [SamplingParams(max_tokens=len(result.token_ids) - 1, constraint=constraint) for result in free]
+    before = counted()
+    results = engine.generate(prompts, short)
+    assert [result.finish_reason for result in results] == [FinishReason.STOP] * len(prompts)
+    assert all(result.closed_early for result in results)
+    assert counted() - before == len(prompts)
+
+
+def counted() -> float:
+    """Return how many outputs were closed early."""
+    families = [family for family in REGISTRY.collect() if family.name == "guideway_closed_early"]
+    return sum(each.value for family in families for each in family.samples if each.name.endswith("_total"))
+
+
 @pytest.mark.parametrize("strategy", everyday(["llguidance", "xgrammar"], "llguidance"))
 def test_unseen_schemas_are_answered_within_small_budgets(engine: Engine, strategy: str) -> None:
     jobs = [
@@ -109,24 +147,23 @@ def test_the_raw_behavior_can_be_asked_for(engine: Engine) -> None:
     assert (cut.finish_reason, cut.closed_early, cut.unenforced) == (FinishReason.LENGTH, False, ())
 
 
-def test_a_budget_that_nothing_fits_is_named(engine: Engine) -> None:
-    (cut,) = engine.generate([PROMPT], SamplingParams(max_tokens=24, constraint=JsonSchema(SCHEMAS[0])))
-    assert (cut.finish_reason, cut.unenforced) == (FinishReason.LENGTH, ("closing",))
-
-
 @pytest.mark.parametrize(
     "constraint",
     [
         JsonSchema({"type": "object", "properties": {"isbn": {"type": "null"}}, "required": ["isbn"]}),
         Choice(["abracadabra", "an open sesame"]),
         Regex("[a-z]{3}-[0-9]{9}"),
+        JsonSchema(SCHEMAS[0]),
+        JsonSchema(README),
     ],
-    ids=["schema", "choice", "regex"],
+    ids=["schema", "choice", "regex", "several members", "two members"],
 )
 def test_a_budget_that_no_answer_fits_into_is_refused(engine: Engine, constraint: Constraint) -> None:
     (refused,) = engine.generate([PROMPT], SamplingParams(max_tokens=2, constraint=constraint))
-    assert isinstance(refused.error, InvalidRequest) and refused.error.field == "max_tokens"
     (shortest,) = re.findall("the shortest one found has ([0-9]+)", str(refused.error))
+    for max_tokens in (2, int(shortest) - 1):
+        (refused,) = engine.generate([PROMPT], SamplingParams(max_tokens=max_tokens, constraint=constraint))
+        assert isinstance(refused.error, InvalidRequest) and refused.error.field == "max_tokens"
     (served,) = engine.generate([PROMPT], SamplingParams(max_tokens=int(shortest), constraint=constraint))
     assert (served.finish_reason, served.unenforced) == (FinishReason.STOP, ())
     (cut,) = engine.generate([PROMPT], SamplingParams(max_tokens=2, constraint=constraint, close=False))

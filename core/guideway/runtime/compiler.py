@@ -134,10 +134,14 @@ class SearchParameters:
     room: int
     """Token budget. If it is surely too small, the search must succeed before admission."""
     always: bool
-    """True to search whenever possible; False to search only if the budget may be too small."""
+    """True to search whatever the budget; False to search only if it may be too small."""
     stop_token_ids: frozenset[int]
     bans: Bans
     """Tokens and texts to avoid where possible."""
+
+    def asks(self, compiled: Compilation) -> bool:
+        """Return whether the shortest output is looked for: the budget may be too small."""
+        return self.always or self.room < max(compiled.reserve.fewest, compiled.reserve.level + compiled.reserve.growth)
 
     def needs(self, compiled: Compilation) -> bool:
         """Return whether the shortest output must be known before admission."""
@@ -172,7 +176,7 @@ class Shortest:
 
         def end(future: Future[Compilation]) -> None:
             error = _error_of(future)
-            if error is not None or found.cancelled() or not (search.always or search.needs(future.result())):
+            if error is not None or found.cancelled() or not search.asks(future.result()):
                 _settle(found, error, future.result)
                 return
             try:

@@ -40,6 +40,7 @@ from guideway.runtime.grammar_hosts.strategy import HostedMatcher, HostedStrateg
 from guideway.runtime.grammar_state import GrammarState
 from guideway.runtime.journal import Journal
 from guideway.runtime.mask_rows import MaskRows
+from guideway.runtime.metrics import CLOSED_EARLY
 from guideway.runtime.replay import new_matcher, recycle
 from guideway.runtime.step_clock import StepClock
 from guideway.runtime.stopwatch import Stopwatch
@@ -184,18 +185,18 @@ class GrammarMask(LogitModifier[GrammarState]):
         recycle(state.grammar, old)
 
     def check_room(self, state: GrammarState | None, room: int) -> None:
-        """Raise `InvalidRequest` if it is proved that no output fits into `room` tokens at the start of a sequence."""
-        if state is None or state.reserve is None or room >= state.reserve.fewest:
+        """Raise `InvalidRequest` if no output is known that fits into `room` tokens at the start of a sequence: it is
+        proved that there is none, or the shortest one that a search found has more."""
+        if state is None or state.reserve is None:
             return
-        shortest, reserve = state.shortest, state.reserve
-        if shortest is not None and shortest <= room:  # possible if the strategy does not enforce everything
+        least, said = state.reserve.fewest, "the shortest one has at least"
+        if state.shortest is not None:  # less than is proved if the strategy does not enforce everything
+            least, said = state.shortest, "the shortest one found has"
+        if room >= least:
             return
-        said = f"the shortest one has at least {reserve.fewest}"
-        if shortest is not None:
-            said = f"the shortest one found has {shortest}"
         raise InvalidRequest(
-            f"no output of this constraint fits into the {room} tokens that are left for it: {said}, including the "
-            "stop token; raise max_tokens, shorten the prompt, or set close=False to allow a cut output",
+            f"no output of this constraint fits into the {room} tokens that are left for it: {said} {least}, including "
+            "the stop token; raise max_tokens, shorten the prompt, or set close=False to allow a cut output",
             field="max_tokens",
         )
 
@@ -210,13 +211,25 @@ class GrammarMask(LogitModifier[GrammarState]):
         """Return whether the output of a sequence is complete, or may be cut."""
         return state is None or state.terminated or state.reserve is None
 
+    def first_closed(self, state: GrammarState | None) -> int | None:
+        """Return the first row of a sequence in the last step from which closing took tokens; None if there is none."""
+        return None if state is None or state.begins_in != 0 else state.first_closed
+
+    def note_own(self, state: GrammarState | None) -> None:
+        """Note that the tokens of the last step, which are about to be accepted, are those that would have been drawn
+        without closing."""
+        if state is not None:
+            state.first_closed = None
+
     def record_end(self, state: GrammarState | None, journal: Journal) -> None:
         """Append the closing record of a sequence to its journal."""
         if state in self.mask_rows.closing:
             self.mask_rows.closing.discard(state)
             if state.end is not None and state.end not in journal.ends[-1:]:
                 journal.ends.append(state.end)
-            journal.closed_early |= state.closed_early
+            if state.closed_early and not journal.closed_early:
+                journal.closed_early = True
+                CLOSED_EARLY.labels(state.candidate.name).inc()
 
     def is_late(self, state: GrammarState | None) -> bool:
         """Return whether the rows of a sequence were not ready in the last step."""

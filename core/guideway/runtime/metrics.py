@@ -10,6 +10,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 __all__ = [
     "CACHE_BYTES",
+    "CLOSED_EARLY",
     "COMPILE_SECONDS",
     "DEADLINES_MISSED",
     "FILL_SECONDS",
@@ -50,6 +51,11 @@ LEFT_OUT = Counter(
 )
 CACHE_BYTES = Gauge(
     "guideway_grammar_cache_bytes", "Bytes of compiled grammars kept for reuse", multiprocess_mode="livesum"
+)
+CLOSED_EARLY = Counter(
+    "guideway_closed_early",
+    "Outputs for which tokens may have been drawn that were not the model's own, to be complete within a limit",
+    ["strategy"],
 )
 DEADLINES_MISSED = Counter(
     "guideway_deadlines_missed", "Work that took longer than allowed, by plugin and phase", ["plugin", "phase"]

@@ -81,6 +81,7 @@ from guideway.runtime.modifier_hosts.modifier import class_of
 from guideway.runtime.modifier_set import ActiveSequence, ModifierSet, check_served
 from guideway.runtime.open_requests import OpenRequests
 from guideway.runtime.opening import Opening, TokenTexts
+from guideway.runtime.own_tokens import ask_for_most_likely, is_own
 from guideway.runtime.quarantine import Quarantine
 from guideway.runtime.reasoning import GateState, ReasoningGate, refuse_reasoning
 from guideway.runtime.rows import companion_rows, feedback_of, history_rows, in_row_order, sequence_of_row
@@ -619,7 +620,7 @@ class Runtime:
             self._history(batch, payloads, sequences),
             companion_rows(batch, companions) if any(companions) else {},
             self._slots.warps.build(batch, per_row),
-            self._slots.warps.num_logprobs(per_row),
+            self._ask_for_most_likely(batch, sequences, self._slots.warps.num_logprobs(per_row)),
             self._slots.warps.processed(per_row),
             self._slots.warps.records(per_row),
         )
@@ -806,6 +807,15 @@ class Runtime:
         if is_usual and not self._slots.warps.reads_outputs(step.batch.slots.tolist()):
             self._steady = SteadyBatch(step, sequences, states, rows, blocks, self._stopwatch)
 
+    def _ask_for_most_likely(
+        self, batch: StepBatch, sequences: list[ActiveSequence], num_logprobs: NDArray[np.int32] | None
+    ) -> NDArray[np.int32] | None:
+        """Return `StepInput.num_logprobs`, with what tells whether closing changes a draw."""
+        if not self._mask.mask_rows.closing:
+            return num_logprobs
+        first = [self._mask.first_closed(self._modifiers.state(sequence, self._mask)) for sequence in sequences]
+        return ask_for_most_likely(num_logprobs, batch, sequences, first, self._slots.warps)
+
     def _leave_steady(self) -> None:
         if self._steady is not None:
             self._steady.settle()
@@ -869,6 +879,14 @@ class Runtime:
                         contain(error)
                         plugin = self._gate.plugin_of(self._gate_of(sequence))
                         sequence.broken, sequence.fault = True, Fault.of(plugin, "validate", error)
+        if self._mask.mask_rows.closing and output is not None:
+            for sequence, first_row, ids in zip(sequences, first_rows, token_ids, strict=False):
+                state = self._modifiers.state(sequence, self._mask)
+                first = self._mask.first_closed(state)
+                if first is not None and is_own(
+                    output.logprobs, first_row, ids, first, partial(self._mask.takes, state)
+                ):
+                    self._mask.note_own(state)
         self._modifiers.announce(sequences, token_ids, feedback)
         outcomes = [accept(*step) for step in zip(sequences, token_ids, feedback, strict=False)]
         if self._mask.mask_rows.closing:

@@ -42,6 +42,8 @@ class WarpBuilder:
             name: np.full(num_slots, value, value.dtype) for name, value in FILTERS.items()
         }
         self._num_logprobs = np.full(num_slots, -1, dtype=np.int32)
+        self._samples = np.zeros(num_slots, dtype=np.bool_)
+        """True where the temperature is above 0."""
         self._processed = np.zeros(num_slots, dtype=np.bool_)
         self._records = np.zeros(num_slots, dtype=np.bool_)
         self._tables: dict[int, _Tables] = {}
@@ -57,6 +59,7 @@ class WarpBuilder:
                 self._filters["top_k"][slot] = 0
         unasked = -1 if params.best_of is None else 0  # the best sequences are chosen by log-probability
         self._num_logprobs[slot] = unasked if params.logprobs is None else params.logprobs
+        self._samples[slot] = params.temperature > 0
         self._processed[slot] = params.logprobs_mode == "processed"
         self._records[slot] = params.records
         stops = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._stop_token_ids)
@@ -87,6 +90,11 @@ class WarpBuilder:
         if repeated is None and added is None and not self._used:
             return None
         return Warp(repeated, added, **{name: self._filters[name][per_row] for name in self._used})
+
+    def draws_most_likely(self, slot: int) -> bool:
+        """Return whether the draw of a sequence is the most likely token that its masks allow, as its raw
+        log-probabilities tell."""
+        return not self._samples[slot] and slot not in self._tables and not self._processed[slot]
 
     def num_logprobs(self, per_row: NDArray[np.int32]) -> NDArray[np.int32] | None:
         """Return `StepInput.num_logprobs`."""

@@ -41,6 +41,8 @@ NO_BANS = Bans()
 PART_FIRST = 8
 """The part of the work that a first search takes, and one that comes after a search in vain: nearly all that are found
 are found by it."""
+MOST_SHORTER = 4
+"""Completions that are looked for, each shorter than the one before, to find the shortest."""
 MOST_AVOIDED = 32
 """Banned tokens that another spelling of a text is looked for without, one after another."""
 MOST_BACK = 256
@@ -510,7 +512,12 @@ class Closer:
     def shortest(self, matcher: Matcher) -> int | None:
         """Count the tokens of the shortest completion that is found, however few are left; None if none is."""
         for lifts in (False, True) if self._budget.bans.of_completion else (False,):
-            found = self._find(matcher, lifts=lifts, limit=LONGEST, most_tried=MAX_TRIED // 4, most_masks=64)
+            found, limit = None, LONGEST
+            for _ in range(MOST_SHORTER):
+                shorter = self._find(matcher, lifts=lifts, limit=limit, most_tried=MAX_TRIED // 4, most_masks=64)
+                if shorter is None:
+                    break
+                found, limit = shorter, len(shorter) - 1
             if found is not None:
                 return len(found)
         return None
