@@ -222,6 +222,26 @@ def test_tools_are_called_with_what_their_schema_allows(ask: Ask, choice: Any, s
     assert next(d.function.name for d in deltas if d.function.name) == calls[0].function.name
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_call_is_whole_or_refused(ask: Ask, choice: Any) -> None:
+    tools = [tool for tool in TOOLS if tool["function"]["name"] == "weather"]
+    wanted: dict[str, Any] = {"tools": tools, "tool_choice": choice}
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask.chat(**wanted, max_tokens=2)
+    (shortest,) = re.findall("the shortest one found has ([0-9]+)", str(refused.value))
+    with pytest.raises(openai.BadRequestError, match="raise max_tokens"):
+        ask.chat(**wanted, max_tokens=int(shortest) - 1)
+    for more in (0, 3, 9):
+        answer = ask.chat(**wanted, max_tokens=int(shortest) + more)
+        (call,) = answer.choices[0].message.tool_calls[:1]
+        assert set(json.loads(call.function.arguments)) == {"city"}
+        assert "closing" not in report_of(answer).get("unenforced", [])
+    cut = ask.chat(**wanted, max_tokens=2, vllm_xargs={"guideway.short_budget": "cut"})
+    assert report_of(cut)["unenforced"] == ["closing"]
+    with pytest.raises(openai.BadRequestError, match=r"guideway\.short_budget must be"):
+        ask.chat(**wanted, max_tokens=40, vllm_xargs={"guideway.short_budget": "perhaps"})
+
+
 @pytest.mark.parametrize(
     "wanted",
     [

@@ -29,6 +29,8 @@ class OpenRequest:
     """Bans to apply to the masks of its sequences."""
     opening: Opening | None
     """What the outputs of its sequences must begin with."""
+    refuses_short: bool
+    """True if it is refused where no output fits that is known."""
 
 
 class OpenRequests:
@@ -59,6 +61,7 @@ class OpenRequests:
         companions: Sequence[Sequence[int]],
         bans: Bans | None,
         opening: Opening | None,
+        refuses_short: bool,
     ) -> None:
         """Add a request, with the prompts of the companions of each of its sequences. If its id was added concurrently,
         cancel the compilation and raise `InvalidRequest`."""
@@ -71,7 +74,7 @@ class OpenRequests:
                 raise
             room = self.room_with(request, companions)
             num_sequences = request.params.num_sequences
-            self._all[request.request_id] = OpenRequest(num_sequences, compilation, room, bans, opening)
+            self._all[request.request_id] = OpenRequest(num_sequences, compilation, room, bans, opening, refuses_short)
 
     def expect_another(self, request: Request) -> None:
         """Count one more sequence of an open request."""
@@ -105,6 +108,11 @@ class OpenRequests:
         """Return what the outputs of a request's sequences must begin with."""
         known = self._all.get(request.request_id)
         return None if known is None else known.opening
+
+    def refuses_short(self, request: Request) -> bool:
+        """Return whether a request is refused where no output fits that is known."""
+        known = self._all.get(request.request_id)
+        return known is not None and known.refuses_short
 
     def room_with(self, request: Request, others: Sequence[Sequence[int]] = ()) -> int:
         """Return the most tokens that a sequence may have if it shares the context length with companions."""

@@ -1,7 +1,7 @@
 """Which tokens would have been drawn if closing had excluded none: at temperature 0 the most likely one of the row.
 
-A host that returns log-probabilities can tell: the rows from which closing took tokens ask for the most likely ones, and
-none before the one that was drawn may be one that closing excluded.
+A host that returns log-probabilities can tell: the rows from which closing took tokens ask for the most likely ones,
+and none before the one that was drawn may be one that closing excluded.
 """
 
 from __future__ import annotations

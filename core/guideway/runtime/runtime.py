@@ -218,27 +218,31 @@ class Runtime:
         called from any thread, concurrently."""
         run_validators(self._validators, submission, self._validation, self._quarantine)
 
-    def admit(self, request: Request, bans: Bans | None = None, *, is_valid: bool = False) -> Admission:
+    def admit(
+        self, request: Request, bans: Bans | None = None, *, is_valid: bool = False, refuses_short: bool | None = None
+    ) -> Admission:
         """Admit a request. Raises `InvalidRequest`, or `PluginError` if a plugin failed; other requests are not
         affected. May be called from any thread, concurrently.
 
         Pass `bans` if the host draws from the masks alone: the masks then exclude the request's banned tokens too. No
         row becomes empty, and `unenforced` names the bans that did not hold. Other hosts leave `bans` out, and the
         pipeline applies the bans of `request.params`. Set `is_valid` if another runtime with the same plugins, options
-        and vocabulary has admitted it: what needs no plugin is then not checked again.
+        and vocabulary has admitted it: what needs no plugin is then not checked again. `refuses_short` replaces the
+        plan's `short_budget` for this request.
         """
         try:
             with self._at_work.using("admission"):
                 if self._closed:
                     raise GuidewayError("the runtime is closed and admits no more requests")
-                return self._admit(request, bans, is_valid)
+                refuses = self._refuses_short if refuses_short is None else refuses_short
+                return self._admit(request, bans, is_valid, refuses)
         except GuidewayError:
             raise
         except BaseException as error:  # reading values of arbitrary types can raise anything
             contain(error)
             raise InvalidRequest(f"the request cannot be read: {text_of(error)}") from error
 
-    def _admit(self, request: Request, bans: Bans | None, is_valid: bool) -> Admission:
+    def _admit(self, request: Request, bans: Bans | None, is_valid: bool, refuses_short: bool) -> Admission:
         self._open.check_new(request)
         if is_valid:
             request = freeze_request(request, self._whitespace, self._on_unenforced)
@@ -261,11 +265,11 @@ class Runtime:
         if constraint is not None:
             prompts = [companion.prompt_token_ids for _, companion in companions]
             grammar = self._mask.compile_constraint(
-                constraint, request, self._search_parameters(request, prompts, bans)
+                constraint, request, self._search_parameters(request, prompts, bans, refuses_short)
             )
         compilation = self._compiler.submit(request, grammar)
         prompts = [companion.prompt_token_ids for _, companion in companions]
-        self._open.open(request, compilation, prompts, bans, opening)
+        self._open.open(request, compilation, prompts, bans, opening, refuses_short and params.close)
         return Admission(
             request,
             compilation,
@@ -741,13 +745,13 @@ class Runtime:
     # Parts
 
     def _search_parameters(
-        self, request: Request, others: Sequence[Sequence[int]], bans: Bans | None
+        self, request: Request, others: Sequence[Sequence[int]], bans: Bans | None, refuses_short: bool
     ) -> SearchParameters | None:
         """Return the parameters of the search for the request's shortest output, or None if none is needed. `others`
         are the prompts of its companions."""
         params = request.params
         reasons = self._gate is not None and params.reasoning is not False
-        if not params.close or not (self._refuses_short or reasons):
+        if not params.close or not (refuses_short or reasons):
             return None
         return self._mask.search_parameters(params, self._open.room_with(request, others) - 1, bans, always=reasons)
 
@@ -779,7 +783,7 @@ class Runtime:
             start = None if gate is not None and gate.reasons else 0
             if start is None:
                 journal.constraint_start = None
-            if self._refuses_short and not journal.token_ids:
+            if self._open.refuses_short(journal.request) and not journal.token_ids:
                 # if both do not fit, the marker is forced at once
                 marker = 0 if start == 0 or self._gate is None else len(self._gate.marker.endings[0])
                 self._mask.check_room(state, max(0, room - marker))

@@ -193,9 +193,10 @@ class Lexicon:
         for at in range(begin - 1, -1, -1):
             best = MOST
             for end in range(min(size, at + longest), at, -1):
-                if cost[end] + 1 < best and (token_id := ids.get(text[at:end])) is not None:
-                    if is_plain or ((allowed is None or allowed[token_id]) and (at, end) not in avoid):
-                        best, lengths[at] = cost[end] + 1, end - at
+                if cost[end] + 1 >= best or (token_id := ids.get(text[at:end])) is None:
+                    continue
+                if (allowed is None or allowed[token_id]) and (at, end) not in avoid:
+                    best, lengths[at] = cost[end] + 1, end - at
             cost[at] = best
         if is_plain:
             self._spelled.append((text, cost, lengths))

@@ -52,6 +52,7 @@ from guideway_vllm.requests import (
     carries_only,
     constraint_to_check,
     is_ours,
+    refuses_short,
     request_of,
 )
 from guideway_vllm.steps import ATTRIBUTE, RECORDS
@@ -188,7 +189,8 @@ class FrontEnd:
         )
         if self._config.isolate_tenants:
             request.cache_salt = repr((ours.tenant, request.cache_salt))
-        acting, constraint = yield from self._try(ours, None if ours.params.constraint is None else bans_of(params))
+        bans = None if ours.params.constraint is None else bans_of(params)
+        acting, constraint = yield from self._try(ours, bans, refuses_short(params))
         late = [name for name in acting if self._modifiers[name].stage in (Stage.POST_WARP, Stage.SAMPLE)]
         if (acting or ours.params.records) and request.prompt_embeds is not None:
             what, field = (f"modifier {acting[0]!r} needs", "modifiers") if acting else (f"{RECORDS} need", RECORDS)
@@ -272,17 +274,20 @@ class FrontEnd:
                 "replaying a trace goes with neither a constraint nor a modifier", field="trace_decode_token_ids"
             )
 
-    def _try(self, request: Request, bans: Bans | None = None) -> Trial[tuple[list[str], Constraint | None]]:
+    def _try(
+        self, request: Request, bans: Bans | None = None, refuses_short: bool | None = None
+    ) -> Trial[tuple[list[str], Constraint | None]]:
         """Yield the request's admission, and return the modifiers that act on it, and its constraint as admitted. It
         may still be compiling then."""
-        admission = self._runtime.admit(request, bans)
+        admission = self._runtime.admit(request, bans, refuses_short=refuses_short)
         constraint = admission.request.params.constraint
+        refuses = self._config.short_budget == "refuse" if refuses_short is None else refuses_short
         try:
             yield admission
             if not admission.ready():
                 with self._slot:
                     return list(self._runtime.may_act(admission)), constraint
-            if self._config.modifiers or self._config.short_budget == "refuse":
+            if self._config.modifiers or refuses:
                 return self._start(admission), constraint
             if admission.compilation is not None:
                 admission.compilation.result()

@@ -28,7 +28,7 @@ from guideway.api import InvalidConfiguration
 from guideway.errors import passable
 
 from guideway_vllm.answers import StreamReports, add_up, shutdown_error
-from guideway_vllm.requests import ON_UNENFORCED_KEY, asks_of_beams, is_strict
+from guideway_vllm.requests import ON_UNENFORCED_KEY, SHORT_BUDGET_KEY, asks_of_beams, is_strict, requires_call
 from guideway_vllm.steps import ATTRIBUTE
 from guideway_vllm.wrapping import lacks, wrap
 
@@ -59,6 +59,8 @@ def change_server(strict_refuses: bool) -> None:
 def _around_to_sampling_params(to_sampling_params: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = to_sampling_params(self, *args, **kwargs)
+        if SERVING and params.structured_outputs is not None and requires_call(self):
+            params.extra_args = {SHORT_BUDGET_KEY: "refuse", **(params.extra_args or {})}
         if any(front_end.strict_refuses for front_end in SERVING) and is_strict(self):
             params.extra_args = {ON_UNENFORCED_KEY: "refuse", **(params.extra_args or {})}
         return params

@@ -54,9 +54,10 @@ __all__ = [
 ]
 
 PREFIX = "guideway."
-KEYS = ("strategy", "modifiers", "dialect", "whitespace", "on_unenforced", "close", "records", "tenant")
+KEYS = ("strategy", "modifiers", "dialect", "whitespace", "on_unenforced", "close", "short_budget", "records", "tenant")
 WHITESPACE_KEY = f"{PREFIX}whitespace"
 ON_UNENFORCED_KEY = f"{PREFIX}on_unenforced"
+SHORT_BUDGET_KEY = f"{PREFIX}short_budget"
 SEPARATOR = re.compile(r"[._:/-]")
 
 LONGEST = 40
@@ -114,7 +115,7 @@ def request_of(
     extra = _extra(params.extra_args or {})
     samples = samples or _switch(extra, "records", default=False)
     constraint = None if carries_only(params) else _constraint(params.structured_outputs, extra)
-    for name in ("strategy", "dialect", "whitespace", "on_unenforced", "close"):
+    for name in ("strategy", "dialect", "whitespace", "on_unenforced", "close", "short_budget"):
         if constraint is None and name in extra:
             raise InvalidRequest(f"{PREFIX}{name} is given, but no constraint", field=f"{PREFIX}{name}")
     common: dict[str, Any] = {
@@ -149,6 +150,20 @@ def constraint_to_check(params: Any, default: OnUnenforced) -> JsonSchema | Json
     except GuidewayError:
         return None
     return constraint if isinstance(constraint, JsonSchema | JsonObject) else None
+
+
+def refuses_short(params: Any) -> bool | None:
+    """Return whether a request is to be refused if no output fits into its limit; None: as the operator chose."""
+    value = (params.extra_args or {}).get(SHORT_BUDGET_KEY)
+    if value not in (None, "refuse", "cut"):
+        raise InvalidRequest(f"{SHORT_BUDGET_KEY} must be 'refuse' or 'cut', not {value!r}", field=SHORT_BUDGET_KEY)
+    return None if value is None else value == "refuse"
+
+
+def requires_call(request: Any) -> bool:
+    """Return whether an OpenAI request requires a tool call: a part of one is of no use."""
+    choice = getattr(request, "tool_choice", None)
+    return bool(getattr(request, "tools", None)) and choice not in (None, "none", "auto")
 
 
 def is_strict(request: Any) -> bool:
