@@ -169,7 +169,7 @@ def test_grammar_hosts() -> None:
     weight, steps = Change("guideway_grammar_hosts_bytes"), Steps()
     try:
         host.generate([PROMPT], [GOOD])
-        assert started() >= 3
+        assert started() >= 2
         assert weight() > 1 << 20
         matchers = next(iter(host.runtime._strategies.values()))._hosts.matcher_host("reference")  # type: ignore[attr-defined]
         os.kill(matchers._lanes[0].host.pid, signal.SIGKILL)
