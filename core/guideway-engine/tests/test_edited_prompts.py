@@ -11,6 +11,8 @@ from guideway import AsyncEngine, Engine, EngineConfig, InvalidRequest, Regex, S
 from guideway.api import UnsupportedCapability
 from guideway.errors import PluginError
 
+from tests.support.stages import everyday
+
 CUT = '''
 from guideway import api
 
@@ -98,7 +100,14 @@ def test_prompt_and_text_are_what_the_caller_reads(engine: Engine) -> None:
     assert (short.error, short.finish_reason) == (None, "length")
 
 
-@pytest.mark.parametrize("arguments", [{"modifier_host": "process"}, {"executor": "process"}, {"kv_cache_tokens": 96}])
+@pytest.mark.parametrize(
+    "arguments",
+    everyday(
+        [{"modifier_host": "process"}, {"executor": "process"}, {"kv_cache_tokens": 96}],
+        {"modifier_host": "process"},
+        {"kv_cache_tokens": 96},
+    ),
+)
 def test_it_does_not_matter_where_the_parts_run(engine: Engine, modifiers: tuple[str, ...], arguments: Any) -> None:
     asked = [params(n, temperature=1.0, seed=n) for n in (1, 4, 9)]
     expected = engine.generate([PROMPT] * 3, asked)
@@ -109,6 +118,7 @@ def test_it_does_not_matter_where_the_parts_run(engine: Engine, modifiers: tuple
     assert [result.text for result in found] == [result.text for result in expected]
 
 
+@pytest.mark.slow
 def test_asynchronously_too(modifiers: tuple[str, ...], engine: Engine) -> None:
     async def run() -> str:
         async with AsyncEngine(EngineConfig(model="demo", modifiers=modifiers)) as other:

@@ -217,6 +217,7 @@ def test_a_transform_that_cannot_be_built_is_named(tmp_path: Path, monkeypatch: 
     assert caught.value.plugin == "modifier.broken"
 
 
+@pytest.mark.slow
 def test_the_built_in_devices_agree() -> None:
     params = [
         SamplingParams(max_tokens=60, constraint=c, temperature=t, seed=2)

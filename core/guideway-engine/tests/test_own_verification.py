@@ -91,4 +91,8 @@ def test_the_sampler_decides_which_drafts_are_kept(modifiers: tuple[str, ...]) -
     # two tokens that were there before are followed by the four that followed them there
     assert repeats(drafted["keep"], 6)
     assert not repeats(plain["keep"], 6)
-    assert drafted == answers(modifiers, 4) == answers(modifiers, 4, "process")
+
+
+@pytest.mark.slow
+def test_it_decides_alike_again_and_in_another_process(modifiers: tuple[str, ...]) -> None:
+    assert answers(modifiers, 4) == answers(modifiers, 4) == answers(modifiers, 4, "process")
