@@ -77,7 +77,8 @@ class SupportTable:
         """Return the names for `GrammarStrategy.takes`: those that the installed version enforces, and all formats if
         it compiles unknown ones, since `support` names the formats that it does not enforce."""
         table = self.installed()
-        found = {name for name, status in table.items() if status in ("enforced", "narrow") and "+" not in name}
+        found = {name for name, status in table.items() if status in ("enforced", "narrow")}
+        found = {name for name in found if "+" not in name and not name.startswith("regex:")}
         return frozenset(found | {"format:*"} if table["format:*"] != "refused" else found)
 
     def support_of_regex(self, constraint: Regex) -> Support:

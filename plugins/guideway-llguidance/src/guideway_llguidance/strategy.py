@@ -46,7 +46,7 @@ MAX_STATES = 30_000
 """Maximum states of one lexer, at 1 to 2 KB each; llguidance's default of 250,000 would take half a gigabyte for each
 grammar."""
 
-UNSURE = frozenset({"oneOf", "allOf:several", "$ref:siblings"})
+UNSURE = frozenset({"oneOf", "allOf:several", "$ref:siblings", "pattern:anchor"})
 """Keywords that llguidance compiles in some schemas only."""
 
 BASE_NBYTES = 1 << 16

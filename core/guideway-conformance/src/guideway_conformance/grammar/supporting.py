@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 from guideway.api import (
@@ -29,6 +29,7 @@ from guideway_conformance.grammar.vocabularies import ids_of, standard
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
+ANY_FORMAT = "format:*"
 WRONG = 4
 """Invalid instances of each schema."""
 
@@ -110,6 +111,45 @@ def enforced_keywords_are_enforced(subject: GrammarSubject) -> None:
                     f"{name} is not among what supports calls unenforced, but with the schema {json.dumps(schema)} "
                     f"the instance {text.decode()} is accepted",
                 )
+
+
+@check("grammar", trait="kind:json_schema", seconds=300)
+def what_it_takes_is_enforced(subject: GrammarSubject) -> None:
+    """Takes is a set of names of keywords, always the same. Of a schema with these keywords alone, supports refuses
+    nothing and leaves nothing but formats unenforced, and no wrong instance is accepted. For each name, such schemas
+    compile."""
+    strategy, stop = subject.build(), max(standard().stop_token_ids)
+    takes = strategy.takes
+    expect(
+        isinstance(takes, Set) and all(isinstance(name, str) for name in takes),
+        f"takes is no set of strings: {str(takes)[:200]}",
+    )
+    expect(strategy.takes == takes, "takes is not the same when it is read again")
+    known = {ANY_FORMAT}.union(*(keywords(schema) for _, schema, _, _ in keyword_cases()))
+    unknown = sorted(takes - known)
+    expect(not unknown, f"takes has {', '.join(map(repr, unknown))}, which no schema has")
+    compiled: set[str] = set()
+    asked: set[str] = set()
+    for _, schema, _, wrong in keyword_cases():
+        names = {name for name in keywords(schema) if "+" not in name}
+        formats = {name for name in names if name.startswith("format:")} if ANY_FORMAT in takes else set()
+        if not names or not names - formats <= takes:
+            continue
+        listed, text = ", ".join(sorted(names)), json.dumps(schema)
+        support = strategy.supports(JsonSchema(schema))
+        expect(not support.refused, f"takes has {listed}, but the schema {text} is refused: {support.reason}")
+        lost = ", ".join(sorted(support.unenforced - formats))
+        expect(not lost, f"takes has {listed}, but supports leaves {lost} unenforced in the schema {text}")
+        asked |= names
+        case = compiled_case(strategy, standard(), Sample(JsonSchema(schema)))
+        if case is None:
+            continue
+        compiled |= names
+        for instance in wrong[:: max(1, len(wrong) // WRONG)] if not support.unenforced else ():
+            accepted = is_output(case.session().matcher, ids_of(standard(), spellings(instance)[0]), stop)
+            expect(not accepted, f"takes has {listed}, but the schema {text} accepts {json.dumps(instance)}")
+    never = ", ".join(sorted(asked - compiled))
+    expect(not never, f"takes has {never}, but no schema with it compiles")
 
 
 @check("grammar", tier="extended", seconds=120)
