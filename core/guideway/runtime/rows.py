@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -41,6 +40,15 @@ def history_rows(
 
     `token_ids` holds prompt and generated tokens of each sequence of the batch; the drafts come from the batch.
     """
+    if batch.num_rows == batch.num_sequences:
+        padding = [-1] * length
+        return np.array(
+            [
+                ids[-length:] if len(ids) >= length else [*padding, *prompt[-length:], *ids][-length:]
+                for prompt, ids in token_ids
+            ],
+            dtype=np.int32,
+        ).reshape(-1, length)
     history = np.full((batch.num_rows, length), -1, dtype=np.int32)
     for i, (prompt, generated) in enumerate(token_ids):
         start, end = int(batch.row_start[i]), int(batch.row_start[i + 1])
@@ -60,19 +68,21 @@ def companion_rows(batch: StepBatch, owners: Sequence[Sequence[str]]) -> dict[st
     `num_rows` sampled rows the logits hold, sequence by sequence and companion by companion, as many rows as the
     sequence has.
     """
-    widths: Counter[str] = Counter()
-    for names in owners:
-        widths |= Counter(names)  # the larger of the two counts
-    found = {name: np.full((batch.num_rows, width), -1, dtype=np.int32) for name, width in widths.items()}
-    next_row = batch.num_rows
-    for i, names in enumerate(owners):
-        start, end = int(batch.row_start[i]), int(batch.row_start[i + 1])
-        columns = dict.fromkeys(names, 0)
+    pieces: dict[str, list[tuple[int, int, int, int]]] = {}
+    """By modifier, for each companion: its sequence's first row and number of rows, its column, and its first row."""
+    next_row, starts = batch.num_rows, batch.row_start.tolist()
+    for start, end, names in zip(starts, starts[1:], owners, strict=False):
+        columns: dict[str, int] = {}
         for name in names:
-            found[name][start:end, columns[name]] = np.arange(next_row, next_row + end - start)
-            columns[name] += 1
+            columns[name] = column = columns.get(name, -1) + 1
+            pieces.setdefault(name, []).append((start, end - start, column, next_row))
             next_row += end - start
-    for array in found.values():
+    found = {}
+    for name, placed in pieces.items():
+        first, counts, column_of, own = np.array(placed, dtype=np.int32).T
+        within = np.arange(counts.sum(), dtype=np.int32) - np.repeat(np.cumsum(counts) - counts, counts)
+        found[name] = array = np.full((batch.num_rows, column_of.max() + 1), -1, dtype=np.int32)
+        array[np.repeat(first, counts) + within, np.repeat(column_of, counts)] = np.repeat(own, counts) + within
         array.setflags(write=False)
     return found
 
@@ -158,15 +168,20 @@ def in_row_order(feedback: Mapping[str, Payload]) -> dict[str, Payload]:
     return ordered
 
 
-def feedback_of(feedback: Mapping[str, Payload], first_row: int, num_tokens: int) -> dict[str, Feedback] | None:
-    """Return the transforms' feedback for the rows of a sequence's `num_tokens` final tokens. A transform that did not
-    act on all of these rows is left out. `feedback` must be in row order."""
-    found: dict[str, Feedback] = {}
+def feedback_of(
+    feedback: Mapping[str, Payload], first_rows: Sequence[int], num_tokens: Sequence[int]
+) -> list[dict[str, Feedback] | None]:
+    """Return for each sequence the transforms' feedback for the rows of its final tokens, which are `num_tokens` from
+    `first_rows`. A transform that did not act on all of these rows is left out. `feedback` must be in row order."""
+    every: list[dict[str, Feedback]] = [{} for _ in first_rows]
+    first, count = np.array(first_rows, dtype=np.int32), np.array(num_tokens, dtype=np.int32)
     for name, payload in feedback.items():
-        start, end = np.searchsorted(payload.rows, (first_row, first_row + num_tokens))
-        if end - start == num_tokens:
-            found[name] = {key: array[start:end] for key, array in payload.arrays.items()}
-    return found or None
+        starts, ends = np.searchsorted(payload.rows, (first, first + count))
+        whole = ends - starts == count
+        for found, is_whole, start, end in zip(every, whole.tolist(), starts.tolist(), ends.tolist(), strict=True):
+            if is_whole:
+                found[name] = {key: array[start:end] for key, array in payload.arrays.items()}
+    return [found or None for found in every]
 
 
 def lend_feedback(feedback: Mapping[str, Feedback] | None, name: str) -> Feedback | None:

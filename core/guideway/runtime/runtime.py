@@ -697,7 +697,7 @@ class Runtime:
             feedback = []
             for _, first_row, ids, output in steps:
                 emitted = in_row_order(output.feedback) if output is not None and output.feedback else {}
-                feedback.append(feedback_of(emitted, first_row, len(ids)))
+                feedback += feedback_of(emitted, [first_row], [len(ids)])
             self._modifiers.announce(sequences, [ids for _, _, ids, _ in steps], feedback)
 
     @property
@@ -872,8 +872,7 @@ class Runtime:
         feedback: list[Mapping[str, Feedback] | None] = [None] * len(sequences)
         if output is not None and output.feedback:
             emitted = in_row_order(output.feedback)
-            pairs = zip(first_rows, token_ids, strict=False)
-            feedback = [feedback_of(emitted, first_row, len(ids)) for first_row, ids in pairs]
+            feedback = [*feedback_of(emitted, first_rows[: len(sequences)], [len(ids) for ids in token_ids])]
         if self._gate is not None:
             for sequence, ids in zip(sequences, token_ids, strict=False):
                 if sequence.fault is None:

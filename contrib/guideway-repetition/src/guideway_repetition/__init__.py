@@ -18,6 +18,8 @@ MAX_LENGTH = 50
 """Matches longer than this many tokens count as this long, as in the original, so that penalties stay finite."""
 MAX_PLACES = 64
 """The nearest earlier places of a token sequence that count, so that the cost of a token has a bound."""
+FORBIDDEN = -np.inf
+NONE: Mapping[Any, Any] = {}
 
 
 class AddTransform(api.LogitTransform):
@@ -29,7 +31,7 @@ class AddTransform(api.LogitTransform):
         return step.ops.add_at(logits, repeated, ids.reshape(-1), payload.arrays["values"].reshape(-1))
 
 
-@dataclass
+@dataclass(slots=True)
 class State:
     """The continuations of each earlier sequence of `size` tokens, and their effect on the next token."""
 
@@ -46,11 +48,18 @@ class State:
 
     def hear(self, token_id: int) -> None:
         """Add a token and compute `values`."""
-        followers = self.places.get(self.last, ())
-        if len(self.last) == self.size and token_id not in followers:
-            self.places[self.last] = (*followers, token_id)
-        self.last = (*self.last, token_id)[max(0, len(self.last) + 1 - self.size) :]
-        self.values = dict.fromkeys(self.places.get(self.last, ()), -np.inf)
+        last, places = self.last, self.places
+        if len(last) == self.size:
+            followers = places.get(last)
+            if followers is None:
+                places[last] = (token_id,)
+            elif token_id not in followers:
+                places[last] = (*followers, token_id)
+            self.last = last = (*last, token_id)[1:]
+        else:
+            self.last = last = (*last, token_id)
+        followers = places.get(last)
+        self.values = dict.fromkeys(followers, FORBIDDEN) if followers else NONE
 
 
 class Repetition(api.LogitModifier[State]):
@@ -72,10 +81,14 @@ class Repetition(api.LogitModifier[State]):
         return None if compiled is None else compiled.fork()
 
     def prepare(self, batch: api.StepBatch, states: Sequence[State | None]) -> api.Payload | None:
-        values = list(self.values(batch, states))
-        if not any(values):
+        if batch.num_rows == batch.num_sequences:
+            changed = [(i, state.values) for i, state in enumerate(states) if state is not None and state.values]
+        else:
+            changed = [(row, values) for row, values in self.ahead(batch, states) if values]
+        if not changed:
             return None
-        lengths = np.array([len(found) for found in values])
+        rows, values = zip(*changed, strict=True)
+        lengths = np.array(list(map(len, values)))
         width = max(8, 1 << (int(lengths.max()) - 1).bit_length())  # few shapes, for devices that compile for each
         ids = np.zeros((len(values), width), dtype=np.int32)
         added = np.zeros((len(values), width), dtype=np.float32)
@@ -84,19 +97,17 @@ class Repetition(api.LogitModifier[State]):
         added[taken] = list(chain.from_iterable(found.values() for found in values))
         outside = ids >= self.context.vocabulary.logits_width
         ids[outside] = added[outside] = 0
-        return api.Payload(batch.select(states)[0], {"ids": ids, "values": added})
+        return api.Payload(np.array(rows, dtype=np.int32), {"ids": ids, "values": added})
 
-    def values(self, batch: api.StepBatch, states: Sequence[State | None]) -> Iterator[Mapping[int, float]]:
-        """Yield the values to add to each row of the sequences with a state."""
-        has_drafts = batch.num_rows > batch.num_sequences
-        for i, state in enumerate(states):
+    def ahead(self, batch: api.StepBatch, states: Sequence[State | None]) -> Iterator[tuple[int, Mapping[int, float]]]:
+        """Yield the rows of the sequences with a state, also of their drafts, each with the values to add."""
+        for i, (row, state) in enumerate(zip(batch.row_start.tolist(), states, strict=False)):
             if state is not None:
-                yield state.values
-                if has_drafts:
-                    state = state.fork(drafts=True)
-                    for token_id in batch.drafts(i).tolist():
-                        state.hear(token_id)
-                        yield state.values
+                yield row, state.values
+                state = state.fork(drafts=True)
+                for j, token_id in enumerate(batch.drafts(i).tolist(), row + 1):
+                    state.hear(token_id)
+                    yield j, state.values
 
     def accept(self, state: State, token_ids: Sequence[int], feedback: api.Feedback | None) -> api.Outcome:
         for token_id in token_ids:
@@ -141,11 +152,12 @@ class DryWish:
     breakers: tuple[str, ...] = ("\n", ":", '"', "*")
 
 
-@dataclass
+@dataclass(slots=True)
 class DryState(State):
     """`places` holds the index of the last token of each earlier occurrence, and the token that followed."""
 
-    wish: DryWish = DryWish()
+    penalties: Sequence[float] = ()
+    """The value of the token that extends a match, by the match's length."""
     breakers: frozenset[int] = frozenset()
     """Token ids that no match contains."""
     end: int = -1
@@ -154,25 +166,31 @@ class DryState(State):
     """The length of the match that ends at each index."""
 
     def hear(self, token_id: int) -> None:
-        found: tuple[tuple[int, int], ...] = ()
+        last, places, end, found = self.last, self.places, self.end, None
         if token_id in self.breakers:
             self.last = ()
         else:
-            if len(self.last) == self.size:
-                earlier = self.places.get(self.last, ())
-                self.places[self.last] = (*earlier[1 - MAX_PLACES :], (self.end, token_id))
-            self.last = (*self.last, token_id)[-self.size :]
-            found = self.places.get(self.last, ())
-        self.end += 1
-        lengths: dict[int, int] = {}
-        longest: dict[int, int] = {}
-        for i, follower in found:
-            lengths[i] = length = min(self.lengths.get(i - 1, self.size - 1) + 1, MAX_LENGTH)
-            if length > longest.get(follower, 0):
-                longest[follower] = length
-        self.lengths = lengths
-        wish = self.wish
-        self.values = {f: -wish.multiplier * wish.base ** (n - self.size) for f, n in longest.items()}
+            if len(last) == self.size:
+                earlier = places.get(last)
+                places[last] = ((end, token_id),) if earlier is None else (*earlier[1 - MAX_PLACES :], (end, token_id))
+                self.last = last = (*last, token_id)[1:]
+            else:
+                self.last = last = (*last, token_id)
+            found = places.get(last)
+        self.end = end + 1
+        before, penalties = self.lengths, self.penalties
+        if found is None:
+            self.lengths = self.values = NONE
+        elif not before:  # every match has just begun
+            self.lengths = dict.fromkeys([i for i, _ in found], self.size)
+            self.values = dict.fromkeys([follower for _, follower in found], penalties[self.size])
+        else:
+            lengths = [min(before.get(i - 1, self.size - 1) + 1, MAX_LENGTH) for i, _ in found]
+            self.lengths = dict(zip([i for i, _ in found], lengths, strict=True))
+            values: dict[int, float] = {}
+            for (_, follower), length in zip(found, lengths, strict=True):
+                values[follower] = min(values.get(follower, 0.0), penalties[length])
+            self.values = values
 
 
 class Dry(Repetition):
@@ -198,7 +216,9 @@ class Dry(Repetition):
         wish = api.parse_options(DryWish, options, where="modifiers.dry")
         if "" in wish.breakers or len(wish.breakers) > 100:
             raise api.InvalidRequest("breakers must be at most 100 texts, none empty", field="modifiers.dry.breakers")
-        return DryState(wish.allowed_length, wish=wish, breakers=self.breaking(wish.breakers))
+        lengths = range(MAX_LENGTH + 1)
+        penalties = [-wish.multiplier * wish.base ** max(0, n - wish.allowed_length) for n in lengths]
+        return DryState(wish.allowed_length, penalties=penalties, breakers=self.breaking(wish.breakers))
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ class MirostatWish:
     rate: Annotated[float, Range(0, 1)] = 0.1
 
 
-@dataclass
+@dataclass(slots=True)
 class MirostatState:
     """The wish, and the largest surprise that a token may have, in bits."""
 
