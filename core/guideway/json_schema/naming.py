@@ -88,6 +88,12 @@ class NamesAhead:
         """Return whether a name can follow a token, if one must."""
         return _Search(self._after, mask_after).leads_on(state, token_id)
 
+    @staticmethod
+    def num_proved(states: Sequence[JsonCursor]) -> int:
+        """Count the states of a text, one after each token, that `leads_on` holds for as the text itself shows: those
+        up to the last in which no name has to follow, or a new one has begun."""
+        return next((i + 1 for i in reversed(range(len(states))) if not _repeats(states[i])), 0)
+
     def _candidates(self, state: JsonCursor, words: Bitmask) -> list[int]:
         """Return the tokens of a row after which the output may be in the beginning of an existing name."""
         found = set(_ids(words[: len(self._entering)] & self._entering))

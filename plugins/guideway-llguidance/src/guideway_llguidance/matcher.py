@@ -128,6 +128,8 @@ class LlguidanceMatcher(Matcher):
         self._words = self._mask.data.cast("B").cast("I")
         self._address = self._mask.ctypes.data
         self._mask_is_current = False
+        self._names_are_kept = False
+        """True if the mask is without the tokens after which no name can follow."""
 
     def accept(self, token_ids: Sequence[int]) -> int:
         for count, token_id in enumerate(token_ids):
@@ -147,7 +149,10 @@ class LlguidanceMatcher(Matcher):
 
     def _is_legal(self, token_id: int) -> bool:
         self._update_mask()
-        return bool(self._words[token_id >> 5] >> (token_id & 31) & 1)
+        allowed = bool(self._words[token_id >> 5] >> (token_id & 31) & 1)
+        if not allowed or self._names_are_kept or self._compiled.ahead is None or token_id in self._stop_token_ids:
+            return allowed
+        return self._compiled.ahead.leads_on(self._places[-1], token_id, self._mask_after)
 
     def _update_mask(self) -> None:
         if self._mask_is_current:
@@ -162,9 +167,19 @@ class LlguidanceMatcher(Matcher):
             self._mask[:] = 0
         if self._rule is not None and (allowed := self._rule.allowed(self._places[-1])) is not None:
             self._mask &= allowed
-        if self._compiled.ahead is not None:
-            self._compiled.ahead.keep(self._places[-1], self._mask, self._mask_after)
         self._accepting = not self._native.is_error() and self._native.is_accepting()
+        self._write_stops()
+        self._names_are_kept = False
+        self._mask_is_current = True
+
+    def _keep_names(self) -> None:
+        """Take the tokens after which no name can follow from the mask, for which all of them are looked at."""
+        if self._compiled.ahead is not None and not self._names_are_kept:
+            self._compiled.ahead.keep(self._places[-1], self._mask, self._mask_after)
+            self._write_stops()
+            self._names_are_kept = True
+
+    def _write_stops(self) -> None:
         # llguidance sets the bits of the tokenizer's own stop token and of a stop token that the grammar names
         words, eos = self._words, self._compiled.eos_token_id
         words[eos >> 5] &= ~(1 << (eos & 31))
@@ -174,13 +189,12 @@ class LlguidanceMatcher(Matcher):
                 words[token_id >> 5] |= bit
             else:
                 words[token_id >> 5] &= ~bit
-        self._mask_is_current = True
 
-    def _mask_after(self, token_ids: Sequence[int], native: LLMatcher | None = None) -> Bitmask | None:
-        """Return the mask of the grammar alone after more tokens, from the state of `native`, which does not change, or
-        of this matcher; None if it does not accept them."""
-        native, row = (native or self._native).deep_copy(), np.zeros_like(self._mask)
-        for token_id in token_ids:
+    def _mask_after(self, token_ids: Sequence[int], before: Sequence[int] = ()) -> Bitmask | None:
+        """Return the mask of the grammar alone after more tokens, those `before` first, which it accepts; None if it
+        does not accept the others."""
+        native, row = self._native.deep_copy(), np.zeros_like(self._mask)
+        for token_id in (*before, *token_ids):
             native.consume_token(token_id)
             native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
             if native.is_error():
@@ -204,6 +218,7 @@ class LlguidanceMatcher(Matcher):
 
     def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
         self._update_mask()
+        self._keep_names()
         if not np.bitwise_or.reduce(self._mask):
             raise DeadEnd("the grammar allows no token of this vocabulary here")
         words = bitmask[row]
@@ -230,12 +245,11 @@ class LlguidanceMatcher(Matcher):
         written = self._after(asked)
         if self._compiled.ahead is None:
             return len(written)
-        native, row = self._native.deep_copy(), np.zeros_like(self._mask)
-        for i, (state, token_id) in enumerate(zip([self._places[-1], *written], asked, strict=False)):
-            native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-            if not self._compiled.ahead.leads_on(state, token_id, partial(self._mask_after, native=native)):
+        states = [self._places[-1], *written]
+        for i in range(self._compiled.ahead.num_proved(written), len(written)):
+            mask_after = partial(self._mask_after, before=asked[:i])
+            if not self._compiled.ahead.leads_on(states[i], asked[i], mask_after):
                 return i
-            native.consume_token(token_id)
         return count if len(written) == len(asked) else len(written)
 
     def is_terminated(self) -> bool:
