@@ -25,7 +25,7 @@ from guideway_engine.command_line import config, jobs
 from guideway_engine.command_line.lines import Lines
 
 from tests.support.distributions import install
-from tests.support.stages import everyday, one_in
+from tests.support.stages import everyday
 from tests.support.terminal import at_terminal, shown_at_terminal
 
 SCHEMA = {
@@ -333,38 +333,33 @@ def test_mistakes_are_explained(
     assert "Traceback" not in out + err
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    one_in(
-        3,
-        [
-            ("{", "line 2 is not JSON"),
-            ('{"prompt": "x", "prompt": "y"}', "line 2 is not JSON: the key 'prompt' appears twice"),
-            ('"text"', "line 2 must be an object with 'prompt'"),
-            ('{"text": "x"}', "line 2 has no 'prompt' (text, or a list of chat messages), but the unknown key 'text'"),
-            ('{"prompt": "x", "schemas": {}}', "unknown key 'schemas'"),
-            ('{"prompt": "x", "schema": {}, "regex": "a"}', "both 'schema' and 'regex'"),
-            ('{"prompt": "x", "choice": [], "grammar": {}}', "both 'choice' and 'grammar'"),
-            ('{"prompt": "x", "choice": "yes"}', "choices must be a list of at least one string"),
-            (
-                '{"prompt": "x", "grammar": "start: /a/"}',
-                "line 2 must hold the grammar as an object with 'dialect', such",
-            ),
-            ('{"prompt": "x", "grammar": {"text": "start: /a/"}}', "line 2 must hold the grammar as an object"),
-            ('{"prompt": "x", "grammar": {"text": "a", "dialect": "lrak"}}', "grammar:lrak"),
-            ("[" * 100_000, "line 2 is nested too deeply"),
-            ('{"prompt": "x", "max_tokens": 1' + "0" * 5000 + "}", "line 2 is not JSON"),
-            (r'{"prompt": "x", "id": "\ud800"}', "line 2 contains a lone surrogate"),
-            (r'{"prompt": "\ud800"}', "line 2 contains a lone surrogate"),
-            (r'{"prompt": "x", "schema": {"enum": ["\ud800"]}}', "line 2 contains a lone surrogate"),
-        ],
-    ),
-)
-def test_a_bad_line_of_input_is_named(line: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+BAD_LINES = [
+    ("{", "line {} is not JSON"),
+    ('{"prompt": "x", "prompt": "y"}', "line {} is not JSON: the key 'prompt' appears twice"),
+    ('"text"', "line {} must be an object with 'prompt'"),
+    ('{"text": "x"}', "line {} has no 'prompt' (text, or a list of chat messages), but the unknown key 'text'"),
+    ('{"prompt": "x", "schemas": {}}', "line {} has the unknown key 'schemas'"),
+    ('{"prompt": "x", "schema": {}, "regex": "a"}', "both 'schema' and 'regex'"),
+    ('{"prompt": "x", "choice": [], "grammar": {}}', "both 'choice' and 'grammar'"),
+    ('{"prompt": "x", "choice": "yes"}', "choices must be a list of at least one string"),
+    ('{"prompt": "x", "grammar": "start: /a/"}', "line {} must hold the grammar as an object with 'dialect', such"),
+    ('{"prompt": "x", "grammar": {"text": "start: /a/"}}', "line {} must hold the grammar as an object"),
+    ('{"prompt": "x", "grammar": {"text": "a", "dialect": "lrak"}}', "grammar:lrak"),
+    ("[" * 100_000, "line {} is nested too deeply"),
+    ('{"prompt": "x", "max_tokens": 1' + "0" * 5000 + "}", "line {} is not JSON"),
+    (r'{"prompt": "x", "id": "\ud800"}', "line {} contains a lone surrogate"),
+    (r'{"prompt": "\ud800"}', "line {} contains a lone surrogate"),
+    (r'{"prompt": "x", "schema": {"enum": ["\ud800"]}}', "line {} contains a lone surrogate"),
+]
+
+
+def test_bad_lines_of_input_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "prompts.jsonl"
-    path.write_text('{"prompt": "fine"}\n' + line, encoding="utf-8")
+    path.write_text("\n".join(['{"prompt": "fine"}', *(line for line, _ in BAD_LINES)]), encoding="utf-8")
     assert main(["generate", "--model", "demo", "--input", str(path)]) == 1
-    assert said in capsys.readouterr().err
+    err = capsys.readouterr().err
+    for number, (_, said) in enumerate(BAD_LINES, 2):
+        assert any(f"line {number}" in line and said.format(number) in line for line in err.splitlines())
 
 
 @pytest.mark.slow
