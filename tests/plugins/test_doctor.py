@@ -139,6 +139,7 @@ def guideway_worker_mixin():
 """
 
 
+@pytest.mark.slow
 def test_plugins_of_one_distribution_are_judged_as_if_each_were_alone(bare: Environment, tmp_path: Path) -> None:
     before = {
         "a_good": "",

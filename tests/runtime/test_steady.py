@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from tests.support.fake_host import FakeHost
 from tests.support.hostility import PROMPT, VOCABULARY, WORD, assert_alone_ends
+from tests.support.stages import examples
 
 BRITTLE, SLOW = Regex("[a-y]{6,14}z"), Regex("[a-y]{7,14}z")
 GOOD = SamplingParams(constraint=WORD, temperature=1.0, seed=7, max_tokens=24, close=False)
@@ -258,7 +259,7 @@ def batches(draw: st.DrawFn) -> list[SamplingParams]:
     trouble=st.frozensets(st.integers(1, 24), max_size=4),
     rolls=st.booleans(),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 def test_tokens_are_those_of_one_by_one(
     requests: list[SamplingParams], acts: list[str], trouble: frozenset[int], rolls: bool
 ) -> None:
