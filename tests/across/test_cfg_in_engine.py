@@ -21,6 +21,7 @@ def engine() -> Any:
         yield engine
 
 
+@pytest.mark.slow
 def test_guidance_is_that_of_transformers(engine: Any) -> None:
     path = DemoModel().path()
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()

@@ -11,6 +11,8 @@ from guideway.api import UnsupportedCapability
 from guideway_demo_model import DemoModel
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from tests.support.stages import one_in
+
 PROMPTS = ("Meet Li", "Is Zoë Garcia marr", "one two one tw", "Zo", '{"name":"Zoë Garcia","marr', "x")
 
 
@@ -43,7 +45,7 @@ def healed(
     return ids
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("prompt", one_in(3, PROMPTS))
 @pytest.mark.parametrize("count", [1, 2, 16])
 def test_the_text_is_that_of_an_independent_search(
     engine: Engine, model: PreTrainedModel, prompt: str, count: int

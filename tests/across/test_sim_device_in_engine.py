@@ -219,6 +219,7 @@ def on_torch(installed: None) -> list[GenerationResult]:
     return run("torch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_speculative_tokens", everyday([0, 3], 3))
 def test_everything_is_as_on_torch(num_speculative_tokens: int, on_torch: list[GenerationResult]) -> None:
     compare(run("sim", num_speculative_tokens=num_speculative_tokens), on_torch)

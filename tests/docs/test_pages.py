@@ -25,12 +25,18 @@ ELSEWHERE = {
 
 SLOW = {
     "docs/cookbook.md",
+    "docs/modifiers.md",
+    "docs/records.md",
     "docs/serving.md",
+    "docs/workflows.md",
     "plugins/guideway-cpu/README.md",
     "plugins/guideway-xla/README.md",
     *(
         f"contrib/guideway-{name}/README.md"
-        for name in ("repetition", "sampling", "watermark", "steering", "cfg", "healing")
+        for name in (
+            *("repetition", "sampling", "watermark", "steering", "cfg", "healing"),
+            *("demo-model", "tenant-policy", "layer-timing"),
+        )
     ),
 }
 """Pages whose programs take long."""

@@ -66,6 +66,7 @@ def test_others_are_not_taken_for_such(schema: Any) -> None:
     assert "oneOf:disjoint" not in keywords(schema)
 
 
+@pytest.mark.slow
 def test_no_case_of_the_probe_has_an_instance_of_two_branches() -> None:
     seen = 0
     for _, schema, right, wrong in cases():

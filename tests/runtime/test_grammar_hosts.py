@@ -83,7 +83,7 @@ def fork_server(hosts: GrammarHosts) -> int:
     return process.pid
 
 
-@pytest.mark.parametrize("num_drafts", [0, 3])
+@pytest.mark.parametrize("num_drafts", one_in(2, [0, 3]))
 def test_the_tokens_are_those_of_a_strategy_in_this_process(hosts: GrammarHosts, num_drafts: int) -> None:
     wanted = [GOOD, OTHER, replace(GOOD, constraint=Choice(["perhaps", "perhaps not"])), SamplingParams(max_tokens=9)]
     here = inline(num_drafts=num_drafts).generate([PROMPT] * 4, wanted)
@@ -424,6 +424,7 @@ def test_the_search_for_the_shortest_output_ends_its_own_request_alone(
     host.runtime.abandon(searched)
 
 
+@pytest.mark.slow
 def test_an_abort_ends_the_search_for_the_shortest_output_at_once(made: Makes) -> None:
     hosts = made(replace(LIMITS, compile_seconds=60))
     runtime = served(hosts).runtime

@@ -120,6 +120,7 @@ def test_who_is_late_too_often_fails_alone(made: Makes) -> None:
     assert "failed on this constraint recently" in str(again.error)
 
 
+@pytest.mark.slow
 def test_where_others_have_to_wait_three_times_are_the_most(made: Makes) -> None:
     hosts, before = made(sits_out=False), num_late()
     good, late = served(hosts).generate([PROMPT] * 2, [GOOD, TARDY_ONE])
@@ -393,6 +394,7 @@ def test_two_who_are_slow_wait_for_each_other_at_no_step(hosts: GrammarHosts, mo
     assert asked == [], "a question waits for what the host is at"
 
 
+@pytest.mark.slow
 def test_what_came_while_one_was_in_no_step_is_kept(made: Makes) -> None:
     hosts = made()
     strategy = hosts.strategies["hostile"]

@@ -40,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Makes]:
         yield make
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["waits", "sits out"])
+@pytest.fixture(scope="module", params=everyday([False, True], True), ids=["waits", "sits out"])
 def hosts(made: Makes, request: pytest.FixtureRequest) -> GrammarHosts:
     return made(sits_out=request.param)
 

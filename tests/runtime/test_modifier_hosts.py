@@ -178,7 +178,7 @@ def test_what_ends_its_host_ends_its_request_alone(
         assert results[1][4] is (FinishReason.REFUSED if refused else FinishReason.INTERNAL_ERROR)
 
 
-@pytest.mark.parametrize("when", ["prepare", "accept"])
+@pytest.mark.parametrize("when", one_in(2, ["prepare", "accept"]))
 def test_several_at_once(hostile: FakeHost, when: str) -> None:
     good = [using(), using(8)]
     alone = visible_results(hostile, good)
@@ -461,7 +461,7 @@ def test_every_verb_is_as_inline(served: Served) -> None:
     assert heard(there) == heard(here)
 
 
-@pytest.mark.parametrize("lose", [False, True])
+@pytest.mark.parametrize("lose", one_in(2, [False, True]))
 def test_forks_share_a_state_that_is_derived(served: Served, lose: bool) -> None:
     found = []
     for where in ("inline", "process"):

@@ -362,6 +362,7 @@ def test_nobody_shares_with_strangers(servers: Servers, changed: dict[str, str])
     assert servers.num_imports == 2
 
 
+@pytest.mark.slow
 def test_what_is_alike_is_built_once(servers: Servers) -> None:
     """Servers that start during the build share it too."""
     started = [servers.start(WIDER="0", TAKES="0.5") for _ in range(3)]

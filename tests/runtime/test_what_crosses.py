@@ -102,7 +102,7 @@ def mixed(first: str, second: str) -> list[SamplingParams]:
     return [SamplingParams(max_tokens=20, constraint=constraint) for constraint in wanted]
 
 
-@pytest.mark.parametrize("num_drafts", [0, 2])
+@pytest.mark.parametrize("num_drafts", one_in(2, [0, 2]))
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
 @pytest.mark.parametrize("place", one_in(2, [0, 1]))
 def test_a_batch_fill_that_writes_outside_its_rows_changes_no_token(
@@ -125,7 +125,7 @@ def test_a_batch_fill_that_writes_outside_its_rows_changes_no_token(
     assert "grammar.reference" not in caplog.text
 
 
-@pytest.mark.parametrize("num_drafts", [0, 2])
+@pytest.mark.parametrize("num_drafts", one_in(2, [0, 2]))
 @pytest.mark.parametrize("write", [before_its_rows, after_its_rows, past_the_array], ids=lambda write: write.__name__)
 @pytest.mark.parametrize("place", one_in(2, [0, 1]))
 def test_a_matcher_that_writes_outside_its_row_costs_its_own_request(

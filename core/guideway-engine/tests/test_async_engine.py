@@ -87,6 +87,7 @@ def test_several_outputs_come_in_chunks() -> None:
     run(main())
 
 
+@pytest.mark.slow
 def test_submitting_waits_while_the_queue_is_full() -> None:
     async def main() -> None:
         async with AsyncEngine(EngineConfig(**OPTIONS | {"max_waiting": 2})) as engine:

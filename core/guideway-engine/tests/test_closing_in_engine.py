@@ -14,7 +14,7 @@ from guideway import Choice, Engine, FinishReason, JsonSchema, Regex, SamplingPa
 from guideway.api import Constraint, InvalidRequest
 from prometheus_client import REGISTRY
 
-from tests.support.stages import everyday
+from tests.support.stages import everyday, one_in
 
 SCHEMAS: list[dict[str, Any]] = [
     {
@@ -72,6 +72,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
         yield engine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", everyday(["llguidance", "xgrammar"], "xgrammar"))
 def test_what_hardly_fits_is_complete_however_its_text_is_cut_into_tokens(engine: Engine, strategy: str) -> None:
     constraint = JsonSchema(PEOPLE, strategy=strategy)
@@ -149,14 +150,17 @@ def test_the_raw_behavior_can_be_asked_for(engine: Engine) -> None:
 
 @pytest.mark.parametrize(
     "constraint",
-    [
-        JsonSchema({"type": "object", "properties": {"isbn": {"type": "null"}}, "required": ["isbn"]}),
-        Choice(["abracadabra", "an open sesame"]),
-        Regex("[a-z]{3}-[0-9]{9}"),
-        JsonSchema(SCHEMAS[0]),
-        JsonSchema(README),
-    ],
-    ids=["schema", "choice", "regex", "several members", "two members"],
+    one_in(
+        5,
+        [
+            JsonSchema(README),
+            JsonSchema({"type": "object", "properties": {"isbn": {"type": "null"}}, "required": ["isbn"]}),
+            Choice(["abracadabra", "an open sesame"]),
+            Regex("[a-z]{3}-[0-9]{9}"),
+            JsonSchema(SCHEMAS[0]),
+        ],
+    ),
+    ids=["two members", "schema", "choice", "regex", "several members"],
 )
 def test_a_budget_that_no_answer_fits_into_is_refused(engine: Engine, constraint: Constraint) -> None:
     (refused,) = engine.generate([PROMPT], SamplingParams(max_tokens=2, constraint=constraint))

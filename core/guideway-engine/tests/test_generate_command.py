@@ -392,6 +392,7 @@ def test_a_broken_schema_file_is_named(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"{path}: JSON schema is not JSON" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_bad_line_costs_no_other_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "prompts.jsonl"
     good = json.dumps({"prompt": PROMPT, "regex": "[0-9]{2}"})
@@ -548,6 +549,7 @@ def test_configuration_and_sampling_come_from_files(
     assert "top_p must be" in err
 
 
+@pytest.mark.slow
 def test_log_probabilities_are_raw_or_processed(capsys: pytest.CaptureFixture[str]) -> None:
     common = ["generate", "--model", "demo", "--prompt", "x", "--json", "--regex", "[0-9]", "--max-tokens", "4"]
     sums = {}

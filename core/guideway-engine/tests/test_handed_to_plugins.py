@@ -29,6 +29,7 @@ from guideway.api import (
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.distributions import install
+from tests.support.stages import one_in
 
 PROMPT = list(range(40, 60))
 CHOICE = ["abab abab abab", "baba baba baba"]
@@ -137,7 +138,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
             yield engine
 
 
-@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("case", one_in(2, BAD))
 def test_it_costs_its_own_request(engine: Engine, case: str) -> None:
     bad, message = BAD[case]
     good = [constrained("reference"), scribbler(""), SamplingParams(max_tokens=6)]

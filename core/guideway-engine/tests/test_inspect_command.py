@@ -126,6 +126,7 @@ def test_a_record_needs_nothing_else(records: Path, capsys: pytest.CaptureFixtur
     assert (status, said["constraint"]["kind"]) == (0, "regex")
 
 
+@pytest.mark.slow
 def test_the_pressure_is_drawn_along_the_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, page = tmp_path / "answer.jsonl", tmp_path / "page.html"
     flags = [
@@ -157,6 +158,7 @@ def test_the_pressure_is_drawn_along_the_text(tmp_path: Path, capsys: pytest.Cap
     assert re.findall(r"--left:([\d.]+)", page.read_text(encoding="utf-8")) == [f"{value:.4f}" for value in written]
 
 
+@pytest.mark.slow
 def test_flags_win_over_a_record(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["inspect", "--record", str(records), "--id", "word", "--strategy", "llguidance"]
     status, said = as_json(capsys, *command, "--regex", "z+")

@@ -29,6 +29,8 @@ from guideway.objects import constraint_of
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
+from tests.support.stages import one_in
+
 PROMPT = [{"role": "user", "content": "Extract name, age. Meet Zoë Garcia. Age: 31."}]
 
 
@@ -92,19 +94,22 @@ def test_an_answer_is_the_object_that_was_asked_for(engine: Engine, constraint: 
 
 @pytest.mark.parametrize(
     ("constraint", "is_one"),
-    [
-        (Color, lambda value: isinstance(value, Color)),
-        (Literal["a", "b"], lambda value: value in ("a", "b")),
-        (Annotated[int, Ge(3), Le(12)], lambda value: isinstance(value, int) and 3 <= value <= 12),
-        (Annotated[list[bool], Field(max_length=3)], lambda value: all(isinstance(item, bool) for item in value)),
-        (bool | None, lambda value: value in (True, False, None)),
-        (Tree, lambda value: isinstance(value, Tree)),
-        (re.compile("[a-c]{3}"), lambda value: re.fullmatch("[a-c]{3}", value)),
-        (["yes", "no"], lambda value: value in ("yes", "no")),
-        (("yes",), lambda value: value == "yes"),
-        (Choice(["x"]), lambda value: value == "x"),
-        (JsonObject(), lambda value: isinstance(value, dict)),
-    ],
+    one_in(
+        2,
+        [
+            (Color, lambda value: isinstance(value, Color)),
+            (Literal["a", "b"], lambda value: value in ("a", "b")),
+            (Annotated[int, Ge(3), Le(12)], lambda value: isinstance(value, int) and 3 <= value <= 12),
+            (Annotated[list[bool], Field(max_length=3)], lambda value: all(isinstance(item, bool) for item in value)),
+            (bool | None, lambda value: value in (True, False, None)),
+            (Tree, lambda value: isinstance(value, Tree)),
+            (re.compile("[a-c]{3}"), lambda value: re.fullmatch("[a-c]{3}", value)),
+            (["yes", "no"], lambda value: value in ("yes", "no")),
+            (("yes",), lambda value: value == "yes"),
+            (Choice(["x"]), lambda value: value == "x"),
+            (JsonObject(), lambda value: isinstance(value, dict)),
+        ],
+    ),
     ids=["Enum", "Literal", "int", "list", "union", "tree", "pattern", "strings", "tuple", "Choice", "JsonObject"],
 )
 def test_whatever_stands_for_a_constraint(engine: Engine, constraint: Any, is_one: Any) -> None:

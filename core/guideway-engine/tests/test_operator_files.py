@@ -28,7 +28,7 @@ from guideway.errors import NotCertified, PluginError, PluginLoadError, PluginNo
 from guideway.plugins import PluginPlan, Plugins, bootstrap_worker
 from guideway_engine.entries import read_entry
 
-from tests.support.stages import everyday
+from tests.support.stages import everyday, one_in
 
 MINE = """
 from guideway_llguidance.strategy import Strategy
@@ -113,6 +113,7 @@ def test_a_file_stands_where_a_name_may(folder: Path, more: dict[str, Any]) -> N
         answers(engine)
 
 
+@pytest.mark.slow
 def test_a_path_is_relative_to_the_configuration_or_the_working_directory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,7 +283,7 @@ def test_the_command_line_takes_files(folder: Path, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out)["grammar"]["value"] == ["./mine.py:Mine"]
 
 
-@pytest.mark.parametrize("flag", ["prefer", "modifier.prefer", "./mine.py:Prefer"])
+@pytest.mark.parametrize("flag", one_in(3, ["prefer", "modifier.prefer", "./mine.py:Prefer"]))
 def test_a_flag_selects_a_file_of_the_configuration(
     folder: Path, flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

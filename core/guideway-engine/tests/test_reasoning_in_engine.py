@@ -218,6 +218,7 @@ def test_a_chat_template_that_has_ended_the_reasoning_asks_for_the_answer(shared
     assert (result.text, result.outputs[0].num_reasoning_tokens) == (result.answer, 0)
 
 
+@pytest.mark.slow
 def test_the_marker_may_be_a_special_token() -> None:
     with engine(grammar=("llguidance",), reasoning=ReasoningConfig(end_str="<|tool|>")) as built:
         (result,) = built.generate(["hello"], SamplingParams(max_tokens=20, constraint=Regex("[a-z]{3,5}")))
