@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +28,9 @@ from guideway.api import (
 )
 from guideway.api.bitmask import Bitmask
 from guideway.devices.numpy.device import NumpyDevice
+from guideway.plugins import Plugins
 from guideway.plugins.limits import Limits
+from guideway.runtime import RuntimePlan
 from guideway.runtime.bans import Bans
 from guideway.runtime.runtime import Runtime
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
@@ -320,3 +324,37 @@ def test_who_is_slow_in_a_call_of_many_fails_alone() -> None:
     host = Host(Batched, limits=Limits(step_seconds=0.1, wall_factor=1000))
     result = assert_alone_ends(host, replace(GOOD, constraint=SLOW), GOOD)
     assert "grammar.batched failed in accept: LimitExceeded: it took " in str(result.error)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_sequences_in_hosts_have_the_tokens_of_those_in_this_process(ends: bool) -> None:
+    """Also where outputs have to be closed, and if the host `ends` on the way."""
+    wanted = [
+        SamplingParams(constraint=Regex("[a-z]{3,90}(xy)"), temperature=1.0, seed=i, max_tokens=50 + 8 * i)
+        for i in range(4)
+    ]
+    tokens = []
+    for home in ("inline", "process"):
+        host = FakeHost(VOCABULARY, NumpyDevice("cpu"))
+        plan = RuntimePlan(
+            context=host.runtime.context, strategies=[Plugins().load("grammar", "reference")], grammar_host=home
+        )
+        host.runtime.close()
+        host.runtime = plan.build()
+        for slot, params in enumerate(wanted):
+            host.join(slot, Request(request_id=str(slot), prompt_token_ids=tuple(PROMPT), params=params))
+        num_steps, num_steady, closed = 0, 0, list[tuple[int, bool]]()
+        while host.tokens:
+            host.runtime.foresee(dict.fromkeys(host.tokens, ()))
+            host.step()
+            num_steps += 1
+            num_steady += host.runtime.is_steady
+            closed += [(slot, host.runtime.closed_early(slot)) for slot in host.tokens]
+            if ends and num_steps == 5 and home == "process":
+                matchers = next(iter(host.runtime._strategies.values()))._hosts.matcher_host("reference")  # type: ignore[attr-defined]
+                os.kill(matchers._lanes[0].host.pid, signal.SIGKILL)
+        assert num_steady > 8
+        assert len(set(closed)) > len(wanted), "some are closed"
+        tokens.append((closed, [host.results[slot].token_ids for slot in range(len(wanted))]))
+        host.runtime.close()
+    assert tokens[0] == tokens[1]

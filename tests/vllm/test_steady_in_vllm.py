@@ -40,14 +40,15 @@ def jobs_of(seed: int) -> list[Job]:
     ]
 
 
-@pytest.mark.parametrize("drafts", [False, True])
+@pytest.mark.parametrize(("home", "drafts"), [("inline", False), ("inline", True), ("process", False)])
 def test_tokens_are_those_of_a_request_alone(
     start: Callable[..., Any],
     alone: dict[tuple[str, int], list[int]],
+    home: str,
     drafts: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    llm = start(INLINE, **SMALL, **({"speculative_config": DRAFTS} if drafts else {}))
+    llm = start({**INLINE, "grammar_host": home}, **SMALL, **({"speculative_config": DRAFTS} if drafts else {}))
     core, together, dropped = core_of(llm), [0], [0]
     accept_step = core.accept_step
 

@@ -123,13 +123,17 @@ class MaskRows:
         num_rows = blocks[-1].end
         buffer = self._buffer(num_rows)
         for block in blocks:
+            hosted = isinstance(block.strategy, HostedStrategy)
             began = time.monotonic()
             fill = partial(fill_jobs, block.strategy)
-            with self._clock.fill:
+            with self._clock.wait if hosted else self._clock.fill:
                 counts = fill_between_guards(fill, block.jobs, buffer[block.start : block.end + 2])
             FILL_SECONDS.labels(block.name).observe(time.monotonic() - began)
             if counts.any():
                 return None
+            if hosted:
+                self._stopwatch.leave_out(began, waited=True)
+                self._find_closing(block)
         bitmask = buffer[1 : 1 + num_rows]
         return None if empty_rows(bitmask).any() else bitmask
 
@@ -211,7 +215,7 @@ class MaskRows:
         if state.hosted:
             hosted = cast("HostedMatcher", state.job.matcher)
             state.first_closed = hosted.first_closed
-            if hosted.end is not None or hosted.ends:
+            if hosted.ends or hosted.first_closed is not None:
                 self.closing.add(state)
         elif (closer := state.closer) is not None:
             if closer.is_far(count + 1):
@@ -227,6 +231,14 @@ class MaskRows:
                 contain(error)
                 return error
         return None
+
+    def _find_closing(self, block: StrategyBlock) -> None:
+        """Note the states of a block whose rows were closed in their host."""
+        for state in block.states:
+            hosted = cast("HostedMatcher", state.job.matcher)
+            if hosted.ends or hosted.first_closed is not None:
+                state.first_closed = hosted.first_closed
+                self.closing.add(state)
 
     def _keep_canonical(self, state: GrammarState, count: int, buffer: Bitmask) -> None:
         """Allow only the canonical token in each row, as long as the state's first `count` drafts, which were accepted,

@@ -111,6 +111,8 @@ class ModifierSet:
         self.all: tuple[LogitModifier[Any], ...] = tuple(
             sorted(modifiers, key=lambda m: stages.index(m.stage))  # a stable sort keeps the given order within a stage
         )
+        self._places = {id(modifier): i for i, modifier in enumerate(self.all)}
+        """By the identity of a modifier its place in `all`."""
         self.bitmasks = {m.name: m.transform.bitmask for m in self.all if m.transform.bitmask is not None}
         """By modifier name the payload array that is a bitmask."""
         self._hosted = [(i, m) for i, m in enumerate(self.all) if isinstance(m, HostedModifier) and not m.derived]
@@ -129,7 +131,7 @@ class ModifierSet:
 
     def state(self, sequence: ActiveSequence, modifier: LogitModifier[T]) -> T | None:
         """Return the state of `modifier` for a sequence; None if it does not act."""
-        state: T | None = sequence.states[self.all.index(modifier)]
+        state: T | None = sequence.states[self._places[id(modifier)]]
         return state
 
     # Admission and compilation

@@ -26,15 +26,15 @@ __all__ = ["SteadyBatch", "is_plain"]
 
 
 def is_plain(sequence: ActiveSequence, state: GrammarState | None) -> bool:
-    """Return whether a sequence may be in a `SteadyBatch`: only its constraint acts on it, which runs in this process,
-    has begun and not ended. `state` is the grammar mask's."""
+    """Return whether a sequence may be in a `SteadyBatch`: only its constraint acts on it, which has begun and neither
+    ended nor is being closed. `state` is the grammar mask's."""
     if sequence.fault is not None or sequence.bans is not None or sequence.companions:
         return False
     if sequence.opening is not None and not sequence.opening.is_over(sequence.journal.token_ids):
         return False
     if state is None:
         return not sequence.acting
-    alone = len(sequence.acting) == 1 and not state.hosted
+    alone = len(sequence.acting) == 1 and state.first_closed is None
     return alone and state.begins_in == 0 and not state.terminated and not state.canonical
 
 
@@ -99,6 +99,8 @@ class SteadyBatch:
     def accept(self, token_ids: Sequence[Sequence[int]]) -> list[Outcome] | None:
         """Accept the final tokens of a step and return the outcomes; None if they have to be accepted sequence by
         sequence, and nothing has changed."""
+        if self._rows.closing:
+            return None
         try:
             ids = np.array([token_id for (token_id,) in token_ids], dtype=np.int32)
         except ValueError:  # not one token each
@@ -111,8 +113,10 @@ class SteadyBatch:
             began = self._stopwatch.start()
             for block in self._blocks:
                 matchers = tuple([state.job.matcher for state in block.states])
-                where = slice(block.start, block.end)
+                where, asked = slice(block.start, block.end), time.monotonic()
                 counts[where] = advance_matchers(block.strategy, matchers, constrained[where])
+                if block.states[0].hosted:  # it may have waited for its host
+                    self._stopwatch.leave_out(asked, waited=True)
             taken = self._stopwatch.overrun(began, self._share)
         except BaseException as error:
             self._break()

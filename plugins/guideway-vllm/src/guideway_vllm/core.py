@@ -27,6 +27,7 @@ from guideway.api import (
     Records,
     Stage,
     StepBatch,
+    StepInput,
     UnsupportedCapability,
 )
 from guideway.api.bitmask import allow_only, num_words
@@ -244,10 +245,11 @@ class Core:
     def _prepare(
         self, requests: Mapping[str, Any], request_ids: list[str], drafts: Mapping[str, list[int]]
     ) -> tuple[GuestStep, Pending]:
-        last = self._last
-        if last.steady is not None and last.batch is not None and not drafts and request_ids == last.request_ids:
-            again = self._prepare_again(last, last.steady, last.batch)
-            if again is not None:
+        last, step = self._last, None
+        is_same = not drafts and request_ids == last.request_ids and self.runtime.is_steady
+        if is_same and last.steady is not None and last.batch is not None:
+            step = self.runtime.prepare(last.batch)
+            if (again := self._prepared_again(last, last.steady, step)) is not None:
                 return again
         states = [self._states[request_id] for request_id in request_ids]
         for state in states:
@@ -263,7 +265,7 @@ class Core:
             [requests[request_ids[i]].num_tokens for i in running],
             None if ahead is None else [ahead[i] for i in running],
         )
-        step = self.runtime.prepare(batch)
+        step = step or self.runtime.prepare(batch)
         late = [i for i in running if self._is_late(states[i])]
         void = [*late, *(i for i, state in enumerate(states) if state.sits_out)]
         place = _rows_of(running, starts)
@@ -297,14 +299,11 @@ class Core:
         )
         return guest, pending
 
-    def _prepare_again(
-        self, last: Pending, states: list[RequestState], batch: StepBatch
+    def _prepared_again(
+        self, last: Pending, states: list[RequestState], step: StepInput
     ) -> tuple[GuestStep, Pending] | None:
-        """Return what `prepare` does for a step of the same requests as the last one, if still nothing but their
+        """Return what `prepare` does for `step`, which has the requests of the last one, if still nothing but their
         constraints acts on them; else None."""
-        if not self.runtime.is_steady:
-            return None
-        step = self.runtime.prepare(batch)
         payload = self.runtime.bitmask(step)
         if not self.runtime.is_steady or payload is None:
             return None
@@ -312,7 +311,7 @@ class Core:
             state.in_flight += 1
         ids, bitmask = last.request_ids, payload.arrays["bitmask"]
         guest = GuestStep(self.plan.fingerprint, self._stop_token_id, ids, [1] * len(ids), payload.rows, bitmask)
-        self._last = Pending(ids, last.starts, steady=states, batch=batch)
+        self._last = Pending(ids, last.starts, steady=states, batch=last.batch)
         return guest, self._last
 
     def take_output(self, pending: Pending, output: GuestOutput | None) -> None:
