@@ -168,6 +168,7 @@ bench-vllm: setup-vllm
 	$(VLLM_BIN)/python tests/benchmarks/vllm_grammar_hosts.py
 	$(VLLM_BIN)/python tests/benchmarks/vllm_serving.py
 	$(VLLM_BIN)/python tests/benchmarks/vllm_v2_scheduler.py
+	$(VLLM_BIN)/python tests/benchmarks/vllm_step_seconds.py
 	$(if $(CORPORA),$(VLLM_BIN)/python tests/benchmarks/vllm_abuse.py --corpora "$(CORPORA)" --tenants)
 
 soak: setup
