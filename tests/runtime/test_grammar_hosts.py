@@ -284,7 +284,7 @@ def test_an_interrupt_leaves_no_answer_for_the_next_call(hosts: GrammarHosts) ->
     grammar = strategy.compile(OTHER.constraint)  # type: ignore[arg-type]
     matcher, bitmask = grammar.matcher(VOCABULARY.stop_token_ids), new_rows()
     matcher.fill_bitmask(bitmask, 0)
-    living = hosts.matcher_host("reference")._lanes[0].host
+    living = hosts.matchers._lanes[0].host
     assert living is not None
     wait = living._await
 
@@ -336,7 +336,7 @@ def test_a_crash_is_not_held_against_what_loads_beside_it(made: Makes) -> None:
 @pytest.mark.slow
 def test_matchers_that_ended_are_forgotten(hosts: GrammarHosts) -> None:
     host = served(hosts)
-    living = hosts.matcher_host("hostile")
+    living = hosts.matchers
     for number in range(40):
         outputs = host.generate([PROMPT] * 4, [asking("[a-z]{3,40}x")] * 4)
         assert [output.outputs[0].error for output in outputs] == [None] * 4
@@ -346,7 +346,7 @@ def test_matchers_that_ended_are_forgotten(hosts: GrammarHosts) -> None:
 
 
 def test_grammars_that_ended_are_forgotten(hosts: GrammarHosts) -> None:
-    strategy, living = hosts.strategies["hostile"], hosts.matcher_host("hostile")
+    strategy, living = hosts.strategies["hostile"], hosts.matchers
     for number in range(100):
         strategy.compile(Regex(f"[a-z]{{{number}}}ended")).matcher(VOCABULARY.stop_token_ids).fill_bitmask(
             new_rows(), 0
@@ -362,8 +362,8 @@ def test_matchers_that_failed_where_they_were_made_are_forgotten(hosts: GrammarH
         with pytest.raises(GuidewayError, match="a bug"):
             grammar.matcher(VOCABULARY.stop_token_ids).accept(encode(VOCABULARY, b"ARabcdefg"))
         if number == 4:
-            before = private_bytes(hosts.matcher_host("hostile"))
-    assert private_bytes(hosts.matcher_host("hostile")) < before + 64 * WEIGHT
+            before = private_bytes(hosts.matchers)
+    assert private_bytes(hosts.matchers) < before + 64 * WEIGHT
 
 
 @pytest.mark.slow
@@ -498,7 +498,7 @@ def test_a_server_starts_them_before_the_first_constraint(made: Makes) -> None:
     hosts.start_soon()
     assert hosts.failure == "grammar hosts are being started"
     until(lambda: hosts.failure is None)
-    assert hosts.matcher_host("hostile")._lanes[0].host is not None, "beside one that compiles"
+    assert hosts.matchers._lanes[0].host is not None, "beside one that compiles"
     started = hosts._source.server.process
     (result,) = served(hosts).generate([PROMPT], [GOOD])
     assert result.outputs[0].error is None
@@ -517,7 +517,7 @@ def test_who_only_tries_constraints_has_no_matcher_host(made: Makes) -> None:
     until(lambda: hosts.failure is None)
     strategy = hosts.strategies["hostile"]
     grammar = strategy.compile(Regex("[a-z]{3}", strategy="hostile"))
-    assert hosts.matcher_host("hostile")._lanes[0].host is None
+    assert hosts.matchers._lanes[0].host is None
     matcher = grammar.matcher(VOCABULARY.stop_token_ids)
     assert matcher.validate(encode(VOCABULARY, b"abc")) == 1, "but what is asked nevertheless is answered"
 

@@ -134,7 +134,7 @@ def test_a_host_that_is_killed_while_somebody_is_late_costs_nobody_anything(host
     wanted = [GOOD, TARDY_ONE, OTHER]
     expected = token_ids(inline("hostile").generate([PROMPT] * 3, wanted))
     host, killed = served(hosts), 0
-    step, lanes = host.step, hosts.matcher_host("hostile")._lanes
+    step, lanes = host.step, hosts.matchers._lanes
 
     def killing() -> None:
         nonlocal killed
@@ -159,7 +159,7 @@ def test_what_nobody_waits_for_is_ended(made: Makes, pattern: str) -> None:
     for _ in range(8):
         host.step()
     assert host.runtime.is_late(0)
-    lane = next(lane for lane in hosts.matcher_host("hostile")._lanes if lane.is_pending)
+    lane = next(lane for lane in hosts.matchers._lanes if lane.is_pending)
     assert lane.host is not None
     pid = lane.host.pid
     host.runtime.release(0, ended=False)
@@ -192,7 +192,7 @@ def test_who_waits_for_an_earlier_command_is_not_blamed_for_it(made: Makes) -> N
 
 
 def test_what_fails_where_the_slow_ones_are_leaves_nothing_there(hosts: GrammarHosts) -> None:
-    strategy, living = hosts.strategies["hostile"], hosts.matcher_host("hostile")
+    strategy, living = hosts.strategies["hostile"], hosts.matchers
     for number in range(100):
         matcher = strategy.compile(Regex(f"FR[a-z]{{2,{number + 3}}}", strategy="hostile")).matcher(STOPS)
         assert isinstance(matcher, HostedMatcher)
@@ -208,7 +208,7 @@ def test_what_fails_where_the_slow_ones_are_leaves_nothing_there(hosts: GrammarH
 def test_who_was_slow_for_a_while_is_not_slow_for_ever(hosts: GrammarHosts) -> None:
     """After a cold cache or a paused machine its rows are prepared with all others again. After a relapse it must be in
     time twice as often."""
-    strategy, living = hosts.strategies["hostile"], hosts.matcher_host("hostile")
+    strategy, living = hosts.strategies["hostile"], hosts.matchers
     grammar = strategy.compile(Regex("[a-z]{9,99}", strategy="hostile"))
     assert isinstance(grammar, HostedGrammar)
     matcher, here = grammar.matcher(STOPS), inline_matcher("[a-z]{9,99}")
@@ -236,7 +236,7 @@ def test_who_moves_between_the_lanes_never_has_the_rows_of_another_state(
     monkeypatch.setattr("guideway.runtime.grammar_hosts.matchers.HURRIED", NONE)
     monkeypatch.setattr("guideway.runtime.grammar_hosts.matchers.PROVES_FAST", 2)
     monkeypatch.setattr("guideway.runtime.grammar_hosts.matchers.PROVES_FAST_AT_MOST", 4)
-    strategy, living, rng = hosts.strategies["hostile"], hosts.matcher_host("hostile"), random.Random(5)
+    strategy, living, rng = hosts.strategies["hostile"], hosts.matchers, random.Random(5)
     letters = ids_of(b"abcdefghij")
     grammar = strategy.compile(Regex("(abcdefghij)+", strategy="hostile"))
     assert isinstance(grammar, HostedGrammar)
@@ -273,7 +273,7 @@ def test_whose_rows_are_kept_is_in_no_other_command(made: Makes) -> None:
     """The matcher may draw from the kept rows, and its next `accept` must not be combined with the other command's
     answer."""
     hosts = made()
-    strategy, living = hosts.strategies["hostile"], hosts.matcher_host("hostile")
+    strategy, living = hosts.strategies["hostile"], hosts.matchers
     assert isinstance(strategy, HostedStrategy)
     compiled = strategy.compile(Regex("abc[a-z]{2}", strategy="hostile"))
     matcher = compiled.matcher(STOPS)
@@ -304,7 +304,7 @@ def test_whose_rows_are_kept_is_in_no_other_command(made: Makes) -> None:
 @pytest.mark.slow
 def test_who_ends_while_it_is_made_anew_leaves_nothing(hosts: GrammarHosts) -> None:
     """Two are late together, for the first time in this host, and one ends before its rows are ready."""
-    strategy, living = hosts.strategies["hostile"], hosts.matcher_host("hostile")
+    strategy, living = hosts.strategies["hostile"], hosts.matchers
     slow, other = (strategy.compile(Regex(f"FT[a-z]{{4,{most}}}", strategy="hostile")) for most in (30, 31))
     assert isinstance(slow, HostedGrammar) and isinstance(other, HostedGrammar)
     living._judge(slow.number, True)
@@ -331,7 +331,7 @@ def test_a_forked_child_ends_no_host(hosts: GrammarHosts) -> None:
     strategy = hosts.strategies["hostile"]
     matcher = strategy.compile(GOOD.constraint).matcher(STOPS)  # type: ignore[arg-type]
     matcher.validate([0])
-    host = hosts.matcher_host("hostile")._lanes[0].host
+    host = hosts.matchers._lanes[0].host
     assert host is not None
     child = os.fork()
     if child == 0:
@@ -419,7 +419,7 @@ def test_what_came_while_one_was_in_no_step_is_kept(made: Makes) -> None:
         assert matcher.accept(ids_of(b"FTab")) == 4
         while is_late(matcher):
             until_ready(matcher)
-    lane = hosts.matcher_host("hostile")._lanes[1]
+    lane = hosts.matchers._lanes[1]
     while not lane.is_pending:  # the host is starting
         assert is_late(first)
         until_ready(first)

@@ -36,7 +36,7 @@ TARDY = replace(PATTERN, constraint=Regex("FT[a-z]{4,9}", strategy="hostile"), s
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Makes]:
-    with makes_hosts(tmp_path_factory.mktemp("installed"), ["hostile"], LIMITS) as make:
+    with makes_hosts(tmp_path_factory.mktemp("installed"), ["hostile", "reference"], LIMITS) as make:
         yield make
 
 
@@ -50,7 +50,8 @@ class Foreseeing(FakeHost):
     host in between."""
 
     def __init__(self, hosts: GrammarHosts, *, seed: int, exact: bool = False, **options: Any) -> None:
-        super().__init__(VOCABULARY, NumpyDevice("cpu"), strategies=hosts.strategies, **options)
+        device = NumpyDevice("cpu")
+        super().__init__(VOCABULARY, device, strategies=hosts.strategies, grammar_hosts=hosts, **options)
         self.random = random.Random(seed)
         self.exact = exact
         self.dies_after: int | None = None
@@ -77,7 +78,7 @@ class Foreseeing(FakeHost):
 
 
 def home(host: FakeHost) -> MatcherHost:
-    (strategy,) = host.runtime._mask.candidates._strategies.values()
+    strategy = host.runtime._mask.candidates._strategies["hostile"]
     matchers: MatcherHost = strategy._matchers  # type: ignore[attr-defined]
     return matchers
 
@@ -100,7 +101,13 @@ def test_what_is_foreseen_wrongly_has_no_effect(hosts: GrammarHosts, num_drafts:
     assert [result.token_ids for result in found] == [result.token_ids for result in expected]
 
 
-def test_a_step_that_was_foreseen_costs_one_command(hosts: GrammarHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("others", ["hostile", "reference"])
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_step_that_was_foreseen_costs_one_command(
+    hosts: GrammarHosts, monkeypatch: pytest.MonkeyPatch, others: str, exact: bool
+) -> None:
+    """Also if several strategies have a part in it. If nothing was announced, each has a command, and none is asked for
+    what the masks say."""
     send, sent = Host.send, list[str]()
 
     def sending(host: Host, name: str, *arguments: Any, **options: Any) -> None:
@@ -109,9 +116,13 @@ def test_a_step_that_was_foreseen_costs_one_command(hosts: GrammarHosts, monkeyp
 
     monkeypatch.setattr(Host, "send", sending)
     host = Foreseeing(hosts, seed=0, exact=True)
-    (found, _) = host.generate([PROMPT] * 2, [PATTERN, PATTERN])
-    assert found.error is None
-    assert sent.count("step") <= host.num_steps
+    if not exact:
+        monkeypatch.setattr(host.runtime, "foresee", lambda _: None)
+    other = replace(PATTERN, constraint=Regex("[a-z]{3,12}(x|y)", strategy=others))
+    found = host.generate([PROMPT] * 3, [PATTERN, other, PATTERN])
+    assert [result.error for result in found] == [None] * 3
+    assert found[1].token_ids == found[0].token_ids
+    assert sent.count("step") <= host.num_steps * (1 if exact or others == "hostile" else 2)
     assert sent.count("ask") == 0
 
 

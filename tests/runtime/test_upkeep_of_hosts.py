@@ -56,7 +56,7 @@ def test_lists_of_processes_show_what_each_is_for(made: Makes) -> None:
     grammar = strategy.compile(constraint)
     assert grammar.matcher(VOCABULARY.stop_token_ids).validate(()) == 0
     found = {role_of(pid) for pid in hosts_of(os.getpid()) - others}
-    assert found >= {"compile", "fill:hostile"}
+    assert found >= {"compile", "fill"}
     assert "fork-server" in {role_of(pid) for pid in hosts_of(os.getpid())}
 
 
@@ -74,7 +74,7 @@ def test_hosts_are_told_no_secrets_and_end_before_the_server(made: Makes, monkey
     grammar = strategy.compile(constraint)
     assert grammar.matcher(VOCABULARY.stop_token_ids).validate(()) == 0
     found = hosts_of(os.getpid()) - others
-    assert {role_of(pid) for pid in found} >= {"fork-server", "compile", "fill:hostile"}
+    assert {role_of(pid) for pid in found} >= {"fork-server", "compile", "fill"}
     for pid in found:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         assert not [each for each in environment if b"planted" in each]

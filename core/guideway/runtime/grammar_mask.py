@@ -294,27 +294,22 @@ class GrammarMask(LogitModifier[GrammarState]):
     def foresee(self, states: Sequence[GrammarState | None], drafts: Sequence[Sequence[int]]) -> None:
         """Start filling the rows of these sequences and drafts in hosts, for the next `prepare`, where that need not
         wait."""
-        jobs: dict[str, list[FillJob]] = {}
-        strategies: dict[str, HostedStrategy] = {}
+        jobs: list[FillJob] = []
+        strategy = None
         for state, token_ids in zip(states, drafts, strict=True):
             if state is not None and state.hosted and state.begins_in == 0 and not state.terminated:
-                candidate = state.candidate
-                strategies[candidate.name] = cast("HostedStrategy", candidate.strategy)
-                jobs.setdefault(candidate.name, []).append(FillJob(state.job.matcher, tuple(token_ids)))
-        for name, its in jobs.items():
-            strategies[name].foresee(its)
+                strategy = cast("HostedStrategy", state.candidate.strategy)
+                jobs.append(FillJob(state.job.matcher, tuple(token_ids)))
+        if strategy is not None:
+            strategy.foresee(jobs)  # all have the same host
 
     def ask_forced(self, states: Sequence[GrammarState | None], limit: int) -> None:
         """Ask the hosts for the forced tokens of these sequences, with one command for all; `forced` reads the
         replies."""
-        asked: dict[str, list[GrammarState]] = {}
-        for state in states:
-            if state is not None and state.begins_in == 0 and not state.terminated:
-                asked.setdefault(state.candidate.name, []).append(state)
-        for some in asked.values():
-            strategy = some[0].candidate.strategy
-            if isinstance(strategy, HostedStrategy):
-                strategy.ask_forced([state.job.matcher for state in some], limit)
+        asked = [s for s in states if s is not None and s.hosted and s.begins_in == 0 and not s.terminated]
+        if asked:
+            strategy = cast("HostedStrategy", asked[0].candidate.strategy)
+            strategy.ask_forced([state.job.matcher for state in asked], limit)
 
     def keep_to(self, state: GrammarState | None, token_ids: Sequence[int]) -> None:
         """Restrict the next step to these forced tokens, as far as they equal its drafts."""

@@ -5,6 +5,6 @@ costs one request and not the server.
 
     serving process                 fork server                       forked from it
     HostedStrategy ─ GrammarHosts ─ imports and builds strategies ─┬─ compile hosts: supports, compile
-                                                                   └─ matcher hosts: one per strategy, and one for slow
-                                                                      sequences; shared memory
+                                                                   └─ matcher hosts: one, and one for slow sequences;
+                                                                      shared memory
 """

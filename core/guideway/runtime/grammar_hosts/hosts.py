@@ -61,10 +61,8 @@ class GrammarHosts:
         self._source = HostSource(spec, limits)
         self._pool = Pool("compile", self._source, num_compilers)
         self._is_starting = False
-        self._matchers = {
-            cls.name: MatcherHost(cls.name, self._source, limits, self._refuse, sits_out=sits_out, loads=fills)
-            for cls in classes
-        }
+        self.matchers = MatcherHost(self._source, limits, self._refuse, sits_out=sits_out, loads=fills)
+        """The hosts where matchers live."""
         self._refused: Expiring[tuple[str, str, bytes], str] = Expiring()
         """Constraints that broke a limit or ended a host, and how."""
         self._lock = threading.Lock()
@@ -96,16 +94,11 @@ class GrammarHosts:
     def _start(self) -> None:
         try:
             self._pool.start()
-            for host in self._matchers.values():
-                host.start()
+            self.matchers.start()
         except GuidewayError:  # it is logged, and the next one is told
             pass
         finally:
             self._is_starting = False
-
-    def matcher_host(self, strategy: str) -> MatcherHost:
-        """Return the host where the matchers of a strategy live."""
-        return self._matchers[strategy]
 
     def supports(self, strategy: str, constraint: Constraint) -> Support:
         """`GrammarStrategy.supports`."""
@@ -142,12 +135,12 @@ class GrammarHosts:
         self._pool.give_up((name, strategy, constraint, *more))
 
     def close(self, strategy: str) -> None:
-        """End the matchers of a strategy, and all hosts with those of the last one."""
-        self._matchers[strategy].close()
+        """Nobody uses a strategy any more: end all hosts with the last one."""
         with self._lock:
             self._open.discard(strategy)
             if self._open:
                 return
+        self.matchers.close()
         self._pool.close()
         self._source.close()
 
@@ -162,8 +155,8 @@ class GrammarHosts:
                 self._remember(strategy, constraint, str(error))
             raise error.error() from error
 
-    def _refuse(self, strategy: str, grammar: HostedGrammar, why: str) -> None:
-        self._remember(strategy, grammar.constraint, why)
+    def _refuse(self, grammar: HostedGrammar, why: str) -> None:
+        self._remember(grammar.strategy, grammar.constraint, why)
 
     def _remember(self, strategy: str, constraint: Constraint, why: str) -> None:
         self._refused.put(_key(strategy, constraint), why, self._limits.remembered_seconds)

@@ -127,9 +127,8 @@ class Lane:
     """A host, started when it is needed and anew where it was lost. To be used under the lock of its `MatcherHost`, but
     for `load` and what the collector of garbage calls."""
 
-    def __init__(self, role: str, strategy: str, source: HostSource, limits: Limits) -> None:
-        self._role = f"{role}:{strategy}"
-        self._strategy = strategy
+    def __init__(self, role: str, source: HostSource, limits: Limits) -> None:
+        self._role = role
         self._source = source
         self._limits = limits
         self.host: Host | None = None
@@ -143,6 +142,8 @@ class Lane:
         """The host that is being started."""
         self.together = True
         """True if commands are for several matchers: not after one of several ended the host and nobody knows which."""
+        self.lent: list[weakref.ref[HostedMatcher]] = []
+        """The matchers whose rows lie where the last command wrote them."""
         self.num_commands = 0
         """The masks of one are overwritten by the next."""
 
@@ -238,7 +239,7 @@ class Lane:
             command = matcher.job(number, jobs[i].draft_token_ids, first)
             if command.birth is not None and command.birth.grammar not in self.loaded:
                 # with the command, so that a step which has no patience does not wait for this either
-                birth = replace(command.birth, strategy=self._strategy, given=matcher.grammar.given)
+                birth = replace(command.birth, strategy=matcher.grammar.strategy, given=matcher.grammar.given)
                 command = command._replace(birth=birth)
             commands.append(command)
             first += 1 + len(jobs[i].draft_token_ids)
@@ -246,6 +247,10 @@ class Lane:
         grammars, numbers = [matcher.grammar for matcher in matchers], {matcher.number for matcher in matchers}
         references = [weakref.ref(matcher) for matcher in matchers]
         pending = _Pending(commands, references, grammars, numbers, is_ahead)
+        for lent in (reference() for reference in self.lent):
+            if lent is not None:
+                lent.keep_rows()
+        self.lent = []
         self.num_commands += 1
         try:
             self._pending = pending
@@ -330,7 +335,7 @@ class Lane:
     def load(self, host: Host, grammar: HostedGrammar) -> None:
         """Hand a grammar to the host beside what else it does. Raises what the strategy raises, and `HostDied`."""
         unloaded, seconds = self._to_unload(), self._limits.compile_seconds
-        host.call("load", grammar.number, self._strategy, grammar.given, unloaded, seconds=seconds, beside=True)
+        host.call("load", grammar.number, grammar.strategy, grammar.given, unloaded, seconds=seconds, beside=True)
 
     # Called by the collector of garbage, at any moment: they take no lock and wait for nothing
 

@@ -1,8 +1,9 @@
-"""The matchers of one strategy in their hosts: one command a step, and all of them made anew where a host is lost."""
+"""The matchers of all strategies in their hosts: one command a step, and all of them made anew where a host is lost."""
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
@@ -44,7 +45,7 @@ HURRIED = Patience(2e-4, 2e-4)
 
 
 class MatcherHost:
-    """The home of the matchers of one strategy. A host is started with the first grammar, and anew when it is lost:
+    """The home of the matchers of all strategies. A host is started with the first grammar, and anew when it is lost:
     matchers are rebuilt from what they accepted. What it was working on when it broke a limit, or crashed, fails.
 
     Where the host of the runtime can let a sequence sit a step out, one whose rows are late does: the next steps ask
@@ -54,15 +55,13 @@ class MatcherHost:
 
     def __init__(
         self,
-        strategy: str,
         source: HostSource,
         limits: Limits,
-        refuse: Callable[[str, HostedGrammar, str], None],
+        refuse: Callable[[HostedGrammar, str], None],
         *,
         sits_out: bool,
         loads: bool = True,
     ) -> None:
-        self._strategy = strategy
         self._limits = limits
         self._refuse = refuse
         """Told of a grammar that broke a limit or killed the host."""
@@ -71,7 +70,7 @@ class MatcherHost:
         """True if a grammar is loaded before its first matcher is asked for anything."""
         self._most_late = limits.late_fills if sits_out else min(limits.late_fills, LATE_WHERE_OTHERS_WAIT)
         self._lock = threading.RLock()
-        self._lanes = [Lane(role, strategy, source, limits) for role in (("fill", "slow") if sits_out else ("fill",))]
+        self._lanes = [Lane(role, source, limits) for role in (("fill", "slow") if sits_out else ("fill",))]
         """The usual one, and that of sequences which were slow."""
         self._slow: dict[int, int] = {}
         """By the number of a grammar whose rows were late how many have to come in time before it is not slow."""
@@ -105,7 +104,7 @@ class MatcherHost:
             except HostDied as error:
                 host.close()
                 if error.by_itself:
-                    self._refuse(self._strategy, grammar, str(error))
+                    self._refuse(grammar, str(error))
                 if error.by_itself or last:
                     raise error.error() from error
                 continue
@@ -164,7 +163,7 @@ class MatcherHost:
                     lane.lose()
                     deaths += 1
                     if error.by_itself:
-                        self._refuse(self._strategy, matcher.grammar, str(error))
+                        self._refuse(matcher.grammar, str(error))
                     if error.by_itself or deaths == MAX_DEATHS:
                         raise error.error() from error
                 except GuidewayError:
@@ -340,12 +339,14 @@ class MatcherHost:
         masks = filled.masks[: matcher.num_filled(count, sent)]
         bitmask[job.first_row : job.first_row + len(masks)] = masks
         matcher.filled(masks.copy() if lane is None else masks, sent[:count], lane)
+        if lane is not None:
+            lane.lent.append(weakref.ref(matcher))
         matcher.first_closed, matcher.ends = filled.first_closed, filled.ends
         accepted[i] = count
         if self._num_late.get(matcher.number, 0) >= self._most_late:
             seconds = self._limits.late_seconds
             why = f"it took more than {seconds:g} s processor time for one step, {self._most_late} times"
-            self._refuse(self._strategy, matcher.grammar, why)
+            self._refuse(matcher.grammar, why)
             job.error = LimitExceeded(why, field="constraint")
             accepted[i] = -1
         return True
@@ -387,7 +388,7 @@ class MatcherHost:
 
     def _hold_against(self, died: Died) -> None:
         if died.cause.by_itself and died.grammar is not None:
-            self._refuse(self._strategy, died.grammar, str(died.cause))
+            self._refuse(died.grammar, str(died.cause))
 
     def _blame(self, died: Died) -> None:
         """A sequence that the first lane died over fails with its next rows; where nobody knows which, they are asked
@@ -438,7 +439,7 @@ class MatcherHost:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise GuidewayError(f"grammar.{self._strategy} is closed")
+            raise GuidewayError("the grammar hosts are closed")
 
     def _alive(self, lane: Lane) -> Host:
         self._check_open()
@@ -461,3 +462,4 @@ def _take_all(
         matcher = matcher_of(job)
         matcher.filled(answer.masks[i : i + 1], (), lane)
         matcher.first_closed, matcher.ends = None, ()
+    lane.lent = [weakref.ref(matcher_of(job)) for job in some]

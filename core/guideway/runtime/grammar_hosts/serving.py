@@ -250,11 +250,12 @@ class _Host:
 
     def _together(self, jobs: Sequence[Job], ready: dict[int, FillJob]) -> list[list[int]]:
         """The jobs that are filled by one call: all, where the strategy fills batches by itself and is fast."""
-        if not ready:
-            return []
-        strategy = self._matchers[jobs[next(iter(ready))].matcher].strategy
-        batches = type(strategy).fill is not GrammarStrategy.fill
-        return [list(ready)] if batches and not self._apart else [[i] for i in ready]
+        groups: dict[tuple[GrammarStrategy, int], list[int]] = {}
+        for i in ready:
+            strategy = self._matchers[jobs[i].matcher].strategy
+            batches = type(strategy).fill is not GrammarStrategy.fill and not self._apart
+            groups.setdefault((strategy, -1 if batches else i), []).append(i)
+        return list(groups.values())
 
     def _ask(self, job: Job, method: str, arguments: Sequence[Any], ended: Sequence[tuple[int, bool]]) -> Any:
         """Return what a matcher's method returns."""

@@ -32,7 +32,7 @@ class Source(Protocol):
 
 
 class Home(Protocol):
-    """The home of the matchers of one strategy: `MatcherHost`."""
+    """The home of matchers: `MatcherHost`."""
 
     def load(self, grammar: HostedGrammar) -> None: ...
 
@@ -58,7 +58,8 @@ class Home(Protocol):
 class Hosts(Protocol):
     """The hosts where constraints compile: `GrammarHosts`."""
 
-    def matcher_host(self, strategy: str) -> Home: ...
+    @property
+    def matchers(self) -> Home: ...
 
     def supports(self, strategy: str, constraint: Constraint) -> Support: ...
 
@@ -94,7 +95,7 @@ class HostedStrategy(GrammarStrategy):
         self.capabilities = (cls.capabilities - {"serialize"}) | {"fork"}  # type: ignore[misc]
         self.max_rollback = None  # type: ignore[misc]
         self._hosts = hosts
-        self._matchers = hosts.matcher_host(cls.name)
+        self._matchers: Home = hosts.matchers
         self._takes: frozenset[str] | None = None if cls.takes is not GrammarStrategy.takes else frozenset()
 
     @property
@@ -332,6 +333,12 @@ class HostedMatcher(Matcher):
         """Its masks are these, until the next command of the lane they lie in; None: they are its own."""
         self._rows, self._drafts, self._at = masks, draft_token_ids, 0
         self._filled_by, self._filled_in = lane, 0 if lane is None else lane.num_commands
+
+    def keep_rows(self) -> None:
+        """The next command of the lane comes: keep the masks that may still be asked for."""
+        if self._row() is not None:
+            assert self._rows is not None
+            self._rows, self._filled_by = self._rows.copy(), None
 
     def has_news(self) -> bool:
         """Return whether something happened to it that the host does not know."""
