@@ -145,11 +145,7 @@ class ForkServer:
             status: int | None = self.ask("reap", child.pid)["status"]
             return status
         except LOST:
-            self.end()
             return None
-        except BaseException:
-            self.end()
-            raise
         finally:
             self.lock.release()
 
@@ -188,10 +184,14 @@ class ForkServer:
     def _ask(self, command: tuple[Any, ...], seconds: float, ends: tuple[int, ...] = ()) -> Any:
         if self._control is None or self.process is None:
             raise EOFError("there is none")
-        self._control.send(command)
-        if ends:
-            socket.send_fds(self._control.socket, [b"\0"], ends)
-        return answer_of(self._control, self.process.pid, seconds)
+        try:
+            self._control.send(command)
+            if ends:
+                socket.send_fds(self._control.socket, [b"\0"], ends)
+            return answer_of(self._control, self.process.pid, seconds)
+        except BaseException:  # a late answer would be taken for the next
+            self.end()
+            raise
 
     def _start_anew(self, meeting: Meeting | None) -> None:
         if not sys.executable:
@@ -316,14 +316,8 @@ class HostSource:
                         self._start_again()
                     return self._fork(role)
                 except LOST as error:
-                    self.server.end()
                     if last:
                         raise HostDied(f"no {self.spec.what} host can be started: {text_of(error)}") from error
-                except HostDied:
-                    raise
-                except BaseException:  # interrupted: an answer may still be under way
-                    self.server.end()
-                    raise
         raise AssertionError
 
     def _start_again(self) -> None:
@@ -347,11 +341,8 @@ class HostSource:
                     self.server.start()
                 self._build()
                 return
-            except GuidewayError:
-                raise
-            except BaseException as error:
-                self.server.end()
-                if last or not isinstance(error, LOST):
+            except LOST as error:
+                if last or isinstance(error, GuidewayError):
                     raise
 
     def _build(self) -> None:
@@ -359,7 +350,6 @@ class HostSource:
         try:
             error = self.server.ask("build", self._number, environ, self.spec, seconds=START_SECONDS)["error"]
         except TimeoutError as late:
-            self.server.end()
             names = ", ".join(record.id for record in self.spec.records)
             raise PluginLoadError(
                 f"{names}: importing and building took more than {START_SECONDS:g} s in the process that hosts are "
