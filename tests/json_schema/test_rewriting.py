@@ -24,6 +24,12 @@ STEPS = Budget().steps
 EMPTY: Any = {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}}
 
 
+def test_arrays_of_few_values_are_one_list_and_not_alternatives_to_combine() -> None:
+    schema = {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True, "minItems": 1}
+    rows = [["a"], ["b"], ["a", "b"], ["b", "a"]]
+    assert rewrite(schema, EXACT).schema == {"type": "array", "minItems": 1, "enum": rows}
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_a_rewriting_of_a_random_schema_has_the_same_instances_or_names_a_loss(seed: int) -> None:
     random, found = Random(seed), Comparison()
@@ -67,6 +73,8 @@ def test_a_comparison_finds_what_is_stronger_and_what_is_not_named(monkeypatch: 
             {"propertyNames": {"not": {"pattern": "^a"}}},
             {"patternProperties": {"^a": {"type": "string"}, "b$": {"maxLength": 1}}, "additionalProperties": False},
             {"items": {"enum": ["a", "b", "c"]}, "uniqueItems": True},
+            {"items": {"enum": ["a", 1], "type": "string"}, "uniqueItems": True},
+            {"items": {"enum": ["a", "ab", "b"], "minLength": 2}, "uniqueItems": True, "minItems": 1},
             {"contains": {"const": 1}, "maxItems": 3},
             {"not": {"contains": {"type": "string"}}},
             {"not": {"items": {"type": "string"}, "maxItems": 2}},

@@ -8,6 +8,7 @@ from itertools import combinations, permutations
 from math import perm
 from typing import Any, Final
 
+from guideway.json_schema.assertions import KEYWORDS
 from guideway.json_schema.kinds import ANY, ARRAY, OBJECT, STRING, kind_of
 from guideway.json_schema.patterns import pattern_details
 from guideway.json_schema.rewriting import members
@@ -98,13 +99,17 @@ def _arrays(writer: Writer, node: Node, own: Written) -> Iterator[Schema]:
         if "uniqueItems" in writer.takes:
             own["uniqueItems"] = True
         else:
-            yield _unique(writer, node)
+            yield _unique(writer, node, own)
     if "contains" in keywords:
         yield _contains(writer, node)
 
 
-def _unique(writer: Writer, node: Node) -> Schema:
-    values = None if "prefixItems" in node.keywords else _listed(writer, node.keywords.get("items", True), node)
+def _unique(writer: Writer, node: Node, own: Written) -> Schema:
+    """Write the arrays of few values without a double. They take the place of ``items``: engines combine each array
+    with its items, and again wherever the schema is repeated beside itself."""
+    values, are_all = None, False
+    if "prefixItems" not in node.keywords:
+        values, are_all = _listed(writer, node.keywords.get("items", True), node)
     if values is None or any(isinstance(value, list | dict) for value in values):
         return writer.lose(node.chain, "uniqueItems", "its items are not a few listed values", True)
     most = min(len(values), node.keywords.get("maxItems", len(values)))
@@ -113,36 +118,32 @@ def _unique(writer: Writer, node: Node) -> Schema:
         return writer.lose(
             node.chain, "uniqueItems", f"{len(values)} values have too many orders", {"maxItems": len(values)}
         )
-    return any_of(
-        [typed(ANY & ~ARRAY), *(_row(list(row)) for length in lengths for row in permutations(values, length))]
-    )
+    if are_all:
+        own.pop("items")
+    rows = [list(row) for length in lengths for row in permutations(values, length)]
+    return any_of([typed(ANY & ~ARRAY), {"enum": rows} if rows else False])
 
 
-def _listed(writer: Writer, schema: Any, node: Node) -> list[Any] | None:
-    """Return the distinct values that a schema of items lists, or None."""
+def _listed(writer: Writer, schema: Any, node: Node) -> tuple[list[Any] | None, bool]:
+    """Return the distinct values that a schema of items lists, or None, and whether it allows all of them."""
     for _ in range(8):
         if not isinstance(schema, dict):
-            return None
+            return None, False
         found = writer.source.read(schema, node.chain)._replace(resource=node.resource)
         if found.keywords.keys() == {"$ref"}:
             schema = writer.source.target(found, "$ref")
             continue
         values = found.values
         if values is None:
-            return None
+            return None, False
         distinct: list[Any] = []
         for value in values:
-            if not any(value == each and kind_of(value) == kind_of(each) for each in distinct):
+            if kind_of(value) & found.kinds and not any(
+                value == each and kind_of(value) == kind_of(each) for each in distinct
+            ):
                 distinct.append(value)
-        return distinct
-    return None
-
-
-def _row(values: list[Any]) -> Written:
-    if not values:
-        return {"type": "array", "maxItems": 0}
-    items = [{"const": value} for value in values]
-    return {"type": "array", "prefixItems": items, "items": False, "minItems": len(values)}
+        return distinct, found.keywords.keys() & set(KEYWORDS) <= {"enum", "const"}
+    return None, False
 
 
 def _contains(writer: Writer, node: Node) -> Schema:
