@@ -33,6 +33,8 @@ class Writer:
         self._root = root
         self._losses: dict[Loss, None] = {}
         self._built: dict[Hashable, Any] = {}
+        self._negations: dict[tuple[Chain, int, int, int], tuple[Any, Schema, int]] = {}
+        """By place, subschema, kinds and depth: the subschema, which keeps its id, its negation, and its nodes."""
         self._names: dict[tuple[int, int | None], str] = {}
         self._definitions: dict[str, Schema | None] = {}
         self._pending: list[tuple[str, Schema, int | None]] = []
@@ -55,10 +57,16 @@ class Writer:
         """Return the negation of a subschema, written; for values of these `kinds`."""
         if isinstance(schema, bool):
             return not schema
+        key = chain, id(schema), kinds, self._depth
+        if key in self._negations:
+            _, found, nodes = self._negations[key]
+            self._count(nodes)
+            return found
         before = self._nodes
         found = self._write(self._write_negation, schema, chain, kinds)
         if self._nodes - before > self.budget.negation:
-            return self.lose(*_negator(chain), "its negation is too large", True)
+            found = self.lose(*_negator(chain), "its negation is too large", True)
+        self._negations[key] = schema, found, self._nodes - before
         return found
 
     def lose(self, chain: Chain, keyword: str, reason: str, weaker: Schema) -> Schema:
@@ -102,9 +110,7 @@ class Writer:
     def _write(self, write: WriteNode, schema: Any, chain: Chain, kinds: int) -> Schema:
         if not isinstance(schema, Mapping):
             return bool(schema)
-        self._nodes += 1
-        if self._nodes > self.budget.nodes:
-            raise TooLarge
+        self._count(1)
         if self._depth > self.budget.depth:
             return self.lose(chain, "depth", "it is nested too deeply", True)
         self._depth += 1
@@ -112,6 +118,11 @@ class Writer:
             return write(self, self.source.read(schema, chain), kinds)
         finally:
             self._depth -= 1
+
+    def _count(self, nodes: int) -> None:
+        self._nodes += nodes
+        if self._nodes > self.budget.nodes:
+            raise TooLarge
 
 
 def _negator(chain: Chain) -> tuple[Chain, str]:
