@@ -43,7 +43,8 @@ PERSON = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
-PAIR = {"type": "array", "items": {"type": "integer", "maximum": 9, "minimum": 0}, "uniqueItems": True, "maxItems": 2}
+DIGIT = {"type": "integer", "maximum": 9, "minimum": 0}
+PAIR = {"type": "array", "items": DIGIT, "maxItems": 9, "contains": {"const": 3}}
 LARGE = {"type": "object", "properties": {f"p{i}": {"type": "string", "maxLength": 300} for i in range(60)}}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -49,12 +50,13 @@ def test_a_constraint_is_refused_by_the_names_of_what_nobody_enforces() -> None:
 def test_a_refusal_has_the_word_of_every_strategy() -> None:
     """One strategy enforces part of it in other keywords, and two in its own."""
     strategies = subject("llguidance", "xgrammar", "lmfe")
-    unique = JsonSchema({"type": "array", "items": {"type": "integer"}, "uniqueItems": True})
+    integer = {"type": "integer"}
+    unique = JsonSchema({"type": "array", "prefixItems": [integer], "items": integer, "uniqueItems": True})
     for _ in range(2):  # the second time from the cache
         said = str(serve(strategies, unique, on_unenforced="refuse").error)
         assert "xgrammar does not enforce `uniqueItems`" in said
         assert "llguidance (rewritten) does not enforce `uniqueItems` at #" in said
-        assert "lmfe does not enforce `uniqueItems`" in said
+        assert re.search("lmfe does not enforce .*`uniqueItems`", said)
 
 
 def test_a_misspelt_keyword_is_refused_whoever_serves() -> None:

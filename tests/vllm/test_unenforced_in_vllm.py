@@ -120,7 +120,7 @@ def test_a_stream_without_a_check_tells_too(client: openai.OpenAI) -> None:
 
 
 def test_each_choice_of_a_stream_has_its_own(client: openai.OpenAI) -> None:
-    either = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
+    either = {"type": "array", "prefixItems": [{"enum": [1, 2]}] * 2, "minItems": 2, "maxItems": 2, "uniqueItems": True}
     texts, verdicts = {}, {}
     for chunk in chat(client, either, "check", stream=True, n=8, temperature=2.0, seed=1):
         for choice in chunk.choices:

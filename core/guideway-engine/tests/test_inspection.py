@@ -37,7 +37,8 @@ PERSON = JsonSchema(
     whitespace="compact",
 )
 
-UNIQUE = JsonSchema({"type": "array", "items": {"type": "integer"}, "uniqueItems": True})
+INTEGER = {"type": "integer"}
+UNIQUE = JsonSchema({"type": "array", "prefixItems": [INTEGER], "items": INTEGER, "uniqueItems": True})
 
 
 @cache
@@ -220,7 +221,7 @@ def test_unenforced_keywords_are_found_where_they_stand() -> None:
         {
             "type": "object",
             "properties": {
-                "a/b": {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+                "a/b": {"type": "array", "prefixItems": [INTEGER], "uniqueItems": True},
                 "c": {"type": "array", "items": {"type": "string"}},
                 "d": {"type": "string", "patern": "x"},
                 "e": {"type": "string", "format": "klingon"},

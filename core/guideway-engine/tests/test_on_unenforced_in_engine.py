@@ -98,7 +98,7 @@ def test_a_verdict_that_does_not_come_holds_up_nobody_and_may_be_given_up() -> N
     assert unread.result.valid is None
 
 
-EITHER = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
+EITHER = {"type": "array", "prefixItems": [{"enum": [1, 2]}] * 2, "minItems": 2, "maxItems": 2, "uniqueItems": True}
 
 
 def test_what_is_not_valid_is_drawn_again(engine: Engine) -> None:

@@ -145,7 +145,8 @@ def test_it_is_the_same_in_an_async_engine() -> None:
 @pytest.mark.slow
 def test_a_request_that_may_be_drawn_again_ends_alone() -> None:
     """None of its chunks are read, and the engine continues."""
-    pair = {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
+    letter = {"enum": ["a", "b"]}
+    pair = {"type": "array", "prefixItems": [letter] * 2, "minItems": 2, "maxItems": 2, "uniqueItems": True}
     params = SamplingParams(
         max_tokens=40, temperature=1.0, seed=1, constraint=pair, on_unenforced="check", max_retries=3
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
     from guideway.json_schema.walking import Schema
 
-__all__ = ["MaskAfter", "NamesAhead", "hides_names", "names_may_run_out"]
+__all__ = ["MaskAfter", "NamesAhead", "hides_names", "ids", "names_may_run_out"]
 
 MaskAfter = Callable[[Sequence[int]], "Bitmask | None"]
 """Returns the bitmask row of the grammar alone after some more tokens; None if it does not accept them. The output's
@@ -96,7 +96,7 @@ class NamesAhead:
 
     def _candidates(self, state: JsonCursor, words: Bitmask) -> list[int]:
         """Return the tokens of a row after which the output may be in the beginning of an existing name."""
-        found = set(_ids(words[: len(self._entering)] & self._entering))
+        found = set(ids(words[: len(self._entering)] & self._entering))
         if state.place is KEY:
             for name in state.open[-1] or ():
                 if name.startswith(state.name):
@@ -134,7 +134,7 @@ class _Search:
         if row is None:
             return True  # the grammar does not accept this token
         further: dict[bytes, tuple[JsonCursor, int]] = {}
-        for token_id in _ids(row):
+        for token_id in ids(row):
             after = self._after(state, token_id)
             if after is None or ((after.place, after.name) == (state.place, state.name) and state.blanks >= BEGINNING):
                 continue  # white space, or a token without bytes
@@ -144,7 +144,7 @@ class _Search:
         return any(self._has_name(after, (*token_ids, token_id)) for after, token_id in further.values())
 
 
-def _ids(row: Bitmask) -> Iterator[int]:
+def ids(row: Bitmask) -> Iterator[int]:
     """Yield the tokens of a row of a bitmask in order. Most searches end at one of the first."""
     words = row.view(np.uint32)
     for index in np.flatnonzero(words).tolist():

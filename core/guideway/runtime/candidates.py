@@ -15,6 +15,7 @@ from guideway.api.types import Constraint, JsonSchema, Losses, StructuralTag
 from guideway.errors import InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
 from guideway.json_schema import check_schema, locate, misspelt_keywords, root_keywords, schemas_in
 from guideway.json_schema.rewriting import Budget
+from guideway.json_schema.tracking import tracked
 from guideway.plugins.contract import checked_names, checked_support
 from guideway.runtime.digests import constraint_digest
 from guideway.runtime.grammar_hosts.strategy import HostedStrategy
@@ -60,6 +61,7 @@ class Candidate:
 
     def served(self, constraint: Constraint) -> Constraint:
         """Return the constraint to compile in place of the one that this candidate was chosen for."""
+        constraint = _offered(constraint)
         if self.rewritten is not None and isinstance(constraint, JsonSchema):
             return self.rewritten.of(constraint)
         return forms(constraint)[0] if self.is_pruned else constraint
@@ -70,7 +72,7 @@ class Candidate:
 
     def leaves(self, constraint: Constraint) -> str:
         """Return what it does not enforce, with places, for a message."""
-        return locate(constraint, self.unenforced, self.losses)
+        return locate(_offered(constraint), self.unenforced, self.losses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,8 @@ def choose(
     refusals: dict[str, str] = {}
     missing: list[str] = []
     too_large: dict[str, list[str]] = {}
-    offer = _Offer(constraint, {name: strategies[name].limits for name in names}, budgets)
+    forms(constraint)
+    offer = _Offer(_offered(constraint), {name: strategies[name].limits for name in names}, budgets)
     for name in names:
         strategy = strategies[name]
         if kind not in strategy.kinds:
@@ -139,6 +142,11 @@ def choose(
             feature=missing[0] if missing else kind,
         )
     return Chosen(full + weaker + partial, refusals)
+
+
+def _offered(constraint: Constraint) -> Constraint:
+    """Return the constraint to offer to strategies: without the part of a schema that is tracked over their masks."""
+    return tracked(constraint) if isinstance(constraint, JsonSchema) else constraint
 
 
 class _Offer:

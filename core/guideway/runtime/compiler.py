@@ -24,7 +24,6 @@ from guideway.errors import (
     blame,
     passable,
 )
-from guideway.plugins.contract import check_returned
 from guideway.runtime.bans import Bans
 from guideway.runtime.candidates import Candidate
 from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon, Reserve
@@ -35,6 +34,7 @@ from guideway.runtime.modifier_set import ModifierSet
 from guideway.runtime.replay import new_matcher
 from guideway.runtime.shared_work import PluginUses, SharedWork
 from guideway.runtime.threads import Threads
+from guideway.runtime.tracking import compile_grammar
 
 __all__ = ["Compilation", "Compiled", "Compiler", "RequestCompiler", "SearchParameters", "Shortest"]
 
@@ -323,15 +323,16 @@ class RequestCompiler:
 
 def _compile(candidate: Candidate, constraint: Constraint) -> tuple[CompiledParts, int]:
     """Return the grammar, the reserve of its outputs, an empty dict for its beginnings, and its size in bytes."""
-    with blame(
-        f"grammar.{candidate.name}",
-        "compile",
-        passing=(InvalidGrammar, LimitExceeded, UnsupportedGrammar),
-        keeps_deadlines=isinstance(candidate.strategy, HostedStrategy),
+    with (
+        blame(
+            f"grammar.{candidate.name}",
+            "compile",
+            passing=(InvalidGrammar, LimitExceeded, UnsupportedGrammar),
+            keeps_deadlines=isinstance(candidate.strategy, HostedStrategy),
+        ),
+        COMPILE_SECONDS.labels(candidate.name).time(),
     ):
-        with COMPILE_SECONDS.labels(candidate.name).time():
-            grammar = candidate.strategy.compile(constraint)
-        check_returned(grammar, CompiledGrammar)
+        grammar = compile_grammar(candidate.strategy, constraint)
     if isinstance(grammar, HostedGrammar):
         reserve = grammar.reserve
     else:

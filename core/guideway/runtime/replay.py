@@ -11,6 +11,7 @@ from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher
 from guideway.errors import ConformanceError
 from guideway.plugins.contract import check_returned
+from guideway.runtime.tracking import TrackedGrammar, TrackedMatcher
 
 __all__ = ["ReplayingMatcher", "advance_matchers", "fill_jobs", "new_matcher", "recycle", "replayed_matcher"]
 
@@ -18,6 +19,8 @@ __all__ = ["ReplayingMatcher", "advance_matchers", "fill_jobs", "new_matcher", "
 def new_matcher(strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_ids: frozenset[int]) -> Matcher:
     """Return a matcher that can roll back and fork without limit: the strategy's own, or a wrapper that replays. Raises
     `ConformanceError` for an object that does not have the contract's methods."""
+    if isinstance(grammar, TrackedGrammar):
+        return grammar.track(new_matcher(strategy, grammar.inner, stop_token_ids))
     matcher = grammar.matcher(stop_token_ids)
     check_returned(matcher, Matcher)
     if _needs_no_replay(strategy):
@@ -42,18 +45,24 @@ def _needs_no_replay(strategy: GrammarStrategy) -> bool:
 
 def recycle(grammar: CompiledGrammar, matcher: Matcher) -> None:
     """Give back a matcher of `grammar` from `new_matcher`, or a fork of one, that is no longer used."""
+    if isinstance(matcher, TrackedMatcher):
+        matcher = matcher.inner
     grammar.recycle(matcher.inner if isinstance(matcher, ReplayingMatcher) else matcher)
 
 
 def fill_jobs(strategy: GrammarStrategy, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
     """Call `GrammarStrategy.fill` for jobs with matchers from `new_matcher`. A strategy that overrides `fill` gets its
-    own matchers; jobs with more drafts than these can roll back use the default, which replays."""
-    if type(strategy).fill is GrammarStrategy.fill or _needs_no_replay(strategy):
+    own matchers; jobs with more drafts than these can roll back use the default, which replays, and so do those with a
+    tracker."""
+    is_default = type(strategy).fill is GrammarStrategy.fill
+    if is_default or (_needs_no_replay(strategy) and not any(type(job.matcher) is TrackedMatcher for job in jobs)):
         return strategy.fill(jobs, bitmask)
     own, others, lent = list[int](), list[int](), list[tuple[FillJob, ReplayingMatcher]]()
     for i, job in enumerate(jobs):
         matcher, num_drafts = job.matcher, len(job.draft_token_ids)
-        if not isinstance(matcher, ReplayingMatcher):
+        if isinstance(matcher, TrackedMatcher):
+            others.append(i)
+        elif not isinstance(matcher, ReplayingMatcher):
             own.append(i)
         elif matcher.can_undo(num_drafts):
             own.append(i)
@@ -82,8 +91,10 @@ def advance_matchers(
     strategy: GrammarStrategy, matchers: Sequence[Matcher], token_ids: NDArray[np.int32]
 ) -> NDArray[np.int32]:
     """Call `GrammarStrategy.advance` for matchers from `new_matcher`. A strategy that overrides it gets its own
-    matchers."""
-    if type(strategy).advance is GrammarStrategy.advance or _needs_no_replay(strategy):
+    matchers, if none has a tracker."""
+    if type(strategy).advance is not GrammarStrategy.advance and any(type(each) is TrackedMatcher for each in matchers):
+        found = GrammarStrategy.advance(strategy, matchers, token_ids)
+    elif type(strategy).advance is GrammarStrategy.advance or _needs_no_replay(strategy):
         found = strategy.advance(matchers, token_ids)
     else:
         wrappers = [matcher for matcher in matchers if isinstance(matcher, ReplayingMatcher)]

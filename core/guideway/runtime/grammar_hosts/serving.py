@@ -15,7 +15,7 @@ from guideway.api.types import Constraint, JsonSchema, Losses
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import ConformanceError, close_each, contain
 from guideway.plugins.building import build_strategies
-from guideway.plugins.contract import check_returned, checked_names, checked_support
+from guideway.plugins.contract import checked_names, checked_support
 from guideway.plugins.loading import load
 from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon, Reserve
 from guideway.runtime.forced import Forcing
@@ -24,6 +24,7 @@ from guideway.runtime.grammar_hosts.program import Answers, Built, Spec
 from guideway.runtime.mask_block import GUARD, fill_between_guards
 from guideway.runtime.replay import fill_jobs, new_matcher, recycle
 from guideway.runtime.rewriting import IN_HOSTS, rewritings
+from guideway.runtime.tracking import TrackedGrammar, compile_grammar
 
 __all__ = ["StrategySpec"]
 
@@ -120,10 +121,10 @@ class _Host:
     def _compile(self, strategy: str, constraint: Constraint) -> tuple[dict[str, Any], bytes | None]:
         """Return how many bytes the grammar holds, its `Reserve`, and itself if it can be handed over."""
         owner, self._compiled = self._strategies[strategy], None
-        grammar = owner.compile(constraint)
-        check_returned(grammar, CompiledGrammar)
+        grammar = compile_grammar(owner, constraint)
         self._compiled = strategy, constraint, grammar
-        data = grammar.to_bytes() if "serialize" in owner.capabilities else None
+        is_whole = "serialize" in owner.capabilities and not isinstance(grammar, TrackedGrammar)
+        data = grammar.to_bytes() if is_whole else None
         if data is not None and len(data) > MAX_GRAMMAR:
             data = None
         reserve = asdict(Reserve.of(constraint, self._vocabulary))
@@ -337,7 +338,7 @@ class _Living:
 
 
 def _made(owner: GrammarStrategy, given: Constraint | bytes) -> CompiledGrammar:
-    return owner.from_bytes(given) if isinstance(given, bytes) else owner.compile(given)
+    return owner.from_bytes(given) if isinstance(given, bytes) else compile_grammar(owner, given)
 
 
 def _accept(matcher: Matcher, token_ids: tuple[int, ...]) -> None:

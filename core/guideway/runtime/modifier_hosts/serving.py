@@ -23,6 +23,7 @@ from guideway.runtime.grammar_hosts.messages import IDLE, SharedMasks, words_of
 from guideway.runtime.grammar_hosts.program import Answers, Built, Spec
 from guideway.runtime.modifier_hosts.messages import Birth, Command, Given, Job, Recipe, packed
 from guideway.runtime.rows import check_payload, lend_feedback, sequence_of_row
+from guideway.runtime.tracking import compile_grammar
 
 __all__ = ["ModifierSpec"]
 
@@ -280,7 +281,11 @@ class _Host:
         if given is None:
             return None
         strategy = self._plugins.strategies[given.strategy]
-        return strategy.from_bytes(given.source) if isinstance(given.source, bytes) else strategy.compile(given.source)
+        return (
+            strategy.from_bytes(given.source)
+            if isinstance(given.source, bytes)
+            else compile_grammar(strategy, given.source)
+        )
 
     @contextmanager
     def _working_on(self, number: int) -> Iterator[None]:

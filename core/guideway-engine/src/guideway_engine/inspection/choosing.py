@@ -11,8 +11,8 @@ from guideway.api.grammar import CompiledGrammar, GrammarStrategy
 from guideway.api.types import Constraint, Losses
 from guideway.errors import InvalidGrammar, InvalidRequest, LimitExceeded, UnsupportedGrammar, blame, quoted
 from guideway.json_schema import places
-from guideway.plugins.contract import check_returned
 from guideway.runtime.candidates import Candidate, CandidateCache
+from guideway.runtime.tracking import compile_grammar
 
 __all__ = ["Choice", "StrategyReport", "Unenforced", "choose_and_compile"]
 
@@ -107,9 +107,7 @@ def choose_and_compile(
 def _compile(candidate: Candidate, constraint: Constraint) -> CompiledGrammar:
     passing = (InvalidGrammar, LimitExceeded, UnsupportedGrammar)
     with blame(f"grammar.{candidate.name}", "compile", passing=passing):
-        grammar = candidate.strategy.compile(candidate.served(constraint))
-        check_returned(grammar, CompiledGrammar)
-    return grammar
+        return compile_grammar(candidate.strategy, candidate.served(constraint))
 
 
 def _unenforced(constraint: Constraint, candidate: Candidate) -> tuple[Unenforced, ...]:

@@ -14,6 +14,7 @@ from guideway.api.types import Constraint, JsonSchema
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import DeadEnd, blame
 from guideway.json_schema.validity import Fault, faults, is_valid
+from guideway.runtime.replay import new_matcher
 from numpy.typing import NDArray
 
 from guideway_engine.inspection.choosing import Choice, StrategyReport, Unenforced, choose_and_compile
@@ -215,11 +216,13 @@ class _Walk:
         self._of_byte = {token: i for i, token in enumerate(tokens) if len(token) == 1}
         begin = time.perf_counter()
         with self._blame("matcher"):
-            self._matcher = choice.grammar.matcher(vocabulary.stop_token_ids)
+            self._matcher = new_matcher(choice.candidate.strategy, choice.grammar, vocabulary.stop_token_ids)
         self.matcher_seconds = time.perf_counter() - begin
         with self._blame("matcher"):
             # None after a byte that is no token of the vocabulary
-            self._of_bytes: Matcher | None = choice.grammar.matcher(vocabulary.stop_token_ids)
+            self._of_bytes: Matcher | None = new_matcher(
+                choice.candidate.strategy, choice.grammar, vocabulary.stop_token_ids
+            )
         with self._blame("nbytes"):
             self.nbytes = int(choice.grammar.nbytes)
 

@@ -1,0 +1,85 @@
+"""Lower bounds of the number of values that a schema allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import ceil, floor
+from typing import Any, Final
+
+from guideway.json_schema.assertions import KEYWORDS
+from guideway.json_schema.kinds import kind_of, kinds_of
+from guideway.json_schema.rewriting.automata import Unknown, searched
+from guideway.json_schema.tracking.values import value_of
+
+__all__ = ["MOST_VALUES", "num_values"]
+
+MOST_VALUES: Final = 1000
+"""Values to count, also where there are more."""
+MOST_LEVELS: Final = 8
+STEPS: Final = 5000
+"""Steps between the states of an automaton of a pattern."""
+MOST_CHARACTERS: Final = 64
+
+
+def num_values(schema: Any, target: Callable[[Mapping[str, Any]], Any], levels: int = MOST_LEVELS) -> int:
+    """Return a number of values that a schema allows at least, up to `MOST_VALUES`. ``target(schema)`` resolves the
+    reference of a subschema. Returns 0 where nothing is known."""
+    if not isinstance(schema, Mapping):
+        return MOST_VALUES if schema else 0
+    keywords = schema.keys() & set(KEYWORDS)
+    if levels == 0:
+        return 0
+    if "type" not in schema and keywords == {"$ref"}:
+        return num_values(target(schema), target, levels - 1)
+    if "type" not in schema and keywords == {"anyOf"}:
+        return max(num_values(each, target, levels - 1) for each in schema["anyOf"])
+    typed = schema.get("type", ["string", "number", "boolean"])
+    if keywords == {"enum"}:
+        kinds = kinds_of(typed) if "type" in schema else -1
+        return len({value_of(each) for each in schema["enum"] if kind_of(each) & kinds})
+    types = [typed] if isinstance(typed, str) else typed
+    return max((_num_of_type(each, schema, keywords, target, levels) for each in types), default=0)
+
+
+def _num_of_type(
+    typed: str, schema: Mapping[str, Any], keywords: set[str], target: Callable[[Mapping[str, Any]], Any], levels: int
+) -> int:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if typed == "string" and keywords <= {"minLength", "maxLength"}:
+        return MOST_VALUES if schema.get("maxLength", 2) > 1 else schema.get("maxLength", 0) + 1
+    if typed == "string" and keywords == {"pattern"}:
+        return _num_texts(schema["pattern"])
+    if typed in ("integer", "number") and keywords <= {"minimum", "maximum"}:
+        if low is None or high is None or (typed == "number" and low < high):
+            return MOST_VALUES
+        return max(0, min(MOST_VALUES, floor(high) - ceil(low) + 1)) if typed == "integer" else 0
+    if typed == "boolean" and not keywords:
+        return 2
+    if typed == "array" and keywords <= {"items", "minItems"}:
+        return MOST_VALUES if num_values(schema.get("items", True), target, levels - 1) else 0
+    if typed == "array" and keywords == {"items", "uniqueItems"}:
+        return num_values(schema["items"], target, levels - 1) + 1
+    if typed == "object" and keywords <= {"properties", "required", "additionalProperties"}:
+        if schema.get("additionalProperties", True) is True:
+            return MOST_VALUES
+        return max((num_values(each, target, levels - 1) for each in schema.get("properties", {}).values()), default=0)
+    return 0
+
+
+def _num_texts(pattern: str) -> int:
+    """Return a number of texts in which a pattern is found at least."""
+    try:
+        automaton = searched(pattern, STEPS)
+    except Unknown:
+        return 0
+    total, ways = 0, {0: 1}
+    for _ in range(MOST_CHARACTERS):
+        total += sum(number for state, number in ways.items() if automaton.accepts[state])
+        after: dict[int, int] = {}
+        for state, number in ways.items():
+            for reached in automaton.moves[state]:
+                after[reached] = min(MOST_VALUES, after.get(reached, 0) + number)
+        ways = after
+        if total >= MOST_VALUES:
+            return MOST_VALUES
+    return total

@@ -1,0 +1,299 @@
+"""The state of a JSON text: where it ends, and the finished values that later ones must differ from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+from guideway.json_schema.cursor import AFTER, BLANKS, COLON, KEY, KEY_START, SCALAR, STRING, VALUE, Place
+from guideway.json_schema.kinds import ARRAY, NUMBER, OBJECT
+from guideway.json_schema.kinds import STRING as TEXT
+from guideway.json_schema.tracking.places import NOWHERE, UniqueArrays
+from guideway.json_schema.tracking.places import Place as Subschemas
+from guideway.json_schema.tracking.values import (
+    LITERALS,
+    Array,
+    Object,
+    Value,
+    literal_or_number,
+    may_become,
+    num_integers,
+    text_of,
+)
+
+__all__ = ["START", "Container", "TrackedText"]
+
+QUOTE, BACKSLASH = b'"\\'
+ZEROS = b"0" * 8
+ZERO = b"0", b"-0"
+"""Numbers that no digit can follow."""
+NONE_SEEN: frozenset[Value] = frozenset()
+UNTRACKED = ""
+"""In place of a value that no other must differ from."""
+
+
+class Container(NamedTuple):
+    """An open array or object."""
+
+    is_array: bool
+    at: Subschemas = NOWHERE
+    is_unique: bool = False
+    """True for an array whose items must differ."""
+    is_kept: bool = False
+    """True if its value is compared with others later."""
+    values: tuple[Value, ...] = ()
+    """The finished items, or the values of finished properties, if it is unique or kept."""
+    seen: frozenset[Value] = NONE_SEEN
+    """The finished items of a unique array."""
+    names: tuple[str, ...] = ()
+    """The names of properties so far, if it is kept."""
+    name: str = ""
+    """The last name, if it is kept or leads to unique arrays."""
+
+    def inside(self, arrays: UniqueArrays) -> Subschemas:
+        """Return the place of the value that is next or begun."""
+        return arrays.inside(self.at, None if self.is_array else self.name)
+
+
+Containers: TypeAlias = tuple[Container, ...]
+PLAIN = Container(True), Container(False)
+
+
+class TrackedText(NamedTuple):
+    """The end of a JSON text. Arbitrary for a text that is not JSON."""
+
+    place: Place = VALUE
+    open: Containers = ()
+    text: bytes = b""
+    """The bytes of the current string, name, literal or number that matter."""
+    escapes: bool = False
+    """True after a backslash in a string."""
+    is_due: bool = False
+    """True after a comma in an array, and before the next item."""
+
+    @property
+    def in_string(self) -> bool:
+        """True if the text ends inside a string, including names."""
+        return self.place is STRING or self.place is KEY
+
+    @property
+    def keeps(self) -> bool:
+        """True if a value at the end of the text is compared with others."""
+        return bool(self.open) and (self.open[-1].is_unique or self.open[-1].is_kept)
+
+    def after(self, text: bytes, arrays: UniqueArrays) -> TrackedText | None:
+        """Return the state after more text; None if two items are equal that must differ."""
+        place, opened, written, escapes, is_due = self
+        for byte in text:
+            if place is STRING or place is KEY:
+                if escapes:
+                    escapes = False
+                elif byte == BACKSLASH:
+                    escapes = True
+                elif byte == QUOTE:
+                    if place is KEY:
+                        place, opened = COLON, _with_name(opened, written)
+                    else:
+                        found = _finished(opened, text_of(written) if _keeps(opened) else UNTRACKED)
+                        if found is None:
+                            return None
+                        place, opened = AFTER, found
+                    written = b""
+                    continue
+                if _keeps(opened) or (place is KEY and opened and opened[-1].at):
+                    written += bytes((byte,))
+                continue
+            if place is SCALAR and (byte in BLANKS or byte in b",]}"):
+                found = _finished(opened, literal_or_number(written) if _keeps(opened) else UNTRACKED)
+                if found is None:
+                    return None
+                place, opened, written = AFTER, found, b""
+            if byte in BLANKS:
+                continue
+            if byte == QUOTE:
+                place, is_due = (KEY if place is KEY_START else STRING), False
+            elif byte == 0x7B or byte == 0x5B:
+                opened = (*opened, _opened(opened, byte == 0x5B, arrays))
+                place, is_due = (VALUE if byte == 0x5B else KEY_START), False
+            elif byte == 0x7D or byte == 0x5D:
+                if not opened:
+                    return self  # no JSON
+                value = _value(opened[-1]) if opened[-1].is_kept else UNTRACKED
+                found = _finished(opened[:-1], value)
+                if found is None:
+                    return None
+                place, opened, is_due = AFTER, found, False
+            elif byte == 0x2C:
+                in_array = bool(opened) and opened[-1].is_array
+                place, is_due = (VALUE if in_array else KEY_START), in_array
+            elif byte == 0x3A:
+                place = VALUE
+            else:
+                if place is not SCALAR:
+                    place, written, is_due = SCALAR, b"", False
+                if _keeps(opened):
+                    written += bytes((byte,))
+                    if written in LITERALS:
+                        found = _finished(opened, written)
+                        if found is None:
+                            return None
+                        place, opened, written = AFTER, found, b""
+        return TrackedText(place, opened, written, escapes, is_due)
+
+    def may_repeat(self, arrays: UniqueArrays) -> bool:
+        """Return whether all ways to go on may lead to an item that an array has already."""
+        if not self.keeps or self._may_differ(arrays):
+            return False
+        for depth, container in enumerate(self.open):
+            if not container.is_unique or not container.seen:
+                continue
+            items = container.inside(arrays)
+            if depth + 1 < len(self.open):
+                kind = ARRAY if self.open[depth + 1].is_array else OBJECT
+                if arrays.endless(items) & kind:
+                    continue
+            elif self.is_due:
+                if len(container.seen) >= arrays.num_values(items):
+                    return True
+                continue
+            elif self.place is not STRING and self.place is not SCALAR:
+                continue
+            if any(self._may_become(each, depth + 1) for each in container.seen):
+                return True
+        return False
+
+    def _may_differ(self, arrays: UniqueArrays) -> bool:
+        """Return whether the value at the end of the text may surely become another one than those of all items."""
+        last = self.open[-1]
+        if not all(arrays.is_plain(each.at, ARRAY if each.is_array else OBJECT) for each in self.open if each.is_kept):
+            return False
+        if self.place is STRING or self.place is SCALAR:
+            inside = last.inside(arrays)
+            endless = arrays.endless(inside)
+            if self.place is STRING:
+                return endless & TEXT != 0 and len(self.text) + 2 <= arrays.max_length(inside)
+            if self.text[:1] in b"tfn" or self.text in ZERO:
+                return False
+            bounds = None if endless & NUMBER else arrays.bounds(inside)
+            num_seen = sum(len(each.seen) for each in self.open)
+            return endless & NUMBER != 0 or (bounds is not None and num_integers(self.text, *bounds) > num_seen)
+        is_next = self.place is COLON or (self.place is VALUE and (self.is_due or not last.is_array))
+        if not is_next or last.is_unique:
+            return False
+        inside = last.inside(arrays)
+        return arrays.endless(inside) != 0 and arrays.max_length(inside) > 1
+
+    def shortened(self) -> TrackedText:
+        """Return a state that stands for all that differ only in many zeros at the end of a number."""
+        if self.place is not SCALAR or not self.text.endswith(ZEROS):
+            return self
+        return self._replace(text=self.text.rstrip(b"0") + ZEROS)
+
+    def strings(self) -> Iterator[str]:
+        """Yield the rest of the current string or name, or the next one with its first quote, for an item that an array
+        has already."""
+        own = text_of(self.text) if self.in_string else ""
+        quote = "" if self.in_string else '"'
+        for depth, container in enumerate(self.open):
+            for each in container.seen if container.is_unique else ():
+                for found in self._strings(each, depth + 1, own):
+                    if found.startswith(own):
+                        yield quote + found[len(own) :]
+
+    def _may_become(self, value: Value, depth: int) -> bool:
+        """Return whether the value that begins at a depth may be equal to `value`."""
+        if depth == len(self.open):
+            if self.place is STRING:
+                return isinstance(value, str) and value.startswith(text_of(self.text))
+            return self.place is not SCALAR or may_become(self.text, value)
+        inner = self._inner(value, depth)
+        if inner is None:
+            return False
+        if self.place is KEY and depth + 1 == len(self.open):
+            own = text_of(self.text)
+            return any(name.startswith(own) for name, _ in inner)
+        return not self._has_value(depth) or any(self._may_become(each, depth + 1) for _, each in inner)
+
+    def _strings(self, value: Value, depth: int, own: str) -> Iterator[str]:
+        if depth == len(self.open):
+            if isinstance(value, str) and self.place in (STRING, VALUE):
+                yield value
+            return
+        for name, each in self._inner(value, depth) or ():
+            if self.place in (KEY, KEY_START) and depth + 1 == len(self.open):
+                yield name
+            else:
+                yield from self._strings(each, depth + 1, own)
+
+    def _has_value(self, depth: int) -> bool:
+        """Return whether the container at a depth has a value that is not finished."""
+        return depth + 1 < len(self.open) or self.place in (STRING, SCALAR) or self.is_due or self.place is COLON
+
+    def _inner(self, value: Value, depth: int) -> list[tuple[str, Value]] | None:
+        """Return the parts of `value` that the unfinished value of the container at a depth may be equal to, with
+        their names; None if its finished values differ already."""
+        container = self.open[depth]
+        number = len(container.values)
+        if container.is_array:
+            if not isinstance(value, Array) or value.items[:number] != container.values:
+                return None
+            rest = value.items[number : number + 1]
+            if not rest and self._has_value(depth):
+                return None
+            return [("", each) for each in rest]
+        if not isinstance(value, Object):
+            return None
+        members = dict(value.members)
+        written = dict(zip(container.names, container.values, strict=False))
+        if any(name not in members or members[name] != each for name, each in written.items()):
+            return None
+        if len(container.names) > number:
+            name = container.names[-1]
+            return [(name, members[name])] if name in members else None
+        return [(name, each) for name, each in members.items() if name not in written]
+
+
+START = TrackedText()
+
+
+def _keeps(opened: Containers) -> bool:
+    return bool(opened) and (opened[-1].is_unique or opened[-1].is_kept)
+
+
+def _opened(opened: Containers, is_array: bool, arrays: UniqueArrays) -> Container:
+    """Return the array or object that begins after some others."""
+    is_kept = bool(opened) and (opened[-1].is_unique or opened[-1].is_kept)
+    at = opened[-1].inside(arrays) if opened else arrays.root
+    if not is_kept:
+        at = arrays.kept(at)
+    if not at and not is_kept:
+        return PLAIN[not is_array]
+    return Container(is_array, at, bool(at) and is_array and arrays.is_unique(at), is_kept)
+
+
+def _with_name(opened: Containers, written: bytes) -> Containers:
+    if not opened or not (opened[-1].at or opened[-1].is_kept):
+        return opened
+    name, last = text_of(written), opened[-1]
+    names = (*last.names, name) if last.is_kept else ()
+    return (*opened[:-1], last._replace(names=names, name=name))
+
+
+def _finished(opened: Containers, value: Value) -> Containers | None:
+    """Return the open arrays and objects after a value in the last one; None if the value is a repeated item."""
+    if not _keeps(opened):
+        return opened
+    last = opened[-1]
+    if last.is_unique:
+        if value in last.seen:
+            return None
+        last = last._replace(seen=last.seen | {value})
+    if last.is_kept:
+        last = last._replace(values=(*last.values, value))
+    return (*opened[:-1], last)
+
+
+def _value(container: Container) -> Value:
+    if container.is_array:
+        return Array(container.values)
+    return Object(frozenset(dict(zip(container.names, container.values, strict=False)).items()))

@@ -1,0 +1,389 @@
+"""The arrays of a text for which a schema demands unique items, found by their path in the text.
+
+A subschema *holds* at a value if every valid text satisfies it there: it is reached through properties, items, ``$ref``
+and ``allOf``, or as the only alternative of ``anyOf`` or ``oneOf`` that takes values of its kind. ``uniqueItems`` in a
+subschema that is also reached otherwise, such as below ``if``, is not tracked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from math import ceil, floor, inf
+from typing import Any, Final, TypeAlias, TypeVar
+
+from guideway.json_schema.assertions import KEYWORDS
+from guideway.json_schema.kinds import ANY, ARRAY, NUMBER, OBJECT, STRING, kind_of, kinds_of
+from guideway.json_schema.tracking.counting import num_values
+from guideway.json_schema.walking import (
+    ONE_SCHEMA,
+    SCHEMA_LISTS,
+    SCHEMA_MAPS,
+    Chain,
+    Schema,
+    ignores_beside_ref,
+    resolve,
+    walk,
+)
+
+__all__ = ["NOWHERE", "Place", "UniqueArrays"]
+
+Place: TypeAlias = frozenset[int]
+"""The subschemas that hold at a value, by number."""
+T = TypeVar("T")
+
+NOWHERE: Final[Place] = frozenset()
+MOST_PLACES: Final = 2000
+"""Places of a schema; in a larger schema nothing is tracked."""
+
+_ASSERTIONS = frozenset(KEYWORDS) - {"type", "$ref", "allOf", "anyOf", "oneOf"}
+"""Without the keywords whose subschemas are looked at instead."""
+_OF_KIND: Mapping[int, frozenset[str]] = {
+    ARRAY: frozenset(
+        {"items", "minItems", "maxItems", "uniqueItems", "contains", "minContains", "maxContains", "prefixItems"}
+        | {"additionalItems", "unevaluatedItems"}
+    ),
+    OBJECT: frozenset(
+        {"properties", "required", "additionalProperties", "minProperties", "maxProperties", "patternProperties"}
+        | {"propertyNames", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedProperties"}
+    ),
+    NUMBER: frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
+    STRING: frozenset({"minLength", "maxLength", "pattern", "format"}),
+}
+_ENDLESS: Mapping[int, frozenset[str]] = {
+    ARRAY: frozenset({"minItems", "uniqueItems"}),
+    OBJECT: frozenset({"properties", "required", "minProperties"}),
+    NUMBER: frozenset(),
+    STRING: frozenset({"minLength", "maxLength"}),
+}
+"""The keywords beside which any beginning of a value of a kind can become a value that is not among some others."""
+_COMPLETED = frozenset({"items", "minItems", "maxItems", "uniqueItems"})
+"""The keywords beside which an array with unique items can be completed while there are enough of them."""
+_PLAIN: Mapping[int, frozenset[str]] = {
+    ARRAY: _COMPLETED,
+    OBJECT: frozenset({"properties", "required", "additionalProperties"}),
+}
+"""The keywords that apply to parts of a value, or to the number of items."""
+_FOUND_EVERYWHERE = frozenset({"", ".*", "^", "^.*", ".*$"})
+"""Patterns that are found in every text."""
+
+
+class UniqueArrays:
+    """The places of a checked schema."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._nodes: list[Mapping[str, Any]] = []
+        self._chains: list[Chain] = []
+        self._numbers: dict[int, int] = {}
+        self._targets: dict[int, Any] = {}
+        self._found: dict[Hashable, Any] = {}
+        ignores = ignores_beside_ref(schema)
+        for chain, node, (_, resource) in walk(schema):
+            if isinstance(node, Mapping):
+                reference = node.get("$ref")
+                if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+                    self._targets[len(self._nodes)] = resolve(resource, reference)
+                self._numbers[id(node)] = len(self._nodes)
+                self._nodes.append({"$ref": reference} if ignores and reference is not None else node)
+                self._chains.append(chain)
+        self._schema = schema  # keeps the identities of its parts
+        self._tracked = self._find_tracked(self._place(schema))
+        self._leading = self._find_leading()
+        self.root = self.kept(self._place(schema))
+
+    @property
+    def tracked(self) -> list[Chain]:
+        """The subschemas whose ``uniqueItems`` is tracked wherever it applies."""
+        return [self._chains[i] for i in sorted(self._tracked)]
+
+    def is_unique(self, place: Place) -> bool:
+        """Return whether an array at a place must have unique items."""
+        return not self._tracked.isdisjoint(self._holding(place, ARRAY))
+
+    def inside(self, place: Place, name: str | None) -> Place:
+        """Return the place of the items of an array at a place or, with a name, of a property."""
+        return self._item(place) if name is None else self._member(place, name)
+
+    def kept(self, place: Place) -> Place:
+        """Return a place; `NOWHERE` if no array in its values is tracked."""
+        return NOWHERE if self._leading.isdisjoint(place) else place
+
+    def is_plain(self, place: Place, kind: int) -> bool:
+        """Return whether arrays or objects at a place are only restricted part by part, by what holds `inside`."""
+
+        def find() -> bool:
+            held = self._holding(place, kind)
+            if any(isinstance(self._nodes[i].get("items"), list) for i in held):
+                return False
+            return all(self._own(i, kind) <= _PLAIN[kind] for i in held)
+
+        return self._once(("plain", place, kind), find)
+
+    def endless(self, place: Place) -> int:
+        """Return the kinds of values at a place of which any beginning can become a value that is not among some
+        others. Exceptions are the number 0, and strings near `max_length`."""
+        return self._once(("endless", place), lambda: self._find_endless(place))
+
+    def max_length(self, place: Place) -> float:
+        """Return the maximum length of strings at a place."""
+
+        def find() -> float:
+            held = (self._nodes[i] for i in self._holding(place, STRING))
+            return min((each["maxLength"] for each in held if "maxLength" in each), default=inf)
+
+        return self._once(("length", place), find)
+
+    def bounds(self, place: Place) -> tuple[int, int] | None:
+        """Return the least and the greatest value at a place, if all integers between them are values."""
+
+        def find() -> tuple[int, int] | None:
+            held = [self._nodes[i] for i in self._holding(place, NUMBER)]
+            low = max((ceil(each["minimum"]) for each in held if "minimum" in each), default=None)
+            high = min((floor(each["maximum"]) for each in held if "maximum" in each), default=None)
+            is_plain = all(self._own(i, NUMBER) <= {"minimum", "maximum"} for i in self._holding(place, NUMBER))
+            is_plain = is_plain and all(self._find_kinds(i) & NUMBER for i in self._holding(place, NUMBER))
+            return (low, high) if held and is_plain and low is not None and high is not None else None
+
+        return self._once(("bounds", place), find)
+
+    def num_values(self, place: Place) -> float:
+        """Return a number of values that there are at a place at least."""
+
+        def find() -> float:
+            if self.endless(place) & ~STRING:
+                return inf
+            if self.endless(place):
+                return float(90 ** min(self.max_length(place), 9))
+            if len(place) != 1:
+                return 0
+            (number,) = place
+            return num_values(self._nodes[number], lambda each: self._targets.get(self._numbers.get(id(each), -1)))
+
+        return self._once(("number", place), find)
+
+    def ending(self, place: Place) -> int:
+        """Return the kinds of values at a place that are not `endless`."""
+        return self._once(("ending", place), lambda: self._find_ending(place))
+
+    def _find_ending(self, place: Place) -> int:
+        found = ANY & ~self.endless(place)
+        for number in place:
+            found &= self._find_kinds(number)
+        return found
+
+    def _once(self, what: Hashable, find: Callable[[], T]) -> T:
+        if what not in self._found:
+            self._found[what] = find()
+        found: T = self._found[what]
+        return found
+
+    def _place(self, *schemas: Any) -> Place:
+        return frozenset(self._numbers[id(each)] for each in schemas if isinstance(each, Mapping))
+
+    # Subschemas that hold
+
+    def _holding(self, place: Place, kind: int) -> Place:
+        """Return the subschemas that hold at a value of a kind."""
+        return self._once(("holding", place, kind), lambda: self._find_holding(place, kind))
+
+    def _find_holding(self, place: Place, kind: int) -> Place:
+        found, pending = set(place), list(place)
+        while pending:
+            number = pending.pop()
+            schemas = [*self._nodes[number].get("allOf", ()), self._targets.get(number)]
+            for alternatives in self._choices(number):
+                if len(taking := [each for each in alternatives if self._kinds(each) & kind]) == 1:
+                    schemas += taking
+            new = self._place(*schemas) - found
+            found |= new
+            pending += new
+        return frozenset(found)
+
+    def _choices(self, number: int) -> Iterator[list[Any]]:
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in self._nodes[number]:
+                yield self._nodes[number][keyword]
+
+    def _kinds(self, schema: Any) -> int:
+        """Return the kinds of values that a schema takes, as far as its types tell."""
+        if not isinstance(schema, Mapping):
+            return ANY if schema else 0
+        return self._once(("kinds", id(schema)), lambda: self._find_kinds(self._numbers[id(schema)]))
+
+    def _find_kinds(self, number: int) -> int:
+        found, seen, pending = ANY, set[int](), [number]
+        while pending:
+            number = pending.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            keywords = self._nodes[number]
+            if "type" in keywords:
+                found &= kinds_of(keywords["type"])
+            if "const" in keywords:
+                found &= kind_of(keywords["const"])
+            if "enum" in keywords:
+                found &= _kinds_of_values(keywords["enum"])
+            more = [*keywords.get("allOf", ()), self._targets.get(number, True)]
+            if any(each is False for each in more):
+                return 0
+            pending += self._place(*more)
+        return found
+
+    def _item(self, place: Place) -> Place:
+        def find() -> Place:
+            held = (self._nodes[i] for i in self._holding(place, ARRAY))
+            return self._place(*(each.get("items") for each in held if "prefixItems" not in each))
+
+        return self._once(("item", place), find)
+
+    def _member(self, place: Place, name: str | None) -> Place:
+        """Return the place of a property; None: one that is not declared."""
+
+        def find() -> Place:
+            found = []
+            for number in self._holding(place, OBJECT):
+                keywords = self._nodes[number]
+                if name in keywords.get("properties", {}):
+                    found.append(keywords["properties"][name])
+                elif not keywords.get("patternProperties"):
+                    found.append(keywords.get("additionalProperties"))
+                elif _has_one_pattern(keywords):
+                    found += keywords["patternProperties"].values()
+            return self._place(*found)
+
+        return self._once(("member", place, name), find)
+
+    # The analysis of a whole schema
+
+    def _find_tracked(self, root: Place) -> frozenset[int]:
+        """Return the subschemas with ``uniqueItems`` that hold wherever they apply, to arrays that can always be
+        completed."""
+        unique = {i for i, keywords in enumerate(self._nodes) if keywords.get("uniqueItems") is True}
+        if not unique:
+            return frozenset()
+        held: set[int] = set()
+        lost: set[int] = set()
+        uncertain: set[int] = set()
+        seen: set[Place] = set()
+        pending = [root]
+        while pending:
+            place = pending.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            if len(seen) > MOST_PLACES:
+                return frozenset()
+            arrays, objects = self._holding(place, ARRAY), self._holding(place, OBJECT)
+            held |= arrays
+            if not arrays.isdisjoint(unique) and not self._can_be_completed(place, arrays):
+                lost |= arrays
+            names: dict[str | None, None] = {None: None}
+            for number in arrays | objects:
+                names |= dict.fromkeys(self._nodes[number].get("properties", ()))
+                uncertain |= self._uncertain(number)
+            pending += [self._item(place), *(self._member(place, name) for name in names)]
+        return frozenset(unique & held - lost - self._with_parts(uncertain))
+
+    def _uncertain(self, number: int) -> set[int]:
+        """Return the parts of a subschema that holds which may apply to a value without holding there."""
+        keywords = self._nodes[number]
+        certain = [self._targets.get(number), *keywords.get("allOf", ()), *keywords.get("properties", {}).values()]
+        if "prefixItems" not in keywords:
+            certain.append(keywords.get("items"))
+        if not keywords.get("patternProperties"):
+            certain.append(keywords.get("additionalProperties"))
+        elif _has_one_pattern(keywords):
+            certain += keywords["patternProperties"].values()
+        for alternatives in self._choices(number):
+            shared = 0
+            for kind in (ARRAY, OBJECT):
+                if sum(self._kinds(each) & kind != 0 for each in alternatives) > 1:
+                    shared |= kind
+            certain += [each for each in alternatives if not self._kinds(each) & shared]
+        return self._parts(number) - self._place(*certain)
+
+    def _parts(self, number: int) -> set[int]:
+        """Return all subschemas of a subschema except definitions, and the target of its reference."""
+        found: list[Any] = [self._targets.get(number)]
+        for keyword, value in self._nodes[number].items():
+            if keyword in SCHEMA_MAPS - {"$defs", "definitions"} and isinstance(value, Mapping):
+                found += value.values()
+            elif keyword in SCHEMA_LISTS or (keyword == "items" and isinstance(value, list)):
+                found += value
+            elif keyword in ONE_SCHEMA:
+                found.append(value)
+        return {self._numbers[id(each)] for each in found if id(each) in self._numbers}
+
+    def _with_parts(self, numbers: Iterable[int]) -> set[int]:
+        found, pending = set[int](), list(numbers)
+        while pending:
+            if (number := pending.pop()) not in found:
+                found.add(number)
+                pending += self._parts(number)
+        return found
+
+    def _find_leading(self) -> set[int]:
+        """Return the subschemas with tracked arrays in their values."""
+        before: dict[int, list[int]] = {}
+        for number in range(len(self._nodes)) if self._tracked else ():
+            for part in self._parts(number):
+                before.setdefault(part, []).append(number)
+        found, pending = set[int](), list(self._tracked)
+        while pending:
+            if (number := pending.pop()) not in found:
+                found.add(number)
+                pending += before.get(number, ())
+        return found
+
+    # Arrays that can be completed
+
+    def _can_be_completed(self, place: Place, arrays: Place) -> bool:
+        """Return whether an array at a place can be completed, whichever new items it begins with."""
+        if not self.is_plain(place, ARRAY):
+            return False
+        least = 0
+        for number in arrays:
+            keywords = self._nodes[number]
+            least = max(least, keywords.get("minItems", 0))
+        return least <= 1 or self.num_values(self._item(place)) >= least
+
+    def _find_endless(self, place: Place) -> int:
+        found = 0
+        for kind, keywords in _ENDLESS.items():
+            for number in self._holding(place, kind):
+                own = self._own(number, kind) - keywords
+                if own and not (own == {"additionalProperties"} and self._nodes[number][own.pop()] is True):
+                    break
+                if not self._find_kinds(number) & kind:
+                    break
+            else:
+                found |= kind
+        return found
+
+    def _own(self, number: int, kind: int) -> set[str]:
+        """Return the keywords of a subschema that apply to values of a kind; an alternative is looked at instead, if
+        it is the only one for these."""
+        keywords = self._nodes[number]
+        found = set(keywords.keys() & _ASSERTIONS).difference(*(_OF_KIND[each] for each in _OF_KIND if each != kind))
+        for keyword in ("anyOf", "oneOf"):
+            if sum(self._kinds(each) & kind != 0 for each in keywords.get(keyword, ())) > 1:
+                found.add(keyword)
+        if "$ref" in keywords and number not in self._targets:
+            found.add("$ref")
+        return found
+
+
+def _has_one_pattern(keywords: Mapping[str, Any]) -> bool:
+    """Return whether a pattern applies to all properties of an object."""
+    if len(keywords["patternProperties"]) > 1 or keywords.get("properties"):
+        return False
+    return keywords.get("additionalProperties") is False or not _FOUND_EVERYWHERE.isdisjoint(
+        keywords["patternProperties"]
+    )
+
+
+def _kinds_of_values(values: Iterable[Any]) -> int:
+    found = 0
+    for value in values:
+        found |= kind_of(value)
+    return found

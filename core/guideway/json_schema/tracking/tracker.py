@@ -1,0 +1,205 @@
+"""Masks that keep the items of arrays unique.
+
+A grammar compiled without ``uniqueItems`` does not remember earlier items. This module forbids the byte that would
+finish an equal item; for a number that is the delimiter. It also forbids what would lead to a position from where only
+equal items can follow, such as a comma after all values of an ``enum``: it searches ahead in the masks of the grammar.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+from guideway.api.bitmask import is_allowed, num_words, pack
+from guideway.errors import DeadEnd
+from guideway.json_schema.cursor import SCALAR, STRING
+from guideway.json_schema.kinds import ARRAY, NUMBER, OBJECT
+from guideway.json_schema.naming import ids
+from guideway.json_schema.tracking.cursor import START, TrackedText
+
+if TYPE_CHECKING:
+    from guideway.api.bitmask import Bitmask
+    from guideway.api.grammar import Matcher
+    from guideway.api.vocabulary import Vocabulary
+    from guideway.json_schema.tracking.places import UniqueArrays
+
+__all__ = ["Tracker"]
+
+Ahead: TypeAlias = "Callable[[], Matcher]"
+
+MOST_MASKS: Final = 256
+"""Masks to compute for one token, which then counts as leading to new items."""
+_PAIR = re.compile(rb"\[.*,", re.DOTALL)
+_ENDS = re.compile(rb'[,\]}]|true|false|null|".*"|\d[ \t\n\r]', re.DOTALL)
+_ENDS_SCALAR = re.compile(rb"[,\]} \t\n\rel]")
+_OPENS = re.compile(rb'[\[{]|[ \t\n\r,:]"|(?:\A|[ \t\n\r,:\[])[tfn]')
+_NUMERIC = re.compile(rb"(?:\A|[ \t\n\r,:\[])[-+0-9.eE]")
+_ZERO = re.compile(rb"(?:\A|[^0-9.])0\Z")
+_TAIL = re.compile(rb'([^"\\]*)"')
+_TWICE = re.compile(rb'[^"]*"[^"]*?[,\]}][ \t\n\r]*[^ \t\n\r]')
+"""Tokens that end a string, and perhaps an item, and go on after it."""
+
+
+class _TokenClasses:
+    """The tokens of a vocabulary by what they may do in JSON, as rows of bitmasks."""
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        self.tokens = tokens
+        self.pairs = self._row(lambda token: _PAIR.search(token) is not None)
+        """Tokens that may begin an array and end several items of it."""
+        self.quoted = self._row(lambda token: b'"' in token or b"\\" in token)
+        self.escaped = self._row(lambda token: b"\\" in token)
+        self.twice = self._row(lambda token: _TWICE.match(token) is not None or (b"\\" in token and b'"' in token))
+        self.ending = self._row(lambda token: _ENDS.search(token) is not None)
+        """Tokens that may end an item outside of strings."""
+        self.opening = self._row(lambda token: _OPENS.search(token) is not None)
+        """Tokens that may begin a literal, array or object, or a string after white space."""
+        self.numeric = self._row(lambda token: _NUMERIC.search(token) is not None)
+        """Tokens that may begin or continue a number."""
+        self.zeros = self._row(lambda token: _ZERO.search(token) is not None)
+        """Tokens that may end in the number 0, which no digit can follow."""
+        self.ending_scalar = self._row(lambda token: _ENDS_SCALAR.search(token) is not None)
+        self.by_tail: dict[bytes, list[int]] = {}
+        """Tokens by the text before their first quote."""
+        self.by_text: dict[bytes, list[int]] = {}
+        for token_id, token in enumerate(tokens):
+            if tail := _TAIL.match(token):
+                self.by_tail.setdefault(tail[1], []).append(token_id)
+            if token:
+                self.by_text.setdefault(token, []).append(token_id)
+
+    def _row(self, belongs: Callable[[bytes], bool]) -> Bitmask:
+        row: Bitmask = pack(np.array([[belongs(token) for token in self.tokens]], dtype=np.bool_))[0]
+        return row
+
+
+@lru_cache(maxsize=4)
+def _classes(tokens: tuple[bytes, ...]) -> _TokenClasses:
+    return _TokenClasses(tokens)
+
+
+class Tracker:
+    """Keeps the items of some arrays unique in the outputs of one grammar."""
+
+    start = START
+    """The state before the first token."""
+
+    def __init__(self, arrays: UniqueArrays, vocabulary: Vocabulary) -> None:
+        self._arrays = arrays
+        self._tokens = vocabulary.tokens
+        self.num_words = num_words(vocabulary.logits_width)
+        self._classes = _classes(tuple(vocabulary.tokens))
+
+    def after(self, state: TrackedText, token_id: int) -> TrackedText | None:
+        """Return the state after a token; None if it would finish an item that the array has already."""
+        token = self._tokens[token_id]
+        if state.place is STRING and b'"' not in token and not state.escapes and b"\\" not in token:
+            return state._replace(text=state.text + token) if state.keeps else state
+        return state.after(token, self._arrays)
+
+    def step(self, state: TrackedText, token_id: int, ahead: Ahead) -> TrackedText | None:
+        """Return the state after a token; None if the token finishes a repeated item, or only repeated ones can follow
+        where an item must. ``ahead()`` returns a new matcher of the grammar alone, before the token."""
+        after = self.after(state, token_id)
+        if after is None or not after.open or after == state or not after.may_repeat(self._arrays):
+            return after
+        matcher = ahead()
+        # a token that the grammar does not accept is refused anyway
+        return after if not matcher.accept((token_id,)) or _Search(self).leads_on(after, matcher) else None
+
+    def keep(self, state: TrackedText, words: Bitmask, ahead: Ahead) -> None:
+        """Clear the bits of a row for tokens that are not allowed."""
+        for token_id in self._candidates(state, words):
+            if self.step(state, token_id, ahead) is None:
+                words.view(np.uint32)[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
+
+    def may_repeat(self, state: TrackedText) -> bool:
+        """Return whether all ways to go on may lead to an item that an array has already."""
+        return state.may_repeat(self._arrays)
+
+    def _candidates(self, state: TrackedText, words: Bitmask) -> Iterable[int]:
+        """Return tokens of a row that may not be allowed."""
+        classes = self._classes
+        arrays = [each for each in state.open if each.is_unique]
+        if not arrays:
+            return ids(words[: len(classes.pairs)] & classes.pairs)
+        if any(len(each.seen) + 1 >= self._arrays.num_values(each.inside(self._arrays)) for each in arrays):
+            if not state.in_string:
+                return ids(words)
+            found = set(ids(words[: len(classes.quoted)] & classes.quoted))
+            found.update(i for i in self._beginning(state.strings()) if is_allowed(words[np.newaxis], 0, i))
+            return sorted(found)
+        kinds = 0
+        for each in arrays:
+            kinds |= self._arrays.ending(each.inside(self._arrays)) if each.seen else 0
+        strings = list(state.strings()) if any(each.seen for each in arrays) else []
+        row = self._row(state, kinds, repeats=bool(strings))
+        found = set(ids(words[: len(row)] & row))
+        for rest in strings:
+            found.update(i for i in classes.by_tail.get(_encode(rest), ()) if is_allowed(words[np.newaxis], 0, i))
+        if strings:
+            found.update(i for i in self._beginning(strings) if is_allowed(words[np.newaxis], 0, i))
+        return sorted(found)
+
+    def _row(self, state: TrackedText, kinds: int, *, repeats: bool) -> Bitmask:
+        """Return the tokens that may end or begin an item in arrays with more new items, except those that continue a
+        string. `kinds` are those of items whose beginnings may be repeated."""
+        classes = self._classes
+        if state.in_string:
+            return classes.twice | classes.escaped if repeats else classes.twice
+        if state.place is SCALAR:
+            return classes.ending_scalar | classes.numeric if kinds & NUMBER else classes.ending_scalar | classes.zeros
+        row = classes.ending | classes.zeros
+        if kinds:
+            row = row | classes.opening
+        return row | classes.numeric if kinds & (NUMBER | ARRAY | OBJECT) else row
+
+    def _beginning(self, texts: Iterable[str]) -> Iterator[int]:
+        """Yield the tokens that begin one of some texts."""
+        for text in map(_encode, texts):
+            for end in range(1, len(text) + 1):
+                yield from self._classes.by_text.get(text[:end], ())
+
+
+def _encode(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
+
+
+class _Search:
+    """A search for a new item after one token."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._left = MOST_MASKS
+        self._seen: set[TrackedText] = set()
+
+    def leads_on(self, state: TrackedText, matcher: Matcher) -> bool:
+        """Return whether a new item may follow in `state`, that of a matcher of the grammar alone."""
+        if not self._left:
+            return True
+        self._left -= 1
+        bitmask = np.zeros((1, self._tracker.num_words), dtype=np.int32)
+        with suppress(DeadEnd):
+            matcher.fill_bitmask(bitmask, 0)
+        further: dict[TrackedText, int] = {}
+        for token_id in ids(bitmask[0]):
+            after = self._tracker.after(state, token_id)
+            if after is None or after == state:
+                continue
+            if not self._tracker.may_repeat(after):
+                return True
+            further.setdefault(after.shortened(), token_id)
+        for shortened, token_id in further.items():
+            if shortened in self._seen:
+                continue
+            self._seen.add(shortened)
+            other = matcher.fork()
+            after = self._tracker.after(state, token_id)
+            if after is not None and other.accept((token_id,)) and self.leads_on(after, other):
+                return True
+        return False

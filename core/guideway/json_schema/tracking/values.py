@@ -1,0 +1,114 @@
+"""JSON values as hashable objects that are equal exactly if the values are, and the beginnings of values.
+
+A number is equal to another with the same value, however both are written; a string to another with the same
+characters; an object to another with equal members in any order.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, NamedTuple, TypeAlias
+
+__all__ = ["LITERALS", "Array", "Number", "Object", "Value", "literal_or_number", "may_become", "num_integers"]
+__all__ += ["text_of", "value_of"]
+
+LITERALS: Final = (b"true", b"false", b"null")
+
+_NUMBER = re.compile(rb"(-?)(\d+)(?:\.(\d*))?(?:([eE])([+-]?\d*))?")
+_UNFINISHED = re.compile(rb"(?<!\\)(?:\\\\)*(\\(?:u[0-9a-fA-F]{0,3})?)\Z")
+_MOST_DIGITS = 4000
+"""Digits of an exponent that Python converts. A longer one is compared as text."""
+
+
+class Number(NamedTuple):
+    """A number: `digits`, without zeros at both ends, times ten to the power of `exponent`."""
+
+    sign: bytes
+    digits: bytes
+    exponent: int | bytes
+
+
+class Array(NamedTuple):
+    items: tuple[Value, ...]
+
+
+class Object(NamedTuple):
+    members: frozenset[tuple[str, Value]]
+
+
+Value: TypeAlias = str | bytes | Number | Array | Object
+"""A string, a literal as bytes, a number, an array or an object."""
+
+
+def value_of(parsed: Any) -> Value:
+    """Return a parsed JSON value."""
+    if isinstance(parsed, str):
+        return parsed
+    if isinstance(parsed, list):
+        return Array(tuple(map(value_of, parsed)))
+    if isinstance(parsed, dict):
+        return Object(frozenset((name, value_of(each)) for name, each in parsed.items()))
+    return literal_or_number(json.dumps(parsed).encode())
+
+
+def text_of(text: bytes) -> str:
+    """Return the characters of a string, or of its beginning, without its quotes."""
+    if b"\\" not in text:
+        return text.decode(errors="ignore")
+    if unfinished := _UNFINISHED.search(text):
+        text = text[: unfinished.start(1)]
+    try:
+        found: str = json.loads(b'"' + text.decode(errors="ignore").encode() + b'"', strict=False)
+    except ValueError:  # no JSON; a grammar refuses it
+        return text.decode(errors="ignore")
+    return found
+
+
+def literal_or_number(text: bytes) -> Value:
+    """Return the value of a literal or number, which is text that is neither if it is not JSON."""
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return text
+    sign, whole, fraction, _, exponent = found.groups(b"")
+    digits = (whole + fraction).lstrip(b"0")
+    if not digits:
+        return Number(b"", b"", 0)
+    if len(exponent) > _MOST_DIGITS:
+        return text
+    kept = digits.rstrip(b"0")
+    return Number(sign, kept, int(exponent or b"0") - len(fraction) + len(digits) - len(kept))
+
+
+def num_integers(text: bytes, low: int, high: int) -> int:
+    """Return how many integers between two bounds are written with `text` as their beginning, at least."""
+    sign, digits = (-1, text[1:]) if text.startswith(b"-") else (1, text)
+    if not digits.isdigit() or len(digits) > _MOST_DIGITS or digits.startswith(b"0"):
+        return 0
+    if sign < 0:
+        low, high = -high, -low
+    first, size, found = int(digits), 1, 0
+    while first <= high:
+        found += max(0, min(high, first + size - 1) - max(low, first) + 1)
+        first, size = 10 * first, 10 * size
+    return found
+
+
+def may_become(text: bytes, value: Value) -> bool:
+    """Return whether a literal or number that begins with `text` may be equal to `value`, as far as its digits tell."""
+    if isinstance(value, bytes):
+        return value.startswith(text)
+    found = _NUMBER.fullmatch(text)
+    if not isinstance(value, Number):
+        return False
+    if found is None:
+        return text == b"-" and (value.sign == b"-" or not value.digits)
+    sign, whole, fraction, has_exponent, _ = found.groups(b"")
+    digits = (whole + fraction).lstrip(b"0")
+    if value.digits and sign != value.sign:
+        return False
+    if has_exponent:
+        return digits.rstrip(b"0") == value.digits
+    if len(digits) <= len(value.digits):
+        return value.digits.startswith(digits)
+    return digits.rstrip(b"0") == value.digits
