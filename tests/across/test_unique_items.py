@@ -15,7 +15,7 @@ import pytest
 from guideway import Engine, EngineConfig, JsonSchema, SamplingParams
 from guideway.api import GrammarStrategy, Matcher, Vocabulary
 from guideway.api.bitmask import allocate, unpack
-from guideway.json_schema.tracking import TrackedSchema, tracked
+from guideway.json_schema.tracking import TrackedSchema, UniqueArrays, tracked
 from guideway.runtime.candidates import choose
 from guideway.runtime.replay import new_matcher
 from guideway.runtime.tracking import compile_grammar
@@ -137,6 +137,12 @@ def test_what_is_not_enforced_is_named(schema: Any, *, is_named: bool) -> None:
     constraint = JsonSchema(schema)
     candidate = choose(constraint, {"xgrammar": Xgrammar(VOCABULARY, {})}).candidates[0]
     assert ("uniqueItems" in candidate.unenforced) is is_named
+
+
+def test_a_schema_that_takes_long_to_follow_is_not_tracked() -> None:
+    wide = {"properties": {f"p{i}": {"$ref": "#"} for i in range(3000)} | {"a": ARRAY}}
+    assert UniqueArrays(wide).tracked == []
+    assert len(UniqueArrays({"properties": {f"p{i}": ARRAY.copy() for i in range(100)}}).tracked) == 100
 
 
 def finite_schema(rng: random.Random) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import ceil, floor
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from guideway.json_schema.kinds import kind_of, kinds_of
 from guideway.json_schema.rewriting.automata import Unknown, searched
 from guideway.json_schema.tracking.values import value_of
 
-__all__ = ["MOST_VALUES", "num_values"]
+__all__ = ["MOST_VALUES", "Counter"]
 
 MOST_VALUES: Final = 1000
 """Values to count, also where there are more."""
@@ -19,51 +19,70 @@ MOST_LEVELS: Final = 8
 STEPS: Final = 5000
 """Steps between the states of an automaton of a pattern."""
 MOST_CHARACTERS: Final = 64
+MOST_WORK: Final = 1000
+AUTOMATON: Final = 300
+"""Subschemas that an automaton takes as long as."""
 
 
-def num_values(schema: Any, target: Callable[[Mapping[str, Any]], Any], levels: int = MOST_LEVELS) -> int:
-    """Return a number of values that a schema allows at least, up to `MOST_VALUES`. ``target(schema)`` resolves the
-    reference of a subschema. Returns 0 where nothing is known."""
-    if not isinstance(schema, Mapping):
-        return MOST_VALUES if schema else 0
-    keywords = schema.keys() & set(KEYWORDS)
-    if levels == 0:
+class Counter:
+    """Counts values of subschemas of one schema. ``target(schema)`` resolves the reference of a subschema."""
+
+    def __init__(self, target: Callable[[Mapping[str, Any]], Any]) -> None:
+        self._target = target
+        self.work = 0
+        """Subschemas that were looked at; an automaton counts as many."""
+
+    def num_values(self, schema: Any, levels: int = MOST_LEVELS) -> int:
+        """Return a number of values that a schema allows at least, up to `MOST_VALUES`. Returns 0 where nothing is
+        known."""
+        if not isinstance(schema, Mapping):
+            return MOST_VALUES if schema else 0
+        self.work += 1
+        if levels == 0 or self.work > MOST_WORK:
+            return 0
+        keywords = schema.keys() & set(KEYWORDS)
+        if "type" not in schema and keywords == {"$ref"}:
+            return self.num_values(self._target(schema), levels - 1)
+        if "type" not in schema and keywords == {"anyOf"}:
+            return self._most(schema["anyOf"], levels)
+        typed = schema.get("type", ["string", "number", "boolean"])
+        if keywords == {"enum"}:
+            kinds = kinds_of(typed) if "type" in schema else -1
+            return len({value_of(each) for each in schema["enum"] if kind_of(each) & kinds})
+        types = [typed] if isinstance(typed, str) else typed
+        return max((self._num_of_type(each, schema, keywords, levels) for each in types), default=0)
+
+    def _most(self, schemas: Iterable[Any], levels: int) -> int:
+        """Return the largest number of values of one of some schemas."""
+        found = 0
+        for each in schemas:
+            found = max(found, self.num_values(each, levels - 1))
+            if found >= MOST_VALUES:
+                break
+        return found
+
+    def _num_of_type(self, typed: str, schema: Mapping[str, Any], keywords: set[str], levels: int) -> int:
+        low, high = schema.get("minimum"), schema.get("maximum")
+        if typed == "string" and keywords <= {"minLength", "maxLength"}:
+            return MOST_VALUES if schema.get("maxLength", 2) > 1 else schema.get("maxLength", 0) + 1
+        if typed == "string" and keywords == {"pattern"}:
+            self.work += AUTOMATON
+            return _num_texts(schema["pattern"])
+        if typed in ("integer", "number") and keywords <= {"minimum", "maximum"}:
+            if low is None or high is None or (typed == "number" and low < high):
+                return MOST_VALUES
+            return max(0, min(MOST_VALUES, floor(high) - ceil(low) + 1)) if typed == "integer" else 0
+        if typed == "boolean" and not keywords:
+            return 2
+        if typed == "array" and keywords <= {"items", "minItems"}:
+            return MOST_VALUES if self.num_values(schema.get("items", True), levels - 1) else 0
+        if typed == "array" and keywords == {"items", "uniqueItems"}:
+            return self.num_values(schema["items"], levels - 1) + 1
+        if typed == "object" and keywords <= {"properties", "required", "additionalProperties"}:
+            if schema.get("additionalProperties", True) is True:
+                return MOST_VALUES
+            return self._most(schema.get("properties", {}).values(), levels)
         return 0
-    if "type" not in schema and keywords == {"$ref"}:
-        return num_values(target(schema), target, levels - 1)
-    if "type" not in schema and keywords == {"anyOf"}:
-        return max(num_values(each, target, levels - 1) for each in schema["anyOf"])
-    typed = schema.get("type", ["string", "number", "boolean"])
-    if keywords == {"enum"}:
-        kinds = kinds_of(typed) if "type" in schema else -1
-        return len({value_of(each) for each in schema["enum"] if kind_of(each) & kinds})
-    types = [typed] if isinstance(typed, str) else typed
-    return max((_num_of_type(each, schema, keywords, target, levels) for each in types), default=0)
-
-
-def _num_of_type(
-    typed: str, schema: Mapping[str, Any], keywords: set[str], target: Callable[[Mapping[str, Any]], Any], levels: int
-) -> int:
-    low, high = schema.get("minimum"), schema.get("maximum")
-    if typed == "string" and keywords <= {"minLength", "maxLength"}:
-        return MOST_VALUES if schema.get("maxLength", 2) > 1 else schema.get("maxLength", 0) + 1
-    if typed == "string" and keywords == {"pattern"}:
-        return _num_texts(schema["pattern"])
-    if typed in ("integer", "number") and keywords <= {"minimum", "maximum"}:
-        if low is None or high is None or (typed == "number" and low < high):
-            return MOST_VALUES
-        return max(0, min(MOST_VALUES, floor(high) - ceil(low) + 1)) if typed == "integer" else 0
-    if typed == "boolean" and not keywords:
-        return 2
-    if typed == "array" and keywords <= {"items", "minItems"}:
-        return MOST_VALUES if num_values(schema.get("items", True), target, levels - 1) else 0
-    if typed == "array" and keywords == {"items", "uniqueItems"}:
-        return num_values(schema["items"], target, levels - 1) + 1
-    if typed == "object" and keywords <= {"properties", "required", "additionalProperties"}:
-        if schema.get("additionalProperties", True) is True:
-            return MOST_VALUES
-        return max((num_values(each, target, levels - 1) for each in schema.get("properties", {}).values()), default=0)
-    return 0
 
 
 def _num_texts(pattern: str) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from guideway.json_schema.assertions import KEYWORDS
 from guideway.json_schema.kinds import ANY, ARRAY, NUMBER, OBJECT, STRING, kind_of, kinds_of
-from guideway.json_schema.tracking.counting import num_values
+from guideway.json_schema.tracking.counting import Counter
 from guideway.json_schema.walking import (
     ONE_SCHEMA,
     SCHEMA_LISTS,
@@ -32,8 +32,8 @@ Place: TypeAlias = frozenset[int]
 T = TypeVar("T")
 
 NOWHERE: Final[Place] = frozenset()
-MOST_PLACES: Final = 2000
-"""Places of a schema; in a larger schema nothing is tracked."""
+MOST_WORK: Final = 100_000
+"""Subschemas to look at, each as often as it is, before nothing is tracked in a schema: about 0.2 s."""
 
 _ASSERTIONS = frozenset(KEYWORDS) - {"type", "$ref", "allOf", "anyOf", "oneOf"}
 """Without the keywords whose subschemas are looked at instead."""
@@ -67,6 +67,10 @@ _FOUND_EVERYWHERE = frozenset({"", ".*", "^", "^.*", ".*$"})
 """Patterns that are found in every text."""
 
 
+class TooLarge(Exception):
+    """A schema is too large to be tracked."""
+
+
 class UniqueArrays:
     """The places of a checked schema."""
 
@@ -76,6 +80,7 @@ class UniqueArrays:
         self._numbers: dict[int, int] = {}
         self._targets: dict[int, Any] = {}
         self._found: dict[Hashable, Any] = {}
+        self._left: float = MOST_WORK
         ignores = ignores_beside_ref(schema)
         for chain, node, (_, resource) in walk(schema):
             if isinstance(node, Mapping):
@@ -86,7 +91,11 @@ class UniqueArrays:
                 self._nodes.append({"$ref": reference} if ignores and reference is not None else node)
                 self._chains.append(chain)
         self._schema = schema  # keeps the identities of its parts
-        self._tracked = self._find_tracked(self._place(schema))
+        try:
+            self._tracked = self._find_tracked(self._place(schema))
+        except TooLarge:
+            self._tracked = frozenset()
+        self._left = inf
         self._leading = self._find_leading()
         self.root = self.kept(self._place(schema))
 
@@ -156,7 +165,10 @@ class UniqueArrays:
             if len(place) != 1:
                 return 0
             (number,) = place
-            return num_values(self._nodes[number], lambda each: self._targets.get(self._numbers.get(id(each), -1)))
+            counter = Counter(lambda each: self._targets.get(self._numbers.get(id(each), -1)))
+            found = counter.num_values(self._nodes[number])
+            self._spend(counter.work)
+            return found
 
         return self._once(("number", place), find)
 
@@ -176,6 +188,12 @@ class UniqueArrays:
         found: T = self._found[what]
         return found
 
+    def _spend(self, work: int) -> None:
+        """Count work. Raises `TooLarge`."""
+        self._left -= work
+        if self._left < 0:
+            raise TooLarge
+
     def _place(self, *schemas: Any) -> Place:
         return frozenset(self._numbers[id(each)] for each in schemas if isinstance(each, Mapping))
 
@@ -189,6 +207,7 @@ class UniqueArrays:
         found, pending = set(place), list(place)
         while pending:
             number = pending.pop()
+            self._spend(1 + sum(map(len, self._choices(number))))
             schemas = [*self._nodes[number].get("allOf", ()), self._targets.get(number)]
             for alternatives in self._choices(number):
                 if len(taking := [each for each in alternatives if self._kinds(each) & kind]) == 1:
@@ -216,6 +235,7 @@ class UniqueArrays:
             if number in seen:
                 continue
             seen.add(number)
+            self._spend(1)
             keywords = self._nodes[number]
             if "type" in keywords:
                 found &= kinds_of(keywords["type"])
@@ -271,8 +291,6 @@ class UniqueArrays:
             if place in seen:
                 continue
             seen.add(place)
-            if len(seen) > MOST_PLACES:
-                return frozenset()
             arrays, objects = self._holding(place, ARRAY), self._holding(place, OBJECT)
             held |= arrays
             if not arrays.isdisjoint(unique) and not self._can_be_completed(place, arrays):
@@ -281,11 +299,13 @@ class UniqueArrays:
             for number in arrays | objects:
                 names |= dict.fromkeys(self._nodes[number].get("properties", ()))
                 uncertain |= self._uncertain(number)
+            self._spend(len(names) * (1 + len(objects)))
             pending += [self._item(place), *(self._member(place, name) for name in names)]
         return frozenset(unique & held - lost - self._with_parts(uncertain))
 
     def _uncertain(self, number: int) -> set[int]:
         """Return the parts of a subschema that holds which may apply to a value without holding there."""
+        self._spend(len(self._parts(number)))
         keywords = self._nodes[number]
         certain = [self._targets.get(number), *keywords.get("allOf", ()), *keywords.get("properties", {}).values()]
         if "prefixItems" not in keywords:
@@ -304,6 +324,9 @@ class UniqueArrays:
 
     def _parts(self, number: int) -> set[int]:
         """Return all subschemas of a subschema except definitions, and the target of its reference."""
+        return self._once(("parts", number), lambda: self._find_parts(number))
+
+    def _find_parts(self, number: int) -> set[int]:
         found: list[Any] = [self._targets.get(number)]
         for keyword, value in self._nodes[number].items():
             if keyword in SCHEMA_MAPS - {"$defs", "definitions"} and isinstance(value, Mapping):
