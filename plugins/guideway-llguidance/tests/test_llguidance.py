@@ -419,3 +419,33 @@ def test_mistakes_in_lark_are_in_the_users_text(strategy: GrammarStrategy) -> No
 def test_a_mistake_in_lark_has_its_place(strategy: GrammarStrategy, text: str, said: str) -> None:
     with pytest.raises(InvalidGrammar, match=said):
         strategy.compile(Grammar(text, "lark"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "takes", "leaves_out"),
+    [
+        ({"type": "integer"}, ("2", "-2", "0"), ("2.0", "2e0")),
+        ({"const": 2.0}, ("2",), ("2.0",)),
+        ({"enum": [1, 2.5]}, ("1", "2.5"), ("1.0", "2.50")),
+        ({"type": "number"}, ("1e-06", "2.0", "1E5"), ()),
+        ({"type": "number", "minimum": 0}, ("0.000001", "2.0", "2"), ("1e-06",)),
+        ({"type": "number", "multipleOf": 0.25}, ("0.50", "0.25"), ("0.5",)),
+    ],
+)
+def test_which_spellings_of_numbers_the_page_names(
+    schema: Any, takes: tuple[str, ...], leaves_out: tuple[str, ...]
+) -> None:
+    strategy = Strategy(byte_vocabulary(), {})
+    found = {text: _takes(strategy, JsonSchema(schema), text.encode()) for text in (*takes, *leaves_out)}
+    assert found == {text: text in takes for text in found}
+
+
+def test_negative_multiples_are_written_since_the_version_that_the_page_names() -> None:
+    strategy, is_new = Strategy(byte_vocabulary(), {}), _version() >= (1, 9, 1)
+    for schema, text in (({"type": "integer", "multipleOf": 16}, b"-64"), ({"multipleOf": 0.01}, b"-500.25")):
+        assert _takes(strategy, JsonSchema({"type": "number", **schema}), text) is is_new
+        assert _takes(strategy, JsonSchema({"type": "number", **schema}), text[1:])
+
+
+def _version() -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", SUPPORT.library)[:3]))
