@@ -16,6 +16,7 @@ from guideway_cfg import Cfg
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_cpu.device import CpuDevice
 from guideway_healing import Healing
+from guideway_hello import Hello
 from guideway_repetition import Dry, NoRepeatNgram
 from guideway_sampling import DynamicTemperature, Mirostat, PLess, TopNSigma, Xtc
 from guideway_sim_device.sim.device import SimDevice
@@ -36,6 +37,7 @@ WISHES: dict[type[LogitModifier[Any]], dict[str, Any]] = {
     Kgw: {"key": 5, "delta": 1.0},
     Steering: {"probe": "p", "strength": 3.0},
     Cfg: {"negative_prompt": [1, 2], "scale": 1.5},
+    Hello: {"letter": "a", "strength": 2.0},
     Healing: {"tokens": 3},
     NoRepeatNgram: {"ngram_size": 2},
     TopNSigma: {"n": 2.5},
@@ -51,7 +53,7 @@ DEVICES: dict[str, type[DeviceBackend]] = {"torch": TorchDevice, "cpu": CpuDevic
 def generate(
     device: DeviceBackend, classes: Sequence[type[LogitModifier[Any]]], num_drafts: int = 0, **given: Any
 ) -> Any:
-    """Return the result of one request that selects all of `classes`."""
+    """Return the result of one request that selects all of `classes`, with a bias if they are many."""
     context = ModifierContext(vocabulary=VOCABULARY, max_num_sequences=16, max_model_len=256)
     modifiers = [cls(OPTIONS.get(cls.name, {}), context) for cls in classes]
     strategies = {"reference": ReferenceStrategy(VOCABULARY, {})}
@@ -59,7 +61,15 @@ def generate(
     host = FakeHost(VOCABULARY, device, runtime=runtime, num_drafts=num_drafts)
     wishes = {cls.name: WISHES[cls] for cls in classes}
     params = SamplingParams(
-        **{"max_tokens": 24, "temperature": 1.0, "seed": 3, "ignore_eos": True, "modifiers": wishes, **given}
+        **{
+            "max_tokens": 24,
+            "temperature": 1.0,
+            "seed": 3,
+            "ignore_eos": True,
+            "logit_bias": {98: 1.0, 102: -1.0} if len(classes) > 2 else {},
+            "modifiers": wishes,
+            **given,
+        }
     )
     (result,) = host.generate([PROMPT], [params])
     return result

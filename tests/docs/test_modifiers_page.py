@@ -1,13 +1,16 @@
-"""The table of docs/modifiers.md is that of the installed modifiers."""
+"""The tables and the picture of docs/modifiers.md are those of the installed modifiers."""
 
 from __future__ import annotations
 
 import re
 
 import importlib_metadata
+import pytest
 from guideway.api import Need, Stage
 
+from tests.across.test_contributed_modifiers import DEVICES, WISHES
 from tests.docs.blocks import ROOT
+from tests.docs.modifier_effects import PAGE, PICTURE, SHOWN, device_rows, picture, table
 
 WORDS = {
     Need.HISTORY: "history",
@@ -34,3 +37,30 @@ def test_the_table_lists_every_modifier_with_stage_and_needs() -> None:
     assert found == expected
     order = [stage.value for stage in Stage]
     assert [stage for _, _, stage, _ in rows] == sorted((stage for _, _, stage, _ in rows), key=order.index)
+
+
+NUMBER = re.compile(r"\d+\.\d")
+
+
+def test_the_picture_is_up_to_date() -> None:
+    """It may differ by the last digit of a height, since processors round sums differently."""
+    old, new = PICTURE.read_text("utf-8"), picture()
+    assert NUMBER.sub("", old) == NUMBER.sub("", new), "make it: python -m tests.docs.modifier_effects"
+    assert [float(x) for x in NUMBER.findall(old)] == pytest.approx([float(x) for x in NUMBER.findall(new)], abs=0.11)
+
+
+def test_the_picture_shows_every_modifier_with_an_effect_of_its_own() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| \[guideway-", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert {cls.name for cls in SHOWN} == set(rows) - {"healing", "legacy"}
+
+
+def test_the_table_of_devices_has_every_modifier_and_device() -> None:
+    """The same tokens are a test of their own, in `tests.across.test_contributed_modifiers`."""
+    header, _, *rows = table(PAGE.read_text("utf-8")).splitlines()
+    assert header.strip("| ").split(" | ") == ["modifier", "numpy", *DEVICES]
+    assert rows == [f"| `{cls.name}` |{' ✓ |' * (1 + len(DEVICES))}" for cls in WISHES]
+
+
+@pytest.mark.slow
+def test_the_table_of_devices_is_up_to_date() -> None:
+    assert table(PAGE.read_text("utf-8")) == device_rows()
