@@ -1,4 +1,4 @@
-"""The component ``runner.transformers``: runs a causal language model of `transformers`."""
+"""The components ``runner.transformers`` and ``runner.batch_invariant``: run a causal LM of `transformers`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 @hookimpl
-def guideway_model_runner() -> type[ModelRunner]:
+def guideway_model_runner(name: str) -> type[ModelRunner]:
+    from guideway_engine.runners.transformers.batch_invariant import BatchInvariantRunner
     from guideway_engine.runners.transformers.model_runner import TransformersRunner
 
-    return TransformersRunner
+    return {cls.name: cls for cls in (TransformersRunner, BatchInvariantRunner)}[name]

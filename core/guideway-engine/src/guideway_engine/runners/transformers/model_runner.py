@@ -106,7 +106,7 @@ class TransformersRunner(ModelRunner):
         return info
 
     def start(self, limits: RunnerLimits) -> None:
-        self._packed = PackedModel(self.model, num_cells=limits.num_cells, max_length=limits.max_length)
+        self.packed = PackedModel(self.model, num_cells=limits.num_cells, max_length=limits.max_length)
         self._max_num_rows = limits.max_num_rows
 
     def dummy_steps(self) -> Iterator[ForwardStep]:
@@ -116,8 +116,12 @@ class TransformersRunner(ModelRunner):
             num_rows *= 2
 
     def forward(self, step: ForwardStep) -> ForwardOutput:
-        output = self._packed.forward(step)
+        output = self.run(step)
         return _pad(output) if self.backend.static_shapes else output
+
+    def run(self, step: ForwardStep) -> ForwardOutput:
+        """Return the rows of `step`, without padding."""
+        return self.packed.forward(step)
 
     def close(self) -> None:
         if self.num_workers > 1:
