@@ -89,7 +89,6 @@ def test_a_better_priority_goes_first_and_takes_the_place_of_others(
     assert ended.index(3) < ended.index(1) < ended.index(2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("num_speculative_tokens", everyday([0, 3], 3))
 @pytest.mark.parametrize("modifiers", everyday([{}, GUIDED], {}), ids=["plain", "companions"])
 def test_a_full_cache_preempts_and_changes_no_output(
