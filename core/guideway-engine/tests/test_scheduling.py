@@ -175,7 +175,6 @@ def test_a_conversation_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch) 
         assert sum(seen) == 11  # the new tokens, and the last token of the answer, which was drawn but not computed
 
 
-@pytest.mark.slow
 def test_tenants_share_fairly() -> None:
     with engine(max_num_seqs=2) as busy:
         prompts = [tokens(i, 20) for i in range(12)]
@@ -320,7 +319,6 @@ def test_a_tenant_with_a_pause_between_requests_takes_no_more_than_its_share() -
             generation.abort()
 
 
-@pytest.mark.slow
 def test_an_interrupted_fork_never_was(monkeypatch: pytest.MonkeyPatch) -> None:
     with engine() as built:
         for owner, name in ((built._runtime, "fork"), (built._scheduler._table, "_allocate")):
