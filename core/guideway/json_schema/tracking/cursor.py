@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
+from math import inf
 from typing import NamedTuple, TypeAlias
 
 from guideway.json_schema.cursor import AFTER, BLANKS, COLON, KEY, KEY_START, SCALAR, STRING, VALUE, Place
@@ -45,10 +47,19 @@ class Container(NamedTuple):
     """The finished items, or the values of finished properties, if it is unique or kept."""
     seen: frozenset[Value] = NONE_SEEN
     """The finished items of a unique array."""
+    strings: tuple[str, ...] = ()
+    """Those of them that are strings, sorted: a list of many strings is searched at each token."""
     names: tuple[str, ...] = ()
     """The names of properties so far, if it is kept."""
     name: str = ""
     """The last name, if it is kept or leads to unique arrays."""
+
+    def with_prefix(self, prefix: str) -> Iterator[str]:
+        """Yield the finished items that are strings with a prefix."""
+        for i in range(bisect_left(self.strings, prefix), len(self.strings)):
+            if not self.strings[i].startswith(prefix):
+                return
+            yield self.strings[i]
 
     def inside(self, arrays: UniqueArrays) -> Subschemas:
         """Return the place of the value that is next or begun."""
@@ -162,6 +173,11 @@ class TrackedText(NamedTuple):
                 return True
         return False
 
+    def is_free(self, arrays: UniqueArrays) -> bool:
+        """Return whether the text ends in a string that may surely become another one, whatever continues it."""
+        is_string = self.place is STRING and self.keeps
+        return is_string and arrays.max_length(self.open[-1].inside(arrays)) == inf and self._may_differ(arrays)
+
     def _may_differ(self, arrays: UniqueArrays) -> bool:
         """Return whether the value at the end of the text may surely become another one than those of all items."""
         last = self.open[-1]
@@ -189,16 +205,23 @@ class TrackedText(NamedTuple):
             return self
         return self._replace(text=self.text.rstrip(b"0") + ZEROS)
 
-    def strings(self) -> Iterator[str]:
+    def strings(self, arrays: UniqueArrays) -> Iterator[str]:
         """Yield the rest of the current string or name, or the next one with its first quote, for an item that an array
-        has already."""
+        has already. Yield no next string where another one may always follow."""
         own = text_of(self.text) if self.in_string else ""
         quote = "" if self.in_string else '"'
         for depth, container in enumerate(self.open):
-            for each in container.seen if container.is_unique else ():
-                for found in self._strings(each, depth + 1, own):
-                    if found.startswith(own):
-                        yield quote + found[len(own) :]
+            if not container.is_unique or not container.seen:
+                continue
+            if depth + 1 < len(self.open):
+                found: Iterator[str] = (each for item in container.seen for each in self._strings(item, depth + 1, own))
+            elif self.place is STRING or not arrays.endless(container.inside(arrays)) & TEXT:
+                found = container.with_prefix(own)
+            else:
+                continue
+            for each in found:
+                if each.startswith(own):
+                    yield quote + each[len(own) :]
 
     def _may_become(self, value: Value, depth: int) -> bool:
         """Return whether the value that begins at a depth may be equal to `value`."""
@@ -288,6 +311,9 @@ def _finished(opened: Containers, value: Value) -> Containers | None:
         if value in last.seen:
             return None
         last = last._replace(seen=last.seen | {value})
+        if isinstance(value, str):
+            at = bisect_left(last.strings, value)
+            last = last._replace(strings=(*last.strings[:at], value, *last.strings[at:]))
     if last.is_kept:
         last = last._replace(values=(*last.values, value))
     return (*opened[:-1], last)

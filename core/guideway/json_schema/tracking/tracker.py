@@ -132,17 +132,17 @@ class Tracker:
             if not state.in_string:
                 return ids(words)
             found = set(ids(words[: len(classes.quoted)] & classes.quoted))
-            found.update(i for i in self._beginning(state.strings()) if is_allowed(words[np.newaxis], 0, i))
+            found.update(i for i in self._beginning(state.strings(self._arrays)) if is_allowed(words[np.newaxis], 0, i))
             return sorted(found)
         kinds = 0
         for each in arrays:
             kinds |= self._arrays.ending(each.inside(self._arrays)) if each.seen else 0
-        strings = list(state.strings()) if any(each.seen for each in arrays) else []
+        strings = list(state.strings(self._arrays)) if any(each.seen for each in arrays) else []
         row = self._row(state, kinds, repeats=bool(strings))
         found = set(ids(words[: len(row)] & row))
         for rest in strings:
             found.update(i for i in classes.by_tail.get(_encode(rest), ()) if is_allowed(words[np.newaxis], 0, i))
-        if strings:
+        if strings and not state.is_free(self._arrays):
             found.update(i for i in self._beginning(strings) if is_allowed(words[np.newaxis], 0, i))
         return sorted(found)
 
