@@ -15,12 +15,14 @@ from guideway.json_schema.tracking.places import Place as Subschemas
 from guideway.json_schema.tracking.values import (
     LITERALS,
     Array,
+    Number,
     Object,
     Value,
     literal_or_number,
     may_become,
     num_integers,
     text_of,
+    usual_spelling,
 )
 
 __all__ = ["START", "Container", "TrackedText"]
@@ -191,8 +193,11 @@ class TrackedText(NamedTuple):
             if self.text[:1] in b"tfn" or self.text in ZERO:
                 return False
             bounds = None if endless & NUMBER else arrays.bounds(inside)
-            num_seen = sum(len(each.seen) for each in self.open)
-            return endless & NUMBER != 0 or (bounds is not None and num_integers(self.text, *bounds) > num_seen)
+            if bounds is None:
+                return endless & NUMBER != 0
+            num_seen = sum(len(each.seen) for each in self.open[:-1])
+            num_seen += sum(may_become(self.text, each) for each in last.seen)
+            return num_integers(self.text, *bounds) > num_seen
         is_next = self.place is COLON or (self.place is VALUE and (self.is_due or not last.is_array))
         if not is_next or last.is_unique:
             return False
@@ -222,6 +227,14 @@ class TrackedText(NamedTuple):
             for each in found:
                 if each.startswith(own):
                     yield quote + each[len(own) :]
+
+    def numbers(self) -> Iterator[str]:
+        """Yield the rest of the current number, or the next one, in its usual spelling, for an item that the last array
+        has already."""
+        own = self.text.decode() if self.place is SCALAR else ""
+        for each in self.open[-1].seen:
+            if isinstance(each, Number) and (text := usual_spelling(each)).startswith(own):
+                yield text[len(own) :]
 
     def _may_become(self, value: Value, depth: int) -> bool:
         """Return whether the value that begins at a depth may be equal to `value`."""

@@ -38,7 +38,7 @@ _PAIR = re.compile(rb"\[.*,", re.DOTALL)
 _ENDS = re.compile(rb'[,\]}]|true|false|null|".*"|\d[ \t\n\r]', re.DOTALL)
 _ENDS_SCALAR = re.compile(rb"[,\]} \t\n\rel]")
 _OPENS = re.compile(rb'[\[{]|[ \t\n\r,:]"|(?:\A|[ \t\n\r,:\[])[tfn]')
-_NUMERIC = re.compile(rb"(?:\A|[ \t\n\r,:\[])[-+0-9.eE]")
+_NUMERIC = re.compile(rb"\A[0-9]*[-+.eE]|[ \t\n\r,:\[][-+0-9.eE]")
 _ZERO = re.compile(rb"(?:\A|[^0-9.])0\Z")
 _TAIL = re.compile(rb'([^"\\]*)"')
 _TWICE = re.compile(rb'[^"]*"[^"]*?[,\]}][ \t\n\r]*[^ \t\n\r]')
@@ -60,7 +60,7 @@ class _TokenClasses:
         self.opening = self._row(lambda token: _OPENS.search(token) is not None)
         """Tokens that may begin a literal, array or object, or a string after white space."""
         self.numeric = self._row(lambda token: _NUMERIC.search(token) is not None)
-        """Tokens that may begin or continue a number."""
+        """Tokens that may continue a number otherwise than with digits, and those with a digit after a delimiter."""
         self.zeros = self._row(lambda token: _ZERO.search(token) is not None)
         """Tokens that may end in the number 0, which no digit can follow."""
         self.ending_scalar = self._row(lambda token: _ENDS_SCALAR.search(token) is not None)
@@ -144,6 +144,8 @@ class Tracker:
             found.update(i for i in classes.by_tail.get(_encode(rest), ()) if is_allowed(words[np.newaxis], 0, i))
         if strings and not state.is_free(self._arrays):
             found.update(i for i in self._beginning(strings) if is_allowed(words[np.newaxis], 0, i))
+        if kinds & NUMBER and arrays[-1] is state.open[-1]:
+            found.update(i for i in self._beginning(state.numbers()) if is_allowed(words[np.newaxis], 0, i))
         return sorted(found)
 
     def _row(self, state: TrackedText, kinds: int, *, repeats: bool) -> Bitmask:
@@ -153,7 +155,8 @@ class Tracker:
         if state.in_string:
             return classes.twice | classes.escaped if repeats else classes.twice
         if state.place is SCALAR:
-            return classes.ending_scalar | classes.numeric if kinds & NUMBER else classes.ending_scalar | classes.zeros
+            row = classes.ending_scalar | classes.zeros
+            return row | classes.numeric if kinds & NUMBER else row
         row = classes.ending | classes.zeros
         if kinds:
             row = row | classes.opening

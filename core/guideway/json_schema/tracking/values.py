@@ -11,7 +11,7 @@ import re
 from typing import Any, Final, NamedTuple, TypeAlias
 
 __all__ = ["LITERALS", "Array", "Number", "Object", "Value", "literal_or_number", "may_become", "num_integers"]
-__all__ += ["text_of", "value_of"]
+__all__ += ["text_of", "usual_spelling", "value_of"]
 
 LITERALS: Final = (b"true", b"false", b"null")
 
@@ -78,6 +78,17 @@ def literal_or_number(text: bytes) -> Value:
         return text
     kept = digits.rstrip(b"0")
     return Number(sign, kept, int(exponent or b"0") - len(fraction) + len(digits) - len(kept))
+
+
+def usual_spelling(number: Number) -> str:
+    """Return a number without an exponent; empty if that is long."""
+    sign, digits, exponent = number.sign.decode(), number.digits.decode() or "0", number.exponent
+    if isinstance(exponent, bytes) or not -20 <= exponent <= 20:
+        return ""
+    if exponent >= 0:
+        return sign + digits + "0" * exponent
+    digits = digits.zfill(1 - exponent)
+    return f"{sign}{digits[:exponent]}.{digits[exponent:]}"
 
 
 def num_integers(text: bytes, low: int, high: int) -> int:
