@@ -51,12 +51,14 @@ class Recorder:
         """Note the rows that the modifier of `entry` draws."""
         self._note(entry, rows)
 
-    def measure(self, logits: Array) -> None:
+    def measure(self, logits: Array, *, only_masked: bool) -> None:
         """Count the allowed tokens of `logits`, which are those after the mask and the bans, and sum their
-        probabilities."""
+        probabilities. `only_masked`: tokens are drawn from the model's distribution over the allowed ones. The sum is
+        then the ratio of both probabilities of the drawn token, and needs no pass over the rows."""
         allowed = self._read(logits) > -np.inf
         self._downloads["records/allowed"] = allowed.sum(axis=1)
-        self._downloads["records/pressure"] = (self._ops.exp(self._model.values) * allowed).sum(axis=1)
+        if not only_masked:
+            self._downloads["records/pressure"] = (self._ops.exp(self._model.values) * allowed).sum(axis=1)
 
     def finish(self, logits: Array, *, normalized: bool) -> None:
         """Take `logits` as the distribution that tokens are drawn from. `normalized`: they are log-probabilities."""
@@ -79,6 +81,11 @@ class Recorder:
         modifier, by its name."""
         assert self._drawn is not None
         num_rows, prefix = len(self.rows), "records/changed/"
+        model, drawn = self._model.result(host).chosen, self._drawn.result(host).chosen
+        if "records/pressure" in self._downloads:
+            pressure = host["records/pressure"][:num_rows]
+        else:
+            pressure = np.exp(model - drawn)
         changed = {
             name.removeprefix(prefix): np.array(host[name][:num_rows], dtype=np.bool_)
             for name in self._downloads
@@ -89,10 +96,10 @@ class Recorder:
         for name, rows in ineffective.items():
             changed[name] &= ~np.isin(self.rows, rows)
         return Records(
-            model=self._model.result(host).chosen,
-            drawn=self._drawn.result(host).chosen,
+            model=model,
+            drawn=drawn,
             allowed=host["records/allowed"][:num_rows].astype(np.int32),
-            pressure=np.minimum(host["records/pressure"][:num_rows], 1).astype(np.float32),
+            pressure=np.minimum(pressure, 1).astype(np.float32),
             changed=np.stack(list(changed.values()), axis=1) if changed else np.zeros((num_rows, 0), dtype=np.bool_),
             modifiers=tuple(changed),
         )

@@ -74,7 +74,7 @@ class StagedStep:
         drawn = self._rows_to_draw()
         logits = self._warp(logits, drawn)
         if self.recorder is not None:
-            self.recorder.measure(logits)
+            self.recorder.measure(logits, only_masked=self._only_masks(self.recorder.rows))
         if len(drawn) or self.post_warp or self.samplers:
             logits = self._distribution(logits, len(drawn) > 0)
         if self.post_warp:
@@ -178,6 +178,15 @@ class StagedStep:
         rows = tempered if self.padding is None else drawn
         factors = self._factors(rows)
         return self.ops.scale_rows(widened(self.ops, logits), self.ops.asarray(rows), self.ops.asarray(factors))
+
+    def _only_masks(self, rows: NDArray[np.int32]) -> bool:
+        """Return whether `rows` are drawn from the model's distribution over the tokens that masks allow."""
+        if self.pre_warp or self.post_warp or self.samplers or self.step.warp is not None:
+            return False
+        temperatures = self.step.temperatures[rows]
+        return all(entry.transform.bitmask is not None for entry, _ in self.mask) and bool(
+            ((temperatures == 0) | (temperatures == 1)).all()
+        )
 
     def _factors(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
         """Return one over the temperature of each of `rows`; 1 where it is 0."""
