@@ -200,7 +200,7 @@ def valid_texts(schema: dict[str, Any]) -> Iterator[bytes]:
 
 def matcher_of(strategy: GrammarStrategy, schema: Any) -> Matcher | None:
     constraint = tracked(JsonSchema(json.dumps(schema), whitespace="compact"))
-    if not isinstance(constraint, TrackedSchema):
+    if not isinstance(constraint, TrackedSchema) or '"uniqueItems"' in constraint.source():
         return None
     return new_matcher(strategy, compile_grammar(strategy, constraint), STOPS)
 
