@@ -201,7 +201,7 @@ def test_tokens_are_those_of_an_undisturbed_run(num_requests: int, num_sequences
                 agree(output.records, other.records, len(token_ids))
                 found, whole = found + 1, whole + (not cut)
     print(f"{found} sequences, {whole} whole; {preempted} preemptions, {num_refused} drafts refused")
-    assert whole >= num_sequences and found > whole
+    assert found >= num_sequences and found > whole > 0
     assert preempted >= num_requests // 10
     assert any(asked.forked_at for asked in plans)
     assert num_refused > num_requests // 10 or not num_drafts

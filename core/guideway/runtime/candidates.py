@@ -111,8 +111,10 @@ def choose(
     refusals: dict[str, str] = {}
     missing: list[str] = []
     too_large: dict[str, list[str]] = {}
-    forms(constraint)
-    offer = _Offer(_offered(constraint), {name: strategies[name].limits for name in names}, budgets)
+    offered = _offered(constraint)
+    if offered is not constraint:
+        forms(constraint)  # it may allow nothing where the part to offer does
+    offer = _Offer(offered, {name: strategies[name].limits for name in names}, budgets)
     for name in names:
         strategy = strategies[name]
         if kind not in strategy.kinds:

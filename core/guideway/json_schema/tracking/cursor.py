@@ -50,9 +50,9 @@ class Container(NamedTuple):
     seen: frozenset[Value] = NONE_SEEN
     """The finished items of a unique array."""
     strings: tuple[str, ...] = ()
-    """Those of them that are strings, sorted: a list of many strings is searched at each token."""
+    """The strings among them, sorted: a list of many strings is searched at each token."""
     names: tuple[str, ...] = ()
-    """The names of properties so far, if it is kept."""
+    """The names of the properties before, if it is kept."""
     name: str = ""
     """The last name, if it is kept or leads to unique arrays."""
 
@@ -154,7 +154,7 @@ class TrackedText(NamedTuple):
         return TrackedText(place, opened, written, escapes, is_due)
 
     def may_repeat(self, arrays: UniqueArrays) -> bool:
-        """Return whether all ways to go on may lead to an item that an array has already."""
+        """Return whether every continuation may lead to an item that the array already has."""
         if not self.keeps or self._may_differ(arrays):
             return False
         for depth, container in enumerate(self.open):
@@ -181,7 +181,7 @@ class TrackedText(NamedTuple):
         return is_string and arrays.max_length(self.open[-1].inside(arrays)) == inf and self._may_differ(arrays)
 
     def _may_differ(self, arrays: UniqueArrays) -> bool:
-        """Return whether the value at the end of the text may surely become another one than those of all items."""
+        """Return whether the value at the end of the text can surely become one that no item equals."""
         last = self.open[-1]
         if not all(arrays.is_plain(each.at, ARRAY if each.is_array else OBJECT) for each in self.open if each.is_kept):
             return False

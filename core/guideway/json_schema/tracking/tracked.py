@@ -30,6 +30,9 @@ class TrackedSchema(JsonSchema):
 def tracked(constraint: JsonSchema) -> JsonSchema:
     """Return the schema to offer to strategies in place of a well-formed one: a `TrackedSchema` if the host enforces a
     part of it."""
+    given = constraint.schema
+    if isinstance(given, str) and "uniqueItems" not in given and "\\" not in given:  # not even with an escape
+        return constraint
     if isinstance(constraint, TrackedSchema) or '"uniqueItems"' not in constraint.source():
         return constraint
     constraint.cached(check_schema)

@@ -42,11 +42,11 @@ _NUMERIC = re.compile(rb"\A[0-9]*[-+.eE]|[ \t\n\r,:\[][-+0-9.eE]")
 _ZERO = re.compile(rb"(?:\A|[^0-9.])0\Z")
 _TAIL = re.compile(rb'([^"\\]*)"')
 _TWICE = re.compile(rb'[^"]*"[^"]*?[,\]}][ \t\n\r]*[^ \t\n\r]')
-"""Tokens that end a string, and perhaps an item, and go on after it."""
+"""Tokens that end a string, perhaps with its item, and continue after it."""
 
 
 class _TokenClasses:
-    """The tokens of a vocabulary by what they may do in JSON, as rows of bitmasks."""
+    """Classes of the vocabulary's tokens by their effect in JSON, as rows of bitmasks."""
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self.tokens = tokens

@@ -14,6 +14,7 @@ from guideway.errors import InvalidGrammar, LimitExceeded, UnsupportedGrammar
 from guideway.runtime.candidates import Candidate, choose
 from guideway.runtime.replay import new_matcher
 from guideway.runtime.rewriting import IN_HOSTS
+from guideway.runtime.tracking import compile_grammar
 
 from guideway_conformance.coverage.corpora import Case
 from guideway_conformance.coverage.ordering import in_declared_order
@@ -73,7 +74,7 @@ def _serve(constraint: JsonSchema, strategies: Mapping[str, GrammarStrategy]) ->
     refused: UnsupportedGrammar | None = None
     for candidate in choose(constraint, strategies, IN_HOSTS).candidates:
         try:
-            return candidate, candidate.strategy.compile(candidate.served(constraint))
+            return candidate, compile_grammar(candidate.strategy, candidate.served(constraint))
         except UnsupportedGrammar as error:
             refused = refused or error
     assert refused is not None, "there is at least one candidate"
