@@ -20,7 +20,14 @@ ONE = {"type": "integer", "minimum": 1, "maximum": 1}
 TWICE = {"type": "array", "items": ONE, "minItems": 2, "maxItems": 2, "uniqueItems": True}
 """xgrammar does not enforce ``uniqueItems``, and without it there is only the text [1,1]."""
 
-ONCE = {"type": "array", "items": {"const": 1}, "minItems": 1, "maxItems": 1, "uniqueItems": True}
+ONCE = {
+    "type": "array",
+    "prefixItems": [{"const": 1}],
+    "items": False,
+    "minItems": 1,
+    "maxItems": 1,
+    "uniqueItems": True,
+}
 FULL = {"type": "array", "items": {"const": 1}, "minItems": 1, "maxItems": 1}
 REMOTE = {"$ref": "https://example.com/a.json"}
 GUIDEWAY = {"grammar": ["xgrammar"], "whitespace": "compact", "refuse_within": 30, "strict_refuses": True}

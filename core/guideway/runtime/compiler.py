@@ -134,14 +134,10 @@ class SearchParameters:
     room: int
     """Token budget. If it is surely too small, the search must succeed before admission."""
     always: bool
-    """True to search whatever the budget; False to search only if it may be too small."""
+    """True to search whatever the budget; False to search only if it is surely too small."""
     stop_token_ids: frozenset[int]
     bans: Bans
     """Tokens and texts to avoid where possible."""
-
-    def asks(self, compiled: Compilation) -> bool:
-        """Return whether the shortest output is looked for: the budget may be too small."""
-        return self.always or self.room < max(compiled.reserve.fewest, compiled.reserve.level + compiled.reserve.growth)
 
     def needs(self, compiled: Compilation) -> bool:
         """Return whether the shortest output must be known before admission."""
@@ -176,7 +172,7 @@ class Shortest:
 
         def end(future: Future[Compilation]) -> None:
             error = _error_of(future)
-            if error is not None or found.cancelled() or not search.asks(future.result()):
+            if error is not None or found.cancelled() or not (search.always or search.needs(future.result())):
                 _settle(found, error, future.result)
                 return
             try:

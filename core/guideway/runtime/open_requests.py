@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Lock
+from typing import Literal, TypeAlias
 
 from guideway.api.types import Request
 from guideway.errors import InvalidRequest
@@ -13,7 +14,11 @@ from guideway.runtime.bans import Bans
 from guideway.runtime.compiler import Compiled
 from guideway.runtime.opening import Opening
 
-__all__ = ["OpenRequests"]
+__all__ = ["OpenRequests", "ShortBudget"]
+
+ShortBudget: TypeAlias = Literal["refuse", "cut", "whole"]
+"""The policy for a request whose limit is too small: ``refuse`` it if that is proved, have it ``cut``, or serve it only
+if an output is known that fits."""
 
 
 @dataclass(slots=True)
@@ -29,8 +34,7 @@ class OpenRequest:
     """Bans to apply to the masks of its sequences."""
     opening: Opening | None
     """What the outputs of its sequences must begin with."""
-    refuses_short: bool
-    """True if it is refused where no output fits that is known."""
+    short_budget: ShortBudget
 
 
 class OpenRequests:
@@ -61,7 +65,7 @@ class OpenRequests:
         companions: Sequence[Sequence[int]],
         bans: Bans | None,
         opening: Opening | None,
-        refuses_short: bool,
+        short_budget: ShortBudget,
     ) -> None:
         """Add a request, with the prompts of the companions of each of its sequences. If its id was added concurrently,
         cancel the compilation and raise `InvalidRequest`."""
@@ -74,7 +78,7 @@ class OpenRequests:
                 raise
             room = self.room_with(request, companions)
             num_sequences = request.params.num_sequences
-            self._all[request.request_id] = OpenRequest(num_sequences, compilation, room, bans, opening, refuses_short)
+            self._all[request.request_id] = OpenRequest(num_sequences, compilation, room, bans, opening, short_budget)
 
     def expect_another(self, request: Request) -> None:
         """Count one more sequence of an open request."""
@@ -109,10 +113,10 @@ class OpenRequests:
         known = self._all.get(request.request_id)
         return None if known is None else known.opening
 
-    def refuses_short(self, request: Request) -> bool:
-        """Return whether a request is refused where no output fits that is known."""
+    def short_budget(self, request: Request) -> ShortBudget:
+        """Return what becomes of a request whose limit no output fits."""
         known = self._all.get(request.request_id)
-        return known is not None and known.refuses_short
+        return "cut" if known is None else known.short_budget
 
     def room_with(self, request: Request, others: Sequence[Sequence[int]] = ()) -> int:
         """Return the most tokens that a sequence may have if it shares the context length with companions."""

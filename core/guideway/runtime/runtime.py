@@ -79,7 +79,7 @@ from guideway.runtime.metrics import LATE_ROWS
 from guideway.runtime.modifier_hosts.hosts import ModifierHosts
 from guideway.runtime.modifier_hosts.modifier import class_of
 from guideway.runtime.modifier_set import ActiveSequence, ModifierSet, check_served
-from guideway.runtime.open_requests import OpenRequests
+from guideway.runtime.open_requests import OpenRequests, ShortBudget
 from guideway.runtime.opening import Opening, TokenTexts
 from guideway.runtime.own_tokens import ask_for_most_likely, is_own
 from guideway.runtime.quarantine import Quarantine
@@ -134,7 +134,7 @@ class Runtime:
     ) -> None:
         self.context = context
         self._whitespace = whitespace
-        self._refuses_short = short_budget == "refuse"
+        self._short_budget: ShortBudget = short_budget
         self._on_unenforced = on_unenforced
         self._canonical = canonical
         self._strategies = strategies
@@ -219,7 +219,12 @@ class Runtime:
         run_validators(self._validators, submission, self._validation, self._quarantine)
 
     def admit(
-        self, request: Request, bans: Bans | None = None, *, is_valid: bool = False, refuses_short: bool | None = None
+        self,
+        request: Request,
+        bans: Bans | None = None,
+        *,
+        is_valid: bool = False,
+        short_budget: ShortBudget | None = None,
     ) -> Admission:
         """Admit a request. Raises `InvalidRequest`, or `PluginError` if a plugin failed; other requests are not
         affected. May be called from any thread, concurrently.
@@ -227,22 +232,21 @@ class Runtime:
         Pass `bans` if the host draws from the masks alone: the masks then exclude the request's banned tokens too. No
         row becomes empty, and `unenforced` names the bans that did not hold. Other hosts leave `bans` out, and the
         pipeline applies the bans of `request.params`. Set `is_valid` if another runtime with the same plugins, options
-        and vocabulary has admitted it: what needs no plugin is then not checked again. `refuses_short` replaces the
-        plan's `short_budget` for this request.
+        and vocabulary has admitted it: what needs no plugin is then not checked again. `short_budget` replaces the
+        plan's for this request; ``whole`` refuses it also if the shortest output that a search finds does not fit.
         """
         try:
             with self._at_work.using("admission"):
                 if self._closed:
                     raise GuidewayError("the runtime is closed and admits no more requests")
-                refuses = self._refuses_short if refuses_short is None else refuses_short
-                return self._admit(request, bans, is_valid, refuses)
+                return self._admit(request, bans, is_valid, short_budget or self._short_budget)
         except GuidewayError:
             raise
         except BaseException as error:  # reading values of arbitrary types can raise anything
             contain(error)
             raise InvalidRequest(f"the request cannot be read: {text_of(error)}") from error
 
-    def _admit(self, request: Request, bans: Bans | None, is_valid: bool, refuses_short: bool) -> Admission:
+    def _admit(self, request: Request, bans: Bans | None, is_valid: bool, short_budget: ShortBudget) -> Admission:
         self._open.check_new(request)
         if is_valid:
             request = freeze_request(request, self._whitespace, self._on_unenforced)
@@ -265,11 +269,11 @@ class Runtime:
         if constraint is not None:
             prompts = [companion.prompt_token_ids for _, companion in companions]
             grammar = self._mask.compile_constraint(
-                constraint, request, self._search_parameters(request, prompts, bans, refuses_short)
+                constraint, request, self._search_parameters(request, prompts, bans, short_budget)
             )
         compilation = self._compiler.submit(request, grammar)
         prompts = [companion.prompt_token_ids for _, companion in companions]
-        self._open.open(request, compilation, prompts, bans, opening, refuses_short and params.close)
+        self._open.open(request, compilation, prompts, bans, opening, short_budget if params.close else "cut")
         return Admission(
             request,
             compilation,
@@ -745,15 +749,16 @@ class Runtime:
     # Parts
 
     def _search_parameters(
-        self, request: Request, others: Sequence[Sequence[int]], bans: Bans | None, refuses_short: bool
+        self, request: Request, others: Sequence[Sequence[int]], bans: Bans | None, short_budget: ShortBudget
     ) -> SearchParameters | None:
         """Return the parameters of the search for the request's shortest output, or None if none is needed. `others`
         are the prompts of its companions."""
         params = request.params
         reasons = self._gate is not None and params.reasoning is not False
-        if not params.close or not (refuses_short or reasons):
+        if not params.close or not (short_budget != "cut" or reasons):
             return None
-        return self._mask.search_parameters(params, self._open.room_with(request, others) - 1, bans, always=reasons)
+        always = reasons or short_budget == "whole"
+        return self._mask.search_parameters(params, self._open.room_with(request, others) - 1, bans, always=always)
 
     def _validate(self, request: Request) -> Request:
         return validate_request(
@@ -783,10 +788,11 @@ class Runtime:
             start = None if gate is not None and gate.reasons else 0
             if start is None:
                 journal.constraint_start = None
-            if self._open.refuses_short(journal.request) and not journal.token_ids:
+            short_budget = self._open.short_budget(journal.request)
+            if short_budget != "cut" and not journal.token_ids:
                 # if both do not fit, the marker is forced at once
                 marker = 0 if start == 0 or self._gate is None else len(self._gate.marker.endings[0])
-                self._mask.check_room(state, max(0, room - marker))
+                self._mask.check_room(state, max(0, room - marker), is_whole=short_budget == "whole")
             self._mask.begin_after(state, start, room, journal.end)
             if self._gate is not None and gate is not None:
                 self._gate.begin(gate, room, state)
@@ -886,10 +892,13 @@ class Runtime:
             for sequence, first_row, ids in zip(sequences, first_rows, token_ids, strict=False):
                 state = self._modifiers.state(sequence, self._mask)
                 first = self._mask.first_closed(state)
-                if first is not None and is_own(
-                    output.logprobs, first_row, ids, first, partial(self._mask.takes, state)
-                ):
-                    self._mask.note_own(state)
+                if first is None:
+                    continue
+                try:
+                    if is_own(output.logprobs, first_row, ids, first, partial(self._mask.takes, state)):
+                        self._mask.note_own(state)
+                except BaseException as error:  # then it is not known; what is broken fails when it accepts
+                    contain(error)
         self._modifiers.announce(sequences, token_ids, feedback)
         outcomes = [accept(*step) for step in zip(sequences, token_ids, feedback, strict=False)]
         if self._mask.mask_rows.closing:

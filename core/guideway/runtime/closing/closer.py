@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from guideway.api.bitmask import BITS_PER_WORD, Bitmask, is_allowed, pack
 from guideway.api.grammar import Matcher
 from guideway.errors import ConformanceError, UnsupportedCapability
-from guideway.json_schema.cursor import START, STRING, JsonCursor
+from guideway.json_schema.cursor import START, JsonCursor
 from guideway.runtime.bans import Bans
 from guideway.runtime.closing.judging import Judge
 from guideway.runtime.closing.lexicon import MOST, Lexicon
@@ -52,7 +52,7 @@ MOST_BEGINNINGS = 64
 AGAIN = 2
 """The part of the budget that is left after which a completion is looked for anew, where none was found."""
 TOO_LONG = 2
-"""Times what is left: where one was looked for in vain, and the first that comes has more tokens, it is not again."""
+"""A search is not repeated if the first completion has this many times the tokens that are left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The knowledge of the end of one output. With its tokens it decides all that follows: who rebuilds a matcher hands
-    it on."""
+    """State of closing for one output. With its tokens it decides all later masks, so a replay needs it."""
 
     free_until: int = 0
     """So many tokens are drawn before anything has to be found out."""
@@ -149,15 +148,15 @@ class Closer:
         """Found out after so many tokens: up to so many, rows included, the end is far whatever they are."""
 
     def fork(self) -> Closer:
-        """That of a sequence with the same past."""
+        """Return a closer for a sequence with the same past."""
         copy = Closer(self._lexicon, self._stop_token_ids, self._budget, self.record, self._beginnings)
         copy._accepted, copy._cursors, copy.records = list(self._accepted), list(self._cursors), self.records
         copy._far_from, copy._far_until = self._far_from, self._far_until
-        copy._ways = self._ways
+        copy._ways = dict(self._ways)
         return copy
 
     def accept(self, token_ids: Sequence[int]) -> None:
-        """These are final, and were drawn from the rows of the last `restrict`, the first from the first."""
+        """Accept final tokens, each drawn from one row of the last `restrict`, in order."""
         if not token_ids:  # what is known stays: the rows of the last `restrict` may still be drawn from
             return
         if self.records:
@@ -166,12 +165,12 @@ class Closer:
         self._accepted += token_ids
 
     def write(self, num_tokens: int, token_ids: Sequence[int]) -> None:
-        """These are final after the first `num_tokens`, in place of any that are there, and `is_far` of each."""
+        """Replace the accepted tokens after the first `num_tokens`. `is_far` was True for each of the new ones."""
         self._accepted[num_tokens:] = token_ids
 
     @property
     def num_free(self) -> int:
-        """So many more tokens may be accepted one by one, and `is_far` of one row after each."""
+        """Number of tokens that may be accepted one by one while `is_far(1)` stays True."""
         return max(self._far_until, self.record.free_until - 1) - len(self._accepted) - 1
 
     def _cursor(self) -> JsonCursor:
@@ -189,7 +188,7 @@ class Closer:
             return self._cursors[num_tokens]
         if not reserve.regions:
             return None
-        text = b"".join([self._lexicon.tokens[i] for i in self._accepted[:num_tokens]])
+        text = self._lexicon.write(self._accepted[:num_tokens])
         at, begin, end = max(((text.rfind(begin), begin, end) for begin, end in self._regions), key=lambda it: it[0])
         rest = text[at + len(begin) :]
         if at < 0 or (end and end in rest):
@@ -198,7 +197,7 @@ class Closer:
         return START.after(begin[opened:] + rest if opened >= 0 else rest)
 
     def rollback(self, num_tokens: int) -> None:
-        """The last ones are not."""
+        """Forget the last accepted tokens."""
         if num_tokens:
             del self._accepted[-num_tokens:]
             num_left = len(self._accepted)
@@ -312,22 +311,28 @@ class Closer:
     def _judge_triggers(self, matcher: Matcher, record: Record, limit: int) -> tuple[Record, NDArray[np.int32] | None]:
         """Return what is known of a state in free text, which is complete as it stands, and the tokens that its mask
         may keep: all but those that open a tag which is not complete within `limit` further tokens."""
-        past = b"".join([self._lexicon.tokens[i] for i in self._accepted[-MOST_BACK:]])
-        opening: dict[int, None] = {}
+        past = self._lexicon.write(self._accepted[-MOST_BACK:])
+        opening: dict[int, bytes] = {}
+        """By token what it writes of a tag, from the trigger on: those that write the same need the same."""
         begun = []
         for trigger in map(str.encode, self._budget.reserve.triggers):
-            opening |= dict.fromkeys(self._lexicon.which("holds", trigger))
+            opening |= self._lexicon.opening(trigger)
             for end in range(1, len(trigger)):
                 if past.endswith(trigger[:end]):
                     begun.append(trigger[end:])
-                    opening |= dict.fromkeys(self._lexicon.which("begins", trigger[end:]))
+                    opening |= {
+                        i: trigger[:end] + self._lexicon.tokens[i] for i in self._lexicon.which("begins", trigger[end:])
+                    }
         mask = crc32(
             b"\0".join(begun), 1
         )  # the same tokens open the same tags wherever as much of a trigger is written
         costs = dict(record.costs) if mask == record.mask else {}
-        for token_id in opening:
+        found: dict[bytes, int] = {}
+        for token_id, written in opening.items():
             if token_id not in costs:
-                costs[token_id] = self._find_cost(matcher, token_id, limit)
+                if written not in found:
+                    found[written] = self._find_cost(matcher, token_id, limit)
+                costs[token_id] = found[written]
         refused = [token_id for token_id, cost in costs.items() if cost > limit]
         record = self._record_of([Way(b"", None, self._lexicon)], mask=mask, costs=tuple(costs.items()))
         if not refused:
@@ -447,8 +452,7 @@ class Closer:
                 continue
             if at == 0:  # the output stands in the string where the ways begin
                 first = [ways[i], *(way for way in ways if way is not ways[i])]
-                mask, costs = (record.mask, record.costs) if cursor is None or cursor.place is STRING else (0, ())
-                found = self._record_of(first, not is_free, record.bans_at, mask, costs)
+                found = self._record_of(first, not is_free, record.bans_at)
             else:
                 others = [ways[k].rest(to, cursor) for _, k, to in on_way if k != i] if (cost, i, at) in on_way else []
                 found = self._record_of([ways[i].rest(at, cursor), *others], not is_free, record.bans_at)

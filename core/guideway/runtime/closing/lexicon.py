@@ -122,6 +122,7 @@ class Lexicon:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokens = vocabulary.tokens
+        self._special = {i: name.encode() for i, name in vocabulary.special_tokens.items()}
         self.words = num_words(vocabulary.logits_width)
         self.masks: dict[bytes, AllowedTokens] = {}
         """The tokens of rows that searches came upon of late; at most `MOST_MASKS_KEPT`."""
@@ -146,6 +147,10 @@ class Lexicon:
             self._unbanned = bans, bans.unbanned(len(self.tokens))
         return self._unbanned[1]
 
+    def write(self, token_ids: Sequence[int]) -> bytes:
+        """Return the text of tokens, with the names of special tokens, by which structural tags are found."""
+        return b"".join([self.tokens[i] or self._special.get(i, b"") for i in token_ids])
+
     def which(self, how: str, text: bytes) -> list[int]:
         """Return the tokens that a text ``"begins"`` or ``"ends"``, or that it is in (``"holds"``)."""
         if (found := self._which.get((how, text))) is None:
@@ -153,6 +158,13 @@ class Lexicon:
                 self._which.clear()
             found = self._which[how, text] = [i for i, token in enumerate(self.tokens) if HOW[how](token, text)]
         return found
+
+    def opening(self, trigger: bytes) -> dict[int, bytes]:
+        """Return the tokens that write a trigger, or begin it with the name of a special token, each with what it
+        writes from the trigger on."""
+        texts = {i: self.tokens[i] for i in self.which("holds", trigger)}
+        found = {i: text[text.find(trigger) :] for i, text in texts.items()}
+        return found | {i: name for i, name in self._special.items() if name and trigger.startswith(name)}
 
     def finish(self, token: bytes) -> bytes:
         """Return bytes that end the character or the escape in which a token ends; empty where it ends in none."""

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from guideway_vllm.bans import bans_of, without_bans
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.parts import build_runtime, markers_for
-from guideway_vllm.requests import PREFIX, carries_only, refuses_short, request_of
+from guideway_vllm.requests import PREFIX, carries_only, request_of, short_budget_of
 from guideway_vllm.steps import GuestOutput, GuestStep, Part, select
 
 __all__ = ["Core", "Pending", "RequestState"]
@@ -461,8 +461,8 @@ class Core:
                 raise UnsupportedCapability(self._unmarked, field="structured_outputs")
             ours = request_of(request_id, prompt, params, samples=self._shapes, may_reason=reasons)
             bans = None if carries_only(params) else bans_of(params)
-            short = refuses_short(params)
-            admission = self.runtime.admit(ours, bans, is_valid=is_valid, refuses_short=short)
+            short = short_budget_of(params)
+            admission = self.runtime.admit(ours, bans, is_valid=is_valid, short_budget=short)
         except BaseException as error:  # vLLM must get every error, and expects an Exception
             self._refuse(request_id, ready, error if isinstance(error, Exception) else GuidewayError(text_of(error)))
             contain(error)  # in the thread that runs the steps it may be a Ctrl-C

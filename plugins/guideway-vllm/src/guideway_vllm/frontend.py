@@ -37,6 +37,7 @@ from guideway.errors import passable, printable
 from guideway.plugins import Plugins
 from guideway.runtime import Admission
 from guideway.runtime.bans import Bans
+from guideway.runtime.open_requests import ShortBudget
 
 from guideway_vllm.answers import Judge
 from guideway_vllm.bans import bans_of
@@ -52,8 +53,8 @@ from guideway_vllm.requests import (
     carries_only,
     constraint_to_check,
     is_ours,
-    refuses_short,
     request_of,
+    short_budget_of,
 )
 from guideway_vllm.steps import ATTRIBUTE, RECORDS
 
@@ -190,7 +191,7 @@ class FrontEnd:
         if self._config.isolate_tenants:
             request.cache_salt = repr((ours.tenant, request.cache_salt))
         bans = None if ours.params.constraint is None else bans_of(params)
-        acting, constraint = yield from self._try(ours, bans, refuses_short(params))
+        acting, constraint = yield from self._try(ours, bans, short_budget_of(params))
         late = [name for name in acting if self._modifiers[name].stage in (Stage.POST_WARP, Stage.SAMPLE)]
         if (acting or ours.params.records) and request.prompt_embeds is not None:
             what, field = (f"modifier {acting[0]!r} needs", "modifiers") if acting else (f"{RECORDS} need", RECORDS)
@@ -275,13 +276,13 @@ class FrontEnd:
             )
 
     def _try(
-        self, request: Request, bans: Bans | None = None, refuses_short: bool | None = None
+        self, request: Request, bans: Bans | None = None, short_budget: ShortBudget | None = None
     ) -> Trial[tuple[list[str], Constraint | None]]:
         """Yield the request's admission, and return the modifiers that act on it, and its constraint as admitted. It
         may still be compiling then."""
-        admission = self._runtime.admit(request, bans, refuses_short=refuses_short)
+        admission = self._runtime.admit(request, bans, short_budget=short_budget)
         constraint = admission.request.params.constraint
-        refuses = self._config.short_budget == "refuse" if refuses_short is None else refuses_short
+        refuses = (short_budget or self._config.short_budget) != "cut"
         try:
             yield admission
             if not admission.ready():

@@ -21,7 +21,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast, get_args
 
 from guideway.api import (
     Choice,
@@ -40,6 +40,7 @@ from guideway.api import (
 )
 from guideway.api.types import strict_json
 from guideway.runtime.guard.guard import Guard, check_bytes
+from guideway.runtime.open_requests import ShortBudget
 
 __all__ = [
     "CARRIER",
@@ -152,17 +153,19 @@ def constraint_to_check(params: Any, default: OnUnenforced) -> JsonSchema | Json
     return constraint if isinstance(constraint, JsonSchema | JsonObject) else None
 
 
-def refuses_short(params: Any) -> bool | None:
-    """Return whether a request is to be refused if no output fits into its limit; None: as the operator chose."""
+def short_budget_of(params: Any) -> ShortBudget | None:
+    """Return what becomes of a request whose limit no output fits; None: what the operator chose."""
     value = (params.extra_args or {}).get(SHORT_BUDGET_KEY)
-    if value not in (None, "refuse", "cut"):
-        raise InvalidRequest(f"{SHORT_BUDGET_KEY} must be 'refuse' or 'cut', not {value!r}", field=SHORT_BUDGET_KEY)
-    return None if value is None else value == "refuse"
+    if value is not None and value not in get_args(ShortBudget):
+        wanted = ", ".join(map(repr, get_args(ShortBudget)))
+        raise InvalidRequest(f"{SHORT_BUDGET_KEY} must be one of {wanted}, not {value!r}", field=SHORT_BUDGET_KEY)
+    return cast("ShortBudget | None", value)
 
 
 def requires_call(request: Any) -> bool:
     """Return whether an OpenAI request requires a tool call: a part of one is of no use."""
     choice = getattr(request, "tool_choice", None)
+    choice = getattr(choice, "mode", choice)  # of a list of allowed tools
     return bool(getattr(request, "tools", None)) and choice not in (None, "none", "auto")
 
 
