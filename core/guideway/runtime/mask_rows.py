@@ -130,6 +130,9 @@ class MaskRows:
                 counts = fill_between_guards(fill, block.jobs, buffer[block.start : block.end + 2])
             FILL_SECONDS.labels(block.name).observe(time.monotonic() - began)
             if counts.any():
+                if isinstance(block.strategy, HostedStrategy):
+                    for job in block.jobs:  # what takes until a limit is not tried twice
+                        block.strategy.fail(job)
                 return None
             if hosted:
                 self._stopwatch.leave_out(began, waited=True)

@@ -129,6 +129,12 @@ class MatcherHost:
                     self._fill(lane, jobs, left, bitmask, accepted, self._patience(lane, len(left)))
         return accepted
 
+    def fail(self, job: FillJob) -> None:
+        """Let the next `fill` fail a job as the last one did."""
+        if isinstance(job.error, GuidewayError):
+            with self._lock:
+                self._failed[matcher_of(job).number] = job.error
+
     def foresee(self, jobs: Sequence[FillJob]) -> None:
         """Begin with what `fill` is about to be asked for, if the host is there and does nothing else. What is asked
         otherwise after all is done anew; what fails, fails then."""

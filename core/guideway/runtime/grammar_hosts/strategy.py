@@ -40,6 +40,8 @@ class Home(Protocol):
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]: ...
 
+    def fail(self, job: FillJob) -> None: ...
+
     def foresee(self, jobs: Sequence[FillJob]) -> None: ...
 
     def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any: ...
@@ -132,6 +134,10 @@ class HostedStrategy(GrammarStrategy):
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         return self._matchers.fill(jobs, bitmask)
+
+    def fail(self, job: FillJob) -> None:
+        """Let the next `fill` fail a job as the last one did, without work for it in a host."""
+        self._matchers.fail(job)
 
     def foresee(self, jobs: Sequence[FillJob]) -> None:
         """Let the hosts begin with what `fill` is about to be asked for."""
