@@ -44,7 +44,7 @@ SCHEMAS: list[dict[str, Any]] = [
     {"anyOf": [{"type": "string", "maxLength": 200}, {"type": "object", "properties": {"a": {}}}, {"type": "null"}]},
 ]
 
-README = {
+README: dict[str, Any] = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 40}, "age": {"type": "integer"}},
     "required": ["name", "age"],
@@ -109,6 +109,44 @@ def test_an_answer_that_fits_is_the_models_own_and_says_so(engine: Engine, strat
     assert [result.finish_reason for result in results] == [FinishReason.STOP] * len(prompts)
     assert all(result.closed_early for result in results)
     assert counted() - before == len(prompts)
+
+
+ENDING = {
+    "type": "object",
+    "properties": {**README["properties"], "age": {"type": "integer", "minimum": 0, "maximum": 150}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+FIVE = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string", "maxLength": 40},
+        "year": {"type": "integer", "minimum": 0, "maximum": 2999},
+        "price": {"enum": [1.5, 20, 300]},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 12}, "maxItems": 3},
+        "open": {"type": "boolean"},
+    },
+    "required": ["title", "year", "price", "tags", "open"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["llguidance", "xgrammar"])
+@pytest.mark.parametrize("whitespace", ["bounded", "compact", "spaced"])
+def test_all_answers_that_fit_are_the_models_own(engine: Engine, strategy: str, whitespace: Any) -> None:
+    """16 answers for each of the six combinations, within their own length and up to 8 tokens more."""
+    for schema, number in ((ENDING, 10), (FIVE, 6)):
+        constraint = JsonSchema(schema, strategy=strategy, whitespace=whitespace)
+        prompts = [f"Describe person number {i} in JSON." for i in range(number)]
+        free = engine.generate(prompts, SamplingParams(max_tokens=200, close=False, constraint=constraint))
+        assert [result.finish_reason for result in free] == [FinishReason.STOP] * number
+        for more in (0, 1, 2, 4, 8):
+            budgets = [len(result.token_ids) + more for result in free]
+            wanted = [SamplingParams(max_tokens=budget, constraint=constraint) for budget in budgets]
+            results = engine.generate(prompts, wanted)
+            assert [result.token_ids for result in results] == [result.token_ids for result in free]
+            assert not any(result.closed_early for result in results)
 
 
 def test_an_error_while_the_draw_is_compared_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

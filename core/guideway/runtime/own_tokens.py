@@ -17,7 +17,7 @@ from guideway.runtime.warp_builder import WarpBuilder
 
 __all__ = ["ask_for_most_likely", "is_own"]
 
-NUM_MOST_LIKELY = 8
+NUM_MOST_LIKELY = 64
 """Tokens of a row that are looked at. Where more are likelier than the one drawn, it is not known to be the own one."""
 
 
