@@ -267,7 +267,7 @@ class Closer:
         reserve, num_accepted = self._budget.reserve, len(self._accepted)
         left = self._budget.num_tokens - num_accepted
         if reserve.triggers and matcher.is_accepting():
-            return self._judge_triggers(matcher, record, left - 1)
+            return self._judge_triggers(matcher, record, row, left - 1)
         record = self._follow(matcher, record, left) or self._looked_for(matcher, record, left)
         if not record.texts:
             return record, None
@@ -308,7 +308,9 @@ class Closer:
         _clear(keep, refused)
         return record, keep if (row & keep).any() else None
 
-    def _judge_triggers(self, matcher: Matcher, record: Record, limit: int) -> tuple[Record, NDArray[np.int32] | None]:
+    def _judge_triggers(
+        self, matcher: Matcher, record: Record, row: NDArray[np.int32], limit: int
+    ) -> tuple[Record, NDArray[np.int32] | None]:
         """Return what is known of a state in free text, which is complete as it stands, and the tokens that its mask
         may keep: all but those that open a tag which is not complete within `limit` further tokens."""
         past = self._lexicon.write(self._accepted[-MOST_BACK:])
@@ -323,9 +325,8 @@ class Closer:
                     opening |= {
                         i: trigger[:end] + self._lexicon.tokens[i] for i in self._lexicon.which("begins", trigger[end:])
                     }
-        mask = crc32(
-            b"\0".join(begun), 1
-        )  # the same tokens open the same tags wherever as much of a trigger is written
+        # the same tokens open the same tags where the mask is the same and as much of a trigger is written
+        mask = crc32(row.tobytes(), crc32(b"\0".join(begun), 1))
         costs = dict(record.costs) if mask == record.mask else {}
         found: dict[bytes, int] = {}
         for token_id, written in opening.items():

@@ -68,7 +68,6 @@ UNFINISHED = re.compile(rb"(?<!\\)(?:\\\\)*\\(u[0-9a-fA-F]{0,3})?\Z")
 """A token that ends in an escape."""
 PARTIAL = b"\xff"
 """The shape of tokens that are not whole characters."""
-AROUND_STRING = re.compile(rb'(?P<text>[^"\\]*)(?P<rest>.*)', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
