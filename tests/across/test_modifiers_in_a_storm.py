@@ -10,15 +10,14 @@ from __future__ import annotations
 import os
 import random
 import signal
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 from guideway import Engine, EngineConfig, FinishReason, Records, Regex, SamplingParams
-from guideway_engine.generation import Generation
 
 from tests.benchmarks.kill_soak import workers
+from tests.support.planned_events import Plan
 from tests.support.stages import everyday
 
 MAX_MODEL_LEN = 112
@@ -50,35 +49,6 @@ CONFIG: dict[str, Any] = {
     "max_model_len": MAX_MODEL_LEN,
     "short_budget": "cut",
 }
-
-
-@dataclass
-class Plan:
-    """One request, and the lengths of its first output at which something happens to it."""
-
-    prompt: list[int]
-    params: SamplingParams
-    abort_at: int | None = None
-    fork_at: int | None = None
-    generation: Generation | None = None
-    forked_at: list[int] = field(default_factory=list)
-
-    def act(self) -> None:
-        """Fork or abort the request, if its time has come."""
-        assert self.generation is not None
-        first = self.generation._group.sequences[0]
-        if first.completion is not None:
-            return
-        if self.fork_at is not None and len(first.output) >= self.fork_at:
-            self.fork_at = None
-            try:
-                self.generation.fork()
-            except ValueError as error:
-                assert "slots are in use" in str(error)
-            else:
-                self.forked_at.append(len(first.output))
-        if self.abort_at is not None and len(first.output) >= self.abort_at:
-            self.generation.abort()
 
 
 def plan(number: int, rng: random.Random) -> Plan:

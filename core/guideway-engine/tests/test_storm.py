@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,10 @@ import pytest
 from engine_support.models import randomized
 from guideway import Engine, EngineConfig, FinishReason, Regex, SamplingParams
 from guideway_demo_model import DemoModel
-from guideway_engine.generation import Generation
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from tests.support.distributions import install
+from tests.support.planned_events import Plan
 from tests.support.stages import everyday
 
 MAX_NUM_SEQS = 32
@@ -28,38 +27,6 @@ MAX_MODEL_LEN = 128
 KV_CACHE_TOKENS = MAX_NUM_SEQS * MAX_MODEL_LEN // 10
 BEGINNINGS = [[7 + i] * 30 for i in range(3)]
 """Common prefixes of prompts."""
-
-
-@dataclass
-class Plan:
-    """One request and its planned events."""
-
-    prompt: list[int]
-    params: SamplingParams
-    tenant: str
-    abort_at: int | None = None
-    fork_at: int | None = None
-    generation: Generation | None = None
-    forked_at: list[int] = field(default_factory=list)
-    """Length of the first output at each fork."""
-
-    def act(self) -> None:
-        """Fork or abort when the output has the planned length."""
-        assert self.generation is not None
-        first = self.generation._group.sequences[0]
-        if first.completion is not None:
-            return
-        if self.fork_at is not None and len(first.output) >= self.fork_at:
-            self.fork_at = None
-            length = len(first.output)
-            try:
-                self.generation.fork()
-            except ValueError as error:
-                assert "slots are in use" in str(error)
-            else:
-                self.forked_at.append(length)
-        if self.abort_at is not None and len(first.output) >= self.abort_at:
-            self.generation.abort()
 
 
 def plans(count: int, rng: random.Random) -> list[Plan]:
