@@ -12,7 +12,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from guideway.runtime.grammar_hosts.joining import VARIABLE
+from guideway_hosts.joining import VARIABLE
 from hypothesis import HealthCheck, settings
 
 # tests load models from packages and from disk; requests to a hub would make them slow and flaky
@@ -30,7 +30,7 @@ settings.load_profile("everyday")
 @pytest.fixture(scope="session", autouse=True)
 def fork_server() -> Iterator[None]:
     """Import grammar strategies for hosts once per session, not for every engine."""
-    from guideway.runtime.grammar_hosts.fork_server import ForkServer, module_path
+    from guideway_hosts.fork_server import ForkServer, module_path
 
     kept = ForkServer.of(module_path())
     yield

@@ -30,7 +30,7 @@ from guideway.errors import (
     text_of,
     without_frames,
 )
-from guideway.runtime.grammar_hosts.messages import error_of, words_of
+from guideway_hosts.messages import error_of, words_of
 
 # these define their own errors
 assert guideway_engine.engine and guideway_engine.scheduling.kv_cache and guideway_engine.server.errors

@@ -424,7 +424,7 @@ SETTINGS: dict[str, tuple[str, Any, str, str]] = {
     "--num-speculative-tokens": ("2", 2, "-1", "num_speculative_tokens must be a whole number of at least 0"),
     "--forced-tokens": ("off", "off", "x", "must be 'exact' or 'canonical' or 'off'"),
     "--split-special-tokens": ("no", False, "x", "ignored explicit argument"),
-    "--grammar-host": ("inline", "inline", "x", "must be 'process' or 'inline'"),
+    "--grammar-host": ("inline", "inline", "x", "must be 'auto' or 'process' or 'inline'"),
     "--modifier-host": ("inline", "inline", "x", "must be 'process' or 'inline'"),
     "--host-environment": ("LMFE_*", ("LMFE_*",), "[1]", "write '1'"),
     "--compile-threads": ("1", 1, "0", "compile_threads must be a whole number of at least 1"),

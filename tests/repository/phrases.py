@@ -37,8 +37,7 @@ PRIVATE = re.compile("|".join(PATTERNS), re.IGNORECASE)
 KINDS = ("attention", "device", "formats", "grammar", "hooks", "modifier", "reference", "worker", "workflow")
 REWRITTEN_LATER = (
     "core/guideway/runtime/closing",
-    "core/guideway/runtime/grammar_hosts",
-    "core/guideway/runtime/modifier_hosts",
+    "core/guideway-hosts/src/",
     *(f"core/guideway-conformance/src/guideway_conformance/{kind}/" for kind in KINDS),
 )
 """Folders whose code is about to be replaced, with its texts."""

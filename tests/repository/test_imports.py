@@ -40,14 +40,22 @@ MAY_IMPORT = {
 }
 """The parts of the library, and the parts that each may import."""
 
-SHIMS = {"guideway": "guideway_engine", "guideway.conformance": "guideway_conformance"}
-"""Modules of the library that may import another distribution: for type checkers, and for hints to install it."""
+SHIMS = {
+    "guideway": "guideway_engine",
+    "guideway.conformance": "guideway_conformance",
+    "guideway.runtime.plan": "guideway_hosts",
+}
+"""Modules of the library that may import another distribution: for type checkers, for hints to install it, and to use
+it where it is installed."""
 
 DEVICES = {"cuda", "rocm", "tpu", "xla", "npu", "xpu", "mps", "hpu", "neuron", "gaudi", "ascend", "metal", "vulkan"}
 GRAMMAR_LIBRARIES = {"xgrammar", "llguidance", "outlines", "lmfe", "formatron", "kbnf", "lmformatenforcer"}
 
 HOSTS = {"guideway-engine", "guideway-vllm"}
-"""Distributions that use the runtime, and may import all of the library."""
+"""Distributions that use the runtime, and may import all of the library and the killable hosts."""
+
+KILLABLE = "guideway-hosts"
+"""The distribution of killable hosts, which may import all of the library."""
 
 SUITE = "guideway-conformance"
 """The distribution that may import all of the library, but no host."""
@@ -201,8 +209,10 @@ def test_prose_and_longer_words_are_allowed(source: str) -> None:
 def test_a_distribution_imports_only_what_it_may(folder: Path) -> None:
     package = folder.name.replace("-", "_")
     allowed = set(FOR_PLUGINS)
-    if folder.name in HOSTS or folder.name == SUITE:
+    if folder.name in (*HOSTS, SUITE, KILLABLE):
         allowed = {"guideway"}
+    if folder.name in HOSTS:
+        allowed |= {"guideway_hosts"}
     if folder.name in APPLICATIONS:
         allowed |= {f"guideway.{name}" for name in guideway.__all__}
     wrong = []
@@ -255,9 +265,9 @@ def test_the_api_needs_only_numpy_and_pluggy() -> None:
 
 
 def test_the_process_that_hosts_are_forked_from_loads_no_more_than_they_need() -> None:
-    loaded = loaded_by("import guideway.runtime.grammar_hosts.serving")
-    assert {"guideway", "numpy"} <= loaded
-    assert loaded <= {"guideway", "importlib_metadata", "lazy_importer", "numpy", "pluggy", "zipp"}
+    loaded = loaded_by("import guideway_hosts.serving")
+    assert {"guideway", "guideway_hosts", "numpy"} <= loaded
+    assert loaded <= {"guideway", "guideway_hosts", "importlib_metadata", "lazy_importer", "numpy", "pluggy", "zipp"}
 
 
 def test_every_public_name_is_there() -> None:

@@ -76,7 +76,7 @@ def test_changelog_fragments_are_named_as_agreed() -> None:
 STRUCTURE = ROOT / "docs" / "structure.md"
 PARTS_OF_CORE = [
     CORE,
-    *(path for folder in ("engine", "conformance") for path in CORE.parent.glob(f"*-{folder}/src/*")),
+    *(path for folder in ("hosts", "engine", "conformance") for path in CORE.parent.glob(f"*-{folder}/src/*")),
 ]
 
 

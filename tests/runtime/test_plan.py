@@ -5,13 +5,16 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from guideway.api import JsonSchema, ModifierContext, Request, SamplingParams, StepBatch
-from guideway.errors import PluginLoadError
+from guideway.errors import InvalidConfiguration, PluginLoadError
+from guideway.plugins import Plugins
 from guideway.plugins.hooks import Hook, Hooks
 from guideway.runtime import RuntimePlan
+from guideway.runtime.plan import placement
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.hostility import VOCABULARY, Ban
@@ -65,3 +68,21 @@ def test_hooks_validate_what_it_admits() -> None:
     runtime.admit(REQUEST)
     runtime.close()
     assert seen == ["r"]
+
+
+@pytest.mark.parametrize("field", ["grammar_host", "modifier_host"])
+def test_without_hosts_everything_is_inline_unless_hosts_were_asked_for(
+    field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = replace(PLAN, strategies=(Plugins().load("grammar", "reference"),))
+    assert placement("auto") == "grammar_host=process"
+    monkeypatch.setitem(sys.modules, "guideway_hosts", None)  # as if it were not installed
+    assert "grammar_host=inline, because guideway-hosts is not installed" in placement("auto")
+    runtime = plan.build()
+    assert not runtime.has_grammar_hosts
+    assert runtime.checker.judge(JsonSchema({"type": "integer"}), "9" * 5000, enforces_formats=True).result(60) is None
+    assert runtime.checker.judge(JsonSchema({"type": "integer"}), "9.5", enforces_formats=True).result(60) is False
+    runtime.close()
+    with pytest.raises(InvalidConfiguration, match=f"{field} is 'process', but.*pip install") as refusal:
+        replace(plan, **{field: "process"}).build()
+    assert refusal.value.field == field

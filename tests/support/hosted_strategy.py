@@ -8,8 +8,8 @@ from typing import Any
 
 from guideway.api import Vocabulary, hookimpl
 from guideway.plugins import Plugins
-from guideway.runtime.grammar_hosts.hosts import GrammarHosts
-from guideway.runtime.grammar_hosts.strategy import HostedStrategy
+from guideway_hosts.hosts import GrammarHosts
+from guideway_hosts.strategy import HostedStrategy
 from guideway_llguidance.strategy import Strategy as Inner
 
 

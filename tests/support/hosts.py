@@ -11,9 +11,9 @@ from typing import Any
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.plugins import Plugins
 from guideway.plugins.limits import Limits
-from guideway.runtime.grammar_hosts.hosts import GrammarHosts
-from guideway.runtime.grammar_hosts.matchers import MatcherHost
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+from guideway_hosts.hosts import GrammarHosts
+from guideway_hosts.matchers import MatcherHost
 
 from tests.support.distributions import install
 from tests.support.fake_host import FakeHost
@@ -70,7 +70,7 @@ def makes_hosts(folder: Path, names: Sequence[str], limits: Limits) -> Iterator[
 
 def served(hosts: GrammarHosts, **options: Any) -> FakeHost:
     """Return a host with these grammar hosts."""
-    return FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies=hosts.strategies, **options)
+    return FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies=hosts.strategies, grammar_hosts=hosts, **options)
 
 
 def inline(name: str = "reference", **options: Any) -> FakeHost:

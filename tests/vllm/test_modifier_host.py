@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from guideway.runtime.modifier_hosts.modifier import HostedModifier
+from guideway_hosts.modifiers.modifier import HostedModifier
 
 from tests.support.stages import everyday
 from tests.vllm.probes_in_vllm import GUIDEWAY, core_of, installed, params, prompt

@@ -14,7 +14,7 @@ from guideway.devices.numpy.device import NumpyDevice
 from guideway.devices.torch.device import TorchDevice
 from guideway.plugins import Plugins
 from guideway.runtime import RuntimePlan
-from guideway.runtime.modifier_hosts.modifier import HostedModifier
+from guideway_hosts.modifiers.modifier import HostedModifier
 from suite_support.hosted import CLASSES
 
 from tests.support.distributions import install

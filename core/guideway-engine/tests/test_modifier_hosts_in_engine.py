@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from guideway.api import Regex, SamplingParams
-from guideway.runtime.modifier_hosts.modifier import HostedModifier
 from guideway_engine.engine import Engine
+from guideway_hosts.modifiers.modifier import HostedModifier
 
 from tests.support.distributions import install
 from tests.support.stages import everyday

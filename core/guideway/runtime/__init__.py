@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from guideway.runtime.admission import Admission
-    from guideway.runtime.grammar_hosts.joining import share_fork_server
     from guideway.runtime.journal import Journal
     from guideway.runtime.plan import RuntimePlan
     from guideway.runtime.runtime import CLOSING, Runtime
     from guideway.vocabulary import build_vocabulary
 
-__all__ = ["CLOSING", "Admission", "Journal", "Runtime", "RuntimePlan", "build_vocabulary", "share_fork_server"]
+__all__ = ["CLOSING", "Admission", "Journal", "Runtime", "RuntimePlan", "build_vocabulary"]
 
 _MODULES = {
     "CLOSING": "guideway.runtime.runtime",
@@ -25,7 +24,6 @@ _MODULES = {
     "Runtime": "guideway.runtime.runtime",
     "RuntimePlan": "guideway.runtime.plan",
     "build_vocabulary": "guideway.vocabulary",
-    "share_fork_server": "guideway.runtime.grammar_hosts.joining",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from guideway.api.grammar import GrammarStrategy, Support
 from guideway.api.types import Constraint, JsonSchema, Losses, StructuralTag
 from guideway.errors import InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
 from guideway.json_schema import check_schema, locate, misspelt_keywords, root_keywords, schemas_in
-from guideway.json_schema.rewriting import Budget
 from guideway.json_schema.tracking import tracked
 from guideway.plugins.contract import checked_names, checked_support
 from guideway.runtime.digests import constraint_digest
-from guideway.runtime.grammar_hosts.strategy import HostedStrategy
+from guideway.runtime.elsewhere import Home
 from guideway.runtime.guard.guard import Guard, check_bytes, forms
-from guideway.runtime.rewriting import INLINE, Rewritten, rewritings
+from guideway.runtime.here import Here
+from guideway.runtime.rewriting import Rewritten
 
 __all__ = ["Candidate", "CandidateCache", "Chosen", "Key", "choose", "enforcing_all"]
 
@@ -42,6 +42,7 @@ class Candidate:
 
     name: str
     strategy: GrammarStrategy
+    home: Home
     unenforced: tuple[str, ...]
     key: Key
     is_pruned: bool = False
@@ -91,7 +92,7 @@ class Chosen:
 
 
 def choose(
-    constraint: Constraint, strategies: Mapping[str, GrammarStrategy], budgets: Sequence[Budget] = INLINE
+    constraint: Constraint, strategies: Mapping[str, GrammarStrategy], homes: Mapping[str, Home] | None = None
 ) -> Chosen:
     """Return the strategies to try for `constraint`. `budgets` bound what this process rewrites.
 
@@ -114,7 +115,8 @@ def choose(
     offered = _offered(constraint)
     if offered is not constraint:
         forms(constraint)  # it may allow nothing where the part to offer does
-    offer = _Offer(offered, {name: strategies[name].limits for name in names}, budgets)
+    offer = _Offer(offered, {name: strategies[name].limits for name in names})
+    homes = homes or {}
     for name in names:
         strategy = strategies[name]
         if kind not in strategy.kinds:
@@ -122,7 +124,7 @@ def choose(
             missing.append(kind)
             continue
         excess = offer.guard.refusal(name)
-        found, reason = offer.candidates(name, strategy, excess)
+        found, reason = offer.candidates(name, strategy, homes.get(name) or Here(strategy), excess)
         if not found:
             refusals[name] = reason
             if excess is not None:
@@ -154,11 +156,8 @@ def _offered(constraint: Constraint) -> Constraint:
 class _Offer:
     """A constraint, to ask strategies about."""
 
-    def __init__(
-        self, constraint: Constraint, limits: Mapping[str, Mapping[str, int]], budgets: Sequence[Budget]
-    ) -> None:
+    def __init__(self, constraint: Constraint, limits: Mapping[str, Mapping[str, int]]) -> None:
         self.constraint = constraint
-        self._budgets = budgets
         self._digest = constraint_digest(constraint)
         self._misspelt = _misspelt(constraint)
         # keywords in subschemas are enforced through these or not at all
@@ -172,44 +171,41 @@ class _Offer:
         """Return whether a candidate enforces all that any strategy could."""
         return self._misspelt.issuperset(candidate.unenforced)
 
-    def candidates(self, name: str, strategy: GrammarStrategy, excess: str | None) -> tuple[list[Candidate], str]:
+    def candidates(
+        self, name: str, strategy: GrammarStrategy, home: Home, excess: str | None
+    ) -> tuple[list[Candidate], str]:
         """Return the candidates of a strategy, best first, and the reason why the constraint as it is, is none.
         `excess` is how it exceeds the strategy's limits, or None."""
         if excess is not None:
-            found = self._rewritten(name, strategy, repeats=True) if self.guard.is_rewritable(name) else []
+            found = self._rewritten(name, strategy, home, repeats=True) if self.guard.is_rewritable(name) else []
             return found, f"{name}: {excess}"
         for form in self._forms:
-            support = _ask(name, strategy, form)
+            support = _ask(name, strategy, home, form)
             if not support.refused:
                 break
         if support.refused:
-            return self._rewritten(name, strategy), f"{name}: {support.reason}"
+            return self._rewritten(name, strategy, home), f"{name}: {support.reason}"
         unenforced = support.unenforced | self._misspelt
         if self._root and self._root.issubset(unenforced):
             ignored = locate(self.constraint, sorted(self._root))
             reason = f"{name} would enforce nothing of it: {ignored} would be ignored"
-            return self._rewritten(name, strategy), reason
+            return self._rewritten(name, strategy, home), reason
         key = name, self.constraint.kind, self._digest
-        given = Candidate(name, strategy, tuple(sorted(unenforced)), key, form is not self.constraint)
-        is_sure = not unenforced and support.enforced <= _takes(name, strategy)
-        return [given] if is_sure else [given, *self._rewritten(name, strategy)], ""
+        given = Candidate(name, strategy, home, tuple(sorted(unenforced)), key, form is not self.constraint)
+        is_sure = not unenforced and support.enforced <= _takes(name, strategy, home)
+        return [given] if is_sure else [given, *self._rewritten(name, strategy, home)], ""
 
-    def _rewritten(self, name: str, strategy: GrammarStrategy, *, repeats: bool = False) -> list[Candidate]:
+    def _rewritten(self, name: str, strategy: GrammarStrategy, home: Home, *, repeats: bool = False) -> list[Candidate]:
         """Return the candidates of a strategy for rewritings of the constraint, best first. `repeats` as for
         `rewritings`."""
-        takes = _takes(name, strategy)
-        if not takes or not isinstance(self.constraint, JsonSchema):
+        if not _takes(name, strategy, home) or not isinstance(self.constraint, JsonSchema):
             return []
-        if isinstance(strategy, HostedStrategy):
-            found = strategy.rewritings(self.constraint, repeats)
-        else:
-            found = rewritings(self.constraint, takes, self._budgets, repeats=repeats)
         candidates = []
-        for each in found:
+        for each in home.rewritings(self.constraint, repeats=repeats):
             form = each.of(self.constraint)
             if Guard(form, {name: strategy.limits}).refusal(name) is not None:
                 continue
-            support = _ask(name, strategy, form)
+            support = _ask(name, strategy, home, form)
             if support.refused:
                 continue
             unenforced = support.unenforced | self._misspelt | {loss.keyword for loss in each.losses}
@@ -218,18 +214,17 @@ class _Offer:
             )
             if not self._root or not self._root.issubset(at_root):
                 key = name, form.kind, constraint_digest(form)
-                candidates.append(Candidate(name, strategy, tuple(sorted(unenforced)), key, rewritten=each))
+                candidates.append(Candidate(name, strategy, home, tuple(sorted(unenforced)), key, rewritten=each))
         return candidates
 
 
-def _takes(name: str, strategy: GrammarStrategy) -> frozenset[str]:
-    with blame(f"grammar.{name}", "takes", keeps_deadlines=isinstance(strategy, HostedStrategy)):
+def _takes(name: str, strategy: GrammarStrategy, home: Home) -> frozenset[str]:
+    with blame(f"grammar.{name}", "takes", keeps_deadlines=home.waits):
         return checked_names(strategy.takes)
 
 
-def _ask(name: str, strategy: GrammarStrategy, form: Constraint) -> Support:
-    hosted = isinstance(strategy, HostedStrategy)
-    with blame(f"grammar.{name}", "supports", passing=(LimitExceeded,), keeps_deadlines=hosted):
+def _ask(name: str, strategy: GrammarStrategy, home: Home, form: Constraint) -> Support:
+    with blame(f"grammar.{name}", "supports", passing=(LimitExceeded,), keeps_deadlines=home.waits):
         return checked_support(strategy.supports(form))
 
 
@@ -253,8 +248,15 @@ class CandidateCache:
     """Cache of `choose` for recent constraints: parsing a schema takes longer than many a step. Thread-safe. With
     `isolates_tenants`, tenants do not share entries."""
 
-    def __init__(self, strategies: Mapping[str, GrammarStrategy], *, isolates_tenants: bool = False) -> None:
+    def __init__(
+        self,
+        strategies: Mapping[str, GrammarStrategy],
+        homes: Mapping[str, Home] | None = None,
+        *,
+        isolates_tenants: bool = False,
+    ) -> None:
         self._strategies = strategies
+        self._homes = homes
         self._known: OrderedDict[tuple[str, str | None, str, bytes], Chosen] = OrderedDict()
         self._size = 0
         self._lock = Lock()
@@ -282,7 +284,7 @@ class CandidateCache:
         key = (self._tenant, *_key(constraint))
         found = self._known.get(key)
         if found is None:
-            found = choose(constraint, self._strategies)
+            found = choose(constraint, self._strategies, self._homes)
             canonical = self._tenant, constraint.strategy, constraint.kind, constraint_digest(constraint)
             with self._lock:
                 for each in dict.fromkeys((key, canonical)):

@@ -1,72 +1,60 @@
-"""Validation of finished texts, in stateless hosts that may be killed at any time."""
+"""Validation of finished texts."""
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Protocol
 
-from guideway.api.types import Constraint, JsonObject, JsonSchema
+from guideway.api.types import JsonObject, JsonSchema
 from guideway.errors import GuidewayError, contain
-from guideway.plugins.limits import Limits
-from guideway.runtime.grammar_hosts.fork_server import HostSource, module_path
-from guideway.runtime.grammar_hosts.messages import SharedMasks
-from guideway.runtime.grammar_hosts.pool import Pool
-from guideway.runtime.grammar_hosts.program import Answers, Built, Spec
 from guideway.runtime.threads import Threads
 
-__all__ = ["Checker", "completed_future"]
+__all__ = ["Checker", "Judge", "completed_future"]
 
 log = logging.getLogger(__name__)
 
-NUM_HOSTS = 2
+AT_ONCE = 2
 """Texts validated concurrently."""
 
 ANY_OBJECT = JsonSchema('{"type":"object"}')
 
 
-@dataclass(frozen=True, slots=True)
-class CheckSpec(Spec):
-    """The specification of hosts that validate texts."""
+class Judge(Protocol):
+    """Validates texts: `is_valid`, perhaps in another process."""
 
-    what = "check"
-
-    def build(self) -> Built:
-        sys.set_int_max_str_digits(0)  # JSON numbers may have any length; the host's deadline limits the work
-        from guideway.json_schema.validity import is_valid
-
-        def judge(constraint: JsonSchema, text: str, enforces_formats: bool) -> bool | None:
-            return is_valid(constraint.parsed, text, enforces_formats)
-
-        return _Judge({"judge": judge}, {})
-
-
-@dataclass(frozen=True, slots=True)
-class _Judge:
-    """The commands of a checking host."""
-
-    commands: Mapping[str, Callable[..., Any]]
-    beside: Mapping[str, Callable[..., Any]]
-
-    def answers(self, shared: SharedMasks, late_seconds: float) -> Answers:
-        return self
+    def __call__(self, schema: JsonSchema, text: str, enforces_formats: bool) -> bool | None:
+        """Return the verdict. Raises `GuidewayError` if there can be none."""
 
     def close(self) -> None:
-        """Do nothing: the host has no resources."""
+        """End what is being validated."""
+
+
+class InlineJudge:
+    """Validates texts in this process. A pattern that does not terminate holds it up."""
+
+    def __call__(self, schema: JsonSchema, text: str, enforces_formats: bool) -> bool | None:
+        from guideway.json_schema.validity import is_valid
+
+        most = sys.get_int_max_str_digits()
+        if most and re.search(rf"[0-9]{{{most},}}", text):  # Python does not read such a number
+            return None
+        return is_valid(schema.parsed, text, enforces_formats)
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to end."""
 
 
 class Checker:
-    """Validates texts against JSON schemas. The first text starts the hosts."""
+    """Validates texts against JSON schemas with `judge`, in threads."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._source = HostSource(CheckSpec(module_path(), (), (), words=1), limits)
-        self._pool = Pool("judge", self._source, NUM_HOSTS)
-        self._threads = Threads("guideway-check", NUM_HOSTS)
+    def __init__(self, judge: Judge | None = None) -> None:
+        self._find = judge or InlineJudge()
+        self._threads = Threads("guideway-check", AT_ONCE)
 
     def judge(
         self,
@@ -87,14 +75,13 @@ class Checker:
             return completed_future(None)
 
     def close(self) -> None:
-        """Kill the hosts, even while they work."""
+        """End what is being validated, if that is possible."""
         self._threads.close()
-        self._pool.close()
-        self._source.close()
+        self._find.close()
 
     def _judge(
         self,
-        schema: Constraint | None,
+        schema: JsonSchema | None,
         text: str,
         enforces_formats: bool,
         read: Callable[[str], object] | None,
@@ -108,8 +95,9 @@ class Checker:
         if schema is None:
             return True
         try:
-            found, _ = self._pool.call("judge", schema, text, enforces_formats, seconds=self._limits.compile_seconds)
-        except GuidewayError as error:
+            found = self._find(schema, text, enforces_formats)
+        except BaseException as error:
+            contain(error)
             _log(error)
             return None
         return found if isinstance(found, bool) else None
@@ -122,5 +110,5 @@ def completed_future(verdict: bool | None) -> Future[bool | None]:
     return future
 
 
-def _log(error: GuidewayError) -> None:
+def _log(error: BaseException) -> None:
     log.warning("a finished text could not be checked: %s", error)

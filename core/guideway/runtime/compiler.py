@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from guideway.api.grammar import CompiledGrammar, GrammarStrategy
+from guideway.api.grammar import CompiledGrammar
 from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.types import Constraint, Request
 from guideway.errors import (
@@ -26,15 +25,11 @@ from guideway.errors import (
 )
 from guideway.runtime.bans import Bans
 from guideway.runtime.candidates import Candidate
-from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon, Reserve
-from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedStrategy
+from guideway.runtime.closing import Beginnings, Budget, Reserve
 from guideway.runtime.metrics import CACHE_BYTES, COMPILE_SECONDS
-from guideway.runtime.modifier_hosts.modifier import class_of
 from guideway.runtime.modifier_set import ModifierSet
-from guideway.runtime.replay import new_matcher
 from guideway.runtime.shared_work import PluginUses, SharedWork
 from guideway.runtime.threads import Threads
-from guideway.runtime.tracking import compile_grammar
 
 __all__ = ["Compilation", "Compiled", "Compiler", "RequestCompiler", "SearchParameters", "Shortest"]
 
@@ -113,9 +108,9 @@ class Compiler:
                     error = UnsupportedGrammar(message, feature=error.feature)
             _settle(compilation, error, lambda: Compilation(candidates[0], *future.result()))
 
-        served, key, strategy = candidates[0].served(constraint), candidates[0].key, candidates[0].strategy
+        served, key, home = candidates[0].served(constraint), candidates[0].key, candidates[0].home
         work = partial(_compile, candidates[0], served)
-        interrupt = partial(strategy.give_up, served) if isinstance(strategy, HostedStrategy) else None
+        interrupt = partial(home.give_up, "make", served) if home.waits else None
         submitted = self._work.submit([f"grammar.{candidates[0].name}"], key, work, interrupt, owner=tenant)
         submitted.add_done_callback(end)
         shared = weakref.ref(submitted)  # a weak reference avoids a cycle that would keep the grammar alive
@@ -160,8 +155,6 @@ class Shortest:
     ) -> None:
         self._context = context
         self._work: SharedWork[int | None] = SharedWork(threads, at_work, MAX_VALUES, isolates=isolates_tenants)
-        self._own = threading.local()
-        """One lexicon per thread, so that a search that hangs blocks no other."""
 
     def submit(
         self, compilation: Future[Compilation], search: SearchParameters, tenant: str = ""
@@ -191,21 +184,17 @@ class Shortest:
     def _find(self, compiled: Compilation, search: SearchParameters, tenant: str, found: Future[Compilation]) -> None:
         candidate, grammar = compiled.candidate, compiled.grammar
         given = (search.stop_token_ids, Budget(self._context.max_model_len, compiled.reserve, search.bans))
-        strategy, interrupt = candidate.strategy, None
-        if isinstance(strategy, HostedStrategy) and isinstance(grammar, HostedGrammar):
-            run = partial(strategy.shortest, grammar, *given)
-            interrupt = partial(strategy.give_up_shortest, grammar, *given)
-        else:
-            run = partial(self._search, strategy, grammar, *given)
+        home = candidate.home
+        interrupt = partial(home.give_up, "shortest", grammar, *given) if home.waits else None
 
         def work() -> tuple[int | None, int]:
             with blame(
                 f"grammar.{candidate.name}",
                 "closing",
                 passing=(InvalidRequest, LimitExceeded, PluginError),
-                keeps_deadlines=interrupt is not None,
+                keeps_deadlines=home.waits,
             ):
-                return run(), search.weight
+                return home.shortest(grammar, *given), search.weight
 
         def end(future: Future[int | None]) -> None:
             error = _error_of(future)
@@ -226,14 +215,6 @@ class Shortest:
 
         found.add_done_callback(leave)
 
-    def _search(
-        self, strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_ids: frozenset[int], budget: Budget
-    ) -> int | None:
-        if not hasattr(self._own, "lexicon"):
-            self._own.lexicon = Lexicon(self._context.vocabulary)
-        matcher = new_matcher(strategy, grammar, stop_token_ids)
-        return Closer(self._own.lexicon, stop_token_ids, budget).shortest(matcher)
-
 
 class RequestCompiler:
     """Compiles the constraint of a request and then the values of its modifiers, before the request starts."""
@@ -250,7 +231,7 @@ class RequestCompiler:
         self._modifiers = modifiers
         self._owner = owner
         """Name of the modifier that gets the compiled constraint."""
-        self._compiling = [m for m in modifiers.all if class_of(m).compile is not LogitModifier.compile]
+        self._compiling = [m for m in modifiers.all if modifiers.overrides(m, "compile")]
         self._work: SharedWork[Any] = SharedWork(threads, at_work, MAX_VALUES, isolates=isolates_tenants)
 
     def submit(self, request: Request, constraint: Future[Compilation] | None) -> Future[Compiled] | None:
@@ -324,15 +305,11 @@ def _compile(candidate: Candidate, constraint: Constraint) -> tuple[CompiledPart
             f"grammar.{candidate.name}",
             "compile",
             passing=(InvalidGrammar, LimitExceeded, UnsupportedGrammar),
-            keeps_deadlines=isinstance(candidate.strategy, HostedStrategy),
+            keeps_deadlines=candidate.home.waits,
         ),
         COMPILE_SECONDS.labels(candidate.name).time(),
     ):
-        grammar = compile_grammar(candidate.strategy, constraint)
-    if isinstance(grammar, HostedGrammar):
-        reserve = grammar.reserve
-    else:
-        reserve = Reserve.of(constraint, candidate.strategy.vocabulary)
+        grammar, reserve = candidate.home.make(constraint)
     with blame(f"grammar.{candidate.name}", "nbytes"):
         return (grammar, reserve, {}), max(0, int(grammar.nbytes))
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeGuard
 
 from guideway.api.bitmask import num_words
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy
@@ -33,10 +33,9 @@ from guideway.api.types import Constraint, Losses, Request, SamplingParams, Sequ
 from guideway.errors import InvalidConfiguration, InvalidRequest, PluginError, blame, contain
 from guideway.runtime.bans import Bans, MaskBans
 from guideway.runtime.candidates import Candidate, CandidateCache, enforcing_all
-from guideway.runtime.closing import Budget, Closer, Lexicon, Record
+from guideway.runtime.closing import Budget, Record
 from guideway.runtime.compiler import Compilation, Compiler, SearchParameters, Shortest
-from guideway.runtime.forced import Forcing
-from guideway.runtime.grammar_hosts.strategy import HostedMatcher, HostedStrategy
+from guideway.runtime.elsewhere import Home
 from guideway.runtime.grammar_state import GrammarState
 from guideway.runtime.journal import Journal
 from guideway.runtime.mask_rows import MaskRows
@@ -72,6 +71,7 @@ class GrammarMask(LogitModifier[GrammarState]):
     def __init__(
         self,
         strategies: Mapping[str, GrammarStrategy],
+        homes: Mapping[str, Home],
         compiler: Compiler,
         shortest: Shortest,
         context: ModifierContext,
@@ -82,13 +82,11 @@ class GrammarMask(LogitModifier[GrammarState]):
     ) -> None:
         super().__init__({}, context)
         self._stopwatch = stopwatch
-        self.candidates = CandidateCache(strategies, isolates_tenants=isolates_tenants)
+        self.candidates = CandidateCache(strategies, homes, isolates_tenants=isolates_tenants)
         """Cache of the candidates of recent constraints."""
         self.mask_rows = MaskRows(num_words(context.vocabulary.logits_width), stopwatch, clock)
         self._compiler = compiler
         self._shortest = shortest
-        self._lexicon = Lexicon(context.vocabulary)
-        self._forcing = Forcing(context.vocabulary.tokens, self.mask_rows.words)
 
     def compile_constraint(
         self, constraint: Constraint, request: Request, search: SearchParameters | None
@@ -124,8 +122,7 @@ class GrammarMask(LogitModifier[GrammarState]):
             matcher = new_matcher(candidate.strategy, grammar, stop_token_ids)
         reserve = compiled.reserve if request.params.close else None
         state = GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids, reserve, _bans(request.params))
-        state.hosted, state.shortest = isinstance(matcher, HostedMatcher), compiled.shortest
-        state.beginnings = compiled.beginnings
+        state.shortest, state.beginnings = compiled.shortest, compiled.beginnings
         return state
 
     def ban(self, state: GrammarState | None, bans: Bans) -> MaskBans | None:
@@ -161,11 +158,9 @@ class GrammarMask(LogitModifier[GrammarState]):
         state.begins_in = num_tokens
         if num_tokens is None or state.reserve is None:
             return
-        state.budget, matcher = Budget(room, state.reserve, state.bans), state.job.matcher
-        if isinstance(matcher, HostedMatcher):
-            matcher.budget, matcher.end = state.budget, end
-        else:
-            state.closer = Closer(self._lexicon, state.stop_token_ids, state.budget, end, state.beginnings)
+        state.budget = Budget(room, state.reserve, state.bans)
+        ending = state.candidate.home.ending
+        state.closer = ending(state.job.matcher, state.stop_token_ids, state.budget, end, state.beginnings)
 
     def takes(self, state: GrammarState | None, token_ids: Sequence[int]) -> bool:
         """Return whether the constraint, which has begun, allows these tokens next; True without one."""
@@ -240,8 +235,7 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def is_ready(self, state: GrammarState | None) -> bool:
         """Return whether rows that were late may be ready now."""
-        matcher = None if state is None else state.job.matcher
-        return not isinstance(matcher, HostedMatcher) or matcher.is_ready()
+        return state is None or state.candidate.home.is_ready(state.job.matcher)
 
     def strategy(self, state: GrammarState | None) -> str | None:
         """Return the name of the strategy that serves a sequence."""
@@ -273,7 +267,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         ours = token_ids[num_before:] if num_before else token_ids
         began = time.monotonic()
         count = matcher.accept(ours)
-        if state.hosted:  # it may have waited for its host
+        if state.candidate.home.waits:  # it may have waited for its host
             self._stopwatch.leave_out(began, waited=True)
         if count != len(ours):
             return self._refusal(state, token_ids, num_before, num_before + count)
@@ -289,30 +283,25 @@ class GrammarMask(LogitModifier[GrammarState]):
     def forced(self, state: GrammarState, limit: int) -> Sequence[int]:
         if state.begins_in != 0 or state.terminated:
             return ()
-        matcher = state.job.matcher
-        if isinstance(matcher, HostedMatcher):
-            return (matcher.forced or ())[:limit]
-        return self._forcing.run(matcher, state.stop_token_ids, limit)
+        return state.candidate.home.forced(state.job.matcher, state.stop_token_ids, limit)
 
     def foresee(self, states: Sequence[GrammarState | None], drafts: Sequence[Sequence[int]]) -> None:
         """Start filling the rows of these sequences and drafts in hosts, for the next `prepare`, where that need not
         wait."""
-        jobs: list[FillJob] = []
-        strategy = None
+        home, jobs = None, list[FillJob]()
         for state, token_ids in zip(states, drafts, strict=True):
-            if state is not None and state.hosted and state.begins_in == 0 and not state.terminated:
-                strategy = cast("HostedStrategy", state.candidate.strategy)
+            if _is_elsewhere(state):
+                home = state.candidate.home
                 jobs.append(FillJob(state.job.matcher, tuple(token_ids)))
-        if strategy is not None:
-            strategy.foresee(jobs)  # all have the same host
+        if home is not None:
+            home.foresee(jobs)  # all have the same host
 
     def ask_forced(self, states: Sequence[GrammarState | None], limit: int) -> None:
         """Ask the hosts for the forced tokens of these sequences, with one command for all; `forced` reads the
         replies."""
-        asked = [s for s in states if s is not None and s.hosted and s.begins_in == 0 and not s.terminated]
+        asked = [state for state in states if _is_elsewhere(state)]
         if asked:
-            strategy = cast("HostedStrategy", asked[0].candidate.strategy)
-            strategy.ask_forced([state.job.matcher for state in asked], limit)
+            asked[0].candidate.home.ask_forced([state.job.matcher for state in asked], limit)
 
     def keep_to(self, state: GrammarState | None, token_ids: Sequence[int]) -> None:
         """Restrict the next step to these forced tokens, as far as they equal its drafts."""
@@ -320,7 +309,7 @@ class GrammarMask(LogitModifier[GrammarState]):
             state.canonical = tuple(token_ids)
 
     def validate(self, state: GrammarState, token_ids: Sequence[int]) -> int:
-        if isinstance(state.job.matcher, HostedMatcher) and state.job.matcher.is_slow():
+        if state.candidate.home.is_slow(state.job.matcher):
             return 0  # drafts are guesses
         num_before = len(token_ids) if state.begins_in is None else state.begins_in
         if num_before >= len(token_ids):
@@ -364,14 +353,14 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def fork(self, state: GrammarState) -> GrammarState:
         copy = GrammarState(state.candidate, state.grammar, FillJob(state.job.matcher.fork()), state.stop_token_ids)
-        copy.accepted, copy.hosted = list(state.accepted), state.hosted
+        copy.accepted = list(state.accepted)
         copy.terminated = state.terminated
         copy.begins_in = state.begins_in
         copy.reserve, copy.bans = state.reserve, state.bans
         copy.budget, copy.closed_early, copy.shortest = state.budget, state.closed_early, state.shortest
         copy.beginnings = state.beginnings
         if state.closer is not None:
-            copy.closer = state.closer.fork()
+            copy.closer = state.closer.fork(copy.job.matcher)
         return copy
 
     def _stop_token_ids(self, params: SamplingParams) -> frozenset[int]:
@@ -391,6 +380,11 @@ class GrammarMask(LogitModifier[GrammarState]):
         if count > state.num_live_drafts:
             return fail(f"DeadEnd: after token {token_ids[count - 1]} no token is legal")
         return fail(f"it refused token {token_id}, which its own mask allowed")
+
+
+def _is_elsewhere(state: GrammarState | None) -> TypeGuard[GrammarState]:
+    """Return whether another process fills the rows of a state, and has to fill any."""
+    return state is not None and state.candidate.home.waits and state.begins_in == 0 and not state.terminated
 
 
 def _is_whole(

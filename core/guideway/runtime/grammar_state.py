@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from guideway.api.grammar import CompiledGrammar, FillJob, Matcher
 from guideway.runtime.bans import Bans
 from guideway.runtime.candidates import Candidate
-from guideway.runtime.closing import Beginnings, Budget, Closer, Record, Reserve
-from guideway.runtime.grammar_hosts.strategy import HostedMatcher
+from guideway.runtime.closing import Beginnings, Budget, Record, Reserve
+from guideway.runtime.elsewhere import Ending
 from guideway.runtime.replay import replayed_matcher
 
 __all__ = ["GrammarState"]
@@ -40,8 +39,8 @@ class GrammarState:
     """Tokens left before the constraint begins; None: not known yet."""
     budget: Budget | None = None
     """Budget for the complete output; None if it may be cut, or has not begun."""
-    closer: Closer | None = None
-    """None also if the strategy lives in hosts."""
+    closer: Ending | None = None
+    """Completes the output; None if it may be cut, or has not begun."""
     beginnings: Beginnings = field(default_factory=dict)
     """The grammar's, shared with the closer."""
     shortest: int | None = None
@@ -50,8 +49,6 @@ class GrammarState:
     """Index of the first row of the last step in which closing excluded tokens."""
     closed_early: bool = False
     """True if a token was drawn from such a row."""
-    hosted: bool = False
-    """True if the matcher lives in a host."""
     canonical: tuple[int, ...] = ()
     """Forced tokens that the next step must draw, as far as they equal its drafts."""
     first_row: int = 0
@@ -76,6 +73,4 @@ class GrammarState:
     @property
     def end(self) -> Record | None:
         """Latest closing record of the output."""
-        if self.hosted:
-            return cast("HostedMatcher", self.job.matcher).end
         return None if self.closer is None else self.closer.record

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from guideway.api.bitmask import FULL, Bitmask, allow_only, empty_rows, is_allow
 from guideway.api.grammar import FillJob, GrammarStrategy
 from guideway.api.steps import Fault, Payload, StepBatch
 from guideway.errors import ConformanceError, contain
-from guideway.runtime.grammar_hosts.strategy import HostedMatcher, HostedStrategy
+from guideway.runtime.elsewhere import Home
 from guideway.runtime.grammar_state import GrammarState
 from guideway.runtime.mask_block import GUARD, Late, fill_between_guards
 from guideway.runtime.metrics import FILL_SECONDS
@@ -47,6 +46,10 @@ class StrategyBlock:
     @property
     def strategy(self) -> GrammarStrategy:
         return self.states[0].candidate.strategy
+
+    @property
+    def home(self) -> Home:
+        return self.states[0].candidate.home
 
     @property
     def jobs(self) -> tuple[FillJob, ...]:
@@ -123,20 +126,19 @@ class MaskRows:
         num_rows = blocks[-1].end
         buffer = self._buffer(num_rows)
         for block in blocks:
-            hosted = isinstance(block.strategy, HostedStrategy)
-            began = time.monotonic()
+            home, began = block.home, time.monotonic()
             fill = partial(fill_jobs, block.strategy)
-            with self._clock.wait if hosted else self._clock.fill:
+            with self._clock.wait if home.waits else self._clock.fill:
                 counts = fill_between_guards(fill, block.jobs, buffer[block.start : block.end + 2])
             FILL_SECONDS.labels(block.name).observe(time.monotonic() - began)
             if counts.any():
-                if isinstance(block.strategy, HostedStrategy):
-                    for job in block.jobs:  # what takes until a limit is not tried twice
-                        block.strategy.fail(job)
+                for job in block.jobs:  # what takes until a limit is not tried twice
+                    home.fail(job)
                 return None
-            if hosted:
+            if home.waits:
                 self._stopwatch.leave_out(began, waited=True)
-                self._find_closing(block)
+                for state in block.states:
+                    self._close(state, 0, buffer)
         bitmask = buffer[1 : 1 + num_rows]
         return None if empty_rows(bitmask).any() else bitmask
 
@@ -183,9 +185,8 @@ class MaskRows:
     def _fill_block(self, block: StrategyBlock, buffer: Bitmask) -> dict[GrammarState, BaseException]:
         """Fill the rows of a block and return the errors by state."""
         strategy, jobs = block.strategy, block.jobs
-        hosted = isinstance(strategy, HostedStrategy)
-        began = time.monotonic()
-        with self._clock.wait if hosted else self._clock.fill:
+        waits, began = block.home.waits, time.monotonic()
+        with self._clock.wait if waits else self._clock.fill:
             try:
                 accepted = fill_between_guards(partial(fill_jobs, strategy), jobs, buffer[block.start : block.end + 2])
             except BaseException as error:
@@ -193,14 +194,14 @@ class MaskRows:
                 log.warning("grammar.%s failed in fill; filling row by row", strategy.name, exc_info=True)
                 accepted = self._fill_one_by_one(block, buffer)
         FILL_SECONDS.labels(block.name).observe(time.monotonic() - began)
-        if hosted:  # hosts have deadlines of their own
+        if waits:  # hosts have deadlines of their own
             self._stopwatch.leave_out(began, waited=True)
         failed: dict[GrammarState, BaseException] = {}
         counts = accepted.tolist()
         began = time.monotonic()
         for state, count in zip(block.states, counts, strict=True):
             state.num_live_drafts = count
-            if count >= 0 and state.budget is not None and (why := self._close(state, count, buffer)) is not None:
+            if count >= 0 and (why := self._close(state, count, buffer)) is not None:
                 failed[state] = why
             if state.canonical and count > 0:
                 self._keep_canonical(state, count, buffer)
@@ -215,12 +216,7 @@ class MaskRows:
     def _close(self, state: GrammarState, count: int, buffer: Bitmask) -> BaseException | None:
         """Clear tokens that could not be completed in the rows of a state, whose first `count` drafts were accepted.
         Returns the error if that failed."""
-        if state.hosted:
-            hosted = cast("HostedMatcher", state.job.matcher)
-            state.first_closed = hosted.first_closed
-            if hosted.ends or hosted.first_closed is not None:
-                self.closing.add(state)
-        elif (closer := state.closer) is not None:
+        if (closer := state.closer) is not None:
             if closer.is_far(count + 1):
                 state.first_closed = None
                 return None
@@ -234,14 +230,6 @@ class MaskRows:
                 contain(error)
                 return error
         return None
-
-    def _find_closing(self, block: StrategyBlock) -> None:
-        """Note the states of a block whose rows were closed in their host."""
-        for state in block.states:
-            hosted = cast("HostedMatcher", state.job.matcher)
-            if hosted.ends or hosted.first_closed is not None:
-                state.first_closed = hosted.first_closed
-                self.closing.add(state)
 
     def _keep_canonical(self, state: GrammarState, count: int, buffer: Bitmask) -> None:
         """Allow only the canonical token in each row, as long as the state's first `count` drafts, which were accepted,

@@ -41,9 +41,9 @@ from guideway.errors import (
 from guideway.plugins.limits import Limits
 from guideway.runtime.answers import read_count, read_edit, read_ids, read_key, read_names, read_report
 from guideway.runtime.bans import MaskBans
+from guideway.runtime.elsewhere import Hosts
 from guideway.runtime.journal import Journal
 from guideway.runtime.metrics import DEADLINES_MISSED
-from guideway.runtime.modifier_hosts.modifier import HostedModifier, class_of
 from guideway.runtime.opening import Opening
 from guideway.runtime.rows import check_bitmask, check_payload, lend_feedback
 from guideway.runtime.step_clock import StepClock
@@ -100,6 +100,7 @@ class ModifierSet:
         limits: Limits,
         stopwatch: Stopwatch,
         clock: StepClock,
+        hosts: Hosts | None = None,
         waiting: frozenset[str] = frozenset(),
     ) -> None:
         names = [modifier.name for modifier in modifiers]
@@ -115,14 +116,17 @@ class ModifierSet:
         """By the identity of a modifier its place in `all`."""
         self.bitmasks = {m.name: m.transform.bitmask for m in self.all if m.transform.bitmask is not None}
         """By modifier name the payload array that is a bitmask."""
-        self._hosted = [(i, m) for i, m in enumerate(self.all) if isinstance(m, HostedModifier) and not m.derived]
+        self._hosts = hosts
+        self._classes: Mapping[str, type[LogitModifier[Any]]] = {} if hosts is None else hosts.classes
+        """By name the classes of modifiers in hosts."""
+        self._announced = [(i, m) for i, m in enumerate(self.all) if m.name in self._classes and not m.derived]
         """Modifiers in hosts that accept tokens, each with its index; they get the tokens of all sequences in one
         command."""
         self._words = num_words(context.vocabulary.logits_width)
         self._offers = offers
         self._start = Deadline.of_processor(limits.start_seconds, limits)
         """Deadline of `LogitModifier.start`, which delays the whole batch."""
-        self._waiting = waiting
+        self._waiting = waiting.union(self._classes)
         """Names of modifiers that wait for other processes, which have deadlines of their own."""
         self._step_seconds = limits.step_seconds
         self._stopwatch = stopwatch
@@ -133,6 +137,14 @@ class ModifierSet:
         """Return the state of `modifier` for a sequence; None if it does not act."""
         state: T | None = sequence.states[self._places[id(modifier)]]
         return state
+
+    def class_of(self, modifier: LogitModifier[Any]) -> type[LogitModifier[Any]]:
+        """Return the plugin's class, from which a worker is built."""
+        return self._classes.get(modifier.name) or type(modifier)
+
+    def overrides(self, modifier: LogitModifier[Any], method: str) -> bool:
+        """Return whether the plugin has its own `method`."""
+        return getattr(self.class_of(modifier), method) is not getattr(LogitModifier, method)
 
     # Admission and compilation
 
@@ -193,7 +205,7 @@ class ModifierSet:
 
     def compile(self, modifier: LogitModifier[Any], request: Request, grammar: CompiledGrammar | None) -> Any:
         """Return `LogitModifier.compile`. Raises `InvalidRequest` or `PluginError`."""
-        keeps_deadlines = isinstance(modifier, HostedModifier)
+        keeps_deadlines = modifier.name in self._classes
         return self._call(modifier, None, "compile", request, grammar, keeps_deadlines=keeps_deadlines)
 
     # Sequences
@@ -227,7 +239,7 @@ class ModifierSet:
     ) -> None:
         """Raise `LimitExceeded` if `start` took too long, in seconds of wall or processor time. Hosts check this
         themselves."""
-        if isinstance(modifier, HostedModifier):
+        if modifier.name in self._classes:
             return
         if taken <= self._start.wall_seconds and processor <= self._start.processor_seconds:
             return
@@ -250,7 +262,7 @@ class ModifierSet:
 
     def may_act(self, modifier: LogitModifier[Any], request: Request, info: SequenceInfo) -> bool:
         """Return whether `modifier` may act on a sequence whose request is still compiling. Raises as `start` does."""
-        if modifier.name in request.params.modifiers and class_of(modifier).compile is not LogitModifier.compile:
+        if modifier.name in request.params.modifiers and self.overrides(modifier, "compile"):
             return True
         state = None
         try:
@@ -306,7 +318,7 @@ class ModifierSet:
         if each sequence has one row."""
 
         def attempt(some: Sequence[Any]) -> Payload | None:
-            with self._clock.wait if isinstance(modifier, HostedModifier) else self._clock.prepare:
+            with self._clock.wait if modifier.name in self._classes else self._clock.prepare:
                 payload = check_payload(modifier.prepare(batch, some), batch, some, sequence_of_row)
             if payload is not None and modifier.name in self.bitmasks:
                 check_bitmask(payload, self.bitmasks[modifier.name], self._words)
@@ -357,7 +369,7 @@ class ModifierSet:
     @property
     def has_hosted(self) -> bool:
         """True if `announce` has any effect."""
-        return bool(self._hosted)
+        return bool(self._announced)
 
     def announce(
         self,
@@ -367,14 +379,15 @@ class ModifierSet:
     ) -> None:
         """Announce calls of `accept`, so that each modifier in a host gets the tokens of all sequences in one
         command."""
-        for i, modifier in self._hosted:
+        for i, modifier in self._announced:
             steps = [
                 (sequence.states[i], tuple(ids), lend_feedback(emitted, modifier.name))
                 for sequence, ids, emitted in zip(sequences, token_ids, feedback, strict=False)
                 if sequence.fault is None and sequence.states[i] is not None
             ]
+            assert self._hosts is not None
             with self._clock.wait:
-                modifier.take(steps)
+                self._hosts.announce(modifier.name, steps)
 
     def accept(self, sequence: ActiveSequence, ids: Sequence[int], feedback: Mapping[str, Feedback] | None) -> Outcome:
         """Pass the final tokens of a step to the modifiers, record them, and return the outcome for the sequence."""
@@ -413,7 +426,7 @@ class ModifierSet:
             if ids:
                 others = [other for other, _ in sequence.stateful if other is not modifier]
                 # a modifier that does not validate drafts might end the output among them
-                if all(class_of(other).validate is not LogitModifier.validate for other in others):
+                if all(self.overrides(other, "validate") for other in others):
                     return ids[: self.validate(sequence, ids, says=modifier)]
         return ()
 

@@ -69,15 +69,15 @@ from guideway.runtime.admission import (
     validate_request,
 )
 from guideway.runtime.bans import Bans, with_restrictions
-from guideway.runtime.checking import Checker, completed_future
+from guideway.runtime.checking import Checker, Judge, completed_future
+from guideway.runtime.closing import Lexicon
 from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler, SearchParameters, Shortest
-from guideway.runtime.grammar_hosts.hosts import GrammarHosts
+from guideway.runtime.elsewhere import Home, Hosts
 from guideway.runtime.grammar_mask import GrammarMask, check_names
+from guideway.runtime.here import Here
 from guideway.runtime.journal import Journal
 from guideway.runtime.mask_rows import StrategyBlock
 from guideway.runtime.metrics import LATE_ROWS
-from guideway.runtime.modifier_hosts.hosts import ModifierHosts
-from guideway.runtime.modifier_hosts.modifier import class_of
 from guideway.runtime.modifier_set import ActiveSequence, ModifierSet, check_served
 from guideway.runtime.open_requests import OpenRequests, ShortBudget
 from guideway.runtime.opening import Opening, TokenTexts
@@ -123,12 +123,13 @@ class Runtime:
         cache_bytes: int = 512 << 20,
         compile_threads: int = 2,
         limits: Limits | None = None,
-        grammar_hosts: GrammarHosts | None = None,
+        grammar_hosts: Hosts | None = None,
         whitespace: Whitespace = "bounded",
         short_budget: Literal["refuse", "cut"] = "refuse",
         reasoning: ReasoningConfig | None = None,
         on_unenforced: OnUnenforced = "report",
-        modifier_hosts: ModifierHosts | None = None,
+        modifier_hosts: Hosts | None = None,
+        judge: Judge | None = None,
         canonical: bool = False,
         isolate_tenants: bool = False,
     ) -> None:
@@ -142,7 +143,7 @@ class Runtime:
         self._grammar_hosts = grammar_hosts
         self._hosts = [hosts for hosts in (grammar_hosts, modifier_hosts) if hosts is not None]
         limits = limits or Limits()
-        self.checker = Checker(limits)
+        self.checker = Checker(judge)
         """Judges an output by its text, for a host that no longer knows the slot."""
         self._validators = validators or {}
         named = (name for each in self._validators.values() for name, _ in each)
@@ -163,17 +164,21 @@ class Runtime:
         """Measures the steps. A host adds its own work for them to the parts of its `prepare` and `accept`."""
         compiler = Compiler(self._threads, self._at_work, cache_bytes, isolates_tenants=isolate_tenants)
         shortest = Shortest(self._threads, self._at_work, context, isolates_tenants=isolate_tenants)
+        lexicon = Lexicon(context.vocabulary)
+        homes: dict[str, Home] = {name: Here(strategy, lexicon) for name, strategy in strategies.items()}
+        homes |= {} if grammar_hosts is None else grammar_hosts.homes
         self._mask = GrammarMask(
-            strategies, compiler, shortest, context, stopwatch, self.clock, isolates_tenants=isolate_tenants
+            strategies, homes, compiler, shortest, context, stopwatch, self.clock, isolates_tenants=isolate_tenants
         )
         check_names(modifiers)
-        waiting = frozenset(modifier_hosts.modifiers if modifier_hosts is not None else ())
-        waiting |= {ReasoningGate.name} if grammar_hosts is not None else set()
+        waiting = frozenset({ReasoningGate.name} if grammar_hosts is not None else ())
         self._gate = None
         if reasoning is not None and reasoning.has_marker:
             self._gate = ReasoningGate(reasoning, self._mask, context)
         self._own = [self._mask] if self._gate is None else [self._gate, self._mask]
-        self._modifiers = ModifierSet([*self._own, *modifiers], context, offers, limits, stopwatch, self.clock, waiting)
+        self._modifiers = ModifierSet(
+            [*self._own, *modifiers], context, offers, limits, stopwatch, self.clock, modifier_hosts, waiting
+        )
         self._request_seconds = limits.request_seconds
         self._compiler = RequestCompiler(
             self._modifiers, self._mask.name, self._modifier_threads, self._at_work, isolates_tenants=isolate_tenants
@@ -200,7 +205,7 @@ class Runtime:
 
     def modifier_classes(self) -> list[tuple[type[LogitModifier[Any]], Mapping[str, Any]]]:
         """Return each modifier's class and options, from which a worker builds its `Pipeline`. Picklable."""
-        return [(class_of(m), m.options) for m in self._modifiers.all]
+        return [(self._modifiers.class_of(m), m.options) for m in self._modifiers.all]
 
     def check_health(self) -> None:
         """Raise `Unhealthy` if valid requests would be refused, because a pool has no thread left to admit or compile

@@ -115,7 +115,7 @@ class SteadyBatch:
                 matchers = tuple([state.job.matcher for state in block.states])
                 where, asked = slice(block.start, block.end), time.monotonic()
                 counts[where] = advance_matchers(block.strategy, matchers, constrained[where])
-                if block.states[0].hosted:  # it may have waited for its host
+                if block.home.waits:  # it may have waited for its host
                     self._stopwatch.leave_out(asked, waited=True)
             taken = self._stopwatch.overrun(began, self._share)
         except BaseException as error:

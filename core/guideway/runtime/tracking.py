@@ -12,9 +12,8 @@ from guideway.api.types import Constraint
 from guideway.errors import DeadEnd
 from guideway.json_schema.tracking import TrackedSchema, TrackedText, Tracker
 from guideway.plugins.contract import check_returned
-from guideway.runtime.grammar_hosts.strategy import HostedStrategy
 
-__all__ = ["TrackedGrammar", "TrackedMatcher", "compile_grammar", "with_tracker"]
+__all__ = ["TrackedGrammar", "TrackedMatcher", "compile_grammar"]
 
 
 def compile_grammar(strategy: GrammarStrategy, constraint: Constraint) -> CompiledGrammar:
@@ -22,11 +21,6 @@ def compile_grammar(strategy: GrammarStrategy, constraint: Constraint) -> Compil
     `ConformanceError` if it returns no grammar."""
     grammar = strategy.compile(constraint)
     check_returned(grammar, CompiledGrammar)
-    return grammar if isinstance(strategy, HostedStrategy) else with_tracker(strategy, constraint, grammar)
-
-
-def with_tracker(strategy: GrammarStrategy, constraint: Constraint, grammar: CompiledGrammar) -> CompiledGrammar:
-    """Return the grammar of a constraint with its tracker, if the constraint is a `TrackedSchema`."""
     if not isinstance(constraint, TrackedSchema):
         return grammar
     return TrackedGrammar(grammar, Tracker(constraint.arrays, strategy.vocabulary))

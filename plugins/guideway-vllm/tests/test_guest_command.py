@@ -23,5 +23,5 @@ def test_every_option_is_listed_within_80_columns(
     limits = {f"limits.{field.name}" for field in dataclasses.fields(Limits)}
     assert first == own | limits | {f"plugins.{field.name}" for field in dataclasses.fields(PluginSettings)}
     text = " ".join(" ".join(lines).split())
-    assert "('inline' or 'process'; default: \"process\")" in text
+    assert "('auto' or 'inline' or 'process'; default: \"auto\")" in text
     assert "Limits" not in text and "None" not in text and "`" not in text

@@ -16,7 +16,7 @@ from guideway.errors import InvalidConfiguration, PluginLoadError, contain, text
 from guideway.plugins import Hooks, Plugins
 from guideway.plugins.building import building
 from guideway.plugins.configuration import component_name
-from guideway.runtime.plan import RuntimePlan
+from guideway.runtime.plan import RuntimePlan, placement
 from guideway.runtime.runtime import Runtime
 from guideway.vocabulary import build_vocabulary
 
@@ -150,7 +150,8 @@ def assemble(config: EngineConfig, plugins: Plugins | None = None, *, worker: st
         yield executor.submit("load")
         yield executor.submit("start", settings)
 
-    log.info("%s", spec.plan.summary("its own engine", *(f"{name}={value}" for name, value in numerics().items())))
+    facts = [*(f"{name}={value}" for name, value in numerics().items()), placement(config.grammar_host)]
+    log.info("%s", spec.plan.summary("its own engine", *facts))
     # a device that compiles for each shape has as many rows as configured drafts need
     most_forced = config.num_speculative_tokens if info.static_shapes else MOST_FORCED
     num_forced = 0 if config.forced_tokens == "off" else most_forced

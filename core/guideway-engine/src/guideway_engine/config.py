@@ -92,7 +92,7 @@ class EngineArguments(TypedDict, total=False):
     num_speculative_tokens: int
     forced_tokens: Literal["exact", "canonical", "off"]
     split_special_tokens: bool
-    grammar_host: Literal["process", "inline"]
+    grammar_host: Literal["auto", "process", "inline"]
     modifier_host: Literal["process", "inline"]
     host_environment: tuple[str, ...]
     compile_threads: int

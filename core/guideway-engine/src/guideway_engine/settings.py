@@ -98,8 +98,9 @@ class EngineSettings:
     split_special_tokens: bool = True
     """Encoding of special tokens in chat messages as plain text. If False, ``<|im_end|>`` in a message is the token, so
     its author can end the message and speak in another role. In prompts given as text it is always the token."""
-    grammar_host: Literal["process", "inline"] = "process"
-    """Place of grammar strategies: ``process``, in grammar hosts, or ``inline``, in this process."""
+    grammar_host: Literal["auto", "process", "inline"] = "auto"
+    """Place of grammar strategies: ``process``, in grammar hosts, ``inline``, in this process, or ``auto``, in grammar
+    hosts where they can be used."""
     modifier_host: Literal["process", "inline"] = "inline"
     """Place of modifiers' states: ``process``, in modifier hosts, or ``inline``, in this process."""
     host_environment: Names = ()

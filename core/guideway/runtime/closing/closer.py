@@ -147,8 +147,8 @@ class Closer:
         self._far_from, self._far_until = 0, -1
         """Found out after so many tokens: up to so many, rows included, the end is far whatever they are."""
 
-    def fork(self) -> Closer:
-        """Return a closer for a sequence with the same past."""
+    def fork(self, matcher: Matcher) -> Closer:
+        """Return a closer for a sequence with the same past, which has `matcher`."""
         copy = Closer(self._lexicon, self._stop_token_ids, self._budget, self.record, self._beginnings)
         copy._accepted, copy._cursors, copy.records = list(self._accepted), list(self._cursors), self.records
         copy._far_from, copy._far_until = self._far_from, self._far_until

@@ -15,7 +15,7 @@ __all__ = ["register"]
 def register() -> None:
     """Install guideway in vLLM; the entry point of the group ``vllm.general_plugins``. Raises `PluginUnavailable`,
     naming vLLM's version and the missing parts, if this vLLM lacks a method that the guest wraps."""
-    from guideway.runtime import share_fork_server
+    from guideway_hosts import share_fork_server
 
     from guideway_vllm.seams import install
 

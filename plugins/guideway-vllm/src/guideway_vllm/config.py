@@ -40,9 +40,9 @@ class GuestConfig:
     device_backend: str | None = None
     """The device component that applies masks and modifiers; None: ``guideway-cpu/cpu`` on a CPU, else
     ``guideway/torch``, even if other packages offer devices of these names."""
-    grammar_host: Literal["inline", "process"] = "process"
-    """Process in which grammar strategies compile and fill: grammar hosts, or vLLM's own processes. vLLM's own backends
-    always run in vLLM's processes."""
+    grammar_host: Literal["auto", "inline", "process"] = "auto"
+    """Process in which grammar strategies compile and fill: grammar hosts, or vLLM's own processes; ``auto`` is grammar
+    hosts where they can be used. vLLM's own backends always run in vLLM's processes."""
     modifier_host: Literal["inline", "process"] = "inline"
     """Process in which modifiers keep their states: modifier hosts, or vLLM's own processes."""
     isolate_tenants: bool = False

@@ -38,6 +38,7 @@ from guideway.plugins import Plugins
 from guideway.runtime import Admission
 from guideway.runtime.bans import Bans
 from guideway.runtime.open_requests import ShortBudget
+from guideway.runtime.plan import placement
 
 from guideway_vllm.answers import Judge
 from guideway_vllm.bans import bans_of
@@ -105,7 +106,8 @@ class FrontEnd:
         self.core_health = CoreHealth()
         self.ending = False
         """True once the server's shutdown has begun."""
-        log.info("%s", plan.summary(f"vLLM {vllm.__version__}", f"ledger in kv_transfer_params.{ATTRIBUTE}"))
+        facts = f"ledger in kv_transfer_params.{ATTRIBUTE}", placement(config.grammar_host)
+        log.info("%s", plan.summary(f"vLLM {vllm.__version__}", *facts))
 
     @classmethod
     def of(cls, vllm_config: Any) -> FrontEnd | None:

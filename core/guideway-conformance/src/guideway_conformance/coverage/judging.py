@@ -12,6 +12,7 @@ from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Matcher
 from guideway.api.types import JsonSchema
 from guideway.errors import InvalidGrammar, LimitExceeded, UnsupportedGrammar
 from guideway.runtime.candidates import Candidate, choose
+from guideway.runtime.here import Here
 from guideway.runtime.replay import new_matcher
 from guideway.runtime.rewriting import IN_HOSTS
 from guideway.runtime.tracking import compile_grammar
@@ -72,7 +73,8 @@ def judge(chain: str, case: Case, strategies: Mapping[str, GrammarStrategy]) -> 
 
 def _serve(constraint: JsonSchema, strategies: Mapping[str, GrammarStrategy]) -> tuple[Candidate, CompiledGrammar]:
     refused: UnsupportedGrammar | None = None
-    for candidate in choose(constraint, strategies, IN_HOSTS).candidates:
+    homes = {name: Here(strategy, bounds=IN_HOSTS) for name, strategy in strategies.items()}
+    for candidate in choose(constraint, strategies, homes).candidates:
         try:
             return candidate, compile_grammar(candidate.strategy, candidate.served(constraint))
         except UnsupportedGrammar as error:

@@ -1,0 +1,205 @@
+"""The grammar hosts of one runtime: where constraints compile, and where their matchers live."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from guideway.api.bitmask import num_words
+from guideway.api.grammar import GrammarStrategy, Support
+from guideway.api.modifier import LogitModifier
+from guideway.api.types import Constraint, JsonSchema, Loss, Losses
+from guideway.api.vocabulary import Vocabulary
+from guideway.errors import GuidewayError, LimitExceeded, close_each, contain
+from guideway.plugins.building import build_strategies
+from guideway.plugins.index import PluginRecord
+from guideway.plugins.limits import Limits
+from guideway.runtime.closing import Budget, Reserve
+from guideway.runtime.digests import constraint_digest
+from guideway.runtime.expiring import Expiring
+from guideway.runtime.rewriting import Rewritten
+
+from guideway_hosts.fork_server import HostSource, module_path
+from guideway_hosts.host import HostDied
+from guideway_hosts.matchers import MatcherHost
+from guideway_hosts.pool import Pool
+from guideway_hosts.serving import StrategySpec
+from guideway_hosts.strategy import HostedGrammar, HostedStrategy
+
+__all__ = ["GrammarHosts"]
+
+SMALL = Vocabulary(
+    tokens=[*(bytes([byte]) for byte in range(256)), b""],
+    stop_token_ids=frozenset({256}),
+    special_tokens={256: "</s>"},
+)
+"""Every byte, and an end."""
+
+
+class GrammarHosts:
+    """Hosts for the strategies of `records`, which name the `classes`. The first constraint starts them, or
+    `start_soon`. They are given the environment variables that match `variables`, beside the usual ones. Raises, for a
+    strategy that cannot be built, what building it raises. `fills`: False where constraints are only tried."""
+
+    def __init__(
+        self,
+        classes: Sequence[type[GrammarStrategy]],
+        records: Sequence[PluginRecord],
+        vocabulary: Vocabulary,
+        options: Mapping[str, Mapping[str, Any]],
+        *,
+        num_compilers: int,
+        path: Sequence[str] | None = None,
+        limits: Limits | None = None,
+        variables: Sequence[str] = (),
+        sits_out: bool = False,
+        fills: bool = True,
+    ) -> None:
+        self._limits = limits = limits or Limits()
+        its_own = {f"grammar.{cls.name}": dict(options.get(f"grammar.{cls.name}", {})) for cls in classes}
+        words = num_words(vocabulary.logits_width)
+        spec = StrategySpec(
+            module_path() if path is None else tuple(path), tuple(variables), tuple(records), words, vocabulary, its_own
+        )
+        self._source = HostSource(spec, limits)
+        self._pool = Pool("compile", self._source, num_compilers)
+        self._is_starting = False
+        self.matchers = MatcherHost(self._source, limits, self._refuse, sits_out=sits_out, loads=fills)
+        """The hosts where matchers live."""
+        self._refused: Expiring[tuple[str, str, bytes], str] = Expiring()
+        """Constraints that broke a limit or ended a host, and how."""
+        self._lock = threading.Lock()
+        self._open = {cls.name for cls in classes}
+        if not _can_be_built(classes, its_own):
+            try:
+                self._source.start()  # which says why, or that the small vocabulary was the reason
+            except BaseException:
+                self._source.close()
+                raise
+        self.strategies = {
+            cls.name: HostedStrategy(cls, vocabulary, its_own[f"grammar.{cls.name}"], self) for cls in classes
+        }
+        """By name, what a runtime is given in place of the strategies."""
+
+    @property
+    def homes(self) -> Mapping[str, HostedStrategy]:
+        """The places of strategies: each proxy is one."""
+        return self.strategies
+
+    @property
+    def classes(self) -> Mapping[str, type[LogitModifier[Any]]]:
+        """No modifier is here."""
+        return {}
+
+    def announce(self, modifier: str, steps: Sequence[tuple[Any, tuple[int, ...], Any]]) -> None:
+        """No modifier is here."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why a constraint would have no host now; None if it would, or none was needed yet."""
+        return "grammar hosts are being started" if self._is_starting else self._source.failure
+
+    def start_soon(self) -> None:
+        """Start beside what else is done the hosts that the first constraint would wait for."""
+        self._is_starting = True
+        try:
+            threading.Thread(target=self._start, name="guideway-starts-hosts", daemon=True).start()
+        except RuntimeError:  # no thread is left: the first constraint starts them
+            self._is_starting = False
+
+    def _start(self) -> None:
+        try:
+            self._pool.start()
+            self.matchers.start()
+        except GuidewayError:  # it is logged, and the next one is told
+            pass
+        finally:
+            self._is_starting = False
+
+    def supports(self, strategy: str, constraint: Constraint) -> Support:
+        """`GrammarStrategy.supports`."""
+        answer, _ = self._limited("supports", strategy, constraint)
+        return Support(frozenset(answer["enforced"]), frozenset(answer["unenforced"]), answer["reason"])
+
+    def takes(self, strategy: str) -> frozenset[str]:
+        """`GrammarStrategy.takes`."""
+        names, _ = self._pool.call("takes", strategy, seconds=self._limits.compile_seconds)
+        return frozenset(map(str, names))
+
+    def rewritings(self, strategy: str, constraint: JsonSchema, repeats: bool) -> list[Rewritten]:
+        """`guideway.runtime.rewriting.rewritings` in the keywords that a strategy takes."""
+        answer, _ = self._limited("rewritings", strategy, constraint, repeats)
+        return [Rewritten(str(text), Losses(Loss(*map(str, loss)) for loss in losses)) for text, losses in answer]
+
+    def compile(self, strategy: str, constraint: Constraint) -> tuple[int, Reserve, bytes | None]:
+        """The bytes that a compiled constraint holds, its `Reserve`, and itself where it can be handed over. Raises
+        what `GrammarStrategy.compile` raises, and `LimitExceeded`."""
+        answer, data = self._limited("compile", strategy, constraint)
+        return answer["nbytes"], Reserve.from_json(answer["reserve"]), data
+
+    def shortest(
+        self, strategy: str, grammar: HostedGrammar, stop_token_ids: frozenset[int], budget: Budget
+    ) -> int | None:
+        """The number of tokens of the shortest output that is found; None: none is. Raises `LimitExceeded`."""
+        more = (grammar.given, stop_token_ids, budget)
+        seconds = 2 * self._limits.compile_seconds  # it may have to be compiled again
+        answer, _ = self._limited("shortest", strategy, grammar.constraint, *more, seconds=seconds)
+        return None if answer is None else int(answer)
+
+    def give_up(self, *work: Any) -> None:
+        """Kill the compile host that is at this command, if one is."""
+        self._pool.give_up(work)
+
+    def close(self, strategy: str) -> None:
+        """Nobody uses a strategy any more: end all hosts with the last one."""
+        with self._lock:
+            self._open.discard(strategy)
+            if self._open:
+                return
+        self.matchers.close()
+        self._pool.close()
+        self._source.close()
+
+    def _limited(
+        self, name: str, strategy: str, constraint: Constraint, *more: Any, seconds: float | None = None
+    ) -> tuple[Any, bytes | None]:
+        self.check(strategy, constraint)
+        try:
+            return self._pool.call(name, strategy, constraint, *more, seconds=seconds or self._limits.compile_seconds)
+        except HostDied as error:
+            if error.by_itself:
+                self._remember(strategy, constraint, str(error))
+            raise error.error() from error
+
+    def _refuse(self, grammar: HostedGrammar, why: str) -> None:
+        self._remember(grammar.strategy, grammar.constraint, why)
+
+    def _remember(self, strategy: str, constraint: Constraint, why: str) -> None:
+        self._refused.put(_key(strategy, constraint), why, self._limits.remembered_seconds)
+
+    def check(self, strategy: str, constraint: Constraint) -> None:
+        """Raise `LimitExceeded` for a constraint that broke a limit not long ago."""
+        if (why := self._refused.get(_key(strategy, constraint))) is None:
+            return
+        raise LimitExceeded(
+            f"{strategy} failed on this constraint recently: {why}; it is tried again "
+            f"{self._limits.remembered_seconds:g} s after that",
+            field="constraint",
+        )
+
+
+def _can_be_built(classes: Sequence[type[GrammarStrategy]], options: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether strategies can be built over a small vocabulary: that tells what is wrong with their options, and
+    takes no process."""
+    try:
+        built = build_strategies(classes, SMALL, options)
+    except BaseException as error:
+        contain(error)
+        return False
+    close_each([(f"grammar.{name}", strategy.close) for name, strategy in built.items()])
+    return True
+
+
+def _key(strategy: str, constraint: Constraint) -> tuple[str, str, bytes]:
+    return strategy, constraint.kind, constraint_digest(constraint)

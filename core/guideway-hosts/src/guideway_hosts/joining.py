@@ -1,0 +1,229 @@
+"""One import, and one building, for the hosts of several serving processes: a server's front end and its cores."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import secrets
+import socket
+import struct
+import sys
+import time
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from guideway_hosts.children import Child, answer_of, await_bytes
+from guideway_hosts.messages import BROKEN, Frames
+
+__all__ = ["VARIABLE", "Listener", "Meeting", "share_fork_server"]
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "GUIDEWAY_FORK_SERVER"
+"""The environment variable with the secret that the processes of a server share."""
+CONNECTS_WITHIN = 10.0
+"""Seconds that it may take to connect to one that listens, and to send it what is wanted."""
+LOOKS_EVERY = 0.05
+CREDENTIALS = struct.Struct("3i")
+"""Process, user and group at the other end, as Linux tells them."""
+NUM_BYTES = 32
+"""Bytes of a nonce, and of a proof."""
+PROVES_WITHIN = 5.0
+"""Seconds until a process that has connected has proved that it knows the key."""
+MOST_UNPROVEN = 64
+"""Connections that have not proved it yet; one more closes the oldest."""
+
+
+def share_fork_server() -> None:
+    """Let this process and those that it starts from now on share what their hosts import, and what they build from the
+    same options over the same vocabulary. Only Linux can do that."""
+    if sys.platform == "linux":
+        os.environ.setdefault(VARIABLE, secrets.token_hex(16))
+
+
+def _peer_of(end: socket.socket) -> int:
+    """Return the process at the other end. Raises `PermissionError` if it is another user's."""
+    pid, user, _ = CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+    if user != os.getuid():
+        raise PermissionError("it is another user's")
+    return int(pid)
+
+
+def _proof(key: bytes, role: bytes, nonces: bytes) -> bytes:
+    """Return what shows that the process in this role knows the key. The nonces are the listening and the joining
+    process's."""
+    return hmac.digest(key, role + nonces, "sha256")
+
+
+class Meeting:
+    """The place where the processes of a server find the fork server of the first of them.
+
+    A socket without a file, which is free again when that one has ended. Every process of the network namespace can
+    list and connect to it, so each end proves to the other that it knows the key before it reads, or tells, anything.
+    """
+
+    def __init__(self, address: bytes, key: bytes) -> None:
+        self._address = address
+        self.key = key
+        """Follows from the secret, as the address does; from neither follows the other."""
+        self.listener: socket.socket | None = None
+        """For the fork server, where this process is the first."""
+
+    @classmethod
+    def of(cls, path: tuple[str, ...], *variables: str) -> Meeting | None:
+        """The one for modules that are found in these places, given these variables; None if this process shares
+        nothing."""
+        secret = os.environ.get(VARIABLE)
+        if not secret or sys.platform != "linux":
+            return None
+        # what an import may depend on, and the session, among which Linux shares processors; a process that
+        # `multiprocessing` spawns has some places twice
+        facts = (tuple(dict.fromkeys(path)), sys.executable, _folder(), os.getsid(0), os.getuid(), *variables)
+        uses = [repr((use, facts)).encode() for use in ("address", "key")]
+        address, key = (hmac.digest(secret.encode(), use, "sha256") for use in uses)
+        return cls(b"\0guideway-" + address.hex().encode(), key)
+
+    def __enter__(self) -> Meeting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The fork server has the listener now."""
+        if self.listener is not None:
+            self.listener.close()
+
+    def join(self, *, listens_within: float, answers_within: float) -> tuple[Child, Frames] | None:
+        """One that was forked from the one that is here; None if none is here that listens within so many seconds and
+        answers within so many, and this process is to start one."""
+        end = socket.socket(socket.AF_UNIX)
+        try:
+            if self._connected(end, listens_within):
+                pid = _peer_of(end)
+                control, there = Frames(end), Child(pid)
+                try:
+                    await_bytes(control, pid, answers_within, there)
+                    ours = secrets.token_bytes(NUM_BYTES)
+                    nonces = control.receive_exactly(NUM_BYTES) + ours
+                    end.sendall(ours + _proof(self.key, b"joins", nonces))
+                    await_bytes(control, pid, answers_within, there)
+                    proof = control.receive_exactly(NUM_BYTES)
+                    if not hmac.compare_digest(proof, _proof(self.key, b"listens", nonces)):
+                        raise PermissionError("it does not know the secret")
+                    control.send(os.getpid())
+                    return Child(answer_of(control, pid, answers_within, there)["pid"]), control
+                finally:
+                    there.close()
+        except (OSError, *BROKEN) as error:
+            log.info("this process starts hosts of its own, since it can share none: %s", error)
+        except BaseException:
+            end.close()
+            raise
+        end.close()
+        if self.listener is None:
+            self._is_first()  # where whoever was is gone
+        return None
+
+    def _connected(self, end: socket.socket, within: float) -> bool:
+        """Return whether somebody is at the other end; if not, this process is the first. Raises `OSError`."""
+        until = time.monotonic() + within
+        end.settimeout(CONNECTS_WITHIN)
+        while not self._is_first():
+            try:
+                end.connect(self._address)
+                return True
+            except (ConnectionRefusedError, BlockingIOError):  # it is being started, or is gone; or its queue is full
+                if time.monotonic() > until:
+                    raise
+                time.sleep(LOOKS_EVERY)
+        return False
+
+    def _is_first(self) -> bool:
+        """Return whether no other process has one here. Then this one is to start it."""
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            listener.bind(self._address)
+        except OSError:
+            listener.close()
+            return False
+        self.listener = listener
+        return True
+
+
+class Listener:
+    """The socket at which a fork server is found, and the connections that have proved nothing yet.
+
+    Waits for none of them: all that one may send before it is trusted is its nonce and its proof, in one piece.
+    """
+
+    def __init__(self, listening: socket.socket, key: bytes) -> None:
+        listening.setblocking(False)
+        self._listening = listening
+        self._key = key
+        self._unproven: dict[socket.socket, tuple[bytes, float]] = {}
+        """The nonce that each was sent, and when its time ends; the oldest first."""
+
+    def sockets(self) -> list[socket.socket]:
+        """Return those at which something may come."""
+        return [self._listening, *self._unproven]
+
+    @property
+    def seconds(self) -> float | None:
+        """The longest time to wait for them; None: for ever."""
+        return PROVES_WITHIN if self._unproven else None
+
+    def proven(self, ready: Collection[socket.socket]) -> Iterator[socket.socket]:
+        """Yield the connections of processes that know the key. `ready`: those sockets at which something has come."""
+        for end, (nonce, until) in list(self._unproven.items()):
+            if end in ready:
+                del self._unproven[end]
+                if self._is_proven(end, nonce):
+                    yield end
+                else:
+                    end.close()
+            elif time.monotonic() > until:
+                self._drop(end)
+        if self._listening in ready:
+            with suppress(OSError):
+                self._accept()
+
+    def close(self) -> None:
+        """Keep none of them in this process."""
+        for end in self.sockets():
+            end.close()
+
+    def _accept(self) -> None:
+        end, _ = self._listening.accept()
+        try:
+            _peer_of(end)
+            end.setblocking(False)
+            nonce = secrets.token_bytes(NUM_BYTES)
+            end.send(nonce)
+        except OSError:
+            end.close()
+            return
+        if len(self._unproven) >= MOST_UNPROVEN:
+            self._drop(next(iter(self._unproven)))
+        self._unproven[end] = nonce, time.monotonic() + PROVES_WITHIN
+
+    def _is_proven(self, end: socket.socket, nonce: bytes) -> bool:
+        try:
+            said = end.recv(2 * NUM_BYTES)
+            nonces = nonce + said[:NUM_BYTES]
+            if not hmac.compare_digest(said[NUM_BYTES:], _proof(self._key, b"joins", nonces)):
+                return False
+            end.send(_proof(self._key, b"listens", nonces))
+        except OSError:
+            return False
+        return True
+
+    def _drop(self, end: socket.socket) -> None:
+        del self._unproven[end]
+        end.close()
+
+
+def _folder() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:  # it was removed
+        return ""

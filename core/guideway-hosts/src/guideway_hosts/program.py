@@ -1,0 +1,312 @@
+"""The program of all processes that hosts are: the fork server, which imports and builds plugins, and the hosts that it
+forks.
+
+The fork server has one thread and has compiled nothing, so that a fork of it is whole. A host has two: one for
+commands, one for what takes long beside them; both with stacks that native recursion does not overflow at once.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from guideway.api.processes import enter_killable_host
+from guideway.errors import InvalidConfiguration, contain
+from guideway.plugins.index import PluginRecord
+from guideway.runtime.stacks import STACK_BYTES
+
+from guideway_hosts.joining import Listener
+from guideway_hosts.messages import Frames, SharedMasks, words_of
+from guideway_hosts.upkeep import (
+    Heap,
+    die_before_others,
+    die_with_parent,
+    limit_memory,
+    show_as,
+    show_owner,
+)
+
+__all__ = ["Answers", "Built", "Spec", "main"]
+
+MOST_WAITING = 64
+"""Processes that wait for a fork server of their own at once."""
+
+SPEAKS_WITHIN = 5.0
+"""Seconds until a process that has come for one says who it is."""
+
+
+class Answers(Protocol):
+    """The answers of a host, by the name of a command."""
+
+    @property
+    def commands(self) -> Mapping[str, Callable[..., Any]]: ...
+
+    @property
+    def beside(self) -> Mapping[str, Callable[..., Any]]:
+        """The commands that take long, and are done beside the others."""
+        ...
+
+
+class Built(Protocol):
+    """The objects that the fork server holds, and its hosts a copy of."""
+
+    def answers(self, shared: SharedMasks, late_seconds: float) -> Answers:
+        """Those of a host."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Spec(ABC):
+    """The facts that plugins are built from."""
+
+    what: ClassVar[str]
+    """The kind of its hosts."""
+    path: tuple[str, ...]
+    """The path where modules are found, as in the serving process."""
+    variables: tuple[str, ...]
+    """The environment variables that the operator gives them, as patterns."""
+    records: tuple[PluginRecord, ...]
+    """The components that its hosts run."""
+    words: int
+    """The number of words of a mask."""
+
+    @property
+    def shared(self) -> str | None:
+        """The text that is equal where what another one built would do as well; None: nothing would."""
+        return None
+
+    @abstractmethod
+    def build(self) -> Built:
+        """Build the plugins. Raises what that raises."""
+
+
+def main(descriptor: int, listener: int | None = None) -> None:
+    """Serve a process over a socket until its other end is closed, as nobody's child; over another socket let processes
+    have a fork server of their own, forked from this one."""
+    if os.fork():
+        os._exit(0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the serving process, which closes the socket
+    # the kernel sends one to all of the group when one of them ends while another is stopped, if its parent is then in
+    # its session (`kill_orphaned_pgrp`): who stops one host would end all
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    die_before_others()
+    enter_killable_host()
+    gc.disable()  # what is imported stays: to look through it again and again takes time
+    _keep_from_others(descriptor, *([] if listener is None else [listener]))
+    control, others = Frames(socket.socket(fileno=descriptor), most=1 << 40), None
+    with suppress(EOFError):
+        if listener is not None:
+            listening = socket.socket(fileno=listener)
+            listening.listen(MOST_WAITING)  # here: who comes sees which process listens
+            others = Listener(listening, control.receive_bytes())
+        _ForkServer(control, others, {}).serve()
+
+
+def _keep_from_others(*descriptors: int) -> None:
+    """Let no program that a plugin starts have them."""
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+
+
+class _ForkServer:
+    """The fork server of one process. At `others` come processes that are to have one of their own."""
+
+    def __init__(self, control: Frames, others: Listener | None, ready: dict[str, Built]) -> None:
+        self._control = control
+        self._others = others
+        self._ready = ready
+        """What was built before this process was forked for another one, by `Spec.shared`."""
+        self._built: dict[int, tuple[Spec, Built]] = {}
+        """By the number that the other end gave it."""
+        self._hosts: dict[int, int] = {}
+        """By the PID of each host the number of what it has."""
+        self._is_open = False
+        """True once it has built something, for which others wait."""
+        self._commands: dict[str, Callable[..., dict[str, Any]]] = {
+            "build": self._build,
+            "fork": self._fork,
+            "reap": self._reap,
+            "drop": self._drop,
+        }
+
+    def serve(self) -> None:
+        """Answer commands until the other end of the socket is closed."""
+        show_as("fork-server")
+        try:
+            self._control.answer({"pid": os.getpid()})
+            while True:
+                while self._others is not None and self._is_open and not self._is_told(self._others):
+                    pass
+                command, *arguments = self._control.receive()
+                self._control.answer(self._commands[command](*arguments))
+                if command == "drop":
+                    gc.collect()
+        except EOFError:
+            pass
+        finally:
+            for number in list(self._built):
+                self._drop(number)
+
+    def _is_told(self, others: Listener) -> bool:
+        """Wait for a command or others; let those have their fork server. Return whether there is a command."""
+        ready = select.select([self._control.socket, *others.sockets()], [], [], others.seconds)[0]
+        if self._control.socket in ready:
+            return True
+        for end in others.proven(ready):
+            with suppress(Exception):  # whatever comes there must not end what is served here
+                self._let_join(end, others)
+        return False
+
+    def _let_join(self, end: socket.socket, others: Listener) -> None:
+        """Fork a fork server for another process, which knows the key and says who it is, as nobody's child."""
+        with end:
+            end.settimeout(SPEAKS_WITHIN)
+            owner = Frames(end).receive()
+            end.settimeout(None)
+            if pid := os.fork():
+                os.waitpid(pid, 0)
+                return
+            try:
+                if os.fork() == 0:
+                    self._control.close()
+                    others.close()
+                    os.setpgid(0, 0)
+                    show_owner(owner)
+                    ready = {spec.shared: built for spec, built in self._built.values() if spec.shared is not None}
+                    _ForkServer(Frames(end, most=1 << 40), None, ready).serve()
+            finally:
+                os._exit(0)
+
+    def _build(self, number: int, environ: dict[str, str], spec: Spec) -> dict[str, Any]:
+        """Import and build plugins, unless equal ones were there at the beginning."""
+        os.environ.clear()  # it may be another one than when this process was started
+        os.environ.update(environ)
+        sys.path[:] = spec.path
+        self._is_open = True
+        try:
+            built = self._ready.get(spec.shared or "") if self._ready else None
+            self._built[number] = spec, built or spec.build()
+        except BaseException as error:
+            contain(error)
+            field = error.field if isinstance(error, InvalidConfiguration) else ""
+            plugin = getattr(error, "plugin", "")
+            return {"error": {**words_of(error), "field": field, "plugin": plugin, "said": str(error)}}
+        return {"error": None}
+
+    def _fork(self, number: int, role: str, memory_bytes: int, late_seconds: float) -> dict[str, Any]:
+        """Fork a host, which has the descriptors that come with the command."""
+        _, descriptors, _, _ = socket.recv_fds(self._control.socket, 1, 3)
+        _keep_from_others(*descriptors)
+        try:
+            pid = os.fork()
+        except OSError as error:
+            pid = -1
+            failure = str(error)
+        if pid == 0:
+            status = 70
+            try:
+                self._control.close()
+                if self._others is not None:  # else nobody could tell that this process has ended
+                    self._others.close()
+                die_with_parent()
+                show_as(role)
+                commands, beside, masks = descriptors
+                _serve_as_host(*self._built[number], commands, beside, masks, memory_bytes, late_seconds)
+                status = 0
+            except BaseException:
+                pass
+            finally:
+                os._exit(status)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if pid < 0:
+            return {"error": failure}
+        self._hosts[pid] = number
+        return {"pid": pid}
+
+    def _reap(self, pid: int) -> dict[str, Any]:
+        """Say how a host ended that has ended, or was killed."""
+        if self._hosts.pop(pid, None) is None:
+            return {"status": None}
+        _, status = os.waitpid(pid, 0)
+        return {"status": os.waitstatus_to_exitcode(status)}
+
+    def _drop(self, number: int) -> dict[str, Any]:
+        """End the hosts of what was built, and close it."""
+        for pid in [pid for pid, its in self._hosts.items() if its == number]:
+            os.kill(pid, signal.SIGKILL)
+            self._reap(pid)
+        if number in self._built:
+            _, built = self._built.pop(number)
+            with suppress(Exception):
+                built.close()
+        return {}
+
+
+def _serve_as_host(
+    spec: Spec, built: Built, commands: int, beside: int, shared: int, memory_bytes: int, late_seconds: float
+) -> None:
+    _silence_native_code()
+    limit_memory(memory_bytes)
+    gc.freeze()  # else the first collection would write to all that is shared
+    gc.enable()
+    host = built.answers(SharedMasks(spec.words, shared), late_seconds)
+    threading.stack_size(STACK_BYTES)
+    threads = [
+        threading.Thread(target=_answer, args=(Frames(socket.socket(fileno=end), most=1 << 40), answers), daemon=True)
+        for end, answers in ((commands, host.commands), (beside, host.beside))
+    ]
+    for thread in threads:
+        thread.start()
+    threads[0].join()
+
+
+def _silence_native_code() -> None:
+    """Drop what native code writes to standard error, such as a grammar library's warnings about schemas, whose losses
+    are in `unenforced`. Python still writes to `sys.stderr`. No effect if warnings are enabled (``python -W``,
+    PYTHONWARNINGS, PYTHONDEVMODE)."""
+    stream = sys.__stderr__
+    if sys.warnoptions or sys.flags.dev_mode or stream is None or sys.stderr is not stream:
+        return
+    stream.flush()
+    sys.stderr = open(os.dup(2), "w", buffering=1, errors="backslashreplace")  # noqa: SIM115, PTH123
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
+
+
+def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
+    """Answer commands until the other end is closed."""
+    heap = Heap()
+    try:
+        while True:
+            name, *arguments = frames.receive()
+            data = None
+            try:
+                answer = answers[name](*arguments)
+                if isinstance(answer, tuple):
+                    answer, data = answer
+                frames.answer({"value": answer, "bytes": data is not None})
+            except EOFError:
+                raise
+            except BaseException as error:
+                frames.answer({"error": words_of(error)})
+            if data is not None:
+                frames.send_bytes(data)
+            answer = data = arguments = None
+            heap.tidy()
+    except EOFError:
+        return

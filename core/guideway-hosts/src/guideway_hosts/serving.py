@@ -1,0 +1,347 @@
+"""The answers of grammar hosts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from guideway.api.bitmask import num_words
+from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher
+from guideway.api.types import Constraint, JsonSchema, Losses
+from guideway.api.vocabulary import Vocabulary
+from guideway.errors import ConformanceError, close_each, contain
+from guideway.plugins.building import build_strategies
+from guideway.plugins.contract import checked_names, checked_support
+from guideway.plugins.loading import load
+from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon, Reserve
+from guideway.runtime.forced import Forcing
+from guideway.runtime.mask_block import GUARD, fill_between_guards
+from guideway.runtime.replay import fill_jobs, new_matcher, recycle
+from guideway.runtime.rewriting import IN_HOSTS, rewritings
+from guideway.runtime.tracking import TrackedGrammar, compile_grammar
+
+from guideway_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Job, SharedMasks, words_of
+from guideway_hosts.program import Answers, Built, Spec
+
+__all__ = ["StrategySpec"]
+
+APART = 8
+"""For so many steps a batch that was slow is filled one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StrategySpec(Spec):
+    """The specification of hosts of grammar strategies."""
+
+    what = "grammar"
+    vocabulary: Vocabulary
+    options: dict[str, dict[str, Any]]
+
+    @property
+    def shared(self) -> str | None:
+        classes = [load(record).component for record in self.records]
+        if any(cls.close is not GrammarStrategy.close for cls in classes):
+            return None  # what one process closes would be gone for the others
+        return repr((self.records, self.options, self.vocabulary.fingerprint))
+
+    def build(self) -> Built:
+        classes = [load(record).component for record in self.records]
+        return _Strategies(build_strategies(classes, self.vocabulary, self.options), self.vocabulary)
+
+
+class _Strategies:
+    """The strategies that the fork server holds."""
+
+    def __init__(self, strategies: dict[str, GrammarStrategy], vocabulary: Vocabulary) -> None:
+        self._strategies = strategies
+        self._vocabulary = vocabulary
+
+    def answers(self, shared: SharedMasks, late_seconds: float) -> Answers:
+        return _Host(self._strategies, self._vocabulary, shared, late_seconds)
+
+    def close(self) -> None:
+        close_each([(f"grammar.{name}", strategy.close) for name, strategy in self._strategies.items()])
+
+
+class _Host:
+    """The answers of one host."""
+
+    def __init__(
+        self,
+        strategies: dict[str, GrammarStrategy],
+        vocabulary: Vocabulary,
+        masks: SharedMasks,
+        late_seconds: float,
+    ) -> None:
+        self._strategies = strategies
+        self._vocabulary = vocabulary
+        self._masks = masks
+        self._late_seconds = late_seconds
+        self._apart = 0
+        """For how many steps jobs are filled one by one, to find out which is slow."""
+        self._usual_seconds = late_seconds
+        """The seconds that a batch may take before it is looked at one by one: more, once nobody in it was slow."""
+        self._grammars: dict[int, tuple[GrammarStrategy, CompiledGrammar, Beginnings]] = {}
+        self._matchers: dict[int, _Living] = {}
+        self._forcing = Forcing(vocabulary.tokens, num_words(vocabulary.logits_width))
+        self._lexicon: Lexicon | None = None
+        self._compiled: tuple[str, Constraint, CompiledGrammar] | None = None
+        """The last one: its shortest output may be asked for next."""
+        self.commands: dict[str, Callable[..., Any]] = {
+            "supports": self._supports,
+            "takes": self._takes,
+            "rewritings": self._rewritings,
+            "compile": self._compile,
+            "shortest": self._shortest,
+            "step": self._step,
+            "ask": self._ask,
+        }
+        self.beside: dict[str, Callable[..., Any]] = {"load": self._load}
+
+    # For any constraint
+
+    def _supports(self, strategy: str, constraint: Constraint) -> dict[str, Any]:
+        support = checked_support(self._strategies[strategy].supports(constraint))
+        return {
+            "enforced": sorted(support.enforced),
+            "unenforced": sorted(support.unenforced),
+            "reason": support.reason,
+        }
+
+    def _takes(self, strategy: str) -> list[str]:
+        return sorted(checked_names(self._strategies[strategy].takes))
+
+    def _rewritings(self, strategy: str, constraint: JsonSchema, repeats: bool) -> list[tuple[str, Losses]]:
+        takes = checked_names(self._strategies[strategy].takes)
+        return [(each.text, each.losses) for each in rewritings(constraint, takes, IN_HOSTS, repeats=repeats)]
+
+    def _compile(self, strategy: str, constraint: Constraint) -> tuple[dict[str, Any], bytes | None]:
+        """Return how many bytes the grammar holds, its `Reserve`, and itself if it can be handed over."""
+        owner, self._compiled = self._strategies[strategy], None
+        grammar = compile_grammar(owner, constraint)
+        self._compiled = strategy, constraint, grammar
+        is_whole = "serialize" in owner.capabilities and not isinstance(grammar, TrackedGrammar)
+        data = grammar.to_bytes() if is_whole else None
+        if data is not None and len(data) > MAX_GRAMMAR:
+            data = None
+        reserve = asdict(Reserve.of(constraint, self._vocabulary))
+        return {"nbytes": max(0, int(grammar.nbytes)), "reserve": reserve}, data
+
+    def _shortest(
+        self,
+        strategy: str,
+        constraint: Constraint,
+        given: Constraint | bytes,
+        stop_token_ids: frozenset[int],
+        budget: Budget,
+    ) -> int | None:
+        """Return how many tokens the shortest output that is found has."""
+        owner = self._strategies[strategy]
+        if self._compiled is not None and self._compiled[:2] == (strategy, constraint):
+            grammar = self._compiled[2]
+        else:
+            self._compiled, grammar = None, _made(owner, given)
+        matcher = new_matcher(owner, grammar, stop_token_ids)
+        return Closer(self._known_lexicon(), stop_token_ids, budget).shortest(matcher)
+
+    # For sequences
+
+    def _load(self, grammar: int, strategy: str, given: Constraint | bytes, unloaded: Sequence[int]) -> None:
+        self._forget((), unloaded)
+        owner = self._strategies[strategy]
+        self._grammars[grammar] = owner, _made(owner, given), {}
+
+    def _step(
+        self, told: list[tuple[Any, ...]], ended: Sequence[tuple[int, bool]], unloaded: Sequence[int], num_forced: int
+    ) -> dict[str, Any]:
+        """Bring matchers up to date and fill their rows: how many drafts each accepted, -1 with an error; None: none
+        accepted any, and none failed. The drafts are those of the jobs, or at most `num_forced` that are forced. Those
+        that failed together, for nobody knows which of them, are to be asked apart."""
+        self._forget(ended, unloaded)
+        jobs = [Job._make(job) for job in told]
+        masks, counts, errors, apart = self._masks, [-1] * len(jobs), {}, []
+        ready: dict[int, FillJob] = {}
+        taken = [0.0] * len(jobs)
+        first, began = 1, time.thread_time()
+        for i, job in enumerate(jobs):
+            masks.working_on = job.matcher
+            try:
+                living = self._living(job)
+                if num_forced and not living.matcher.is_terminated():
+                    found = self._forcing.run(living.matcher, living.stop_token_ids, num_forced)
+                    jobs[i] = job = job._replace(draft_token_ids=found)
+                ready[i] = FillJob(living.matcher, job.draft_token_ids, first)
+            except BaseException as error:
+                errors[i] = words_of(error)
+            first += 1 + len(job.draft_token_ids)
+            ended_at = time.thread_time()
+            if job.birth is None:  # what is told anew takes its time
+                taken[i] = ended_at - began
+            began = ended_at
+        block = masks.rows[: first + 1]
+        block[0] = block[-1] = GUARD
+        for indices in self._together(jobs, ready):
+            masks.working_on = jobs[indices[0]].matcher if len(indices) == 1 else IDLE
+            some = tuple(ready[i] for i in indices)
+            strategy = self._matchers[jobs[indices[0]].matcher].strategy
+            clock = time.thread_time if len(indices) == 1 else time.process_time
+            began = clock()
+            try:
+                filled = fill_between_guards(partial(fill_jobs, strategy), some, block)
+            except BaseException as error:  # matchers and rows may be anywhere now
+                errors |= dict.fromkeys(indices, words_of(error))
+                apart += indices if len(indices) > 1 else []
+                continue
+            if len(indices) == 1:
+                taken[indices[0]] += clock() - began
+            elif (seconds := clock() - began) > self._usual_seconds:
+                self._apart, self._usual_seconds = APART, 2 * seconds
+            for i, count in zip(indices, filled.tolist(), strict=True):
+                counts[i] = count
+                if count < 0:
+                    unsaid = ConformanceError("fill returned -1 without setting the job's error")
+                    errors[i] = words_of(ready[i].error or unsaid)
+        closing = self._close(jobs, counts, ready, errors)
+        self._drop([jobs[i] for i in errors])
+        masks.working_on = IDLE
+        self._apart = max(0, self._apart - 1)
+        slow = [i for i, seconds in enumerate(taken) if seconds > self._late_seconds]
+        if slow:
+            self._usual_seconds = self._late_seconds
+        drafts = [job.draft_token_ids for job in jobs] if num_forced else None
+        plain = counts if any(counts) else None
+        return {"counts": plain, "drafts": drafts, "errors": errors, "apart": apart, "slow": slow, "closing": closing}
+
+    def _close(
+        self, jobs: Sequence[Job], counts: list[int], ready: Mapping[int, FillJob], errors: dict[int, Any]
+    ) -> dict[int, Any]:
+        """Keep the rows of those whose budget ends to what can be completed. What is known of their end, where that is
+        new: the first row that lost something, and the fields of the `Record` of each row."""
+        closing = {}
+        for i, job in enumerate(jobs):
+            living = self._matchers.get(job.matcher)
+            if living is None or (closer := living.closer) is None or (count := counts[i]) < 0:
+                continue
+            if closer.is_far(1 + count):
+                continue
+            self._masks.working_on = job.matcher
+            try:
+                rows = self._masks.rows[ready[i].first_row :]
+                with self._closing():
+                    first = closer.restrict(living.matcher, job.draft_token_ids[:count], rows)
+            except BaseException as error:
+                counts[i], errors[i] = -1, words_of(error)
+                continue
+            if first is not None or any(record is not closer.record for record in closer.records):
+                closing[i] = first, [record.to_json() for record in closer.records]
+        return closing
+
+    @contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Around what may take as long as a search for a completion does."""
+        self._masks.is_closing = True
+        try:
+            yield
+        finally:
+            self._masks.working_on = IDLE  # first: what it took is not held against what comes then
+            self._masks.is_closing = False
+
+    def _together(self, jobs: Sequence[Job], ready: dict[int, FillJob]) -> list[list[int]]:
+        """The jobs that are filled by one call: all, where the strategy fills batches by itself and is fast."""
+        groups: dict[tuple[GrammarStrategy, int], list[int]] = {}
+        for i in ready:
+            strategy = self._matchers[jobs[i].matcher].strategy
+            batches = type(strategy).fill is not GrammarStrategy.fill and not self._apart
+            groups.setdefault((strategy, -1 if batches else i), []).append(i)
+        return list(groups.values())
+
+    def _ask(self, job: Job, method: str, arguments: Sequence[Any], ended: Sequence[tuple[int, bool]]) -> Any:
+        """Return what a matcher's method returns."""
+        self._forget(ended, ())
+        self._masks.working_on = job.matcher
+        try:
+            living = self._living(job)
+            answer = getattr(living.matcher, method)(*arguments)
+            if living.closer is not None and method == "accept":
+                living.closer.accept(arguments[0][:answer])
+        except BaseException:
+            self._drop([job])
+            raise
+        self._masks.working_on = IDLE
+        return list(answer) if isinstance(answer, list | tuple) else answer
+
+    def _living(self, job: Job) -> _Living:
+        """The matcher of a job, with everything done that was not."""
+        if job.birth is not None:
+            if job.birth.given is not None and job.birth.grammar not in self._grammars:
+                self._load(job.birth.grammar, job.birth.strategy, job.birth.given, ())
+            strategy, grammar, beginnings = self._grammars[job.birth.grammar]
+            matcher = new_matcher(strategy, grammar, job.birth.stop_token_ids)
+            _accept(matcher, job.birth.token_ids)
+            stop_token_ids, closer = job.birth.stop_token_ids, self._closer(job.birth, beginnings)
+            self._matchers[job.matcher] = _Living(strategy, grammar, matcher, stop_token_ids, closer)
+        living = self._matchers[job.matcher]
+        if job.rollback:
+            living.matcher.rollback(job.rollback)
+        _accept(living.matcher, job.accept)
+        if living.closer is not None:
+            living.closer.rollback(job.rollback)
+            living.closer.accept(job.accept)
+        return living
+
+    def _closer(self, birth: Birth, beginnings: Beginnings) -> Closer | None:
+        """The closer of a matcher which is born."""
+        if birth.budget is None:
+            return None
+        closer = Closer(self._known_lexicon(), birth.stop_token_ids, birth.budget, birth.end, beginnings)
+        closer.accept(birth.token_ids)
+        return closer
+
+    def _known_lexicon(self) -> Lexicon:
+        if self._lexicon is None:
+            self._lexicon = Lexicon(self._vocabulary)
+        return self._lexicon
+
+    def _drop(self, failed: Sequence[Job]) -> None:
+        """Keep nothing of these: who asks for them again says again what they are made from."""
+        for job in failed:
+            self._matchers.pop(job.matcher, None)
+        in_use = {id(living.grammar) for living in self._matchers.values()}
+        for birth in [job.birth for job in failed if job.birth is not None and job.birth.given is not None]:
+            if id(self._grammars.get(birth.grammar, (None, None))[1]) not in in_use:
+                self._grammars.pop(birth.grammar, None)
+
+    def _forget(self, ended: Sequence[tuple[int, bool]], unloaded: Sequence[int]) -> None:
+        for matcher, whole in ended:
+            living = self._matchers.pop(matcher, None)
+            if living is not None and whole:
+                try:
+                    recycle(living.grammar, living.matcher)
+                except BaseException as error:
+                    contain(error)
+        for grammar in unloaded:
+            self._grammars.pop(grammar, None)
+
+
+@dataclass(slots=True)
+class _Living:
+    """A matcher, and where it is from."""
+
+    strategy: GrammarStrategy
+    grammar: CompiledGrammar
+    matcher: Matcher
+    stop_token_ids: frozenset[int]
+    closer: Closer | None = None
+
+
+def _made(owner: GrammarStrategy, given: Constraint | bytes) -> CompiledGrammar:
+    return owner.from_bytes(given) if isinstance(given, bytes) else compile_grammar(owner, given)
+
+
+def _accept(matcher: Matcher, token_ids: tuple[int, ...]) -> None:
+    if token_ids and matcher.accept(token_ids) != len(token_ids):
+        raise ConformanceError("it refused a token that its own mask allowed")

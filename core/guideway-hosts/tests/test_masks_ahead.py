@@ -1,0 +1,160 @@
+"""Masks that hosts start filling before `prepare`, during the forward pass: announcements never change tokens, and a
+correctly announced step needs no second command."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from guideway import Engine, EngineConfig
+from guideway.api import Choice, JsonSchema, Regex, SamplingParams
+from guideway.devices.numpy.device import NumpyDevice
+from guideway.plugins.limits import Limits
+from guideway_hosts.host import Host
+from guideway_hosts.hosts import GrammarHosts
+from guideway_hosts.lane import Lane
+from guideway_hosts.matchers import MatcherHost
+
+from tests.support.fake_host import FakeHost
+from tests.support.hostility import PROMPT, VOCABULARY
+from tests.support.hosts import Makes, inline, makes_hosts
+from tests.support.stages import everyday
+
+LIMITS = Limits(fill_seconds=3.0, late_seconds=0.03, late_fills=1000, memory_bytes=256 << 20)
+PATTERN = SamplingParams(
+    constraint=Regex("[a-z]{3,12}(x|y)", strategy="hostile"), temperature=1.0, seed=7, max_tokens=24
+)
+ARRAY = replace(PATTERN, constraint=JsonSchema({"type": "array", "items": {"type": "integer"}}, strategy="hostile"))
+WORDS = replace(PATTERN, constraint=Choice(["perhaps", "perhaps not"], strategy="hostile"))
+TARDY = replace(PATTERN, constraint=Regex("FT[a-z]{4,9}", strategy="hostile"), seed=5, close=False)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Makes]:
+    with makes_hosts(tmp_path_factory.mktemp("installed"), ["hostile", "reference"], LIMITS) as make:
+        yield make
+
+
+@pytest.fixture(scope="module", params=everyday([False, True], True), ids=["waits", "sits out"])
+def hosts(made: Makes, request: pytest.FixtureRequest) -> GrammarHosts:
+    return made(sits_out=request.param)
+
+
+class Foreseeing(FakeHost):
+    """Announces each step: exactly, or, unless `exact`, with fewer, no, other or repeated sequences; once it kills the
+    host in between."""
+
+    def __init__(self, hosts: GrammarHosts, *, seed: int, exact: bool = False, **options: Any) -> None:
+        device = NumpyDevice("cpu")
+        super().__init__(VOCABULARY, device, strategies=hosts.strategies, grammar_hosts=hosts, **options)
+        self.random = random.Random(seed)
+        self.exact = exact
+        self.dies_after: int | None = None
+        self.num_steps = 0
+
+    def step(self) -> None:
+        foreseen = {slot: self.drafts(self.tokens[slot]) for slot in self.tokens}
+        if not self.exact:
+            for slot in list(foreseen):
+                match self.random.randrange(5):
+                    case 0:
+                        del foreseen[slot]
+                    case 1:
+                        foreseen[slot] = foreseen[slot][1:]
+                    case 2:
+                        foreseen[slot] = [*foreseen[slot], self.random.randrange(len(VOCABULARY))]
+            if self.random.random() < 0.2:
+                self.runtime.foresee(foreseen)
+        self.runtime.foresee(foreseen)
+        self.num_steps += 1
+        if self.num_steps == self.dies_after:
+            os.kill(pid_of(self), signal.SIGKILL)
+        super().step()
+
+
+def home(host: FakeHost) -> MatcherHost:
+    strategy = host.runtime._mask.candidates._strategies["hostile"]
+    matchers: MatcherHost = strategy._matchers  # type: ignore[attr-defined]
+    return matchers
+
+
+def pid_of(host: FakeHost) -> int:
+    process = home(host)._lanes[0].host
+    assert process is not None
+    return process.pid
+
+
+@pytest.mark.parametrize("num_drafts", everyday([0, 2], 2))
+@pytest.mark.parametrize("seed", everyday(range(8), 0))
+def test_what_is_foreseen_wrongly_has_no_effect(hosts: GrammarHosts, num_drafts: int, seed: int) -> None:
+    host = Foreseeing(hosts, seed=seed, num_drafts=num_drafts)
+    wanted = [PATTERN, ARRAY, WORDS, *([TARDY] if home(host)._sits_out else [])]
+    prompts = [PROMPT] * len(wanted)
+    expected = inline("hostile", num_drafts=num_drafts).generate(prompts, wanted)
+    found = host.generate(prompts, wanted)
+    assert [result.error for result in found] == [None] * len(wanted)
+    assert [result.token_ids for result in found] == [result.token_ids for result in expected]
+
+
+@pytest.mark.parametrize("others", ["hostile", "reference"])
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_step_that_was_foreseen_costs_one_command(
+    hosts: GrammarHosts, monkeypatch: pytest.MonkeyPatch, others: str, exact: bool
+) -> None:
+    """Also if several strategies have a part in it. If nothing was announced, each has a command, and none is asked for
+    what the masks say."""
+    send, sent = Host.send, list[str]()
+
+    def sending(host: Host, name: str, *arguments: Any, **options: Any) -> None:
+        sent.append(name)
+        send(host, name, *arguments, **options)
+
+    monkeypatch.setattr(Host, "send", sending)
+    host = Foreseeing(hosts, seed=0, exact=True)
+    if not exact:
+        monkeypatch.setattr(host.runtime, "foresee", lambda _: None)
+    other = replace(PATTERN, constraint=Regex("[a-z]{3,12}(x|y)", strategy=others))
+    found = host.generate([PROMPT] * 3, [PATTERN, other, PATTERN])
+    assert [result.error for result in found] == [None] * 3
+    assert found[1].token_ids == found[0].token_ids
+    assert sent.count("step") <= host.num_steps * (1 if exact or others == "hostile" else 2)
+    assert sent.count("ask") == 0
+
+
+def test_a_host_that_is_killed_at_work_ahead_costs_nobody(hosts: GrammarHosts) -> None:
+    expected = inline("hostile").generate([PROMPT] * 2, [PATTERN, ARRAY])
+    host = Foreseeing(hosts, seed=0, exact=True)
+    host.dies_after = 4
+    found = host.generate([PROMPT] * 2, [PATTERN, ARRAY])
+    assert [result.error for result in found] == [None] * 2
+    assert [result.token_ids for result in found] == [result.token_ids for result in expected]
+
+
+def test_a_sequence_that_crashes_ahead_ends_alone(hosts: GrammarHosts) -> None:
+    crashing = replace(PATTERN, constraint=Regex("FC[a-z]{4,9}", strategy="hostile"), close=False)
+    host = Foreseeing(hosts, seed=0, exact=True)
+    good, bad, other = host.generate([PROMPT] * 3, [PATTERN, crashing, ARRAY])
+    assert (good.error, other.error) == (None, None)
+    assert "SIGSEGV" in str(bad.error)
+
+
+def test_the_engine_says_ahead_what_its_steps_are_of_where_no_forced_tokens_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin, ahead = Lane.begin, list[bool]()
+
+    def beginning(lane: Lane, *arguments: Any, is_ahead: bool = False) -> None:
+        ahead.append(is_ahead)
+        begin(lane, *arguments, is_ahead=is_ahead)
+
+    monkeypatch.setattr(Lane, "begin", beginning)
+    with Engine(EngineConfig(model="demo", grammar=("llguidance",), max_num_seqs=2, forced_tokens="off")) as engine:
+        (result,) = engine.generate(["a"], [SamplingParams(constraint=Regex("[a-z]{20}"), temperature=0.0)])
+    assert result.error is None
+    assert len(ahead) > 6
+    assert sum(ahead) >= len(ahead) - 1

@@ -1,0 +1,77 @@
+"""The contract for work that another process does: the only part of such processes that the runtime knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from guideway.api.bitmask import Bitmask
+from guideway.api.grammar import CompiledGrammar, FillJob, Matcher
+from guideway.api.modifier import LogitModifier
+from guideway.api.types import Constraint, JsonSchema
+from guideway.runtime.closing import Beginnings, Budget, Record, Reserve
+from guideway.runtime.rewriting import Rewritten
+
+__all__ = ["Ending", "Home", "Hosts"]
+
+
+class Ending(Protocol):
+    """Completes one output within its budget. `Closer` documents the methods."""
+
+    @property
+    def record(self) -> Record | None: ...
+    @property
+    def num_free(self) -> int: ...
+    def fork(self, matcher: Matcher) -> Ending: ...
+    def accept(self, token_ids: Sequence[int]) -> None: ...
+    def write(self, num_tokens: int, token_ids: Sequence[int]) -> None: ...
+    def is_far(self, num_rows: int) -> bool: ...
+    def restrict(self, matcher: Matcher, draft_token_ids: Sequence[int], rows: Bitmask) -> int | None: ...
+
+
+class Home(Protocol):
+    """The place where a strategy works. `Here` documents the methods."""
+
+    waits: bool
+    """True if calls wait for another process, which has deadlines of its own."""
+
+    def rewritings(self, constraint: JsonSchema, *, repeats: bool) -> list[Rewritten]: ...
+    def make(self, constraint: Constraint) -> tuple[CompiledGrammar, Reserve]: ...
+    def shortest(self, grammar: CompiledGrammar, stop_token_ids: frozenset[int], budget: Budget) -> int | None: ...
+    def give_up(self, method: str, *arguments: Any) -> None: ...
+    def ending(
+        self,
+        matcher: Matcher,
+        stop_token_ids: frozenset[int],
+        budget: Budget,
+        record: Record | None,
+        beginnings: Beginnings,
+    ) -> Ending: ...
+    def foresee(self, jobs: Sequence[FillJob]) -> None: ...
+    def fail(self, job: FillJob) -> None: ...
+    def is_ready(self, matcher: Matcher) -> bool: ...
+    def is_slow(self, matcher: Matcher) -> bool: ...
+    def ask_forced(self, matchers: Sequence[Matcher], limit: int) -> None: ...
+    def forced(self, matcher: Matcher, stop_token_ids: frozenset[int], limit: int) -> Sequence[int]: ...
+
+
+class Hosts(Protocol):
+    """Processes of which each can be killed, for strategies or modifiers."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why none can be started at the moment, or None."""
+
+    @property
+    def homes(self) -> Mapping[str, Home]:
+        """The places of strategies by name."""
+
+    @property
+    def classes(self) -> Mapping[str, type[LogitModifier[Any]]]:
+        """The classes of modifiers by name."""
+
+    def start_soon(self) -> None:
+        """Start the processes that the first call would wait for, in the background."""
+
+    def announce(self, modifier: str, steps: Sequence[tuple[Any, tuple[int, ...], Any]]) -> None:
+        """Announce calls of `accept`, as (state, token ids, feedback), so that one command serves all."""
