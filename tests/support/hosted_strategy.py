@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from guideway.api import Vocabulary, hookimpl
+from guideway.api.modifier import ModifierContext
 from guideway.plugins import Plugins
-from guideway_hosts.hosts import GrammarHosts
+from guideway_hosts.hosts import Hosts
 from guideway_hosts.strategy import HostedStrategy
 from guideway_llguidance.strategy import Strategy as Inner
 
@@ -25,7 +26,8 @@ class Strategy(HostedStrategy):
         plugins = Plugins()
         cls, record = plugins.load("grammar", Inner.name), plugins.resolve("grammar", Inner.name)
         named = {f"grammar.{Inner.name}": options}
-        hosts = GrammarHosts([cls], [record], vocabulary, named, num_compilers=2, path=sys.path)
+        context = ModifierContext(vocabulary=vocabulary, max_num_sequences=16, max_model_len=256)
+        hosts = Hosts(context, {cls: record}, {}, named, num_compilers=2, path=sys.path)
         super().__init__(cls, vocabulary, options, hosts)
 
 

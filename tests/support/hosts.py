@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from guideway.api.modifier import ModifierContext
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.plugins import Plugins
 from guideway.plugins.limits import Limits
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
-from guideway_hosts.hosts import GrammarHosts
+from guideway_hosts.hosts import Hosts
 from guideway_hosts.matchers import MatcherHost
 
 from tests.support.distributions import install
@@ -22,7 +23,7 @@ from tests.support.processes import memory_of
 
 __all__ = ["Makes", "inline", "makes_hosts", "private_bytes", "served"]
 
-Makes = Callable[..., GrammarHosts]
+Makes = Callable[..., Hosts]
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def makes_hosts(folder: Path, names: Sequence[str], limits: Limits) -> Iterator[
     `folder`. Close the hosts at the end."""
     install(folder, "hostile", {"grammar.hostile": "tests.support.hostile_strategy"})
     sys.path.insert(0, str(folder))
-    opened: list[GrammarHosts] = []
+    opened: list[Hosts] = []
 
     def make(
         limits: Limits = limits,
@@ -40,14 +41,14 @@ def makes_hosts(folder: Path, names: Sequence[str], limits: Limits) -> Iterator[
         variables: Sequence[str] = (),
         sits_out: bool = False,
         fills: bool = True,
-    ) -> GrammarHosts:
+    ) -> Hosts:
         plugins = Plugins()
         records = [plugins.resolve("grammar", name) for name in names]
         classes = [plugins.load("grammar", name) for name in names]
-        hosts = GrammarHosts(
-            classes,
-            records,
-            VOCABULARY,
+        hosts = Hosts(
+            ModifierContext(vocabulary=VOCABULARY, max_num_sequences=16, max_model_len=256),
+            dict(zip(classes, records, strict=True)),
+            {},
             options or {},
             num_compilers=2,
             path=sys.path,
@@ -65,12 +66,12 @@ def makes_hosts(folder: Path, names: Sequence[str], limits: Limits) -> Iterator[
         sys.path.remove(str(folder))
         for hosts in opened:
             for name in hosts.strategies:
-                hosts.close(name)
+                hosts.close(f"grammar.{name}")
 
 
-def served(hosts: GrammarHosts, **options: Any) -> FakeHost:
+def served(hosts: Hosts, **options: Any) -> FakeHost:
     """Return a host with these grammar hosts."""
-    return FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies=hosts.strategies, grammar_hosts=hosts, **options)
+    return FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies=hosts.strategies, hosts=hosts, **options)
 
 
 def inline(name: str = "reference", **options: Any) -> FakeHost:

@@ -39,7 +39,7 @@ from guideway.plugins.limits import Limits
 from guideway.runtime import RuntimePlan
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_hosts.host import CLOSING_SECONDS, Host
-from guideway_hosts.hosts import GrammarHosts
+from guideway_hosts.hosts import Hosts
 
 from tests.support.distributions import install
 from tests.support.hostile_strategy import REFUSES, WEIGHT
@@ -66,7 +66,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Makes]:
 
 
 @pytest.fixture(scope="module")
-def hosts(made: Makes) -> GrammarHosts:
+def hosts(made: Makes) -> Hosts:
     """Hosts shared by many tests: a killed one is restarted for the next."""
     return made()
 
@@ -76,7 +76,7 @@ def asking(pattern: str, *, close: bool = False) -> SamplingParams:
     return replace(GOOD, constraint=Regex(pattern, strategy="hostile"), close=close)
 
 
-def fork_server(hosts: GrammarHosts) -> int:
+def fork_server(hosts: Hosts) -> int:
     hosts.supports("reference", Regex("a"))  # starts it if necessary
     process = hosts._source.server.process
     assert process is not None
@@ -84,7 +84,7 @@ def fork_server(hosts: GrammarHosts) -> int:
 
 
 @pytest.mark.parametrize("num_drafts", one_in(2, [0, 3]))
-def test_the_tokens_are_those_of_a_strategy_in_this_process(hosts: GrammarHosts, num_drafts: int) -> None:
+def test_the_tokens_are_those_of_a_strategy_in_this_process(hosts: Hosts, num_drafts: int) -> None:
     wanted = [GOOD, OTHER, replace(GOOD, constraint=Choice(["perhaps", "perhaps not"])), SamplingParams(max_tokens=9)]
     here = inline(num_drafts=num_drafts).generate([PROMPT] * 4, wanted)
     there = served(hosts, num_drafts=num_drafts).generate([PROMPT] * 4, wanted)
@@ -112,7 +112,7 @@ def test_the_tokens_are_those_of_a_strategy_in_this_process(hosts: GrammarHosts,
     ),
 )
 def test_a_compilation_that_fails_ends_its_request_alone(
-    hosts: GrammarHosts, pattern: str, error: type[Exception], said: str
+    hosts: Hosts, pattern: str, error: type[Exception], said: str
 ) -> None:
     host = served(hosts)
     (alone,) = host.generate([PROMPT], [GOOD])
@@ -165,7 +165,7 @@ def test_an_answer_of_another_version_says_what_to_do(made: Makes, monkeypatch: 
 )
 @pytest.mark.parametrize("num_drafts", everyday([0, 2], 2))
 def test_a_step_that_fails_ends_its_request_alone(
-    hosts: GrammarHosts, pattern: str, error: type[Exception], said: str, num_drafts: int
+    hosts: Hosts, pattern: str, error: type[Exception], said: str, num_drafts: int
 ) -> None:
     """The matchers of other requests in the host are rebuilt, and continue with the same tokens."""
     host = served(hosts, num_drafts=num_drafts)
@@ -183,8 +183,8 @@ def test_a_step_that_fails_ends_its_request_alone(
 
 
 @pytest.mark.slow
-def test_what_hangs_in_the_search_for_an_end_is_killed_while_the_others_go_on(hosts: GrammarHosts) -> None:
-    host = served(hosts, grammar_hosts=hosts)  # hosts have deadlines of their own
+def test_what_hangs_in_the_search_for_an_end_is_killed_while_the_others_go_on(hosts: Hosts) -> None:
+    host = served(hosts, hosts=hosts)  # hosts have deadlines of their own
     good = replace(GOOD, constraint=Regex("[a-z]{3,12}(x|y)", strategy="hostile"))
     (alone,) = host.generate([PROMPT], [good])
     # so long that its end is searched for before the first token
@@ -214,9 +214,7 @@ def test_what_broke_a_limit_is_refused_at_once_until_it_is_forgotten(made: Makes
     ("how", "num_drafts"),
     everyday([(signal.SIGKILL, 0), (signal.SIGKILL, 3), (signal.SIGSTOP, 0), (signal.SIGSTOP, 3)], (signal.SIGKILL, 3)),
 )
-def test_hosts_killed_from_outside_cost_nobody_anything(
-    hosts: GrammarHosts, how: signal.Signals, num_drafts: int
-) -> None:
+def test_hosts_killed_from_outside_cost_nobody_anything(hosts: Hosts, how: signal.Signals, num_drafts: int) -> None:
     host = served(hosts, num_drafts=num_drafts)
     wanted = [GOOD, OTHER, GOOD, OTHER]
     expected = inline(num_drafts=num_drafts).generate([PROMPT] * 4, wanted)
@@ -238,7 +236,7 @@ def test_hosts_killed_from_outside_cost_nobody_anything(
 
 
 @pytest.mark.parametrize("how", everyday([signal.SIGKILL, signal.SIGSTOP], signal.SIGKILL))
-def test_the_fork_server_is_started_again_once(hosts: GrammarHosts, how: signal.Signals) -> None:
+def test_the_fork_server_is_started_again_once(hosts: Hosts, how: signal.Signals) -> None:
     host = served(hosts)
     (alone,) = host.generate([PROMPT], [GOOD])
     first = fork_server(hosts)
@@ -268,7 +266,7 @@ def test_a_hangup_is_for_the_serving_process(made: Makes) -> None:
     assert {fork_server(hosts), *children(fork_server(hosts))} == before
 
 
-def test_idle_hosts_that_were_killed_cost_nobody_anything(hosts: GrammarHosts) -> None:
+def test_idle_hosts_that_were_killed_cost_nobody_anything(hosts: Hosts) -> None:
     host = served(hosts)
     host.generate([PROMPT] * 2, [replace(GOOD, constraint=Regex(f"[a-z]{{{n}}}idle")) for n in (3, 4)])
     for pid in children(fork_server(hosts)):
@@ -277,7 +275,7 @@ def test_idle_hosts_that_were_killed_cost_nobody_anything(hosts: GrammarHosts) -
     assert after.outputs[0].error is None
 
 
-def test_an_interrupt_leaves_no_answer_for_the_next_call(hosts: GrammarHosts) -> None:
+def test_an_interrupt_leaves_no_answer_for_the_next_call(hosts: Hosts) -> None:
     """The interrupt arrives during a step, like a Ctrl-C in a notebook."""
     host = served(hosts)
     (alone,) = host.generate([PROMPT], [OTHER])
@@ -335,7 +333,7 @@ def test_a_crash_is_not_held_against_what_loads_beside_it(made: Makes) -> None:
 
 
 @pytest.mark.slow
-def test_matchers_that_ended_are_forgotten(hosts: GrammarHosts) -> None:
+def test_matchers_that_ended_are_forgotten(hosts: Hosts) -> None:
     host = served(hosts)
     living = hosts.matchers
     for number in range(40):
@@ -346,7 +344,7 @@ def test_matchers_that_ended_are_forgotten(hosts: GrammarHosts) -> None:
     assert private_bytes(living) < before + 64 * WEIGHT
 
 
-def test_grammars_that_ended_are_forgotten(hosts: GrammarHosts) -> None:
+def test_grammars_that_ended_are_forgotten(hosts: Hosts) -> None:
     strategy, living = hosts.strategies["hostile"], hosts.matchers
     for number in range(100):
         strategy.compile(Regex(f"[a-z]{{{number}}}ended")).matcher(VOCABULARY.stop_token_ids).fill_bitmask(
@@ -357,7 +355,7 @@ def test_grammars_that_ended_are_forgotten(hosts: GrammarHosts) -> None:
     assert private_bytes(living) < before + 64 * WEIGHT
 
 
-def test_matchers_that_failed_where_they_were_made_are_forgotten(hosts: GrammarHosts) -> None:
+def test_matchers_that_failed_where_they_were_made_are_forgotten(hosts: Hosts) -> None:
     grammar = hosts.strategies["hostile"].compile(Regex("AR[a-z]{2,9}", strategy="hostile"))
     for number in range(100):
         with pytest.raises(GuidewayError, match="a bug"):
@@ -368,7 +366,7 @@ def test_matchers_that_failed_where_they_were_made_are_forgotten(hosts: GrammarH
 
 
 @pytest.mark.slow
-def test_compilations_that_hang_keep_no_one_waiting_longer_than_their_limit(hosts: GrammarHosts) -> None:
+def test_compilations_that_hang_keep_no_one_waiting_longer_than_their_limit(hosts: Hosts) -> None:
     host = served(hosts)
     hanging = [threading.Thread(target=host.runtime.admit, args=(request(i, f"CS[a-z]{{{i + 1}}}"),)) for i in range(4)]
     for thread in hanging:
@@ -505,8 +503,8 @@ def test_a_server_starts_them_before_the_first_constraint(made: Makes) -> None:
     assert result.outputs[0].error is None
     assert hosts._source.server.process is started
     hosts.start_soon()
-    hosts.close("hostile")
-    hosts.close("reference")
+    hosts.close("grammar.hostile")
+    hosts.close("grammar.reference")
     hosts.start_soon()  # no effect after close
     time.sleep(0.1)
     assert not hosts._source.is_built
@@ -530,7 +528,7 @@ def test_what_keeps_them_from_starting_is_told_at_once(
     hosts = made(variables=[REFUSES])
     hosts.start_soon()
     until(lambda: "not this vocabulary" in (hosts.failure or ""))
-    assert "no grammar host can be started: not this vocabulary" in caplog.text
+    assert "no host can be started: not this vocabulary" in caplog.text
     (failed,) = served(hosts).generate([PROMPT], [GOOD])
     assert "not this vocabulary" in str(failed.outputs[0].error)
 
@@ -552,8 +550,8 @@ def test_hosts_that_cannot_be_started_cost_constrained_requests_alone(
     hosts = made(variables=[REFUSES])
     failed, free = served(hosts).generate([PROMPT] * 2, [GOOD, SamplingParams(max_tokens=3)])
     assert isinstance(failed.outputs[0].error, PluginError)
-    assert "no grammar host can be started: not this vocabulary" in str(failed.outputs[0].error)
-    assert "no grammar host can be started" in caplog.text
+    assert "no host can be started: not this vocabulary" in str(failed.outputs[0].error)
+    assert "no host can be started" in caplog.text
     assert free.outputs[0].error is None
     monkeypatch.delenv(REFUSES)
     hosts._source._rests_until = 0.0
@@ -576,10 +574,10 @@ def test_health_tells_of_hosts_that_cannot_be_started(tmp_path: Path, monkeypatc
         host.runtime.check_health()
         (failed,) = host.generate([PROMPT], [GOOD])
         assert isinstance(failed.error, PluginError)
-        with pytest.raises(Unhealthy, match="no grammar host can be started: not this vocabulary"):
+        with pytest.raises(Unhealthy, match="no host can be started: not this vocabulary"):
             host.runtime.check_health()
         monkeypatch.delenv(REFUSES)
-        host.runtime._hosts[0]._source._rests_until = 0.0  # type: ignore[union-attr]
+        host.runtime._hosts._source._rests_until = 0.0  # type: ignore[union-attr]
         assert host.generate([PROMPT], [GOOD])[0].error is None
         host.runtime.check_health()
     finally:
@@ -594,12 +592,14 @@ def test_an_import_that_hangs_where_hosts_come_from_is_told(tmp_path: Path, monk
     monkeypatch.setattr("guideway_hosts.fork_server.START_SECONDS", 3.0)
     plugins = Plugins()
     classes, records = [plugins.load("grammar", "waits")], [plugins.resolve("grammar", "waits")]
-    hosts = GrammarHosts(classes, records, VOCABULARY, {}, num_compilers=1, path=sys.path, limits=LIMITS)
+    context = ModifierContext(vocabulary=VOCABULARY, max_num_sequences=16, max_model_len=256)
+    strategies = dict(zip(classes, records, strict=True))
+    hosts = Hosts(context, strategies, {}, {}, num_compilers=1, path=sys.path, limits=LIMITS)
     try:
         with pytest.raises(GuidewayError, match=r"waits/grammar.waits: importing and building took more than 3 s"):
             hosts.supports("waits", Regex("a"))
     finally:
-        hosts.close("waits")
+        hosts.close("grammar.waits")
 
 
 WAITING = """

@@ -20,7 +20,7 @@ from guideway.devices.numpy.device import NumpyDevice
 from guideway.errors import GuidewayError
 from guideway.plugins.limits import Limits
 from guideway.runtime.mask_block import Late
-from guideway_hosts.hosts import GrammarHosts
+from guideway_hosts.hosts import Hosts
 from guideway_hosts.lane import NONE
 from guideway_hosts.matchers import PROVES_FAST, MatcherHost
 from guideway_hosts.strategy import HostedGrammar, HostedMatcher, HostedStrategy
@@ -48,7 +48,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Makes]:
 
 
 @pytest.fixture(scope="module")
-def hosts(made: Makes) -> GrammarHosts:
+def hosts(made: Makes) -> Hosts:
     return made()
 
 
@@ -67,7 +67,7 @@ def num_late() -> float:
 
 
 @pytest.mark.parametrize("num_drafts", everyday([0, 2], 2))
-def test_who_is_late_is_late_alone_and_loses_nothing(hosts: GrammarHosts, num_drafts: int) -> None:
+def test_who_is_late_is_late_alone_and_loses_nothing(hosts: Hosts, num_drafts: int) -> None:
     wanted = [GOOD, TARDY_ONE, OTHER]
     expected = token_ids(inline("hostile", num_drafts=num_drafts).generate([PROMPT] * 3, wanted))
     host, before = served(hosts, num_drafts=num_drafts), num_late()
@@ -88,11 +88,11 @@ def test_who_is_late_is_late_alone_and_loses_nothing(hosts: GrammarHosts, num_dr
 
 
 @pytest.mark.slow
-def test_masks_beside_those_of_hosts_have_a_deadline_too(hosts: GrammarHosts) -> None:
+def test_masks_beside_those_of_hosts_have_a_deadline_too(hosts: Hosts) -> None:
     """One is late in its host, and counted once per step; its neighbor spins in this process."""
     strategies = {"here": HostileStrategy(VOCABULARY, {}), **hosts.strategies}
     limits = replace(LIMITS, step_seconds=0.1, wall_factor=1000)
-    host = FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies=strategies, grammar_hosts=hosts, limits=limits)
+    host = FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies=strategies, hosts=hosts, limits=limits)
     step, num_sat_out, before = host.step, 0, num_late()
 
     def counted() -> None:
@@ -130,7 +130,7 @@ def test_where_others_have_to_wait_three_times_are_the_most(made: Makes) -> None
 
 
 @pytest.mark.slow
-def test_a_host_that_is_killed_while_somebody_is_late_costs_nobody_anything(hosts: GrammarHosts) -> None:
+def test_a_host_that_is_killed_while_somebody_is_late_costs_nobody_anything(hosts: Hosts) -> None:
     wanted = [GOOD, TARDY_ONE, OTHER]
     expected = token_ids(inline("hostile").generate([PROMPT] * 3, wanted))
     host, killed = served(hosts), 0
@@ -191,7 +191,7 @@ def test_who_waits_for_an_earlier_command_is_not_blamed_for_it(made: Makes) -> N
     assert again.error is None
 
 
-def test_what_fails_where_the_slow_ones_are_leaves_nothing_there(hosts: GrammarHosts) -> None:
+def test_what_fails_where_the_slow_ones_are_leaves_nothing_there(hosts: Hosts) -> None:
     strategy, living = hosts.strategies["hostile"], hosts.matchers
     for number in range(100):
         matcher = strategy.compile(Regex(f"FR[a-z]{{2,{number + 3}}}", strategy="hostile")).matcher(STOPS)
@@ -205,7 +205,7 @@ def test_what_fails_where_the_slow_ones_are_leaves_nothing_there(hosts: GrammarH
     assert private_bytes(living, 1) < before + 64 * WEIGHT
 
 
-def test_who_was_slow_for_a_while_is_not_slow_for_ever(hosts: GrammarHosts) -> None:
+def test_who_was_slow_for_a_while_is_not_slow_for_ever(hosts: Hosts) -> None:
     """After a cold cache or a paused machine its rows are prepared with all others again. After a relapse it must be in
     time twice as often."""
     strategy, living = hosts.strategies["hostile"], hosts.matchers
@@ -229,7 +229,7 @@ def test_who_was_slow_for_a_while_is_not_slow_for_ever(hosts: GrammarHosts) -> N
 
 
 def test_who_moves_between_the_lanes_never_has_the_rows_of_another_state(
-    hosts: GrammarHosts, monkeypatch: pytest.MonkeyPatch
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several matchers at different states, some waiting for an answer, while their grammar alternates between slow and
     fast."""
@@ -302,7 +302,7 @@ def test_whose_rows_are_kept_is_in_no_other_command(made: Makes) -> None:
 
 
 @pytest.mark.slow
-def test_who_ends_while_it_is_made_anew_leaves_nothing(hosts: GrammarHosts) -> None:
+def test_who_ends_while_it_is_made_anew_leaves_nothing(hosts: Hosts) -> None:
     """Two are late together, for the first time in this host, and one ends before its rows are ready."""
     strategy, living = hosts.strategies["hostile"], hosts.matchers
     slow, other = (strategy.compile(Regex(f"FT[a-z]{{4,{most}}}", strategy="hostile")) for most in (30, 31))
@@ -327,7 +327,7 @@ def test_who_ends_while_it_is_made_anew_leaves_nothing(hosts: GrammarHosts) -> N
 @pytest.mark.filterwarnings(
     "ignore:os.fork:RuntimeWarning"
 )  # jax warns if an earlier test imported it; this child only exits
-def test_a_forked_child_ends_no_host(hosts: GrammarHosts) -> None:
+def test_a_forked_child_ends_no_host(hosts: Hosts) -> None:
     strategy = hosts.strategies["hostile"]
     matcher = strategy.compile(GOOD.constraint).matcher(STOPS)  # type: ignore[arg-type]
     matcher.validate([0])
@@ -362,7 +362,7 @@ def test_what_hangs_in_a_fill_is_killed_while_the_others_go_on(made: Makes) -> N
     assert TARDY < 0.5
 
 
-def test_what_is_asked_of_one_who_is_late_is_answered(hosts: GrammarHosts) -> None:
+def test_what_is_asked_of_one_who_is_late_is_answered(hosts: Hosts) -> None:
     strategy = hosts.strategies["hostile"]
     matcher = strategy.compile(TARDY_ONE.constraint).matcher(STOPS)  # type: ignore[arg-type]
     ids = ids_of(b"FTabc")
@@ -373,7 +373,7 @@ def test_what_is_asked_of_one_who_is_late_is_answered(hosts: GrammarHosts) -> No
 
 
 @pytest.mark.slow
-def test_two_who_are_slow_wait_for_each_other_at_no_step(hosts: GrammarHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_who_are_slow_wait_for_each_other_at_no_step(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(TARDY_ONE, constraint=Regex("FT[a-z]{5,10}", strategy="hostile"), seed=6)
     expected = token_ids(inline("hostile").generate([PROMPT] * 3, [TARDY_ONE, other, GOOD]))
     asked: list[str] = []
@@ -436,7 +436,7 @@ def test_what_came_while_one_was_in_no_step_is_kept(made: Makes) -> None:
         [(b"cd", b"xy"), (b"cd", b"cy"), (b"c", b"cy"), (b"cd", b"c"), (b"c1", b"cy")], (b"cd", b"xy"), (b"cd", b"c")
     ),
 )
-def test_rows_that_came_late_are_not_those_of_other_drafts(hosts: GrammarHosts, before: bytes, now: bytes) -> None:
+def test_rows_that_came_late_are_not_those_of_other_drafts(hosts: Hosts, before: bytes, now: bytes) -> None:
     """Otherwise a draft that was not validated would be drawn from its row, and the next one from an open row."""
     strategy = hosts.strategies["hostile"]
     matcher = strategy.compile(TARDY_ONE.constraint).matcher(STOPS)  # type: ignore[arg-type]

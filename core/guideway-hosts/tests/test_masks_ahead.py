@@ -16,7 +16,7 @@ from guideway.api import Choice, JsonSchema, Regex, SamplingParams
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.plugins.limits import Limits
 from guideway_hosts.host import Host
-from guideway_hosts.hosts import GrammarHosts
+from guideway_hosts.hosts import Hosts
 from guideway_hosts.lane import Lane
 from guideway_hosts.matchers import MatcherHost
 
@@ -41,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Makes]:
 
 
 @pytest.fixture(scope="module", params=everyday([False, True], True), ids=["waits", "sits out"])
-def hosts(made: Makes, request: pytest.FixtureRequest) -> GrammarHosts:
+def hosts(made: Makes, request: pytest.FixtureRequest) -> Hosts:
     return made(sits_out=request.param)
 
 
@@ -49,9 +49,9 @@ class Foreseeing(FakeHost):
     """Announces each step: exactly, or, unless `exact`, with fewer, no, other or repeated sequences; once it kills the
     host in between."""
 
-    def __init__(self, hosts: GrammarHosts, *, seed: int, exact: bool = False, **options: Any) -> None:
+    def __init__(self, hosts: Hosts, *, seed: int, exact: bool = False, **options: Any) -> None:
         device = NumpyDevice("cpu")
-        super().__init__(VOCABULARY, device, strategies=hosts.strategies, grammar_hosts=hosts, **options)
+        super().__init__(VOCABULARY, device, strategies=hosts.strategies, hosts=hosts, **options)
         self.random = random.Random(seed)
         self.exact = exact
         self.dies_after: int | None = None
@@ -91,7 +91,7 @@ def pid_of(host: FakeHost) -> int:
 
 @pytest.mark.parametrize("num_drafts", everyday([0, 2], 2))
 @pytest.mark.parametrize("seed", everyday(range(8), 0))
-def test_what_is_foreseen_wrongly_has_no_effect(hosts: GrammarHosts, num_drafts: int, seed: int) -> None:
+def test_what_is_foreseen_wrongly_has_no_effect(hosts: Hosts, num_drafts: int, seed: int) -> None:
     host = Foreseeing(hosts, seed=seed, num_drafts=num_drafts)
     wanted = [PATTERN, ARRAY, WORDS, *([TARDY] if home(host)._sits_out else [])]
     prompts = [PROMPT] * len(wanted)
@@ -104,7 +104,7 @@ def test_what_is_foreseen_wrongly_has_no_effect(hosts: GrammarHosts, num_drafts:
 @pytest.mark.parametrize("others", ["hostile", "reference"])
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_step_that_was_foreseen_costs_one_command(
-    hosts: GrammarHosts, monkeypatch: pytest.MonkeyPatch, others: str, exact: bool
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, others: str, exact: bool
 ) -> None:
     """Also if several strategies have a part in it. If nothing was announced, each has a command, and none is asked for
     what the masks say."""
@@ -126,7 +126,7 @@ def test_a_step_that_was_foreseen_costs_one_command(
     assert sent.count("ask") == 0
 
 
-def test_a_host_that_is_killed_at_work_ahead_costs_nobody(hosts: GrammarHosts) -> None:
+def test_a_host_that_is_killed_at_work_ahead_costs_nobody(hosts: Hosts) -> None:
     expected = inline("hostile").generate([PROMPT] * 2, [PATTERN, ARRAY])
     host = Foreseeing(hosts, seed=0, exact=True)
     host.dies_after = 4
@@ -135,7 +135,7 @@ def test_a_host_that_is_killed_at_work_ahead_costs_nobody(hosts: GrammarHosts) -
     assert [result.token_ids for result in found] == [result.token_ids for result in expected]
 
 
-def test_a_sequence_that_crashes_ahead_ends_alone(hosts: GrammarHosts) -> None:
+def test_a_sequence_that_crashes_ahead_ends_alone(hosts: Hosts) -> None:
     crashing = replace(PATTERN, constraint=Regex("FC[a-z]{4,9}", strategy="hostile"), close=False)
     host = Foreseeing(hosts, seed=0, exact=True)
     good, bad, other = host.generate([PROMPT] * 3, [PATTERN, crashing, ARRAY])

@@ -65,7 +65,7 @@ def test_what_takes_more_than_others_leave_is_refused(made: Makes) -> None:
     assert held() <= TOTAL
     assert at_work.is_alive()
     assert idle.matcher(VOCABULARY.stop_token_ids).validate(ids("CHb")) == 3
-    others.close("hostile")
+    others.close("grammar.hostile")
     at_work.join()
     hosts.strategies["hostile"].compile(greedy)
 

@@ -60,15 +60,17 @@ def guideway_grammar_strategy():
 SERVER = """
 import os, sys, threading, time
 from dataclasses import replace
-from guideway.api import GuidewayError, Regex
+from guideway.api import GuidewayError, ModifierContext, Regex
 from guideway.plugins import Plugins
-from guideway_hosts.hosts import GrammarHosts
+from guideway_hosts.hosts import Hosts
 from tests.support.hostility import VOCABULARY
 VARIABLES = ("IMPORTS", "TAKES", "BREAKS", "LEAVES", "CLOSES", "PLANTED")
 plugins = Plugins()
 classes, records = [plugins.load("grammar", "noted")], [plugins.resolve("grammar", "noted")]
 vocabulary = replace(VOCABULARY, logits_width=len(VOCABULARY) + int(os.environ["WIDER"]))
-hosts = GrammarHosts(classes, records, vocabulary, {}, num_compilers=1, path=sys.path, variables=VARIABLES)
+context = ModifierContext(vocabulary=vocabulary, max_num_sequences=16, max_model_len=256)
+strategies = dict(zip(classes, records, strict=True))
+hosts = Hosts(context, strategies, {}, {}, num_compilers=1, path=sys.path, variables=VARIABLES)
 print("starts", flush=True)
 if os.environ.get("FORKS"):
     def fork():
@@ -86,7 +88,7 @@ for line in sys.stdin:
         print(error, flush=True)
         continue
     print(hosts._source.server.process.pid, flush=True)
-hosts.close("noted")
+hosts.close("grammar.noted")
 """
 
 

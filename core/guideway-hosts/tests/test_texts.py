@@ -9,22 +9,32 @@ from collections.abc import Iterator
 from concurrent.futures import wait
 
 import pytest
-from guideway.api import JsonObject, JsonSchema
+from guideway.api import JsonObject, JsonSchema, ModifierContext
 from guideway.plugins.limits import Limits
 from guideway.runtime.checking import Checker
-from guideway_hosts import HostedJudge
+from guideway_hosts import Hosts
+from guideway_hosts.hosts import Judge
+
+from tests.support.hostility import VOCABULARY
 
 NEVER = JsonSchema({"pattern": "^(a+)+$"})
 """Python's `re` backtracks exponentially on it."""
 
 
-@pytest.fixture
-def judge() -> HostedJudge:
-    return HostedJudge(Limits(compile_seconds=1.0))
+CONTEXT = ModifierContext(vocabulary=VOCABULARY, max_num_sequences=1, max_model_len=16)
+
+
+def judging(seconds: float) -> Judge:
+    return Hosts(CONTEXT, {}, {}, {}, num_compilers=1, limits=Limits(compile_seconds=seconds)).judge
 
 
 @pytest.fixture
-def checker(judge: HostedJudge) -> Iterator[Checker]:
+def judge() -> Judge:
+    return judging(1.0)
+
+
+@pytest.fixture
+def checker(judge: Judge) -> Iterator[Checker]:
     checker = Checker(judge)
     yield checker
     checker.close()
@@ -34,7 +44,7 @@ def verdict(checker: Checker, constraint: JsonSchema | JsonObject, text: str) ->
     return checker.judge(constraint, text, enforces_formats=True).result(60)
 
 
-def test_verdicts_come_from_another_process(checker: Checker, judge: HostedJudge) -> None:
+def test_verdicts_come_from_another_process(checker: Checker, judge: Judge) -> None:
     assert verdict(checker, JsonSchema({"uniqueItems": True}), "[1,1]") is False
     assert verdict(checker, JsonSchema({"uniqueItems": True}), "[1,2]") is True
     assert verdict(checker, JsonSchema({"type": "integer"}), "9" * 5000) is True
@@ -64,7 +74,7 @@ def test_nesting_without_end_is_not_judged(checker: Checker) -> None:
     assert verdict(checker, JsonObject(), "{}") is True
 
 
-def test_a_host_that_is_killed_is_replaced(checker: Checker, judge: HostedJudge) -> None:
+def test_a_host_that_is_killed_is_replaced(checker: Checker, judge: Judge) -> None:
     assert verdict(checker, JsonObject(), "{}") is True
     (host,) = judge.pool._idle
     os.kill(host.pid, signal.SIGKILL)
@@ -72,7 +82,7 @@ def test_a_host_that_is_killed_is_replaced(checker: Checker, judge: HostedJudge)
 
 
 def test_closing_ends_what_is_under_way() -> None:
-    judge = HostedJudge(Limits(compile_seconds=300))
+    judge = judging(300)
     checker = Checker(judge)
     slow = checker.judge(NEVER, '"' + "a" * 60 + '!"', enforces_formats=True)
     while not judge.pool._busy:

@@ -9,6 +9,7 @@ from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import CompiledGrammar, FillJob, Matcher
 from guideway.api.modifier import LogitModifier
 from guideway.api.types import Constraint, JsonSchema
+from guideway.runtime.checking import Judge
 from guideway.runtime.closing import Beginnings, Budget, Record, Reserve
 from guideway.runtime.rewriting import Rewritten
 
@@ -56,19 +57,19 @@ class Home(Protocol):
 
 
 class Hosts(Protocol):
-    """Processes of which each can be killed, for strategies or modifiers."""
+    """Processes of which each can be killed, for strategies, modifiers and the check of texts."""
 
     @property
     def failure(self) -> str | None:
         """Why none can be started at the moment, or None."""
 
-    @property
-    def homes(self) -> Mapping[str, Home]:
-        """The places of strategies by name."""
+    homes: Mapping[str, Home]
+    """The places of strategies by name."""
+    classes: Mapping[str, type[LogitModifier[Any]]]
+    """The classes of modifiers by name."""
 
     @property
-    def classes(self) -> Mapping[str, type[LogitModifier[Any]]]:
-        """The classes of modifiers by name."""
+    def judge(self) -> Judge: ...
 
     def start_soon(self) -> None:
         """Start the processes that the first call would wait for, in the background."""

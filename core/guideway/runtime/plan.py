@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal
@@ -18,9 +18,9 @@ from guideway.api.types import OnUnenforced, Whitespace
 from guideway.errors import InvalidConfiguration
 from guideway.plugins.building import build_modifiers, build_strategies, closing_if_it_fails, limits_of, validators
 from guideway.plugins.hooks import Hooks
+from guideway.plugins.index import PluginRecord
 from guideway.plugins.limits import Limits
 from guideway.plugins.loading import record_of
-from guideway.runtime.elsewhere import Hosts
 from guideway.runtime.runtime import Runtime
 
 __all__ = ["RuntimePlan", "placement"]
@@ -72,102 +72,87 @@ class RuntimePlan:
 
     def build(self, hooks: Hooks | None = None) -> Runtime:
         """Build the runtime, with the validators of `hooks`. Raises `InvalidConfiguration` and `PluginError`."""
-        self._check_hosts()
-        strategies, hosts = self._build_strategies()
-        with closing_if_it_fails("grammar", strategies.values()):
-            modifiers, modifier_hosts = self._build_modifiers(strategies, hosts)
-            with closing_if_it_fails("modifier", modifiers):
-                return Runtime(
-                    self.context,
-                    strategies=strategies,
-                    modifiers=modifiers,
-                    validators=None if hooks is None else validators(hooks),
-                    offers=self.offers,
-                    model=self.model,
-                    cache_bytes=self.cache_bytes,
-                    compile_threads=self.compile_threads,
-                    limits=self.limits,
-                    grammar_hosts=hosts,
-                    whitespace=self.whitespace,
-                    short_budget=self.short_budget,
-                    reasoning=self.reasoning,
-                    on_unenforced=self.on_unenforced,
-                    canonical=self.canonical,
-                    isolate_tenants=self.isolate_tenants,
-                    modifier_hosts=modifier_hosts,
-                    judge=None if why_no_hosts() else _hosts().HostedJudge(self.limits),
-                )
-
-    def _check_hosts(self) -> None:
-        """Raise `InvalidConfiguration` if the operator wants hosts and there are none."""
         for name, value in (("grammar_host", self.grammar_host), ("modifier_host", self.modifier_host)):
             if value == "process" and (why := why_no_hosts()):
                 raise InvalidConfiguration(f"{name} is 'process', but {why}", field=name)
-
-    def _build_modifiers(
-        self, strategies: Mapping[str, GrammarStrategy], grammar_hosts: Hosts | None
-    ) -> tuple[list[LogitModifier[Any]], Hosts | None]:
-        """Return the modifiers, hosted and local, in the order of the configuration, and their hosts."""
-        wanted = self.modifiers if self.modifier_host == "process" else ()
-        records = {cls: record for cls in wanted if (record := record_of(cls)) is not None}
-        for cls in wanted:
-            if cls not in records:
-                log.warning("modifier %r runs in the serving process: its class has no entry point", cls.name)
-        compiling = [cls for cls in records if cls.compile is not LogitModifier.compile]
-        hosted = {} if grammar_hosts is None else grammar_hosts.homes
-        here = [name for name in strategies if name not in hosted]
-        for cls in compiling if here else ():
-            log.warning(
-                "modifier %r runs in the serving process: it needs compiled grammars, and those of %s are there",
-                cls.name,
-                ", ".join(here),
-            )
-            del records[cls]
-        built = build_modifiers([cls for cls in self.modifiers if cls not in records], self.context, self.options)
-        if not records:
-            return built, None
-        grammars = [record_of(cls) for cls in self.strategies] if compiling and not here else []
-        with closing_if_it_fails("modifier", built):
-            hosts = _hosts().ModifierHosts(
-                list(records),
-                list(records.values()),
-                [record for record in grammars if record is not None],
-                self.context,
-                self.options,
-                num_compilers=self.compile_threads + 1,  # one for each compile thread (`Threads.reserve`)
-                limits=self.limits,
-                variables=self.host_environment,
-            )
-        by_name = {modifier.name: modifier for modifier in built} | hosts.modifiers
-        return [by_name[cls.name] for cls in self.modifiers], hosts
-
-    def _build_strategies(self) -> tuple[dict[str, GrammarStrategy], Hosts | None]:
-        """Return the strategies, hosted and local, in order of preference, and their hosts."""
-        uses_hosts = self.grammar_host != "inline" and not why_no_hosts()
-        wanted = [cls for cls in self.strategies if uses_hosts and not cls.inline]
-        records = {cls: record_of(cls) for cls in wanted}
-        hosted = [cls for cls, record in records.items() if record is not None]
-        limits = {cls: limits_of(cls, self.options) for cls in hosted}
-        inline = [cls for cls in self.strategies if cls not in hosted]
-        here = build_strategies(inline, self.context.vocabulary, self.options)
-        if not hosted:
-            return here, None
+        elsewhere = self._hosted_strategies()
+        modifiers_elsewhere = self._hosted_modifiers(elsewhere)
+        limits = {cls.name: limits_of(cls, self.options) for cls in elsewhere}
+        vocabulary = self.context.vocabulary
+        here = build_strategies([cls for cls in self.strategies if cls not in elsewhere], vocabulary, self.options)
         with closing_if_it_fails("grammar", here.values()):
-            hosts = _hosts().GrammarHosts(
-                hosted,
-                [record for record in records.values() if record is not None],
-                self.context.vocabulary,
-                self.options,
-                num_compilers=self.compile_threads + 1,  # one for each compile thread (`Threads.reserve`)
+            local = [cls for cls in self.modifiers if cls not in modifiers_elsewhere]
+            modifiers = {modifier.name: modifier for modifier in build_modifiers(local, self.context, self.options)}
+            with closing_if_it_fails("modifier", modifiers.values()):
+                hosts = None if why_no_hosts() else self._hosts(elsewhere, modifiers_elsewhere)
+        if hosts is not None:
+            here |= hosts.strategies
+            modifiers |= hosts.modifiers
+        for name, its_own in limits.items():
+            here[name].limits = its_own
+        with closing_if_it_fails("grammar", here.values()), closing_if_it_fails("modifier", modifiers.values()):
+            return Runtime(
+                self.context,
+                strategies={cls.name: here[cls.name] for cls in self.strategies},
+                modifiers=[modifiers[cls.name] for cls in self.modifiers],
+                validators=None if hooks is None else validators(hooks),
+                offers=self.offers,
+                model=self.model,
+                cache_bytes=self.cache_bytes,
+                compile_threads=self.compile_threads,
                 limits=self.limits,
-                variables=self.host_environment,
-                sits_out=self.sits_out,
-                fills=self.fills,
+                hosts=hosts,
+                whitespace=self.whitespace,
+                short_budget=self.short_budget,
+                reasoning=self.reasoning,
+                on_unenforced=self.on_unenforced,
+                canonical=self.canonical,
+                isolate_tenants=self.isolate_tenants,
             )
-        for cls in hosted:
-            hosts.strategies[cls.name].limits = limits[cls]
-        built = here | hosts.strategies
-        return {cls.name: built[cls.name] for cls in self.strategies}, hosts
+
+    def _hosted_strategies(self) -> dict[type[GrammarStrategy], PluginRecord]:
+        """Return the strategies that run in hosts."""
+        if self.grammar_host == "inline" or why_no_hosts():
+            return {}
+        records = {cls: record_of(cls) for cls in self.strategies if not cls.inline}
+        return {cls: record for cls, record in records.items() if record is not None}
+
+    def _hosted_modifiers(
+        self, strategies: Collection[type[GrammarStrategy]]
+    ) -> dict[type[LogitModifier[Any]], PluginRecord]:
+        """Return the modifiers that run in hosts, where `strategies` do."""
+        found = {}
+        here = ", ".join(cls.name for cls in self.strategies if cls not in strategies)
+        for cls in self.modifiers if self.modifier_host == "process" else ():
+            record = record_of(cls)
+            if record is None:
+                log.warning("modifier %r runs in the serving process: its class has no entry point", cls.name)
+            elif here and cls.compile is not LogitModifier.compile:
+                log.warning(
+                    "modifier %r runs in the serving process: it needs compiled grammars, and those of %s are there",
+                    cls.name,
+                    here,
+                )
+            else:
+                found[cls] = record
+        return found
+
+    def _hosts(
+        self,
+        strategies: Mapping[type[GrammarStrategy], PluginRecord],
+        modifiers: Mapping[type[LogitModifier[Any]], PluginRecord],
+    ) -> Any:
+        return _package().Hosts(
+            self.context,
+            strategies,
+            modifiers,
+            self.options,
+            num_compilers=self.compile_threads + 1,  # one for each compile thread (`Threads.reserve`)
+            limits=self.limits,
+            variables=self.host_environment,
+            sits_out=self.sits_out,
+            fills=self.fills,
+        )
 
 
 def placement(grammar_host: str) -> str:
@@ -183,7 +168,7 @@ def why_no_hosts() -> str:
     if not hasattr(os, "fork"):
         return "this system cannot fork processes"
     try:
-        _hosts()
+        _package()
     except ModuleNotFoundError as error:
         if error.name != "guideway_hosts":
             raise
@@ -191,6 +176,6 @@ def why_no_hosts() -> str:
     return ""
 
 
-def _hosts() -> Any:
+def _package() -> Any:
     """Return the package of hosts, a distribution of its own, which the library does not need."""
     return import_module("guideway_hosts")

@@ -69,7 +69,7 @@ from guideway.runtime.admission import (
     validate_request,
 )
 from guideway.runtime.bans import Bans, with_restrictions
-from guideway.runtime.checking import Checker, Judge, completed_future
+from guideway.runtime.checking import Checker, completed_future
 from guideway.runtime.closing import Lexicon
 from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler, SearchParameters, Shortest
 from guideway.runtime.elsewhere import Home, Hosts
@@ -123,13 +123,11 @@ class Runtime:
         cache_bytes: int = 512 << 20,
         compile_threads: int = 2,
         limits: Limits | None = None,
-        grammar_hosts: Hosts | None = None,
         whitespace: Whitespace = "bounded",
         short_budget: Literal["refuse", "cut"] = "refuse",
         reasoning: ReasoningConfig | None = None,
         on_unenforced: OnUnenforced = "report",
-        modifier_hosts: Hosts | None = None,
-        judge: Judge | None = None,
+        hosts: Hosts | None = None,
         canonical: bool = False,
         isolate_tenants: bool = False,
     ) -> None:
@@ -140,10 +138,9 @@ class Runtime:
         self._canonical = canonical
         self._strategies = strategies
         self._at_work = PluginUses()
-        self._grammar_hosts = grammar_hosts
-        self._hosts = [hosts for hosts in (grammar_hosts, modifier_hosts) if hosts is not None]
+        self._hosts = hosts
         limits = limits or Limits()
-        self.checker = Checker(judge)
+        self.checker = Checker(None if hosts is None else hosts.judge)
         """Judges an output by its text, for a host that no longer knows the slot."""
         self._validators = validators or {}
         named = (name for each in self._validators.values() for name, _ in each)
@@ -166,18 +163,18 @@ class Runtime:
         shortest = Shortest(self._threads, self._at_work, context, isolates_tenants=isolate_tenants)
         lexicon = Lexicon(context.vocabulary)
         homes: dict[str, Home] = {name: Here(strategy, lexicon) for name, strategy in strategies.items()}
-        homes |= {} if grammar_hosts is None else grammar_hosts.homes
+        homes |= {} if hosts is None else hosts.homes
         self._mask = GrammarMask(
             strategies, homes, compiler, shortest, context, stopwatch, self.clock, isolates_tenants=isolate_tenants
         )
         check_names(modifiers)
-        waiting = frozenset({ReasoningGate.name} if grammar_hosts is not None else ())
+        waiting = frozenset({ReasoningGate.name} if hosts is not None and hosts.homes else ())
         self._gate = None
         if reasoning is not None and reasoning.has_marker:
             self._gate = ReasoningGate(reasoning, self._mask, context)
         self._own = [self._mask] if self._gate is None else [self._gate, self._mask]
         self._modifiers = ModifierSet(
-            [*self._own, *modifiers], context, offers, limits, stopwatch, self.clock, modifier_hosts, waiting
+            [*self._own, *modifiers], context, offers, limits, stopwatch, self.clock, hosts, waiting
         )
         self._request_seconds = limits.request_seconds
         self._compiler = RequestCompiler(
@@ -212,7 +209,7 @@ class Runtime:
         in, or plugin hosts cannot be started. May be called from any thread."""
         pools = (self.admission_threads, self._threads, self._modifier_threads)
         wrong = [why for pool in pools if (why := pool.why_none()) is not None]
-        wrong += [failure for hosts in self._hosts if (failure := hosts.failure) is not None]
+        wrong += [] if self._hosts is None or (why := self._hosts.failure) is None else [why]
         if wrong:
             raise Unhealthy("; ".join(wrong))
 
@@ -308,8 +305,8 @@ class Runtime:
     def start_hosts(self) -> None:
         """Start the grammar hosts in the background. Otherwise the first constraint waits for them, for as long as
         importing its library takes. A server calls this once its process forks no more children."""
-        if self._grammar_hosts is not None:
-            self._grammar_hosts.start_soon()
+        if self._hosts is not None:
+            self._hosts.start_soon()
 
     def close(self) -> None:
         """Release all running sequences, stop compiling, and close strategies and modifiers. A plugin that a thread is
@@ -566,7 +563,7 @@ class Runtime:
     @property
     def has_grammar_hosts(self) -> bool:
         """True if `foresee` has any effect."""
-        return self._grammar_hosts is not None
+        return self._hosts is not None and bool(self._hosts.homes)
 
     @property
     def is_steady(self) -> bool:

@@ -28,7 +28,7 @@ from guideway_hosts.host import Host, HostDied
 from guideway_hosts.joining import Meeting
 from guideway_hosts.memory import usable_bytes
 from guideway_hosts.messages import Frames, SharedMasks
-from guideway_hosts.program import Spec
+from guideway_hosts.plugins import Spec
 from guideway_hosts.upkeep import shown
 
 __all__ = ["ForkServer", "HostSource", "module_path"]
@@ -268,7 +268,7 @@ class HostSource:
                 raise
             except LOST as lost:
                 raise PluginLoadError(
-                    f"the process that {self.spec.what} hosts are forked from ended or did not answer while it built "
+                    "the process that hosts are forked from ended or did not answer while it built "
                     f"the plugins: {text_of(lost)}",
                     plugin="runtime",
                 ) from lost
@@ -318,21 +318,21 @@ class HostSource:
                     return self._fork(role)
                 except LOST as error:
                     if last:
-                        raise HostDied(f"no {self.spec.what} host can be started: {text_of(error)}") from error
+                        raise HostDied(f"no host can be started: {text_of(error)}") from error
         raise AssertionError
 
     def _start_again(self) -> None:
         if self._closed:
-            raise HostDied(f"{self.spec.what} hosts are closed")
+            raise HostDied("hosts are closed")
         if time.monotonic() < self._rests_until:
-            raise HostDied(self._failure or f"no {self.spec.what} host can be started; the last attempt failed")
+            raise HostDied(self._failure or "no host can be started; the last attempt failed")
         try:
             self._start()
         except GuidewayError as error:
             self._rests_until = time.monotonic() + RESTS
-            raise HostDied(f"no {self.spec.what} host can be started: {error}") from error
+            raise HostDied(f"no host can be started: {error}") from error
         except LOST as lost:
-            raise HostDied(f"no {self.spec.what} host can be started: {text_of(lost)}") from lost
+            raise HostDied(f"no host can be started: {text_of(lost)}") from lost
 
     def _start(self) -> None:
         """Raises what is wrong with the plugins, and `LOST` where the fork server was lost again and again."""
@@ -374,7 +374,7 @@ class HostSource:
             ends = their_commands.fileno(), their_beside.fileno(), masks.descriptor
             answer = self.server.ask("fork", self._number, role, most, self._limits.late_seconds, ends=ends)
             if "error" in answer:
-                raise HostDied(f"no {self.spec.what} host can be started: {answer['error']}")
+                raise HostDied(f"no host can be started: {answer['error']}")
             HOSTS_STARTED.inc()
             child = Child(answer["pid"])
             reap = partial(self.server.reap, child, self.server.number)

@@ -1,33 +1,44 @@
-"""The grammar hosts of one runtime: where constraints compile, and where their matchers live."""
+"""The hosts of one runtime: where constraints compile, matchers and states of modifiers live, and finished texts are
+checked."""
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from guideway.api.bitmask import num_words
 from guideway.api.grammar import GrammarStrategy, Support
-from guideway.api.modifier import LogitModifier
+from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.types import Constraint, JsonSchema, Loss, Losses
 from guideway.api.vocabulary import Vocabulary
-from guideway.errors import GuidewayError, LimitExceeded, close_each, contain
+from guideway.errors import (
+    GuidewayError,
+    InvalidConfiguration,
+    LimitExceeded,
+    close_each,
+    contain,
+    text_of,
+)
 from guideway.plugins.building import build_strategies
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.limits import Limits
 from guideway.runtime.closing import Budget, Reserve
 from guideway.runtime.digests import constraint_digest
+from guideway.runtime.elsewhere import Home
 from guideway.runtime.expiring import Expiring
 from guideway.runtime.rewriting import Rewritten
 
 from guideway_hosts.fork_server import HostSource, module_path
 from guideway_hosts.host import HostDied
 from guideway_hosts.matchers import MatcherHost
+from guideway_hosts.modifiers.home import Home as States
+from guideway_hosts.modifiers.modifier import HostedModifier
+from guideway_hosts.plugins import Spec
 from guideway_hosts.pool import Pool
-from guideway_hosts.serving import StrategySpec
 from guideway_hosts.strategy import HostedGrammar, HostedStrategy
 
-__all__ = ["GrammarHosts"]
+__all__ = ["Hosts"]
 
 SMALL = Vocabulary(
     tokens=[*(bytes([byte]) for byte in range(256)), b""],
@@ -37,16 +48,16 @@ SMALL = Vocabulary(
 """Every byte, and an end."""
 
 
-class GrammarHosts:
-    """Hosts for the strategies of `records`, which name the `classes`. The first constraint starts them, or
-    `start_soon`. They are given the environment variables that match `variables`, beside the usual ones. Raises, for a
-    strategy that cannot be built, what building it raises. `fills`: False where constraints are only tried."""
+class Hosts:
+    """Hosts for these strategies and modifiers, by class where they are installed. The first call starts them, or
+    `start_soon`. They are given the environment variables that match `variables`, beside the usual ones. Raises, for
+    a plugin that cannot be built, what building it raises. `fills`: False where constraints are only tried."""
 
     def __init__(
         self,
-        classes: Sequence[type[GrammarStrategy]],
-        records: Sequence[PluginRecord],
-        vocabulary: Vocabulary,
+        context: ModifierContext,
+        strategies: Mapping[type[GrammarStrategy], PluginRecord],
+        modifiers: Mapping[type[LogitModifier[Any]], PluginRecord],
         options: Mapping[str, Mapping[str, Any]],
         *,
         num_compilers: int,
@@ -57,12 +68,13 @@ class GrammarHosts:
         fills: bool = True,
     ) -> None:
         self._limits = limits = limits or Limits()
-        its_own = {f"grammar.{cls.name}": dict(options.get(f"grammar.{cls.name}", {})) for cls in classes}
-        words = num_words(vocabulary.logits_width)
-        spec = StrategySpec(
-            module_path() if path is None else tuple(path), tuple(variables), tuple(records), words, vocabulary, its_own
-        )
-        self._source = HostSource(spec, limits)
+        records = (*strategies.values(), *modifiers.values())
+        ids = [*(f"grammar.{cls.name}" for cls in strategies), *(f"modifier.{cls.name}" for cls in modifiers)]
+        its_own = {each: dict(options.get(each, {})) for each in ids}
+        for each, given in its_own.items():
+            _check_sent(each, given)
+        places = module_path() if path is None else tuple(path)
+        self._source = HostSource(Spec(places, tuple(variables), records, context, its_own), limits)
         self._pool = Pool("compile", self._source, num_compilers)
         self._is_starting = False
         self.matchers = MatcherHost(self._source, limits, self._refuse, sits_out=sits_out, loads=fills)
@@ -70,38 +82,36 @@ class GrammarHosts:
         self._refused: Expiring[tuple[str, str, bytes], str] = Expiring()
         """Constraints that broke a limit or ended a host, and how."""
         self._lock = threading.Lock()
-        self._open = {cls.name for cls in classes}
-        if not _can_be_built(classes, its_own):
+        self._open = set(ids)
+        if modifiers or not _can_be_built(list(strategies), its_own):
             try:
                 self._source.start()  # which says why, or that the small vocabulary was the reason
             except BaseException:
                 self._source.close()
                 raise
         self.strategies = {
-            cls.name: HostedStrategy(cls, vocabulary, its_own[f"grammar.{cls.name}"], self) for cls in classes
+            cls.name: HostedStrategy(cls, context.vocabulary, its_own[f"grammar.{cls.name}"], self)
+            for cls in strategies
         }
         """By name, what a runtime is given in place of the strategies."""
-
-    @property
-    def homes(self) -> Mapping[str, HostedStrategy]:
-        """The places of strategies: each proxy is one."""
-        return self.strategies
-
-    @property
-    def classes(self) -> Mapping[str, type[LogitModifier[Any]]]:
-        """No modifier is here."""
-        return {}
-
-    def announce(self, modifier: str, steps: Sequence[tuple[Any, tuple[int, ...], Any]]) -> None:
-        """No modifier is here."""
+        self._states = {cls.name: States(cls.name, self._source, limits) for cls in modifiers}
+        self.modifiers = {
+            cls.name: HostedModifier(cls, its_own[f"modifier.{cls.name}"], context, self) for cls in modifiers
+        }
+        """By name, what a runtime is given in place of the modifiers."""
+        self.homes: Mapping[str, Home] = self.strategies
+        self.classes: Mapping[str, type[LogitModifier[Any]]] = {cls.name: cls for cls in modifiers}
+        self.judge = Judge(self._pool, self, limits)
 
     @property
     def failure(self) -> str | None:
-        """Why a constraint would have no host now; None if it would, or none was needed yet."""
+        """Why a call would have no host now; None if it would, or none was needed yet."""
         return "grammar hosts are being started" if self._is_starting else self._source.failure
 
     def start_soon(self) -> None:
         """Start beside what else is done the hosts that the first constraint would wait for."""
+        if not self.strategies:
+            return
         self._is_starting = True
         try:
             threading.Thread(target=self._start, name="guideway-starts-hosts", daemon=True).start()
@@ -116,6 +126,26 @@ class GrammarHosts:
             pass
         finally:
             self._is_starting = False
+
+    def close(self, plugin: str) -> None:
+        """Nobody uses a plugin any more: end all hosts with the last one."""
+        kind, _, name = plugin.partition(".")
+        if kind == "modifier":
+            self._states[name].close()
+        with self._lock:
+            self._open.discard(plugin)
+        self.end_unused()
+
+    def end_unused(self) -> None:
+        """End all hosts, unless a plugin is in use."""
+        with self._lock:
+            if self._open:
+                return
+        self.matchers.close()
+        self._pool.close()
+        self._source.close()
+
+    # Strategies
 
     def supports(self, strategy: str, constraint: Constraint) -> Support:
         """`GrammarStrategy.supports`."""
@@ -149,17 +179,7 @@ class GrammarHosts:
 
     def give_up(self, *work: Any) -> None:
         """Kill the compile host that is at this command, if one is."""
-        self._pool.give_up(work)
-
-    def close(self, strategy: str) -> None:
-        """Nobody uses a strategy any more: end all hosts with the last one."""
-        with self._lock:
-            self._open.discard(strategy)
-            if self._open:
-                return
-        self.matchers.close()
-        self._pool.close()
-        self._source.close()
+        self._pool.give_up(*work)
 
     def _limited(
         self, name: str, strategy: str, constraint: Constraint, *more: Any, seconds: float | None = None
@@ -188,6 +208,47 @@ class GrammarHosts:
             field="constraint",
         )
 
+    # Modifiers
+
+    def announce(self, modifier: str, steps: Sequence[tuple[Any, tuple[int, ...], Any]]) -> None:
+        """Let a modifier take what is final of several sequences in one command."""
+        self.modifiers[modifier].take(steps)
+
+    def home(self, name: str) -> States:
+        """Return where the states of a modifier live."""
+        return self._states[name]
+
+    def look(self, method: str, name: str, *arguments: Any) -> Any:
+        """Return what a modifier says of a request, in a host that holds nothing. Raises what it raises, and
+        `HostDied`."""
+        seconds = self._limits.compile_seconds
+        if method != "try_compile":  # by the clock as long as an admission
+            seconds = self._limits.admission_seconds / self._limits.wall_factor
+        found, _ = self._pool.call(method, name, *arguments, seconds=seconds)
+        return found
+
+
+class Judge:
+    """Validates finished texts in hosts that hold nothing."""
+
+    def __init__(self, pool: Pool, hosts: Hosts, limits: Limits) -> None:
+        self.pool = pool
+        self._hosts = hosts
+        self._seconds = limits.compile_seconds
+        self._closed = False
+
+    def __call__(self, schema: JsonSchema, text: str, enforces_formats: bool) -> bool | None:
+        if self._closed:
+            raise GuidewayError("the check of texts is closed")
+        found, _ = self.pool.call("judge", schema, text, enforces_formats, seconds=self._seconds)
+        return found if isinstance(found, bool) else None
+
+    def close(self) -> None:
+        """Kill the hosts that are at work on it."""
+        self._closed = True
+        self.pool.give_up("judge")
+        self._hosts.end_unused()
+
 
 def _can_be_built(classes: Sequence[type[GrammarStrategy]], options: Mapping[str, Mapping[str, Any]]) -> bool:
     """Return whether strategies can be built over a small vocabulary: that tells what is wrong with their options, and
@@ -199,6 +260,17 @@ def _can_be_built(classes: Sequence[type[GrammarStrategy]], options: Mapping[str
         return False
     close_each([(f"grammar.{name}", strategy.close) for name, strategy in built.items()])
     return True
+
+
+def _check_sent(name: str, options: Mapping[str, Any]) -> None:
+    try:
+        pickle.dumps(options)
+    except Exception as error:
+        raise InvalidConfiguration(
+            f"the options of {name} cannot be sent to its host: {text_of(error)}; give plain values, or set "
+            "modifier_host to 'inline'",
+            field=f"options.{name}",
+        ) from error
 
 
 def _key(strategy: str, constraint: Constraint) -> tuple[str, str, bytes]:

@@ -16,7 +16,8 @@ __all__ = ["Pool"]
 QUICK = frozenset({"supports", "takes", "rewritings", "companions", "edit_prompt", "compile_key"})
 """The commands that wait for none that takes long."""
 
-QUICK_AT_ONCE = 2
+AT_ONCE = 2
+"""Calls of each such kind, and of those that check texts."""
 
 
 class Pool:
@@ -25,7 +26,8 @@ class Pool:
     def __init__(self, role: str, source: HostSource, num_slow: int) -> None:
         self._role = role
         self._source = source
-        self._free = {False: threading.Semaphore(num_slow), True: threading.Semaphore(QUICK_AT_ONCE)}
+        self._slow = threading.Semaphore(num_slow)
+        self._quick, self._checks = threading.Semaphore(AT_ONCE), threading.Semaphore(AT_ONCE)
         self._idle: list[Host] = []
         self._busy: dict[Host, tuple[Any, ...]] = {}
         """The work that each is at."""
@@ -38,7 +40,7 @@ class Pool:
 
     def call(self, name: str, *arguments: Any, seconds: float) -> tuple[Any, bytes | None]:
         """`Host.call` of one that is free. One that is killed from outside is replaced, once."""
-        with self._free[name in QUICK]:
+        with self._quick if name in QUICK else self._checks if name == "judge" else self._slow:
             for last in (False, True):
                 host = self._take((name, *arguments), fresh=last)
                 try:
@@ -50,10 +52,10 @@ class Pool:
                     self._put_back(host)
         raise AssertionError
 
-    def give_up(self, work: tuple[Any, ...]) -> None:
-        """Kill the host that is at work on this, if one is; nothing is held against it."""
+    def give_up(self, *work: Any) -> None:
+        """Kill the hosts that are at work on a command that begins so; nothing is held against it."""
         with self._lock:
-            hosts = [host for host, of in self._busy.items() if of == work]
+            hosts = [host for host, of in self._busy.items() if of[: len(work)] == work]
         for host in hosts:
             host.given_up = True
             host.close()

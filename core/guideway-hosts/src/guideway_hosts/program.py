@@ -14,19 +14,18 @@ import signal
 import socket
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from guideway.api.processes import enter_killable_host
 from guideway.errors import InvalidConfiguration, contain
-from guideway.plugins.index import PluginRecord
 from guideway.runtime.stacks import STACK_BYTES
 
 from guideway_hosts.joining import Listener
 from guideway_hosts.messages import Frames, SharedMasks, words_of
+from guideway_hosts.plugins import Plugins, Spec
+from guideway_hosts.serving import Server
 from guideway_hosts.upkeep import (
     Heap,
     die_before_others,
@@ -36,60 +35,13 @@ from guideway_hosts.upkeep import (
     show_owner,
 )
 
-__all__ = ["Answers", "Built", "Spec", "main"]
+__all__ = ["main"]
 
 MOST_WAITING = 64
 """Processes that wait for a fork server of their own at once."""
 
 SPEAKS_WITHIN = 5.0
 """Seconds until a process that has come for one says who it is."""
-
-
-class Answers(Protocol):
-    """The answers of a host, by the name of a command."""
-
-    @property
-    def commands(self) -> Mapping[str, Callable[..., Any]]: ...
-
-    @property
-    def beside(self) -> Mapping[str, Callable[..., Any]]:
-        """The commands that take long, and are done beside the others."""
-        ...
-
-
-class Built(Protocol):
-    """The objects that the fork server holds, and its hosts a copy of."""
-
-    def answers(self, shared: SharedMasks, late_seconds: float) -> Answers:
-        """Those of a host."""
-        ...
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Spec(ABC):
-    """The facts that plugins are built from."""
-
-    what: ClassVar[str]
-    """The kind of its hosts."""
-    path: tuple[str, ...]
-    """The path where modules are found, as in the serving process."""
-    variables: tuple[str, ...]
-    """The environment variables that the operator gives them, as patterns."""
-    records: tuple[PluginRecord, ...]
-    """The components that its hosts run."""
-    words: int
-    """The number of words of a mask."""
-
-    @property
-    def shared(self) -> str | None:
-        """The text that is equal where what another one built would do as well; None: nothing would."""
-        return None
-
-    @abstractmethod
-    def build(self) -> Built:
-        """Build the plugins. Raises what that raises."""
 
 
 def main(descriptor: int, listener: int | None = None) -> None:
@@ -124,12 +76,12 @@ def _keep_from_others(*descriptors: int) -> None:
 class _ForkServer:
     """The fork server of one process. At `others` come processes that are to have one of their own."""
 
-    def __init__(self, control: Frames, others: Listener | None, ready: dict[str, Built]) -> None:
+    def __init__(self, control: Frames, others: Listener | None, ready: dict[str, Plugins]) -> None:
         self._control = control
         self._others = others
         self._ready = ready
         """What was built before this process was forked for another one, by `Spec.shared`."""
-        self._built: dict[int, tuple[Spec, Built]] = {}
+        self._built: dict[int, tuple[Spec, Plugins]] = {}
         """By the number that the other end gave it."""
         self._hosts: dict[int, int] = {}
         """By the PID of each host the number of what it has."""
@@ -198,7 +150,7 @@ class _ForkServer:
         self._is_open = True
         try:
             built = self._ready.get(spec.shared or "") if self._ready else None
-            self._built[number] = spec, built or spec.build()
+            self._built[number] = spec, built or Plugins(spec)
         except BaseException as error:
             contain(error)
             field = error.field if isinstance(error, InvalidConfiguration) else ""
@@ -257,13 +209,13 @@ class _ForkServer:
 
 
 def _serve_as_host(
-    spec: Spec, built: Built, commands: int, beside: int, shared: int, memory_bytes: int, late_seconds: float
+    spec: Spec, built: Plugins, commands: int, beside: int, shared: int, memory_bytes: int, late_seconds: float
 ) -> None:
     _silence_native_code()
     limit_memory(memory_bytes)
     gc.freeze()  # else the first collection would write to all that is shared
     gc.enable()
-    host = built.answers(SharedMasks(spec.words, shared), late_seconds)
+    host = Server(built, SharedMasks(spec.words, shared), late_seconds)
     threading.stack_size(STACK_BYTES)
     threads = [
         threading.Thread(target=_answer, args=(Frames(socket.socket(fileno=end), most=1 << 40), answers), daemon=True)

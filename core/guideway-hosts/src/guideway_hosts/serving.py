@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,11 +13,8 @@ from typing import Any
 from guideway.api.bitmask import num_words
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher
 from guideway.api.types import Constraint, JsonSchema, Losses
-from guideway.api.vocabulary import Vocabulary
-from guideway.errors import ConformanceError, close_each, contain
-from guideway.plugins.building import build_strategies
+from guideway.errors import ConformanceError, contain
 from guideway.plugins.contract import checked_names, checked_support
-from guideway.plugins.loading import load
 from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon, Reserve
 from guideway.runtime.forced import Forcing
 from guideway.runtime.mask_block import GUARD, fill_between_guards
@@ -25,60 +23,23 @@ from guideway.runtime.rewriting import IN_HOSTS, rewritings
 from guideway.runtime.tracking import TrackedGrammar, compile_grammar
 
 from guideway_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Job, SharedMasks, words_of
-from guideway_hosts.program import Answers, Built, Spec
+from guideway_hosts.modifiers.serving import StateServer
+from guideway_hosts.plugins import Plugins
 
-__all__ = ["StrategySpec"]
+__all__ = ["Server"]
 
 APART = 8
 """For so many steps a batch that was slow is filled one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class StrategySpec(Spec):
-    """The specification of hosts of grammar strategies."""
+class Server:
+    """The answers of one host, by the name of a command. `beside` has those that take long, and are done beside the
+    others."""
 
-    what = "grammar"
-    vocabulary: Vocabulary
-    options: dict[str, dict[str, Any]]
-
-    @property
-    def shared(self) -> str | None:
-        classes = [load(record).component for record in self.records]
-        if any(cls.close is not GrammarStrategy.close for cls in classes):
-            return None  # what one process closes would be gone for the others
-        return repr((self.records, self.options, self.vocabulary.fingerprint))
-
-    def build(self) -> Built:
-        classes = [load(record).component for record in self.records]
-        return _Strategies(build_strategies(classes, self.vocabulary, self.options), self.vocabulary)
-
-
-class _Strategies:
-    """The strategies that the fork server holds."""
-
-    def __init__(self, strategies: dict[str, GrammarStrategy], vocabulary: Vocabulary) -> None:
-        self._strategies = strategies
-        self._vocabulary = vocabulary
-
-    def answers(self, shared: SharedMasks, late_seconds: float) -> Answers:
-        return _Host(self._strategies, self._vocabulary, shared, late_seconds)
-
-    def close(self) -> None:
-        close_each([(f"grammar.{name}", strategy.close) for name, strategy in self._strategies.items()])
-
-
-class _Host:
-    """The answers of one host."""
-
-    def __init__(
-        self,
-        strategies: dict[str, GrammarStrategy],
-        vocabulary: Vocabulary,
-        masks: SharedMasks,
-        late_seconds: float,
-    ) -> None:
-        self._strategies = strategies
-        self._vocabulary = vocabulary
+    def __init__(self, plugins: Plugins, masks: SharedMasks, late_seconds: float) -> None:
+        of_states = StateServer(plugins, masks)
+        self._strategies = plugins.strategies
+        self._vocabulary = vocabulary = plugins.vocabulary
         self._masks = masks
         self._late_seconds = late_seconds
         self._apart = 0
@@ -99,8 +60,10 @@ class _Host:
             "shortest": self._shortest,
             "step": self._step,
             "ask": self._ask,
+            "judge": _judge,
+            **of_states.commands,
         }
-        self.beside: dict[str, Callable[..., Any]] = {"load": self._load}
+        self.beside: dict[str, Callable[..., Any]] = {"load": self._load, **of_states.beside}
 
     # For any constraint
 
@@ -336,6 +299,18 @@ class _Living:
     matcher: Matcher
     stop_token_ids: frozenset[int]
     closer: Closer | None = None
+
+
+def _judge(constraint: JsonSchema, text: str, enforces_formats: bool) -> bool | None:
+    """Return whether a finished text satisfies a schema, or None."""
+    from guideway.json_schema.validity import is_valid
+
+    most = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)  # JSON numbers may have any length; the host's deadline limits the work
+    try:
+        return is_valid(constraint.parsed, text, enforces_formats)
+    finally:
+        sys.set_int_max_str_digits(most)
 
 
 def _made(owner: GrammarStrategy, given: Constraint | bytes) -> CompiledGrammar:

@@ -175,7 +175,7 @@ class HostedStrategy(GrammarStrategy):
         self._matchers.ask_forced([matcher for matcher in matchers if isinstance(matcher, HostedMatcher)], limit)
 
     def close(self) -> None:
-        self._hosts.close(self.name)
+        self._hosts.close(f"grammar.{self.name}")
 
 
 class HostedEnding:

@@ -109,7 +109,7 @@ class Home:
             with self._lock:
                 host, number = self._alive(), self.number
             try:
-                host.call("load", self.name, value.recipe, seconds=self.limits.compile_seconds, beside=True)
+                host.call("load_value", self.name, value.recipe, seconds=self.limits.compile_seconds, beside=True)
             except HostDied as error:
                 host.close()
                 if error.by_itself or last:

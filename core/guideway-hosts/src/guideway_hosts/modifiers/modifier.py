@@ -88,7 +88,7 @@ class HostedModifier(LogitModifier[HostedState]):
                 field="modifiers",
             )
         compiled = HostedCompiled(self._home, self._sent(request), given)
-        self._hosts_look("compile", compiled.recipe.request, given)  # where it ends nothing but itself
+        self._hosts_look("try_compile", compiled.recipe.request, given)  # where it ends nothing but itself
         try:
             self._home.load(compiled)
         except HostDied as died:
@@ -233,7 +233,7 @@ class HostedModifier(LogitModifier[HostedState]):
             self._home.tell("release", number, born_in)
 
     def close(self) -> None:
-        self._hosts.close(self.name)
+        self._hosts.close(f"modifier.{self.name}")
 
     def plugin_of(self, state: HostedState | None) -> str:
         return (state is not None and state.plugin) or f"modifier.{self.name}"
@@ -261,7 +261,7 @@ class HostedModifier(LogitModifier[HostedState]):
         try:
             return self._hosts.look(method, self.name, *arguments)
         except HostDied as died:
-            raise self._error(died, method) from died
+            raise self._error(died, method.removeprefix("try_")) from died
 
     def _ask(
         self,
@@ -284,7 +284,9 @@ class HostedModifier(LogitModifier[HostedState]):
 
     def _said(self, state: HostedState, method: str, argument: Any) -> Any:
         seconds = self._limits.step_seconds
-        return self._ask("ask", state, method, method, argument, read=lambda said, _: said["found"], seconds=seconds)
+        return self._ask(
+            "ask_state", state, method, method, argument, read=lambda said, _: said["found"], seconds=seconds
+        )
 
     def _error(self, died: HostDied, phase: str) -> GuidewayError:
         """Return the error of a call over which the host died: one that broke a limit is a refusal."""

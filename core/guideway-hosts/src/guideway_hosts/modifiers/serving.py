@@ -5,17 +5,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from guideway.api.grammar import CompiledGrammar, GrammarStrategy
-from guideway.api.modifier import LogitModifier, ModifierContext
+from guideway.api.grammar import CompiledGrammar
+from guideway.api.modifier import LogitModifier
 from guideway.api.steps import Outcome, StepBatch
 from guideway.api.types import Companion, Request
-from guideway.errors import ConformanceError, close_each, contain, text_of
-from guideway.plugins.building import build_modifiers, build_strategies
-from guideway.plugins.loading import load
+from guideway.errors import ConformanceError, contain, text_of
 from guideway.runtime.answers import read_count, read_edit, read_ids, read_key, read_names, read_report
 from guideway.runtime.rows import check_payload, lend_feedback, sequence_of_row
 from guideway.runtime.tracking import compile_grammar
@@ -23,49 +20,18 @@ from numpy.typing import NDArray
 
 from guideway_hosts.messages import IDLE, SharedMasks, words_of
 from guideway_hosts.modifiers.messages import Birth, Command, Given, Job, Recipe, packed
-from guideway_hosts.program import Answers, Built, Spec
+from guideway_hosts.plugins import Plugins
 
-__all__ = ["ModifierSpec"]
+__all__ = ["StateServer"]
 
 PLAIN = (bool, int, float, str, bytes, type(None))
 """Types whose values are equal where their `repr` is."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModifierSpec(Spec):
-    """The specification of modifiers, and of the strategies whose grammars they compile with."""
+class StateServer:
+    """The answers of a host about modifiers."""
 
-    what = "modifier"
-    context: ModifierContext
-    options: dict[str, dict[str, Any]]
-
-    def build(self) -> Built:
-        classes: dict[str, list[Any]] = {"grammar": [], "modifier": []}
-        for record in self.records:
-            classes[record.kind].append(load(record).component)
-        strategies = build_strategies(classes["grammar"], self.context.vocabulary, self.options)
-        return _Plugins(strategies, build_modifiers(classes["modifier"], self.context, self.options))
-
-
-class _Plugins:
-    """Modifiers, and the strategies they need."""
-
-    def __init__(self, strategies: dict[str, GrammarStrategy], modifiers: Sequence[LogitModifier[Any]]) -> None:
-        self.strategies = strategies
-        self.modifiers = {modifier.name: modifier for modifier in modifiers}
-
-    def answers(self, shared: SharedMasks, late_seconds: float) -> Answers:
-        return _Host(self, shared)
-
-    def close(self) -> None:
-        close_each([(f"modifier.{name}", modifier.close) for name, modifier in self.modifiers.items()])
-        close_each([(f"grammar.{name}", strategy.close) for name, strategy in self.strategies.items()])
-
-
-class _Host:
-    """The answers of one host."""
-
-    def __init__(self, plugins: _Plugins, shared: SharedMasks) -> None:
+    def __init__(self, plugins: Plugins, shared: SharedMasks) -> None:
         self._plugins = plugins
         self._shared = shared
         self._states: dict[int, Any] = {}
@@ -76,15 +42,15 @@ class _Host:
             "companions": self._companions,
             "edit_prompt": self._edit_prompt,
             "compile_key": self._compile_key,
-            "compile": self._compile,
+            "try_compile": self._compile,
             "start": self._start,
             "revive": self._revive,
             "prepare": self._prepare,
             "accept": self._accept,
-            "ask": self._ask,
+            "ask_state": self._ask,
             "close": self._close,
         }
-        self.beside: dict[str, Callable[..., Any]] = {"load": self._load}
+        self.beside: dict[str, Callable[..., Any]] = {"load_value": self._load}
 
     # For any request, of a host that holds nothing
 

@@ -1,0 +1,65 @@
+"""The plugins that the fork server holds, and its hosts a copy of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from guideway.api.bitmask import num_words
+from guideway.api.grammar import GrammarStrategy
+from guideway.api.modifier import ModifierContext
+from guideway.errors import close_each
+from guideway.plugins.building import build_modifiers, build_strategies, closing_if_it_fails
+from guideway.plugins.index import PluginRecord
+from guideway.plugins.loading import load
+
+__all__ = ["Plugins", "Spec"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """The facts that plugins are built from."""
+
+    path: tuple[str, ...]
+    """Places of modules, as in the serving process."""
+    variables: tuple[str, ...]
+    """Patterns of the environment variables that the operator gives to hosts."""
+    records: tuple[PluginRecord, ...]
+    """The strategies and modifiers."""
+    context: ModifierContext
+    options: Mapping[str, Mapping[str, Any]]
+    """Options by ``kind.name``."""
+
+    @property
+    def words(self) -> int:
+        """Words of a mask."""
+        return num_words(self.context.vocabulary.logits_width)
+
+    @property
+    def shared(self) -> str | None:
+        """Text that is equal if what another spec built is as good; None if nothing is."""
+        classes = [load(record).component for record in self.records]
+        if any(record.kind != "grammar" for record in self.records):
+            return None
+        if any(cls.close is not GrammarStrategy.close for cls in classes):
+            return None  # what one process closes would be gone for the others
+        return repr((self.records, self.options, self.context.vocabulary.fingerprint))
+
+
+class Plugins:
+    """The strategies and modifiers of a spec. Raises what building them raises."""
+
+    def __init__(self, spec: Spec) -> None:
+        classes: dict[str, list[Any]] = {"grammar": [], "modifier": []}
+        for record in spec.records:
+            classes[record.kind].append(load(record).component)
+        self.vocabulary = spec.context.vocabulary
+        self.strategies = build_strategies(classes["grammar"], self.vocabulary, spec.options)
+        with closing_if_it_fails("grammar", self.strategies.values()):
+            built = build_modifiers(classes["modifier"], spec.context, spec.options)
+        self.modifiers = {modifier.name: modifier for modifier in built}
+
+    def close(self) -> None:
+        close_each([(f"modifier.{name}", modifier.close) for name, modifier in self.modifiers.items()])
+        close_each([(f"grammar.{name}", strategy.close) for name, strategy in self.strategies.items()])
