@@ -126,6 +126,26 @@ def test_an_answer_that_does_not_fit_is_complete(cls: type[GrammarStrategy], num
     jsonschema.validate(json.loads(text), PERSON)
 
 
+ESCAPES = Vocabulary(
+    [*(bytes([i]) for i in range(256)), rb"\u", rb"\u00", rb"a\\", b""], frozenset({259}), {259: "</s>"}
+)
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+def test_a_string_with_room_may_go_on_in_any_way(cls: type[GrammarStrategy]) -> None:
+    """Near the end too, escapes and characters that have begun included."""
+    stops, text = ESCAPES.stop_token_ids, b'{"name":"an'
+    strategy, lexicon, constraint = cls(ESCAPES, {}), Lexicon(ESCAPES), JsonSchema(PERSON)
+    matcher = new_matcher(strategy, strategy.compile(constraint), stops)
+    closer = Closer(lexicon, stops, Budget(len(text) + 20, Reserve.of(constraint, ESCAPES)))
+    assert matcher.accept(tuple(text)) == len(text)
+    closer.accept(tuple(text))
+    row = np.zeros((1, lexicon.words), dtype=np.int32)
+    matcher.fill_bitmask(row, 0)
+    assert closer.restrict(matcher, (), row) is None
+    assert closer.records[0].texts
+
+
 def tags(*, required: bool) -> StructuralTag:
     return StructuralTag(
         {

@@ -28,7 +28,7 @@ __all__ = ["SEARCH_SECONDS", "Beginnings", "Budget", "Closer", "Record"]
 
 LONGEST = 4096
 """Tokens of a completion that is looked for whatever is left."""
-MOST_PROVED = 1024
+MOST_PROVED = 2048
 """Tokens of completions that are validated in one step, to judge the tokens of its mask."""
 BRIDGE_TRIED = 256
 """Tokens that are tried to come back to a known completion, after a token that is judged."""

@@ -15,11 +15,9 @@ from guideway.runtime.closing.ways import Prover, Way
 
 __all__ = ["Judge"]
 
-FEW = 24
-"""So many tokens of one shape are judged each; of more, samples."""
 MOST_WAYS = 12
 """Completions that are kept for the next tokens."""
-MOST_TRIED = 8
+MOST_TRIED = 4
 """Places of known completions that are tried after one token."""
 
 
@@ -62,13 +60,17 @@ class Judge:
         on_way = {i: way.cost(end) + 1 for i, end in way.first_tokens() if self.is_free(way, end, i)}
         self.costs |= on_way
         decided = np.array([*on_way, *self.banned, *self.stop_token_ids])
-        groups = [rest for group in shapes.groups if len(rest := group[~np.isin(group, decided)])]
+        alike, mixed = (
+            [rest for group in groups if len(rest := group[~np.isin(group, decided)])]
+            for groups in (shapes.alike, shapes.mixed)
+        )
         for apart in self.apart:
-            split = [(group, np.isin(group, apart)) for group in groups]
-            groups = [part for group, its in split for part in (group[its], group[~its]) if len(part)]
-        parts = [part for group in groups for part in self._parts(group)]
+            alike, mixed = (
+                [part for group in groups for part in _split(group, np.isin(group, apart))] for groups in (alike, mixed)
+            )
+        parts = [*alike, *(part for group in mixed for part in self._parts(group))]
         unknown = [part for part in parts if not self._is_known(_sample(part))]
-        for part in sorted(unknown, key=lambda part: self.lexicon.sizes[_sample(part)]):
+        for part in sorted(unknown, key=lambda part: self.lexicon.lengths[_sample(part)]):
             if not self._is_known(_sample(part)):
                 self._search(_sample(part))
         keep = {*self.stop_token_ids, *(i for i, cost in self.costs.items() if cost <= self.limit)}
@@ -77,15 +79,12 @@ class Judge:
         return [*self.banned, *too_long, *(i for part in refused for i in part.tolist() if i not in keep)]
 
     def _parts(self, group: NDArray[np.int32]) -> list[NDArray[np.int32]]:
-        """Divide tokens of one shape, the smallest first, into those that are judged together: those of one size, if
-        a known way completes the output after some of the shortest, the longest and one between them; else all."""
-        if len(group) <= (1 if self.in_text else FEW):
-            return list(group[:, np.newaxis])
-        samples = group[[0, len(group) // 2, -1]].tolist()
-        fit = [self._is_known(i) and self.costs[i] <= self.limit for i in samples]
+        """Divide tokens into those that are judged together: all, if a known way completes the output after the
+        shortest, the longest and one between them, or after none of these; else those of one size."""
+        fit = [self._is_known(i) and self.costs[i] <= self.limit for i in group[[0, len(group) // 2, -1]].tolist()]
         if all(fit) or not any(fit):
             return [group]
-        return np.split(group, np.flatnonzero(np.diff(self.lexicon.sizes[group])) + 1)
+        return np.split(group, np.flatnonzero(np.diff(self.lexicon.lengths[group])) + 1)
 
     def _is_known(self, token_id: int) -> bool:
         """Return whether the cost of a token is known, or a known way completes the output after it."""
@@ -135,5 +134,9 @@ class Judge:
 
 
 def _sample(part: NDArray[np.int32]) -> int:
-    """Return the token that is judged for others of its length and shape."""
-    return int(part[len(part) // 2])
+    """Return the token that is judged for others."""
+    return int(part[0])
+
+
+def _split(group: NDArray[np.int32], its: NDArray[np.bool_]) -> list[NDArray[np.int32]]:
+    return [part for part in (group[its], group[~its]) if len(part)]

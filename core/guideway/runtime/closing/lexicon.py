@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from guideway.api.bitmask import Bitmask, is_allowed, num_words
 from guideway.api.vocabulary import Vocabulary
+from guideway.json_schema.cursor import BLANKS
 from guideway.runtime.bans import Bans
 
 __all__ = ["MOST", "MOST_MASKS_KEPT", "SCALAR", "AllowedTokens", "Lexicon", "Shapes"]
@@ -66,19 +67,20 @@ CONTINUATIONS = tuple(lead + b"\x80" * n for n in (0, 1, 2) for lead in (b"\x80"
 """Ends of characters in UTF-8 that have begun."""
 UNFINISHED = re.compile(rb"(?<!\\)(?:\\\\)*\\(u[0-9a-fA-F]{0,3})?\Z")
 """A token that ends in an escape."""
-PARTIAL = b"\xff"
-"""The shape of tokens that are not whole characters."""
+FEW_OF_A_SHAPE = 20
+"""So many tokens of one shape are told apart outside strings: all digits, blanks before them included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """The tokens of a mask by their shape."""
+    """The tokens of a mask by what they do to an output, in order of size."""
 
     in_text: bool
     """True if the mask allows letters: the output is in a string, or in free text."""
-    groups: list[NDArray[np.int32]]
-    """The tokens of one shape each, in order of size. In a string that are those of whole characters, the others
-    that do not end it, and for each shape of what follows its end all that end it so."""
+    alike: list[NDArray[np.int32]]
+    """Groups whose tokens differ in white space, or in the text before the end of a string."""
+    mixed: list[NDArray[np.int32]]
+    """Groups whose tokens are text of other size, or have the same kinds of characters only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ class Lexicon:
     def finish(self, token: bytes) -> bytes:
         """Return bytes that end the character or the escape in which a token ends; empty where it ends in none."""
         if escape := UNFINISHED.search(token):
-            return b"u0041"[len(escape[1]) :] if escape[1] else b"n"
+            return b"u001f"[len(escape[1]) :] if escape[1] else b"n"
         if _is_whole(token):
             return b""
         return next((finish for finish in CONTINUATIONS if _is_whole(token + finish)), b"")
@@ -279,51 +281,44 @@ class Lexicon:
         if (found := self._shapes_of.get(key)) is None:
             if len(self._shapes_of) >= MOST_MASKS_KEPT:
                 self._shapes_of.clear()
-            allowed, groups = self.bits(row), []
-            shapes, in_strings, is_text = self._shapes
-            if in_text := self.has_letters(row):
-                groups = [self._by_size(np.flatnonzero(allowed & is_text))]
-                allowed, shapes = allowed & ~is_text, in_strings
-            ids = self._by_size(np.flatnonzero(allowed))
-            ids = ids[np.argsort(shapes[ids], kind="stable")]
-            cuts = np.flatnonzero(np.diff(shapes[ids])) + 1
-            found = self._shapes_of[key] = Shapes(in_text, [*groups, *np.split(ids, cuts)])
+            ids = np.flatnonzero(self.bits(row)).astype(np.int32)
+            ids = ids[np.argsort(self.lengths[ids], kind="stable")]
+            in_text = self.has_letters(row)
+            shapes = self._shapes[int(in_text)][ids]
+            order = np.argsort(shapes, kind="stable")
+            groups = np.split(ids[order], np.flatnonzero(np.diff(shapes[order])) + 1)
+            if in_text:
+                num_mixed = int(shapes.min() == 0)
+                found = Shapes(True, groups[num_mixed:], groups[:num_mixed])
+            else:
+                few = [ids for ids in groups if len(ids) <= FEW_OF_A_SHAPE]
+                alike = [ids for group in few for ids in self._without_blanks(group)]
+                found = Shapes(False, alike, [ids for ids in groups if len(ids) > FEW_OF_A_SHAPE])
+            self._shapes_of[key] = found
         return found
 
-    def _by_size(self, ids: NDArray[np.intp]) -> NDArray[np.int32]:
-        ordered: NDArray[np.int32] = ids[np.argsort(self.sizes[ids], kind="stable")].astype(np.int32)
-        return ordered
+    def _without_blanks(self, ids: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+        """Group tokens that differ in white space alone."""
+        found: dict[bytes, list[int]] = {}
+        for token_id in ids.tolist():
+            found.setdefault(self.tokens[token_id].translate(None, BLANKS), []).append(token_id)
+        return [np.array(group, dtype=np.int32) for group in found.values()]
 
     @cached_property
-    def sizes(self) -> NDArray[np.int32]:
-        """The bytes of each token, and many times those that end the character or escape in which it ends: tokens of
-        one size and shape are alike."""
-        found = self.lengths.copy()
-        for i, token in enumerate(self.tokens):
-            if token and (token[-1] > 0x7F or b"\\" in token):
-                found[i] += len(self.finish(token)) << 16
-        return found
-
-    @cached_property
-    def _shapes(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
-        """The shape of each token outside strings, as a number; that in strings; and whether it is text that may stand
-        in any string."""
-        numbers: dict[bytes, int] = {}
-        known: dict[bytes, tuple[int, int, bool]] = {}
-        shapes = []
+    def _shapes(self) -> NDArray[np.int32]:
+        """By token its shape outside strings, as a number; and that in strings, 0 for text that may stand in any."""
+        numbers, known, shapes = {b"": 0}, dict[bytes, list[int]](), []
         for token in self.tokens:
             kinds = token.translate(KINDS)
-            if b"u" in kinds and not _is_whole(token):
-                kinds = PARTIAL
-            if (found := known.get(kinds)) is None:
+            begun = b"" if token.isascii() and b"\\" not in token else self.finish(token)
+            if begun or (found := known.get(kinds)) is None:
                 shape = AGAIN.sub(rb"\1", kinds)
-                end = b"" if shape == PARTIAL else IN_STRING.sub(b"", shape, count=1)
-                is_text = bool(shape) and not end and shape != PARTIAL and b"\\" not in shape
-                number, in_string = (numbers.setdefault(each, len(numbers)) for each in (shape, end))
-                found = known[kinds] = number, in_string, is_text
+                end = b"%d%d" % (len(begun), begun.isascii()) if begun else IN_STRING.sub(b"", shape, count=1)
+                found = [numbers.setdefault(each.translate(None, BLANKS), len(numbers)) for each in (shape, end)]
+                if not begun:
+                    known[kinds] = found
             shapes.append(found)
-        outside, inside = (np.array([found[i] for found in shapes], dtype=np.int32) for i in (0, 1))
-        return outside, inside, np.array([found[2] for found in shapes], dtype=np.bool_)
+        return np.array(shapes, dtype=np.int32).T
 
     def of(self, texts: Sequence[bytes]) -> list[int]:
         """The tokens of those texts that have one."""

@@ -19,8 +19,6 @@ MOST_JOINTS = 2
 MOST_BYTES = 1024
 """Bytes of a way in which such places are looked for."""
 IN_STRING = (Place.STRING, Place.KEY)
-HEAD = 16
-"""Tokens of a way that the matcher tries first: what fails, mostly fails there."""
 
 
 class Way:
@@ -50,10 +48,10 @@ class Way:
         """Count the tokens of the text from byte `at` on; very many if no tokens write it."""
         return self._costs[at]
 
-    def path(self, at: int = 0, most: int | None = None) -> list[int]:
-        """Return the fewest tokens of the text from byte `at` on, at most so many; an empty list if none write it."""
+    def path(self, at: int = 0) -> list[int]:
+        """Return the fewest tokens of the text from byte `at` on; an empty list if none write it."""
         found: list[int] = []
-        while at < len(self.text) and self._ends[at] and len(found) != most:
+        while at < len(self.text) and self._ends[at]:
             found.append(self._lexicon.ids[self.text[at : at + self._ends[at]]])
             at += self._ends[at]
         return found
@@ -143,12 +141,8 @@ class Prover:
 
     def proves(self, way: Way, at: int, before: Sequence[int] = ()) -> bool:
         """Return whether the way completes the output from byte `at` on, once it goes on with the tokens `before`."""
-        head = (*before, *way.path(at, HEAD))
-        self.num_left -= len(head)
-        if self.num_left < 0 or self._matcher.validate(head) < len(head):
-            return False
         path = (*before, *way.path(at))
-        self.num_left -= len(path) - len(head)
+        self.num_left -= len(path)
         return self.num_left >= 0 and any(
             self._matcher.validate((*path, stop)) > len(path) for stop in self._stop_token_ids
         )
