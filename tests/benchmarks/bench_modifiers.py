@@ -11,6 +11,7 @@ the variants interleaved; each figure is the median over repeats of the mean ove
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import statistics
 import sys
@@ -64,9 +65,10 @@ BIAS = {7: 1.0, 9: -2.0}
 
 
 def steps_of(
-    classes: Sequence[type[LogitModifier[Any]]], vocabulary: Vocabulary, *, bias: bool = False
+    classes: Sequence[type[LogitModifier[Any]]], vocabulary: Vocabulary, *, bias: bool = False, **changed: Any
 ) -> Callable[[], float]:
-    """Return a function that runs `STEPS` steps and returns the CPU microseconds of each."""
+    """Return a function that runs `STEPS` steps and returns the CPU microseconds of each. `changed` replaces wishes of
+    `WISHES`, by the modifier's name."""
     context = ModifierContext(vocabulary=vocabulary, max_num_sequences=ROWS, max_model_len=1 << 20)
     options = {"steering": {"probes": {"p": PROBE}}}
     modifiers = [cls(options.get(cls.name, {}), context) for cls in classes]
@@ -77,7 +79,7 @@ def steps_of(
         return (draw.zipf(1.2, size=(ROWS, length)) % NUM_TOKENS).tolist()  # type: ignore[no-any-return]
 
     params = SamplingParams(
-        temperature=1.0, modifiers={cls.name: WISHES[cls] for cls in classes}, logit_bias=BIAS if bias else {}
+        temperature=1.0, modifiers={cls.name: WISHES[cls] for cls in classes} | changed, logit_bias=BIAS if bias else {}
     )
     for slot, prompt in enumerate(texts(PROMPT_LENGTH)):
         admission = runtime.admit(Request(request_id=str(slot), prompt_token_ids=tuple(prompt), params=params))
@@ -110,6 +112,8 @@ def main() -> None:
         tokens=[b"%d" % i for i in range(NUM_TOKENS - 1)] + [b""], stop_token_ids=frozenset({NUM_TOKENS - 1})
     )
     cases = {cls.name: (steps_of([cls], vocabulary), 1) for cls in WISHES}
+    single = steps_of([NoRepeatNgram], vocabulary, no_repeat_ngram={"ngram_size": 1})
+    cases["no_repeat_ngram of single tokens"] = (single, 1)
     cases["those above the line and a bias, together"] = (steps_of(TEN, vocabulary, bias=True), len(TEN) + 1)
     none, samples = steps_of([], vocabulary), {name: list[float]() for name in ("", *cases)}
     for _ in range(REPEATS):
@@ -124,7 +128,8 @@ def main() -> None:
         f"time of one thread. Asked: at most {ASKED:g} us per row and modifier. A step without modifiers: "
         f"{base / ROWS:.2f} us per row.",
         "",
-        f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}.",
+        f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}, {os.cpu_count()} cores, "
+        f"load {os.getloadavg()[0]:.1f}.",
         "",
         "| modifiers | us per row and modifier | least of the repeats |",
         "|---|---|---|",

@@ -45,7 +45,7 @@ from guideway.runtime.elsewhere import Hosts
 from guideway.runtime.journal import Journal
 from guideway.runtime.metrics import DEADLINES_MISSED
 from guideway.runtime.opening import Opening
-from guideway.runtime.rows import check_bitmask, check_payload, lend_feedback
+from guideway.runtime.rows import check_bitmask, check_payload, keep_unchanged, lend_feedback
 from guideway.runtime.step_clock import StepClock
 from guideway.runtime.stopwatch import Stopwatch
 from guideway.runtime.threads import Deadline
@@ -274,6 +274,7 @@ class ModifierSet:
     def replay(self, sequence: ActiveSequence) -> None:
         """Replay the journal of a sequence that was just started."""
         for token_ids, feedback in sequence.journal.steps():
+            keep_unchanged(feedback)
             for modifier, state in sequence.stateful:
                 args = (state, tuple(token_ids), lend_feedback(feedback, modifier.name))
                 outcome = self._call(modifier, state, "accept", *args)
@@ -389,35 +390,15 @@ class ModifierSet:
             with self._clock.wait:
                 self._hosts.announce(modifier.name, steps)
 
-    def accept(self, sequence: ActiveSequence, ids: Sequence[int], feedback: Mapping[str, Feedback] | None) -> Outcome:
-        """Pass the final tokens of a step to the modifiers, record them, and return the outcome for the sequence."""
-        if sequence.fault is not None:
-            return fail(str(sequence.fault))
-        verdict, token_ids = CONTINUE, tuple(ids)  # a copy, which modifiers cannot change
-        for modifier, state in sequence.stateful:
-            try:
-                began = self._stopwatch.start()
-                outcome = modifier.accept(
-                    state, token_ids, lend_feedback(feedback, modifier.name) if feedback else None
-                )
-                if modifier.name not in self._waiting and (taken := self._stopwatch.overrun(began)):
-                    raise self._deadline_error(modifier, state, "accept", taken)
-                if outcome is CONTINUE:
-                    continue
-                if not isinstance(outcome, Outcome):
-                    raise ConformanceError(f"accept must return an Outcome, not {type(outcome).__name__}")
-            except BaseException as error:
-                sequence.broken = True
-                contain(error)
-                sequence.fault = Fault.of(self._plugin(modifier, state), "accept", error)
-                return fail(str(sequence.fault))
-            if outcome.action == "fail":
-                sequence.fault = self._refusal(sequence, modifier, state, outcome)
-                return fail(str(sequence.fault))
-            if outcome.action == "finish":
-                verdict = outcome
-        sequence.journal.record(token_ids, feedback)
-        return verdict
+    def accept(
+        self,
+        sequences: Sequence[ActiveSequence],
+        token_ids: Sequence[Sequence[int]],
+        feedback: Sequence[Mapping[str, Feedback] | None],
+    ) -> list[Outcome]:
+        """Pass the final tokens of a step to the modifiers, record them, and return the outcome for each sequence."""
+        self._stopwatch.start()
+        return [self._accept(*step) for step in zip(sequences, token_ids, feedback, strict=False)]
 
     def forced(self, sequence: ActiveSequence, limit: int) -> Sequence[int]:
         """Return at most `limit` tokens that one modifier forces next and the others accept."""
@@ -455,6 +436,36 @@ class ModifierSet:
         return found
 
     # Parts
+
+    def _accept(self, sequence: ActiveSequence, ids: Sequence[int], feedback: Mapping[str, Feedback] | None) -> Outcome:
+        """Do `accept` for one sequence."""
+        if sequence.fault is not None:
+            return fail(str(sequence.fault))
+        verdict, token_ids = CONTINUE, tuple(ids)  # a copy, which modifiers cannot change
+        for modifier, state in sequence.stateful:
+            try:
+                outcome = modifier.accept(
+                    state, token_ids, lend_feedback(feedback, modifier.name) if feedback else None
+                )
+                if (taken := self._stopwatch.lap()) and modifier.name not in self._waiting:
+                    raise self._deadline_error(modifier, state, "accept", taken)
+                if outcome is CONTINUE:
+                    continue
+                if not isinstance(outcome, Outcome):
+                    raise ConformanceError(f"accept must return an Outcome, not {type(outcome).__name__}")
+            except BaseException as error:
+                sequence.broken = True
+                contain(error)
+                sequence.fault = Fault.of(self._plugin(modifier, state), "accept", error)
+                self._stopwatch.start()  # its time is not the next one's
+                return fail(str(sequence.fault))
+            if outcome.action == "fail":
+                sequence.fault = self._refusal(sequence, modifier, state, outcome)
+                return fail(str(sequence.fault))
+            if outcome.action == "finish":
+                verdict = outcome
+        sequence.journal.record(token_ids, feedback)
+        return verdict
 
     def _plugin(self, modifier: LogitModifier[Any], state: Any) -> str:
         """Return ``kind.name`` of the plugin behind a modifier's state."""

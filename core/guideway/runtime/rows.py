@@ -22,6 +22,7 @@ __all__ = [
     "feedback_of",
     "history_rows",
     "in_row_order",
+    "keep_unchanged",
     "lend_feedback",
     "sequence_of_row",
     "token_logprobs",
@@ -160,11 +161,14 @@ def check_bitmask(payload: Payload, name: str, words: int) -> None:
 
 
 def in_row_order(feedback: Mapping[str, Payload]) -> dict[str, Payload]:
-    """Return `feedback` with each payload's rows in ascending order."""
+    """Return `feedback` with each payload's rows in ascending order, in arrays to be read only."""
     ordered = {}
     for name, payload in feedback.items():
         order = np.argsort(payload.rows)
-        ordered[name] = Payload(payload.rows[order], {key: array[order] for key, array in payload.arrays.items()})
+        arrays = {key: array[order] for key, array in payload.arrays.items()}
+        for array in arrays.values():
+            array.setflags(write=False)
+        ordered[name] = Payload(payload.rows[order], arrays)
     return ordered
 
 
@@ -174,9 +178,18 @@ def feedback_of(
     """Return for each sequence the transforms' feedback for the rows of its final tokens, which are `num_tokens` from
     `first_rows`. A transform that did not act on all of these rows is left out. `feedback` must be in row order."""
     every: list[dict[str, Feedback]] = [{} for _ in first_rows]
-    first, count = np.array(first_rows, dtype=np.int32), np.array(num_tokens, dtype=np.int32)
+    first, count = list(first_rows), list(num_tokens)
+    has_one_each = count == [1] * len(first)
     for name, payload in feedback.items():
-        starts, ends = np.searchsorted(payload.rows, (first, first + count))
+        if has_one_each and payload.rows.tolist() == first:  # the usual step
+            emitted: list[dict[str, Array]] = [{} for _ in every]
+            for key, array in payload.arrays.items():
+                for own, piece in zip(emitted, array[:, None], strict=True):
+                    own[key] = piece
+            for found, own in zip(every, emitted, strict=True):
+                found[name] = own
+            continue
+        starts, ends = np.searchsorted(payload.rows, np.array([first, np.add(first, count)], dtype=np.int32))
         whole = ends - starts == count
         for found, is_whole, start, end in zip(every, whole.tolist(), starts.tolist(), ends.tolist(), strict=True):
             if is_whole:
@@ -185,13 +198,17 @@ def feedback_of(
 
 
 def lend_feedback(feedback: Mapping[str, Feedback] | None, name: str) -> Feedback | None:
-    """Return the feedback for `LogitModifier.accept` of modifier `name`: read-only views of the journal's arrays."""
+    """Return the feedback for `LogitModifier.accept` of modifier `name`: a view of the journal's arrays, which
+    `in_row_order` or `keep_unchanged` has made read-only."""
     found = feedback.get(name) if feedback else None
-    if found is None:
-        return None
-    for array in found.values():
-        array.setflags(write=False)
-    return MappingProxyType(found)
+    return None if found is None else MappingProxyType(found)
+
+
+def keep_unchanged(feedback: Mapping[str, Feedback] | None) -> None:
+    """Make the arrays of a journal that travelled read-only again."""
+    for found in () if feedback is None else feedback.values():
+        for array in found.values():
+            array.setflags(write=False)
 
 
 def token_logprobs(

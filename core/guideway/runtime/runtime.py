@@ -690,7 +690,7 @@ class Runtime:
             sequence = self._sequence(slot)
             if output is not None or self._gate is not None or sequence.bans is not None or self.has_hosted_modifiers:
                 return self._accept([sequence], [first_row], [token_ids], output)[0]
-            outcome = self._modifiers.accept(sequence, token_ids, None)
+            (outcome,) = self._modifiers.accept([sequence], [token_ids], [None])
             if self._mask.mask_rows.closing:
                 self._mask.record_end(self._modifiers.state(sequence, self._mask), sequence.journal)
             return outcome
@@ -814,9 +814,10 @@ class Runtime:
     def _form_steady(self, step: StepInput, sequences: list[ActiveSequence], blocks: Sequence[StrategyBlock]) -> None:
         """Begin a steady batch with a step that was just prepared, if that is possible."""
         rows = self._mask.mask_rows
+        if not blocks or rows.closing:
+            return
         states = [self._modifiers.state(sequence, self._mask) for sequence in sequences]
-        is_usual = blocks and not rows.closing and all(map(is_plain, sequences, states))
-        if is_usual and not self._slots.warps.reads_outputs(step.batch.slots.tolist()):
+        if all(map(is_plain, sequences, states)) and not self._slots.warps.reads_outputs(step.batch.slots.tolist()):
             self._steady = SteadyBatch(step, sequences, states, rows, blocks, self._stopwatch)
 
     def _ask_for_most_likely(
@@ -870,7 +871,6 @@ class Runtime:
         token_ids: Sequence[Sequence[int]],
         output: StepOutput | None,
     ) -> list[Outcome]:
-        accept = self._modifiers.accept
         if output is not None and (output.faults or output.overruled):
             for sequence, first_row, ids in zip(sequences, first_rows, token_ids, strict=False):
                 self._record_faults(sequence, output, first_row, len(ids))
@@ -902,7 +902,7 @@ class Runtime:
                 except BaseException as error:  # then it is not known; what is broken fails when it accepts
                     contain(error)
         self._modifiers.announce(sequences, token_ids, feedback)
-        outcomes = [accept(*step) for step in zip(sequences, token_ids, feedback, strict=False)]
+        outcomes = self._modifiers.accept(sequences, token_ids, feedback)
         if self._mask.mask_rows.closing:
             for sequence in sequences:
                 self._mask.record_end(self._modifiers.state(sequence, self._mask), sequence.journal)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2s
 from struct import pack
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 from guideway import api
 from guideway.api.options import Range
+from numpy.typing import NDArray
 
 Key = Annotated[int, Range(0, 2**63 - 1)]
 
@@ -80,34 +82,42 @@ CONTEXT_LENGTH = 4
 """Previous tokens that choose the noise of a token: with fewer, a text repeats contexts, which carry no watermark."""
 
 
-def noise_seed(key: int, numbers: tuple[int, ...]) -> int:
-    """Return 64 bits of BLAKE2s of the key and `numbers`, 64 bits each, as a signed integer; all little-endian. The key
-    is in the data, which is as safe and takes one block instead of two."""
-    digest = blake2s(pack(f"<{1 + len(numbers)}q", key, *numbers), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)
+def noise_of(key: int) -> Any:
+    """Return BLAKE2s with 8 bytes that has read a key. The seed of a token's noise is the digest after the previous
+    tokens, 64 bits each, as a signed integer; all little-endian. The key is in the data, which is as safe and takes one
+    block instead of two."""
+    return blake2s(pack("<q", key), digest_size=8)
+
+
+def noise_seeds(digests: Sequence[bytes]) -> NDArray[np.int64]:
+    """Return the digests as integers."""
+    return np.frombuffer(b"".join(digests), dtype="<i8").astype(np.int64)
 
 
 @dataclass(slots=True)
 class GumbelState:
-    """The previous tokens of a sequence, and the contexts that have chosen noise."""
+    """The previous tokens of a sequence, and the contexts that have chosen noise; contexts as bytes."""
 
-    key: int
+    noise: Any
+    """What `noise_of` returned for the key."""
     sequence: api.SequenceInfo
-    context: tuple[int, ...]
-    seen: set[tuple[int, ...]] = field(default_factory=set)
+    context: bytes
+    seen: MutableMapping[bytes, None] = field(default_factory=dict)
     num_tokens: int = 0
 
-    def seed(self) -> int:
-        """Return the seed of the next token's noise. A context that was seen gives noise of its own, that no detector
-        knows, because equal noise in one text would change the text's distribution."""
-        if self.context in self.seen:
-            return noise_seed(self.key, (-1, self.sequence.seed, self.sequence.index, self.num_tokens))
-        return noise_seed(self.key, self.context)
+    def digest(self) -> bytes:
+        """Return the digest for the next token's noise. A context that was seen gives noise of its own, that no
+        detector knows, because equal noise in one text would change the text's distribution."""
+        noise, context = self.noise.copy(), self.context
+        if context in self.seen:
+            context = pack("<4q", -1, self.sequence.seed, self.sequence.index, self.num_tokens)
+        noise.update(context)
+        return noise.digest()  # type: ignore[no-any-return]
 
     def hear(self, token_id: int) -> None:
         """Add a token."""
-        self.seen.add(self.context)
-        self.context = (*self.context, token_id)[-CONTEXT_LENGTH:]
+        self.seen[self.context] = None
+        self.context = (self.context + token_id.to_bytes(8, "little"))[-8 * CONTEXT_LENGTH :]
         self.num_tokens += 1
 
 
@@ -141,21 +151,22 @@ class GumbelMax(Watermark):
         wish = api.parse_options(GumbelWish, self.complete(options), where="modifiers.gumbel_max")
         if (request.params.best_of or request.params.n) > 1:
             raise api.InvalidRequest("texts of one prompt and key are equal: n must be 1", field="n")
-        return GumbelState(wish.key, sequence, request.prompt_token_ids[-CONTEXT_LENGTH:])
+        context = request.prompt_token_ids[-CONTEXT_LENGTH:]
+        return GumbelState(noise_of(wish.key), sequence, pack(f"<{len(context)}q", *context))
 
     def prepare(self, batch: api.StepBatch, states: Sequence[GumbelState | None]) -> api.Payload | None:
-        seeds: list[int] = []
+        digests: list[bytes] = []
         has_drafts = batch.num_rows > batch.num_sequences
         for i, state in enumerate(states):
             if state is not None:
-                seeds.append(state.seed())
+                digests.append(state.digest())
                 if has_drafts:
-                    ahead = self.fork(state)
+                    ahead = replace(state, seen=ChainMap({}, state.seen))
                     for token_id in batch.drafts(i).tolist():
                         ahead.hear(token_id)
-                        seeds.append(ahead.seed())
-        zeros = np.zeros(len(seeds), dtype=np.int32)
-        return api.Payload(batch.select(states)[0], {"seed": np.array(seeds, dtype=np.int64), "zero": zeros})
+                        digests.append(ahead.digest())
+        zeros = np.zeros(len(digests), dtype=np.int32)
+        return api.Payload(batch.select(states)[0], {"seed": noise_seeds(digests), "zero": zeros})
 
     def accept(self, state: GumbelState, token_ids: Sequence[int], feedback: api.Feedback | None) -> api.Outcome:
         for token_id in token_ids:
@@ -166,7 +177,7 @@ class GumbelMax(Watermark):
         return len(token_ids)
 
     def fork(self, state: GumbelState) -> GumbelState:
-        return replace(state, seen=set(state.seen))
+        return replace(state, seen=dict(state.seen))
 
 
 @api.hookimpl

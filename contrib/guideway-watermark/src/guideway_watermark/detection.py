@@ -9,12 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, lgamma, log, log1p
+from struct import pack
 
 import numpy as np
 from guideway.devices.philox import WORD, multiply_64, philox4x32
 from numpy.typing import NDArray
 
-from guideway_watermark import CONTEXT_LENGTH, noise_seed
+from guideway_watermark import CONTEXT_LENGTH, noise_of, noise_seeds
 
 __all__ = ["Verdict", "detect_gumbel_max", "detect_kgw"]
 
@@ -48,11 +49,18 @@ def detect_gumbel_max(token_ids: Sequence[int], key: int) -> Verdict:
     tokens: dict[tuple[int, ...], int] = {}
     for end in range(CONTEXT_LENGTH, len(token_ids)):
         tokens.setdefault(tuple(token_ids[end - CONTEXT_LENGTH : end]), token_ids[end])
-    seeds = np.array([noise_seed(key, context) for context in tokens], dtype=np.int64)
+    seeds = noise_seeds([_digest(key, context) for context in tokens])
     numbers = _numbers(seeds, np.zeros(len(seeds), dtype=np.int64), np.array(list(tokens.values()), dtype=np.int64))
     score, n = float(-np.log1p(-numbers.astype(np.float64)).sum()), len(seeds)
     terms = (k * log(score) - score - lgamma(k + 1) for k in range(n))
     return Verdict(n, score, _sum_of_exp(terms) if n else 1.0)
+
+
+def _digest(key: int, context: tuple[int, ...]) -> bytes:
+    """Return the digest for the noise of the token after `context`."""
+    noise = noise_of(key)
+    noise.update(pack(f"<{CONTEXT_LENGTH}q", *context))
+    return bytes(noise.digest())
 
 
 def _numbers(seeds: NDArray[np.int64], context: NDArray[np.int64], token_ids: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -14,7 +14,7 @@ from guideway.api.steps import Outcome, StepBatch
 from guideway.api.types import Companion, Request
 from guideway.errors import ConformanceError, contain, text_of
 from guideway.runtime.answers import read_count, read_edit, read_ids, read_key, read_names, read_report
-from guideway.runtime.rows import check_payload, lend_feedback, sequence_of_row
+from guideway.runtime.rows import check_payload, keep_unchanged, lend_feedback, sequence_of_row
 from guideway.runtime.tracking import compile_grammar
 from numpy.typing import NDArray
 
@@ -284,4 +284,6 @@ def _request(data: bytes) -> Request:
 
 
 def _handed(feedback: Mapping[str, NDArray[Any]] | None) -> Any:
-    return None if feedback is None else lend_feedback({"": feedback}, "")
+    named = None if feedback is None else {"": feedback}
+    keep_unchanged(named)
+    return lend_feedback(named, "")
