@@ -12,7 +12,7 @@ from guideway import Engine, EngineConfig, FinishReason, SamplingParams
 from guideway.api import GrammarStrategy, JsonSchema, UnsupportedGrammar
 from guideway.json_schema.validity import validator
 from guideway.plugins.limits import Limits
-from guideway.runtime.candidates import choose
+from guideway.runtime.constraints.candidates import choose
 
 from tests.support.hosts import makes_hosts
 from tests.support.stages import everyday

@@ -16,7 +16,7 @@ from guideway.json_schema.validity import validator
 from guideway.plugins import Plugins
 from guideway.plugins.building import build_strategies
 from guideway.plugins.limits import Limits
-from guideway.runtime.candidates import Candidate, CandidateCache, choose, enforcing_all
+from guideway.runtime.constraints.candidates import Candidate, CandidateCache, choose, enforcing_all
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.fuzz.rewriting import draw_schema, draw_values
@@ -134,7 +134,7 @@ def test_the_cache_forgets_rewritings_that_are_too_large(
 ) -> None:
     cache, schemas = CandidateCache(strategies), [JsonSchema({**TAGS, "maxItems": i}) for i in range(2, 9)]
     most = 3 * cache.chosen(schemas[0]).size
-    monkeypatch.setattr("guideway.runtime.candidates.MAX_SIZE", most)
+    monkeypatch.setattr("guideway.runtime.constraints.candidates.MAX_SIZE", most)
     for schema in schemas:
         cache.chosen(schema)
     assert [schema in cache for schema in schemas] == [False] * 4 + [True] * 3

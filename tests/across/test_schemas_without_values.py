@@ -11,7 +11,7 @@ from guideway.api import GrammarStrategy, InvalidGrammar, JsonSchema, Structural
 from guideway.json_schema.prober import STOP, byte_vocabulary
 from guideway.plugins import Plugins
 from guideway.plugins.building import build_strategies
-from guideway.runtime.candidates import choose
+from guideway.runtime.constraints.candidates import choose
 
 NARROW = {"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
 B = {"type": "integer"}

@@ -16,9 +16,9 @@ from guideway import Engine, EngineConfig, JsonSchema, SamplingParams
 from guideway.api import GrammarStrategy, Matcher, Vocabulary
 from guideway.api.bitmask import allocate, unpack
 from guideway.json_schema.tracking import TrackedSchema, UniqueArrays, tracked
-from guideway.runtime.candidates import choose
-from guideway.runtime.replay import new_matcher
-from guideway.runtime.tracking import compile_grammar
+from guideway.runtime.constraints.candidates import choose
+from guideway.runtime.constraints.tracking import compile_grammar
+from guideway.runtime.sequences.replay import new_matcher
 from guideway_llguidance.strategy import Strategy as Llguidance
 from guideway_xgrammar.strategy import Strategy as Xgrammar
 from jsonschema import Draft202012Validator

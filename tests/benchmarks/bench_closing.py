@@ -18,7 +18,7 @@ from pathlib import Path
 from engine_steps import TOTAL, Parts, decode_steps, milliseconds
 from guideway import Engine, SamplingParams, __version__
 from guideway.api import JsonSchema
-from guideway.runtime.closing import Closer
+from guideway.runtime.constraints.closing import Closer
 from pinned_model import add_argument, pinned_model
 
 RESULTS = Path(__file__).parent / "results" / "closing_far.md"

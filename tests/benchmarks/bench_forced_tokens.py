@@ -167,7 +167,7 @@ def speeds(options: argparse.Namespace) -> Iterable[str]:
 def shares(options: argparse.Namespace) -> Iterable[str]:
     """Yield the share of forced tokens by data set of the corpus, for a model that writes each instance as the
     tokenizer does: forced by the strategy alone, and including the walk along its masks."""
-    from guideway.runtime.forced import Forcing
+    from guideway.runtime.constraints.forced import Forcing
     from guideway_llguidance.strategy import Strategy
     from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 

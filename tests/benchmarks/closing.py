@@ -29,9 +29,9 @@ from guideway.api import GrammarStrategy, GuidewayError, JsonSchema
 from guideway.api.bitmask import unpack
 from guideway.json_schema.cursor import START
 from guideway.plugins import Plugins
-from guideway.runtime.closing import Budget, Closer, Lexicon, Reserve
-from guideway.runtime.closing.search import find_completion
-from guideway.runtime.replay import new_matcher
+from guideway.runtime.constraints.closing import Budget, Closer, Lexicon, Reserve
+from guideway.runtime.constraints.closing.search import find_completion
+from guideway.runtime.sequences.replay import new_matcher
 from guideway.vocabulary import build_vocabulary
 
 import tests.vocabulary.tokenizers_under_test as samples

@@ -24,8 +24,8 @@ import numpy as np
 from guideway.api import CompiledGrammar, GrammarStrategy, GuidewayError, JsonSchema
 from guideway.api.bitmask import is_allowed
 from guideway.plugins import Plugins
-from guideway.runtime.closing import Budget, Closer, Lexicon, Reserve
-from guideway.runtime.replay import new_matcher
+from guideway.runtime.constraints.closing import Budget, Closer, Lexicon, Reserve
+from guideway.runtime.sequences.replay import new_matcher
 from guideway.vocabulary import build_vocabulary
 
 import tests.vocabulary.tokenizers_under_test as samples

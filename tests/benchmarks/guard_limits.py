@@ -37,7 +37,7 @@ from guideway.api import (
 from guideway.api.bitmask import allocate
 from guideway.plugins import Plugins
 from guideway.plugins.building import build_strategies
-from guideway.runtime.guard.guard import Guard, check_bytes
+from guideway.runtime.constraints.guard.guard import Guard, check_bytes
 from guideway.vocabulary import build_vocabulary
 
 import tests.vocabulary.tokenizers_under_test as samples

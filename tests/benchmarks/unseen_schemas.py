@@ -25,9 +25,9 @@ from guideway import Engine, InvalidRequest, JsonSchema, SamplingParams
 from guideway.api import GenerationResult, UnsupportedGrammar
 from guideway.json_schema.cursor import START
 from guideway.plugins import Plugins
-from guideway.runtime.closing import Lexicon, Reserve
-from guideway.runtime.closing.search import find_completion
-from guideway.runtime.replay import new_matcher
+from guideway.runtime.constraints.closing import Lexicon, Reserve
+from guideway.runtime.constraints.closing.search import find_completion
+from guideway.runtime.sequences.replay import new_matcher
 
 RESULTS = Path(__file__).parent / "results" / "unseen_schemas.md"
 STRATEGIES = ("llguidance", "lmfe", "outlines", "xgrammar")

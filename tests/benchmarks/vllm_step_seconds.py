@@ -79,7 +79,7 @@ def run(asked: dict[str, Any]) -> list[str]:
 
 
 def measure(asked: dict[str, Any]) -> list[str]:
-    from guideway.runtime import step_clock
+    from guideway.runtime.work import step_clock
     from vllm import LLM
 
     step_clock.time = SimpleNamespace(monotonic=time.thread_time)  # type: ignore[assignment]

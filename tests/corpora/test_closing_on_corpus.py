@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from guideway.errors import GuidewayError
 from guideway.plugins import Plugins
-from guideway.runtime.closing import Lexicon
+from guideway.runtime.constraints.closing import Lexicon
 from guideway.vocabulary import build_vocabulary
 
 import tests.vocabulary.tokenizers_under_test as samples

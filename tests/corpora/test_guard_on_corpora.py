@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from guideway.api import GrammarStrategy, InvalidGrammar, JsonSchema, LimitExceeded, Vocabulary
 from guideway.plugins import Plugins
-from guideway.runtime.guard.guard import Guard, check_bytes
+from guideway.runtime.constraints.guard.guard import Guard, check_bytes
 from guideway.vocabulary import build_vocabulary
 from guideway_conformance.coverage.corpora import read_cases
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy

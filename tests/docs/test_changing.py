@@ -18,7 +18,7 @@ from guideway.api.device import FUSED_OPERATIONS
 from guideway.api.steps import FILTERS
 from guideway.api.types import CONSTRAINTS
 from guideway.pipeline.warping import USES, Filter
-from guideway.runtime.guard.kinds import KINDS
+from guideway.runtime.constraints.guard.kinds import KINDS
 from guideway_conformance.device.operations import OPERATIONS
 
 from tests.docs.blocks import ROOT
@@ -124,7 +124,7 @@ from argparse import ArgumentParser
 from guideway.api import InvalidRequest, SamplingParams
 from guideway.api.steps import FILTERS
 from guideway.pipeline.padding import dummy_steps
-from guideway.runtime.sampling import validated
+from guideway.runtime.admission.sampling import validated
 from guideway_engine.command_line.jobs import add_flags, read_jobs
 from guideway_engine.entries import LINE_KEYS
 
@@ -173,7 +173,7 @@ def test_a_constraint_kind_follows_from_its_entry(tmp_path: Path) -> None:
         ],
         "core/guideway/api/__init__.py": [('    "DeviceBackend",\n', '    "DeviceBackend",\n    "Digits",\n')],
         "core/guideway/__init__.py": [('    "Embedding",\n', '    "Digits",\n    "Embedding",\n')],
-        "core/guideway/runtime/guard/kinds.py": [
+        "core/guideway/runtime/constraints/guard/kinds.py": [
             ("import Choice, Constraint, Grammar,", "import Choice, Constraint, Digits, Grammar,"),
             (
                 "    JsonObject: Kind(",

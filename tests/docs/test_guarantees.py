@@ -7,7 +7,7 @@ import re
 import pytest
 from guideway.api.limits import RULES
 from guideway.plugins import PluginIndex, Plugins
-from guideway.runtime import metrics
+from guideway.runtime.work import metrics
 from prometheus_client import Counter
 
 from tests.docs.blocks import ROOT

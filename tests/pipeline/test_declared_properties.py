@@ -30,7 +30,7 @@ from guideway.api import (
 from guideway.api.bitmask import pack
 from guideway.devices.numpy.device import NumpyDevice, NumpyOps
 from guideway.pipeline import Pipeline
-from guideway.runtime.grammar_mask import GrammarMask
+from guideway.runtime.constraints.grammar_mask import GrammarMask
 
 from tests.pipeline.test_fused import Counting
 from tests.pipeline.test_static_shapes import VOCABULARY, WIDTH, random_step
@@ -240,12 +240,20 @@ OF_THE_MASK = {"GRAMMAR_MASK", "GrammarMask", "GrammarState", "MaskRows", "MaskT
 MAY_NAME_IT = {
     "core/guideway/api/steps.py": {"GRAMMAR_MASK"},
     "core/guideway/plugins/configuration.py": {"GRAMMAR_MASK"},  # refuses other modifiers of that name
-    "core/guideway/runtime/grammar_mask.py": OF_THE_MASK,
-    "core/guideway/runtime/grammar_state.py": {"GrammarState"},
-    "core/guideway/runtime/mask_rows.py": {"GrammarState", "MaskRows"},
-    "core/guideway/runtime/reasoning/gate.py": {"GrammarMask", "GrammarState", "MaskTransform"},  # wraps the mask
+    "core/guideway/runtime/constraints/grammar_mask.py": OF_THE_MASK,
+    "core/guideway/runtime/constraints/grammar_state.py": {"GrammarState"},
+    "core/guideway/runtime/constraints/mask_rows.py": {"GrammarState", "MaskRows"},
+    "core/guideway/runtime/constraints/reasoning/gate.py": {
+        "GrammarMask",
+        "GrammarState",
+        "MaskTransform",
+    },  # wraps the mask
     "core/guideway/runtime/runtime.py": {"GrammarMask"},  # creates it
-    "core/guideway/runtime/steady.py": {"GRAMMAR_MASK", "GrammarState", "MaskRows"},  # steps with constraints alone
+    "core/guideway/runtime/constraints/steady.py": {
+        "GRAMMAR_MASK",
+        "GrammarState",
+        "MaskRows",
+    },  # steps with constraints alone
     "plugins/guideway-vllm/src/guideway_vllm/worker.py": {"GrammarMask"},  # a worker's pipeline begins with it
 }
 

@@ -11,7 +11,7 @@ from guideway.api import Draw, Payload, StepInput, StepOutput, Warp, WorkerConte
 from guideway.api.bitmask import pack
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.pipeline import Pipeline
-from guideway.runtime.grammar_mask import GrammarMask
+from guideway.runtime.constraints.grammar_mask import GrammarMask
 
 from tests.pipeline.test_static_shapes import VOCABULARY, WIDTH, random_step
 from tests.support.devices import FusedNumpy

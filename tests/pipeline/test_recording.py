@@ -32,7 +32,7 @@ from guideway.api.bitmask import unpack
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.devices.torch.device import TorchDevice
 from guideway.pipeline import Pipeline
-from guideway.runtime.grammar_mask import GrammarMask
+from guideway.runtime.constraints.grammar_mask import GrammarMask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray

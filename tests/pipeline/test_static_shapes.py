@@ -13,7 +13,7 @@ from guideway.api.bitmask import pack
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.pipeline import Pipeline
 from guideway.pipeline.padding import Padding, padded_step
-from guideway.runtime.grammar_mask import GrammarMask
+from guideway.runtime.constraints.grammar_mask import GrammarMask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

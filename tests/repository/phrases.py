@@ -36,7 +36,7 @@ PRIVATE = re.compile("|".join(PATTERNS), re.IGNORECASE)
 
 KINDS = ("attention", "device", "formats", "grammar", "hooks", "modifier", "reference", "worker", "workflow")
 REWRITTEN_LATER = (
-    "core/guideway/runtime/closing",
+    "core/guideway/runtime/constraints/closing",
     "core/guideway-hosts/src/",
     *(f"core/guideway-conformance/src/guideway_conformance/{kind}/" for kind in KINDS),
 )

@@ -11,10 +11,10 @@ from guideway.api import Payload, Regex, Request, SamplingParams, StepBatch
 from guideway.api.bitmask import allow_only, is_allowed
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.json_schema.prober import byte_vocabulary
-from guideway.runtime.bans import Bans, MaskBans, with_restrictions
-from guideway.runtime.closing import Budget, Closer, Lexicon, Reserve
-from guideway.runtime.closing.search import find_completion
-from guideway.runtime.replay import new_matcher
+from guideway.runtime.constraints.bans import Bans, MaskBans, with_restrictions
+from guideway.runtime.constraints.closing import Budget, Closer, Lexicon, Reserve
+from guideway.runtime.constraints.closing.search import find_completion
+from guideway.runtime.sequences.replay import new_matcher
 from guideway_llguidance.strategy import Strategy
 
 from tests.support.fake_host import FakeHost

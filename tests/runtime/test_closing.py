@@ -36,12 +36,12 @@ from guideway.api.bitmask import allow_only, is_allowed
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.json_schema.cursor import START, JsonCursor, Place
 from guideway.runtime import Runtime
-from guideway.runtime.bans import Bans
-from guideway.runtime.closing import Budget, Closer, Reserve
-from guideway.runtime.closing.fewest import Spelling, fewest_tokens
-from guideway.runtime.closing.patterns import Pattern
-from guideway.runtime.closing.search import find_completion
-from guideway.runtime.replay import new_matcher
+from guideway.runtime.constraints.bans import Bans
+from guideway.runtime.constraints.closing import Budget, Closer, Reserve
+from guideway.runtime.constraints.closing.fewest import Spelling, fewest_tokens
+from guideway.runtime.constraints.closing.patterns import Pattern
+from guideway.runtime.constraints.closing.search import find_completion
+from guideway.runtime.sequences.replay import new_matcher
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy

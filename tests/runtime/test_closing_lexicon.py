@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from guideway.api import Vocabulary
-from guideway.runtime.closing import Lexicon
-from guideway.runtime.closing.lexicon import FEW
+from guideway.runtime.constraints.closing import Lexicon
+from guideway.runtime.constraints.closing.lexicon import FEW
 
 SIZE = 3 * FEW
 STOP = SIZE

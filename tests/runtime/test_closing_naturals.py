@@ -14,9 +14,9 @@ import pytest
 from guideway.api import Choice, Constraint, GrammarStrategy, JsonSchema, Regex, StructuralTag
 from guideway.api.bitmask import is_allowed, unpack
 from guideway.api.vocabulary import Vocabulary
-from guideway.runtime.bans import Bans, MaskBans
-from guideway.runtime.closing import Budget, Closer, Lexicon, Record, Reserve
-from guideway.runtime.replay import new_matcher
+from guideway.runtime.constraints.bans import Bans, MaskBans
+from guideway.runtime.constraints.closing import Budget, Closer, Lexicon, Record, Reserve
+from guideway.runtime.sequences.replay import new_matcher
 from guideway.vocabulary import build_vocabulary
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from guideway.api import GrammarStrategy, JsonSchema, Vocabulary
 from guideway.json_schema.cursor import START
-from guideway.runtime.bans import Bans
-from guideway.runtime.closing import Lexicon
-from guideway.runtime.closing.search import find_completion
-from guideway.runtime.closing.shortening import shortened
-from guideway.runtime.replay import new_matcher
+from guideway.runtime.constraints.bans import Bans
+from guideway.runtime.constraints.closing import Lexicon
+from guideway.runtime.constraints.closing.search import find_completion
+from guideway.runtime.constraints.closing.shortening import shortened
+from guideway.runtime.sequences.replay import new_matcher
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 

@@ -11,10 +11,10 @@ import jsonschema
 import pytest
 from guideway.api import GrammarStrategy, JsonSchema, Regex
 from guideway.json_schema.cursor import START
-from guideway.runtime.bans import Bans
-from guideway.runtime.closing import Budget, Closer, Reserve, closer
-from guideway.runtime.closing.search import MAX_TRIED, find_completion
-from guideway.runtime.replay import new_matcher
+from guideway.runtime.constraints.bans import Bans
+from guideway.runtime.constraints.closing import Budget, Closer, Reserve, closer
+from guideway.runtime.constraints.closing.search import MAX_TRIED, find_completion
+from guideway.runtime.sequences.replay import new_matcher
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 

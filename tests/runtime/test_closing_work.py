@@ -21,9 +21,9 @@ from guideway.api import (
     SamplingParams,
 )
 from guideway.json_schema.cursor import START
-from guideway.runtime.closing import Beginnings, Budget, Closer, Record, Reserve, closer
-from guideway.runtime.closing.search import MAX_TRIED, find_completion
-from guideway.runtime.replay import new_matcher
+from guideway.runtime.constraints.closing import Beginnings, Budget, Closer, Record, Reserve, closer
+from guideway.runtime.constraints.closing.search import MAX_TRIED, find_completion
+from guideway.runtime.sequences.replay import new_matcher
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 from guideway.api import CompiledGrammar, Constraint, JsonSchema, Matcher, Regex, UnsupportedGrammar
-from guideway.runtime.candidates import CandidateCache, choose
-from guideway.runtime.compiler import Compilation, Compiler
-from guideway.runtime.shared_work import PluginUses
-from guideway.runtime.threads import Threads
+from guideway.runtime.constraints.candidates import CandidateCache, choose
+from guideway.runtime.constraints.compiler import Compilation, Compiler
+from guideway.runtime.work.shared_work import PluginUses
+from guideway.runtime.work.threads import Threads
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.vocabularies import tiny

@@ -31,11 +31,11 @@ from guideway.api import (
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.errors import GuidewayError, blame
 from guideway.plugins.limits import Limits
-from guideway.runtime import quarantine as quarantines
-from guideway.runtime import threads as pools
-from guideway.runtime.quarantine import Quarantine
-from guideway.runtime.shared_work import PluginUses, SharedWork
-from guideway.runtime.threads import Deadline, Threads
+from guideway.runtime.work import quarantine as quarantines
+from guideway.runtime.work import threads as pools
+from guideway.runtime.work.quarantine import Quarantine
+from guideway.runtime.work.shared_work import PluginUses, SharedWork
+from guideway.runtime.work.threads import Deadline, Threads
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.fake_host import FakeHost

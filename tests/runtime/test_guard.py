@@ -33,8 +33,8 @@ from guideway.devices.numpy.device import NumpyDevice
 from guideway.plugins import Plugins
 from guideway.plugins.building import build_strategies
 from guideway.runtime import RuntimePlan
-from guideway.runtime.candidates import CandidateCache, choose
-from guideway.runtime.guard.guard import measured
+from guideway.runtime.constraints.candidates import CandidateCache, choose
+from guideway.runtime.constraints.guard.guard import measured
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -249,7 +249,9 @@ def test_it_is_no_matter_of_limits_where_a_strategy_refuses_for_itself() -> None
 
 def test_a_refused_constraint_is_counted_again_and_a_chosen_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = []
-    monkeypatch.setattr("guideway.runtime.guard.guard.measured", lambda *args: counted.append(args) or measured(*args))
+    monkeypatch.setattr(
+        "guideway.runtime.constraints.guard.guard.measured", lambda *args: counted.append(args) or measured(*args)
+    )
     cache = CandidateCache({"fussy": Fussy(repetition=5)})
     for constraint in (schema(maxItems=5), schema(maxItems=5)):
         cache.chosen(constraint)

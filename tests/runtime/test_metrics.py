@@ -17,7 +17,7 @@ from guideway.devices.numpy.device import NumpyDevice
 from guideway.plugins import Plugins
 from guideway.plugins.limits import Limits
 from guideway.runtime import RuntimePlan
-from guideway.runtime.step_clock import StepClock
+from guideway.runtime.work.step_clock import StepClock
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from prometheus_client import REGISTRY
 
@@ -184,7 +184,7 @@ def test_grammar_hosts() -> None:
 
 def test_several_processes_come_together(tmp_path: Path) -> None:
     """If the operator sets the variable, the engine core's metrics are exposed with the front end's."""
-    program = "from guideway.runtime.metrics import FILL_SECONDS; FILL_SECONDS.labels('s').observe(1.0)"
+    program = "from guideway.runtime.work.metrics import FILL_SECONDS; FILL_SECONDS.labels('s').observe(1.0)"
     shown = (
         "from prometheus_client import CollectorRegistry, generate_latest, multiprocess\n"
         "registry = CollectorRegistry()\n"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from guideway.api import InvalidRequest, Vocabulary
 from guideway.api.bitmask import allocate, is_allowed
-from guideway.runtime.opening import Opening, TokenTexts
+from guideway.runtime.modifiers.opening import Opening, TokenTexts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -13,7 +13,7 @@ from guideway.api import FillJob, GrammarStrategy, Regex, SamplingParams
 from guideway.api.bitmask import allocate
 from guideway.errors import ConformanceError
 from guideway.plugins.limits import Limits
-from guideway.runtime.replay import ReplayingMatcher, fill_jobs, new_matcher
+from guideway.runtime.sequences.replay import ReplayingMatcher, fill_jobs, new_matcher
 
 from tests.support.distributions import install
 from tests.support.hostility import PROMPT, VOCABULARY, host

@@ -9,7 +9,7 @@ import pytest
 from guideway import ReasoningConfig
 from guideway.api import Vocabulary
 from guideway.errors import InvalidConfiguration
-from guideway.runtime.reasoning import EndMarker
+from guideway.runtime.constraints.reasoning import EndMarker
 from guideway.vocabulary import build_vocabulary
 from guideway_conformance.grammar.vocabularies import GreedyEncoder
 from transformers import PreTrainedTokenizerBase

@@ -17,7 +17,7 @@ from guideway.api import ModifierContext, Regex, Request, SamplingParams, StepBa
 from guideway.api.bitmask import unpack
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.runtime import Journal, Runtime
-from guideway.runtime.reasoning import StartMarker
+from guideway.runtime.constraints.reasoning import StartMarker
 from guideway.vocabulary import build_vocabulary
 from guideway_conformance.grammar.vocabularies import GreedyEncoder
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
@@ -246,7 +246,7 @@ def test_what_a_reader_takes_for_the_end_is_kept_out() -> None:
 
 
 def test_a_ban_of_the_marker_holds() -> None:
-    from guideway.runtime.bans import Bans
+    from guideway.runtime.constraints.bans import Bans
 
     subject = runtime(SPECIAL)
     params = SamplingParams(max_tokens=40, constraint=Regex("x+1"))

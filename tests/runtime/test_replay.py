@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from guideway.api import CompiledGrammar, Constraint, GrammarStrategy, Matcher, Regex, Support, Vocabulary
-from guideway.runtime.replay import new_matcher
+from guideway.runtime.sequences.replay import new_matcher
 
 
 class Last(Matcher):

@@ -36,7 +36,7 @@ from guideway.api.steps import Array, StepOutput
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.devices.torch.device import TorchDevice
 from guideway.pipeline.staged import BANS
-from guideway.runtime.rows import token_logprobs
+from guideway.runtime.modifiers.rows import token_logprobs
 from guideway_conformance.reference.strategy import Strategy
 from transformers import RepetitionPenaltyLogitsProcessor
 

@@ -31,7 +31,7 @@ from guideway.devices.numpy.device import NumpyDevice
 from guideway.plugins import Plugins
 from guideway.plugins.limits import Limits
 from guideway.runtime import RuntimePlan
-from guideway.runtime.bans import Bans
+from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.runtime import Runtime
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from hypothesis import HealthCheck, given, settings

@@ -26,8 +26,8 @@ from guideway.api import (
     StepBatch,
 )
 from guideway.plugins.limits import Limits
-from guideway.runtime.stopwatch import Stopwatch
-from guideway.runtime.threads import Deadline
+from guideway.runtime.work.stopwatch import Stopwatch
+from guideway.runtime.work.threads import Deadline
 from prometheus_client import REGISTRY
 
 from tests.support.hostile_strategy import Strategy as HostileStrategy

@@ -17,8 +17,8 @@ from guideway.api import (
     SamplingParams,
     StructuralTag,
 )
-from guideway.runtime.candidates import CandidateCache, choose
-from guideway.runtime.digests import constraint_digest
+from guideway.runtime.constraints.candidates import CandidateCache, choose
+from guideway.runtime.constraints.digests import constraint_digest
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.hostility import host

@@ -10,8 +10,8 @@ import numpy as np
 from guideway.api import CompiledGrammar, GrammarStrategy, Matcher
 from guideway.api.bitmask import unpack
 from guideway.json_schema.prober import byte_vocabulary
-from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon
-from guideway.runtime.replay import new_matcher
+from guideway.runtime.constraints.closing import Beginnings, Budget, Closer, Lexicon
+from guideway.runtime.sequences.replay import new_matcher
 
 __all__ = ["LEXICON", "STOPS", "VOCABULARY", "allowed_after", "beginning_with", "drawn", "record"]
 

@@ -32,7 +32,7 @@ from guideway.api import (
 )
 from guideway.api.device import padded_size
 from guideway.pipeline import Pipeline, accepted_tokens
-from guideway.runtime.rows import token_logprobs
+from guideway.runtime.modifiers.rows import token_logprobs
 from guideway.runtime.runtime import Runtime
 
 OFFERS = frozenset(Need) - {Need.SCHEDULER_DRAW}

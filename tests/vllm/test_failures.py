@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from guideway.api import GuidewayError
-from guideway.runtime.threads import ADMISSION_THREADS
+from guideway.runtime.work.threads import ADMISSION_THREADS
 
 from tests.support.processes import until
 from tests.support.stages import everyday

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from guideway import Choice, Engine, FinishReason, JsonSchema, Regex, SamplingParams
 from guideway.api import Constraint, InvalidRequest
-from guideway.runtime.grammar_mask import GrammarMask
+from guideway.runtime.constraints.grammar_mask import GrammarMask
 from prometheus_client import REGISTRY
 
 from tests.support.stages import everyday, one_in

@@ -11,8 +11,8 @@ import pytest
 from guideway import AsyncEngine, Engine, JsonSchema, Regex, SamplingParams
 from guideway.pipeline.staged import StagedStep
 from guideway.pipeline.view import StepData
-from guideway.runtime.admission import Admission
-from guideway.runtime.compiler import Compilation
+from guideway.runtime.admission.admission import Admission
+from guideway.runtime.constraints.compiler import Compilation
 from guideway_engine.scheduling.sequence import SequenceGroup, SequenceState
 
 OPTIONS: dict[str, Any] = {"grammar": ("llguidance",), "grammar_cache_bytes": 0, "max_num_seqs": 4}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from guideway.api import Request, SamplingParams
-from guideway.runtime.admission import Admission
+from guideway.runtime.admission.admission import Admission
 from guideway_engine.scheduling.sequence import SequenceGroup, SequenceState
 from guideway_engine.scheduling.waiting import ServedTokens, WaitingQueue
 

@@ -19,7 +19,7 @@ from guideway.api.bitmask import allocate, unpack
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.errors import GuidewayError
 from guideway.plugins.limits import Limits
-from guideway.runtime.mask_block import Late
+from guideway.runtime.constraints.mask_block import Late
 from guideway_hosts.hosts import Hosts
 from guideway_hosts.lane import NONE
 from guideway_hosts.matchers import PROVES_FAST, MatcherHost

@@ -11,7 +11,7 @@ from concurrent.futures import wait
 import pytest
 from guideway.api import JsonObject, JsonSchema, ModifierContext
 from guideway.plugins.limits import Limits
-from guideway.runtime.checking import Checker
+from guideway.runtime.admission.checking import Checker
 from guideway_hosts import Hosts
 from guideway_hosts.hosts import Judge
 

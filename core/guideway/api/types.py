@@ -311,8 +311,8 @@ class StructuralTag(_JsonConstraint):
 
 
 CONSTRAINTS: tuple[type[Constraint], ...] = (JsonSchema, JsonObject, Regex, Choice, Grammar, StructuralTag)
-"""All constraints, in the order in which messages name them. `guideway.runtime.guard.kinds` defines how each is
-served."""
+"""All constraints, in the order in which messages name them. `guideway.runtime.constraints.guard.kinds` defines how
+each is served."""
 
 
 class _CanonicalJson(str):

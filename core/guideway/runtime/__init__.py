@@ -9,18 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from guideway.runtime.admission import Admission
-    from guideway.runtime.journal import Journal
+    from guideway.runtime.admission.admission import Admission
     from guideway.runtime.plan import RuntimePlan
     from guideway.runtime.runtime import CLOSING, Runtime
+    from guideway.runtime.sequences.journal import Journal
     from guideway.vocabulary import build_vocabulary
 
 __all__ = ["CLOSING", "Admission", "Journal", "Runtime", "RuntimePlan", "build_vocabulary"]
 
 _MODULES = {
     "CLOSING": "guideway.runtime.runtime",
-    "Admission": "guideway.runtime.admission",
-    "Journal": "guideway.runtime.journal",
+    "Admission": "guideway.runtime.admission.admission",
+    "Journal": "guideway.runtime.sequences.journal",
     "Runtime": "guideway.runtime.runtime",
     "RuntimePlan": "guideway.runtime.plan",
     "build_vocabulary": "guideway.vocabulary",

@@ -9,9 +9,9 @@ from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import CompiledGrammar, FillJob, Matcher
 from guideway.api.modifier import LogitModifier
 from guideway.api.types import Constraint, JsonSchema
-from guideway.runtime.checking import Judge
-from guideway.runtime.closing import Beginnings, Budget, Record, Reserve
-from guideway.runtime.rewriting import Rewritten
+from guideway.runtime.admission.checking import Judge
+from guideway.runtime.constraints.closing import Beginnings, Budget, Record, Reserve
+from guideway.runtime.constraints.rewriting import Rewritten
 
 __all__ = ["Ending", "Home", "Hosts"]
 

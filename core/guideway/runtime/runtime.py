@@ -60,7 +60,7 @@ from guideway.errors import (
 from guideway.pipeline.context import combined_bitmask
 from guideway.plugins.hooks import Validator
 from guideway.plugins.limits import Limits
-from guideway.runtime.admission import (
+from guideway.runtime.admission.admission import (
     Admission,
     check_companions,
     check_edit,
@@ -68,30 +68,30 @@ from guideway.runtime.admission import (
     run_validators,
     validate_request,
 )
-from guideway.runtime.bans import Bans, with_restrictions
-from guideway.runtime.checking import Checker, completed_future
-from guideway.runtime.closing import Lexicon
-from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler, SearchParameters, Shortest
+from guideway.runtime.admission.checking import Checker, completed_future
+from guideway.runtime.admission.open_requests import OpenRequests, ShortBudget
+from guideway.runtime.constraints.bans import Bans, with_restrictions
+from guideway.runtime.constraints.closing import Lexicon
+from guideway.runtime.constraints.compiler import Compiled, Compiler, RequestCompiler, SearchParameters, Shortest
+from guideway.runtime.constraints.grammar_mask import GrammarMask, check_names
+from guideway.runtime.constraints.here import Here
+from guideway.runtime.constraints.mask_rows import StrategyBlock
+from guideway.runtime.constraints.reasoning import GateState, ReasoningGate, refuse_reasoning
+from guideway.runtime.constraints.steady import SteadyBatch, is_plain
 from guideway.runtime.elsewhere import Home, Hosts
-from guideway.runtime.grammar_mask import GrammarMask, check_names
-from guideway.runtime.here import Here
-from guideway.runtime.journal import Journal
-from guideway.runtime.mask_rows import StrategyBlock
-from guideway.runtime.metrics import LATE_ROWS
-from guideway.runtime.modifier_set import ActiveSequence, ModifierSet, check_served
-from guideway.runtime.open_requests import OpenRequests, ShortBudget
-from guideway.runtime.opening import Opening, TokenTexts
-from guideway.runtime.own_tokens import ask_for_most_likely, is_own
-from guideway.runtime.quarantine import Quarantine
-from guideway.runtime.reasoning import GateState, ReasoningGate, refuse_reasoning
-from guideway.runtime.rows import companion_rows, feedback_of, history_rows, in_row_order, sequence_of_row
-from guideway.runtime.shared_work import PluginUses
-from guideway.runtime.slots import Slots
-from guideway.runtime.steady import SteadyBatch, is_plain
-from guideway.runtime.step_clock import StepClock
-from guideway.runtime.stopwatch import Stopwatch
-from guideway.runtime.threads import ADMISSION_THREADS, Deadline, Threads
-from guideway.runtime.warp_builder import WarpBuilder, banned_by
+from guideway.runtime.modifiers.modifier_set import ActiveSequence, ModifierSet, check_served
+from guideway.runtime.modifiers.opening import Opening, TokenTexts
+from guideway.runtime.modifiers.own_tokens import ask_for_most_likely, is_own
+from guideway.runtime.modifiers.rows import companion_rows, feedback_of, history_rows, in_row_order, sequence_of_row
+from guideway.runtime.modifiers.warp_builder import WarpBuilder, banned_by
+from guideway.runtime.sequences.journal import Journal
+from guideway.runtime.sequences.slots import Slots
+from guideway.runtime.work.metrics import LATE_ROWS
+from guideway.runtime.work.quarantine import Quarantine
+from guideway.runtime.work.shared_work import PluginUses
+from guideway.runtime.work.step_clock import StepClock
+from guideway.runtime.work.stopwatch import Stopwatch
+from guideway.runtime.work.threads import ADMISSION_THREADS, Deadline, Threads
 
 __all__ = ["Runtime"]
 

@@ -19,7 +19,7 @@ from guideway.api import (
     Request,
     StructuralTag,
 )
-from guideway.runtime.bans import Bans
+from guideway.runtime.constraints.bans import Bans
 from guideway_vllm.bans import bans_of, without_bans
 from guideway_vllm.requests import CARRIER, carries_only, constraint_to_check, is_ours, is_strict, request_of
 

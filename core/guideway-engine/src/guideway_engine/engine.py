@@ -35,7 +35,7 @@ from guideway_engine.task_calls import TaskCalls
 from guideway_engine.workflows.choosing import open_workflow
 
 if TYPE_CHECKING:
-    from guideway.runtime.threads import Threads
+    from guideway.runtime.work.threads import Threads
 
     from guideway_engine.generation import Generation
     from guideway_engine.labels import LabelScores

@@ -9,7 +9,7 @@ from typing import Any
 from guideway.api.options import expected
 from guideway.api.types import Constraint, SamplingParams
 from guideway.errors import InvalidRequest, did_you_mean
-from guideway.runtime.guard.kinds import KINDS
+from guideway.runtime.constraints.guard.kinds import KINDS
 
 from guideway_engine.fields import fields_of
 

@@ -12,7 +12,7 @@ from guideway.api.options import short_repr
 from guideway.api.types import Completion, FinishReason, GenerationResult, SamplingParams
 from guideway.errors import InvalidAnswer, InvalidConfiguration, InvalidRequest
 from guideway.objects import constraint_of, is_type
-from guideway.runtime.sampling import ANY_VOCABULARY, validated
+from guideway.runtime.admission.sampling import ANY_VOCABULARY, validated
 
 from guideway_engine.async_engine import AsyncEngine
 from guideway_engine.config import EngineArguments, EngineConfig

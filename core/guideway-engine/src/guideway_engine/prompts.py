@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from guideway.api.options import short_repr
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidRequest, LimitExceeded, contain, text_of
-from guideway.runtime.sampling import is_text
+from guideway.runtime.admission.sampling import is_text
 
 from guideway_engine.chat import ChatTemplate, Plain
 

@@ -15,7 +15,7 @@ from guideway.plugins import PluginIndex, PluginRecord, Plugins, PluginSettings
 from guideway.plugins.building import build_strategies
 from guideway.plugins.configuration import component_name
 from guideway.plugins.selection import denial
-from guideway.runtime.candidates import choose
+from guideway.runtime.constraints.candidates import choose
 
 from guideway_engine.config import EngineConfig
 

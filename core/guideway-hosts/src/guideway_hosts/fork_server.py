@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from guideway.errors import GuidewayError, InvalidConfiguration, PluginLoadError, text_of
 from guideway.plugins.limits import Limits
-from guideway.runtime.metrics import HOSTS_STARTED
+from guideway.runtime.work.metrics import HOSTS_STARTED
 
 from guideway_hosts.children import Child, answer_of, is_stopped
 from guideway_hosts.environment import host_environment

@@ -15,8 +15,8 @@ from typing import Any
 
 from guideway.errors import GuidewayError, LimitExceeded
 from guideway.plugins.limits import Limits
-from guideway.runtime.closing import SEARCH_SECONDS
-from guideway.runtime.metrics import HOST_BYTES, HOSTS_ENDED
+from guideway.runtime.constraints.closing import SEARCH_SECONDS
+from guideway.runtime.work.metrics import HOST_BYTES, HOSTS_ENDED
 
 from guideway_hosts.children import Child, is_stopped
 from guideway_hosts.memory import HELD

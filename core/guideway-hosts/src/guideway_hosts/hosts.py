@@ -23,11 +23,11 @@ from guideway.errors import (
 from guideway.plugins.building import build_strategies
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.limits import Limits
-from guideway.runtime.closing import Budget, Reserve
-from guideway.runtime.digests import constraint_digest
+from guideway.runtime.constraints.closing import Budget, Reserve
+from guideway.runtime.constraints.digests import constraint_digest
+from guideway.runtime.constraints.rewriting import Rewritten
 from guideway.runtime.elsewhere import Home
-from guideway.runtime.expiring import Expiring
-from guideway.runtime.rewriting import Rewritten
+from guideway.runtime.work.expiring import Expiring
 
 from guideway_hosts.fork_server import HostSource, module_path
 from guideway_hosts.host import HostDied
@@ -158,7 +158,7 @@ class Hosts:
         return frozenset(map(str, names))
 
     def rewritings(self, strategy: str, constraint: JsonSchema, repeats: bool) -> list[Rewritten]:
-        """`guideway.runtime.rewriting.rewritings` in the keywords that a strategy takes."""
+        """`guideway.runtime.constraints.rewriting.rewritings` in the keywords that a strategy takes."""
         answer, _ = self._limited("rewritings", strategy, constraint, repeats)
         return [Rewritten(str(text), Losses(Loss(*map(str, loss)) for loss in losses)) for text, losses in answer]
 

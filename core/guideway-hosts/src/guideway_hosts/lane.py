@@ -16,7 +16,7 @@ import numpy as np
 from guideway.api.grammar import FillJob
 from guideway.errors import ConformanceError, GuidewayError, contain, text_of
 from guideway.plugins.limits import Limits
-from guideway.runtime.closing import Record
+from guideway.runtime.constraints.closing import Record
 from numpy.typing import NDArray
 
 from guideway_hosts.fork_server import HostSource

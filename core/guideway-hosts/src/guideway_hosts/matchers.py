@@ -14,7 +14,7 @@ from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import FillJob
 from guideway.errors import GuidewayError, LimitExceeded
 from guideway.plugins.limits import Limits
-from guideway.runtime.mask_block import Late
+from guideway.runtime.constraints.mask_block import Late
 from numpy.typing import NDArray
 
 from guideway_hosts.fork_server import HostSource

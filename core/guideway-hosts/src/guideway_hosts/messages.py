@@ -30,7 +30,7 @@ from guideway.errors import (
     UnsupportedCapability,
     UnsupportedGrammar,
 )
-from guideway.runtime.closing import Budget, Record
+from guideway.runtime.constraints.closing import Budget, Record
 from numpy.typing import NDArray
 
 __all__ = ["BROKEN", "Birth", "Frames", "Job", "SharedMasks", "error_of", "words_of"]

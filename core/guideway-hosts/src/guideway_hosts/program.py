@@ -20,7 +20,7 @@ from typing import Any
 
 from guideway.api.processes import enter_killable_host
 from guideway.errors import InvalidConfiguration, contain
-from guideway.runtime.stacks import STACK_BYTES
+from guideway.runtime.work.stacks import STACK_BYTES
 
 from guideway_hosts.joining import Listener
 from guideway_hosts.messages import Frames, SharedMasks, words_of

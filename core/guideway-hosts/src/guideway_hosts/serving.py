@@ -15,12 +15,12 @@ from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matc
 from guideway.api.types import Constraint, JsonSchema, Losses
 from guideway.errors import ConformanceError, contain
 from guideway.plugins.contract import checked_names, checked_support
-from guideway.runtime.closing import Beginnings, Budget, Closer, Lexicon, Reserve
-from guideway.runtime.forced import Forcing
-from guideway.runtime.mask_block import GUARD, fill_between_guards
-from guideway.runtime.replay import fill_jobs, new_matcher, recycle
-from guideway.runtime.rewriting import IN_HOSTS, rewritings
-from guideway.runtime.tracking import TrackedGrammar, compile_grammar
+from guideway.runtime.constraints.closing import Beginnings, Budget, Closer, Lexicon, Reserve
+from guideway.runtime.constraints.forced import Forcing
+from guideway.runtime.constraints.mask_block import GUARD, fill_between_guards
+from guideway.runtime.constraints.rewriting import IN_HOSTS, rewritings
+from guideway.runtime.constraints.tracking import TrackedGrammar, compile_grammar
+from guideway.runtime.sequences.replay import fill_jobs, new_matcher, recycle
 
 from guideway_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Job, SharedMasks, words_of
 from guideway_hosts.modifiers.serving import StateServer

@@ -12,9 +12,9 @@ from guideway.api.bitmask import BITS_PER_WORD, Bitmask
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher, Support
 from guideway.api.types import Constraint, JsonSchema
 from guideway.api.vocabulary import Vocabulary
-from guideway.runtime.closing import Beginnings, Budget, Record, Reserve
-from guideway.runtime.mask_block import Late
-from guideway.runtime.rewriting import Rewritten
+from guideway.runtime.constraints.closing import Beginnings, Budget, Record, Reserve
+from guideway.runtime.constraints.mask_block import Late
+from guideway.runtime.constraints.rewriting import Rewritten
 from numpy.typing import NDArray
 
 from guideway_hosts.messages import Birth, Job

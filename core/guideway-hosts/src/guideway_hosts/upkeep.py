@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import suppress
 
-from guideway.runtime.stacks import STACK_BYTES
+from guideway.runtime.work.stacks import STACK_BYTES
 
 __all__ = ["Heap", "die_before_others", "die_with_parent", "limit_memory", "show_as", "show_owner", "shown"]
 

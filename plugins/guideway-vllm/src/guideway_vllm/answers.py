@@ -14,7 +14,7 @@ from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
-from guideway.runtime.checking import completed_future
+from guideway.runtime.admission.checking import completed_future
 
 from guideway_vllm.steps import ATTRIBUTE, RECORDS
 

@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 from guideway.api import InvalidRequest
-from guideway.runtime.bans import Bans
+from guideway.runtime.constraints.bans import Bans
 
 __all__ = ["bans_of", "without_bans"]
 

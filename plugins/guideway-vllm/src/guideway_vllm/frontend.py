@@ -36,8 +36,8 @@ from guideway.api import (
 from guideway.errors import passable, printable
 from guideway.plugins import Plugins
 from guideway.runtime import Admission
-from guideway.runtime.bans import Bans
-from guideway.runtime.open_requests import ShortBudget
+from guideway.runtime.admission.open_requests import ShortBudget
+from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.plan import placement
 
 from guideway_vllm.answers import Judge

@@ -39,8 +39,8 @@ from guideway.api import (
     UnsupportedCapability,
 )
 from guideway.api.types import strict_json
-from guideway.runtime.guard.guard import Guard, check_bytes
-from guideway.runtime.open_requests import ShortBudget
+from guideway.runtime.admission.open_requests import ShortBudget
+from guideway.runtime.constraints.guard.guard import Guard, check_bytes
 
 __all__ = [
     "CARRIER",

@@ -21,8 +21,8 @@ from guideway.pipeline import Pipeline
 from guideway.pipeline.mixins import Mixins
 from guideway.plugins import Plugins
 from guideway.plugins.building import build_device
-from guideway.runtime.grammar_mask import GrammarMask
-from guideway.runtime.reasoning import ReasoningGate
+from guideway.runtime.constraints.grammar_mask import GrammarMask
+from guideway.runtime.constraints.reasoning import ReasoningGate
 from numpy.typing import NDArray
 
 from guideway_vllm.config import GuestConfig

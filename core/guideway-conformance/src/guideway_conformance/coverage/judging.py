@@ -11,11 +11,11 @@ from typing import Any, Final, TypeAlias
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Matcher
 from guideway.api.types import JsonSchema
 from guideway.errors import InvalidGrammar, LimitExceeded, UnsupportedGrammar
-from guideway.runtime.candidates import Candidate, choose
-from guideway.runtime.here import Here
-from guideway.runtime.replay import new_matcher
-from guideway.runtime.rewriting import IN_HOSTS
-from guideway.runtime.tracking import compile_grammar
+from guideway.runtime.constraints.candidates import Candidate, choose
+from guideway.runtime.constraints.here import Here
+from guideway.runtime.constraints.rewriting import IN_HOSTS
+from guideway.runtime.constraints.tracking import compile_grammar
+from guideway.runtime.sequences.replay import new_matcher
 
 from guideway_conformance.coverage.corpora import Case
 from guideway_conformance.coverage.ordering import in_declared_order

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 from guideway.api import Example, LogitModifier
-from guideway.runtime.answers import read_names
+from guideway.runtime.modifiers.answers import read_names
 
 from guideway_conformance.hints import BORDERS
 from guideway_conformance.modifier.bench import REFUSALS, Bench, read_only

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from guideway.api import Example, InvalidConfiguration, Payload, Sampler
-from guideway.runtime.answers import read_names
+from guideway.runtime.modifiers.answers import read_names
 from numpy.typing import NDArray
 
 from guideway_conformance.hints import hints_read, typed

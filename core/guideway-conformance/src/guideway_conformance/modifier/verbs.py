@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guideway.api import LogitModifier
-from guideway.runtime.answers import read_names, read_report
+from guideway.runtime.modifiers.answers import read_names, read_report
 
 from guideway_conformance.modifier.records import Running
 from guideway_conformance.subjects import expect

@@ -16,7 +16,7 @@ from guideway.errors import InvalidRequest
 from guideway.json_schema import check_regex, check_schema
 from guideway.plugins.configuration import component_name
 from guideway.plugins.operator_files import located
-from guideway.runtime.sampling import ANY_VOCABULARY, validated
+from guideway.runtime.admission.sampling import ANY_VOCABULARY, validated
 
 from guideway_engine.command_line.reading import check_input, is_id, read_lines, read_text
 from guideway_engine.entries import SAMPLING, as_params, read_params

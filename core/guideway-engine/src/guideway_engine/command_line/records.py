@@ -9,7 +9,7 @@ from typing import Any
 
 from guideway.api.types import Constraint, JsonSchema, Whitespace
 from guideway.errors import InvalidRequest, did_you_mean
-from guideway.runtime.guard.kinds import kind_of
+from guideway.runtime.constraints.guard.kinds import kind_of
 
 from guideway_engine.command_line.reading import read_lines
 from guideway_engine.config_sources import Key

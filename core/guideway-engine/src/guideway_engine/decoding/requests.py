@@ -8,9 +8,9 @@ from typing import Any, cast
 from guideway.api.modifier import ModifierContext
 from guideway.api.types import GenerationResult, Request, SamplingParams, Submission
 from guideway.errors import InvalidRequest, LimitExceeded
-from guideway.runtime.admission import Admission
+from guideway.runtime.admission.admission import Admission
+from guideway.runtime.admission.sampling import python_number
 from guideway.runtime.runtime import Runtime
-from guideway.runtime.sampling import python_number
 
 from guideway_engine.prompts import PromptReader, Read
 from guideway_engine.scheduling.sequence import SequenceGroup

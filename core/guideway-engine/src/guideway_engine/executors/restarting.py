@@ -77,7 +77,7 @@ class Restarts:
         return True
 
     def _announce(self) -> None:
-        from guideway.runtime.metrics import WORKER_RESTARTS  # not needed for every model
+        from guideway.runtime.work.metrics import WORKER_RESTARTS  # not needed for every model
 
         WORKER_RESTARTS.inc()
         self.failure = None

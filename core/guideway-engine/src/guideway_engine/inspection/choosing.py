@@ -11,8 +11,8 @@ from guideway.api.grammar import CompiledGrammar, GrammarStrategy
 from guideway.api.types import Constraint, Losses
 from guideway.errors import InvalidGrammar, InvalidRequest, LimitExceeded, UnsupportedGrammar, blame, quoted
 from guideway.json_schema import places
-from guideway.runtime.candidates import Candidate, CandidateCache
-from guideway.runtime.tracking import compile_grammar
+from guideway.runtime.constraints.candidates import Candidate, CandidateCache
+from guideway.runtime.constraints.tracking import compile_grammar
 
 __all__ = ["Choice", "StrategyReport", "Unenforced", "choose_and_compile"]
 

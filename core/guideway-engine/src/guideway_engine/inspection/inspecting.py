@@ -14,7 +14,7 @@ from guideway.api.types import Constraint, JsonSchema
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import DeadEnd, blame
 from guideway.json_schema.validity import Fault, faults, is_valid
-from guideway.runtime.replay import new_matcher
+from guideway.runtime.sequences.replay import new_matcher
 from numpy.typing import NDArray
 
 from guideway_engine.inspection.choosing import Choice, StrategyReport, Unenforced, choose_and_compile

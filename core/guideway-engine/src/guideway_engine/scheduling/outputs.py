@@ -10,7 +10,7 @@ from guideway.api.records import Records
 from guideway.api.steps import Logprobs, Outcome, StepBatch, StepInput
 from guideway.api.types import TokenLogprobs
 from guideway.pipeline import accepted_tokens
-from guideway.runtime.rows import token_logprobs
+from guideway.runtime.modifiers.rows import token_logprobs
 from guideway.runtime.runtime import Runtime
 from numpy.typing import NDArray
 

@@ -12,7 +12,7 @@ from guideway.api.records import Records
 from guideway.api.types import Completion, FinishReason, GenerationResult, Losses, Request, TokenLogprobs
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import GuidewayError, InvalidRequest, without_frames
-from guideway.runtime.admission import Admission
+from guideway.runtime.admission.admission import Admission
 
 from guideway_engine.scheduling.drafter import PromptLookup
 from guideway_engine.scheduling.text_stream import TextStream

@@ -13,9 +13,9 @@ from guideway.api.modifier import LogitModifier
 from guideway.api.steps import Outcome, StepBatch
 from guideway.api.types import Companion, Request
 from guideway.errors import ConformanceError, contain, text_of
-from guideway.runtime.answers import read_count, read_edit, read_ids, read_key, read_names, read_report
-from guideway.runtime.rows import check_payload, keep_unchanged, lend_feedback, sequence_of_row
-from guideway.runtime.tracking import compile_grammar
+from guideway.runtime.constraints.tracking import compile_grammar
+from guideway.runtime.modifiers.answers import read_count, read_edit, read_ids, read_key, read_names, read_report
+from guideway.runtime.modifiers.rows import check_payload, keep_unchanged, lend_feedback, sequence_of_row
 from numpy.typing import NDArray
 
 from guideway_hosts.messages import IDLE, SharedMasks, words_of

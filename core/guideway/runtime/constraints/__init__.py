@@ -1,0 +1,1 @@
+"""Constraints from the request to the mask: guard, choice of strategy, compilation, rows, closing."""

@@ -1,0 +1,142 @@
+"""Which tokens of a mask an output may go on with, near its end: those after which a completion is found that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.grammar import Matcher
+from guideway.json_schema.cursor import JsonCursor
+from guideway.runtime.constraints.closing.lexicon import MOST, Lexicon
+from guideway.runtime.constraints.closing.ways import Prover, Way
+
+__all__ = ["Judge"]
+
+MOST_WAYS = 12
+"""Completions that are kept for the next tokens."""
+MOST_TRIED = 4
+"""Places of known completions that are tried after one token."""
+
+
+@dataclass(slots=True)
+class Judge:
+    """Judges the tokens of one mask. Tokens of one shape are judged together, by samples."""
+
+    matcher: Matcher
+    lexicon: Lexicon
+    stop_token_ids: frozenset[int]
+    cursor: JsonCursor | None
+    limit: int
+    """Tokens that are left after the next one, a stop token included."""
+    ways: list[Way]
+    """The known completions, the shortest first. What is found is added."""
+    costs: dict[int, int]
+    """By token the tokens of the shortest completion that is known after it; `MOST` where none was found."""
+    prover: Prover
+    """For tokens after which a known way may complete the output."""
+    searcher: Prover
+    """For those that need a search."""
+    spell: Callable[[bytes, JsonCursor | None], Way]
+    """Makes the way of a text."""
+    find: Callable[[int, Sequence[Way], Prover], Sequence[int] | None]
+    """Finds a completion after a token that the matcher has accepted."""
+    is_free: Callable[..., bool]
+    """Whether a way does without what is banned from a byte on, after some tokens."""
+    banned: Sequence[int]
+    """Tokens that bring about what is banned."""
+    apart: Sequence[Sequence[int]]
+    """Groups of tokens that do not speak for others of their shape, because of what is banned."""
+    in_text: bool = False
+    """True if the mask allows letters: the output is in a string, or in free text."""
+
+    def refused(self, row: NDArray[np.int32]) -> list[int]:
+        """Return the tokens of a mask that are not allowed."""
+        shapes = self.lexicon.shapes_of(row)
+        self.in_text = shapes.in_text
+        way = self.ways[0]
+        on_way = {i: way.cost(end) + 1 for i, end in way.first_tokens() if self.is_free(way, end, i)}
+        self.costs |= on_way
+        decided = np.array([*on_way, *self.banned, *self.stop_token_ids])
+        alike, mixed = (
+            [rest for group in groups if len(rest := group[~np.isin(group, decided)])]
+            for groups in (shapes.alike, shapes.mixed)
+        )
+        for apart in self.apart:
+            alike, mixed = (
+                [part for group in groups for part in _split(group, np.isin(group, apart))] for groups in (alike, mixed)
+            )
+        parts = [*alike, *(part for group in mixed for part in self._parts(group))]
+        unknown = [part for part in parts if not self._is_known(_sample(part))]
+        for part in sorted(unknown, key=lambda part: self.lexicon.lengths[_sample(part)]):
+            if not self._is_known(_sample(part)):
+                self._search(_sample(part))
+        keep = {*self.stop_token_ids, *(i for i, cost in self.costs.items() if cost <= self.limit)}
+        refused = [part for part in parts if _sample(part) not in keep]
+        too_long = [i for i, cost in on_way.items() if cost > self.limit and i not in self.stop_token_ids]
+        return [*self.banned, *too_long, *(i for part in refused for i in part.tolist() if i not in keep)]
+
+    def _parts(self, group: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+        """Divide tokens into those that are judged together: all, if a known way completes the output after the
+        shortest, the longest and one between them, or after none of these; else those of one size."""
+        fit = [self._is_known(i) and self.costs[i] <= self.limit for i in group[[0, len(group) // 2, -1]].tolist()]
+        if all(fit) or not any(fit):
+            return [group]
+        return np.split(group, np.flatnonzero(np.diff(self.lexicon.lengths[group])) + 1)
+
+    def _is_known(self, token_id: int) -> bool:
+        """Return whether the cost of a token is known, or a known way completes the output after it."""
+        return token_id in self.costs or self._find_among_ways(token_id)
+
+    def _find_among_ways(self, token_id: int) -> bool:
+        """Return whether a known way completes the output after a token; note its cost."""
+        token = self.lexicon.tokens[token_id]
+        finish = self.lexicon.finish(token) if self.in_text else b""
+        before = (token_id, *(self.lexicon.spell(finish) or ()))
+        token += finish
+        after = None if self.cursor is None else self.cursor.after(token)
+        on_way, off_way = [], []
+        for i, way in enumerate(self.ways):
+            if (at := way.follow(token)) is not None:
+                on_way.append((way.cost(at), i, at))
+            off_way += [(order, way.cost(at), i, at) for order, at in enumerate(way.joints(token, after))]
+        for *_, cost, i, at in [*sorted(on_way)[:1], *sorted(off_way)[:MOST_TRIED]]:
+            cost += len(before)
+            if cost <= self.limit and self._proves(before, self.ways[i], at):
+                self.costs[token_id] = cost
+                return True
+        return False
+
+    def _proves(self, before: tuple[int, ...], way: Way, at: int) -> bool:
+        """Return whether a way completes the output from byte `at` on, after these tokens, without what is banned."""
+        return self.prover.proves(way, at, before) and self.is_free(way, at, *before)
+
+    def _search(self, token_id: int) -> None:
+        """Look for a completion after a token, as far as the work goes; note its cost, `MOST` if none is found. What is
+        not judged for lack of work has another try in the next step."""
+        if self.in_text and self.lexicon.finish(self.lexicon.tokens[token_id]):
+            return
+        if self.searcher.num_left < 0 or self.matcher.accept((token_id,)) != 1:
+            return
+        try:
+            found = self.find(token_id, self.ways, self.searcher)
+        finally:
+            self.matcher.rollback(1)
+        if found is not None:
+            self.costs[token_id] = len(found)
+            text = b"".join(self.lexicon.tokens[i] for i in (token_id, *found[:-1]))
+            if len(self.ways) < MOST_WAYS:
+                self.ways.append(self.spell(text, self.cursor))
+        elif self.searcher.num_left >= 0:
+            self.costs[token_id] = MOST
+
+
+def _sample(part: NDArray[np.int32]) -> int:
+    """Return the token that is judged for others."""
+    return int(part[0])
+
+
+def _split(group: NDArray[np.int32], its: NDArray[np.bool_]) -> list[NDArray[np.int32]]:
+    return [part for part in (group[its], group[~its]) if len(part)]

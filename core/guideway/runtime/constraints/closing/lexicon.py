@@ -1,0 +1,395 @@
+"""The knowledge that closing has of a vocabulary's tokens."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.bitmask import Bitmask, is_allowed, num_words
+from guideway.api.vocabulary import Vocabulary
+from guideway.json_schema.cursor import BLANKS
+from guideway.runtime.constraints.bans import Bans
+
+__all__ = ["MOST", "MOST_MASKS_KEPT", "SCALAR", "AllowedTokens", "Lexicon", "Shapes"]
+
+MOST = 1 << 20
+"""Tokens of what cannot be written."""
+
+HOW: dict[str, Callable[[bytes, bytes], bool]] = {
+    "begins": bytes.startswith,
+    "ends": bytes.endswith,
+    "holds": bytes.__contains__,
+}
+LONGEST = 32
+"""Bytes of a token that a text is spelt with."""
+FEW = 4096
+"""Tokens that are quickly put in order, or looked at."""
+LOOKED_AT = 400
+"""The longest tokens of a bitmask, among which some are looked for."""
+MOST_SHORT = 95
+"""The shortest ones."""
+MOST_SPELLED = 8
+"""Spelled texts that are kept."""
+MOST_MASKS_KEPT = 64
+"""Bitmasks whose tokens are kept."""
+
+QUOTES = (b'"}}', b'"]}', b'"}', b'"]', b'"')
+"""The tokens that end a string, the longest first."""
+CLOSERS = (b"}}", b"]}", b"}", b"]")
+VALUES = (b"0", b'""', b"null", b"[]", b"{}", b"true", b"false", b"1", b'"', b"{", b"[", b"-")
+"""The shortest values, and what begins the others."""
+# bytes that are tried where a text is no JSON: what ends it first, and what patterns have between their parts
+MARKS = b"\">)]}';.,:/"
+SEPARATORS = b"/-.:@_#+=,;?&%$*!|~^()<>[]{}'" + b"0123456789" + bytes(range(65, 91)) + bytes(range(97, 123))
+SCALAR = re.compile(rb"[0-9a-zA-Z.+-]+")
+PLAIN = re.compile(rb"[A-Za-z0-9]+")
+
+KINDS = bytes(
+    0x75 if byte > 0x7F  # "u": a part of a character that is not ASCII
+    else 0x30 if 0x30 <= byte <= 0x39
+    else 0x61 if chr(byte).isalpha()
+    else 0x20 if byte in b" \t\r\n"
+    else 0x63 if byte < 0x20  # "c": a control character
+    else byte
+    for byte in range(256)
+)  # fmt: skip
+"""The kind of each byte: tokens of one shape do the same to a text, as far as their bytes tell."""
+AGAIN = re.compile(rb"([u0a ])\1+")
+IN_STRING = re.compile(rb'(?:[^"\\]|\\.)*\\?', re.DOTALL)
+"""What goes on with a string: characters, escapes, and one that has begun."""
+CONTINUATIONS = tuple(lead + b"\x80" * n for n in (0, 1, 2) for lead in (b"\x80", b"\xa0", b"\x90"))
+"""Ends of characters in UTF-8 that have begun."""
+UNFINISHED = re.compile(rb"(?<!\\)(?:\\\\)*\\(u[0-9a-fA-F]{0,3})?\Z")
+"""A token that ends in an escape."""
+FEW_OF_A_SHAPE = 20
+"""So many tokens of one shape are told apart outside strings: all digits, blanks before them included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """The tokens of a mask by what they do to an output, in order of size."""
+
+    in_text: bool
+    """True if the mask allows letters: the output is in a string, or in free text."""
+    alike: list[NDArray[np.int32]]
+    """Groups whose tokens differ in white space, or in the text before the end of a string."""
+    mixed: list[NDArray[np.int32]]
+    """Groups whose tokens are text of other size, or have the same kinds of characters only."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedTokens:
+    """The tokens that a mask allows, as a search looks at them."""
+
+    allowed: NDArray[np.bool_]
+    longest: list[int]
+    """The longest of them, longest first."""
+    is_one_text: bool
+    """True if there are no others, and each begins the longest; or there are none."""
+    letters: bool
+    """True if tokens that can stand in any string are among them."""
+    plain: list[int]
+    """Long ones that are letters and digits."""
+    long: list[int]
+    shortest: list[int]
+    """Not only blanks, as `long`."""
+
+    @staticmethod
+    def of(allowed: NDArray[np.bool_], lexicon: Lexicon) -> AllowedTokens:
+        """Those that `allowed` is True of."""
+        tokens = lexicon.tokens
+        longest, shortest = lexicon.by_length(allowed, LOOKED_AT, MOST_SHORT)
+        first = tokens[longest[0]] if longest else b""
+        are_all = len(longest) < LOOKED_AT
+        return AllowedTokens(
+            allowed,
+            longest,
+            are_all and len(longest) <= len(first) and all(first.startswith(tokens[i]) for i in longest),
+            all(allowed[i] for i in lexicon.letters),
+            [i for i in longest if PLAIN.fullmatch(tokens[i])][:3],
+            [i for i in longest if tokens[i].strip()][:3],
+            [i for i in shortest if tokens[i].strip()][:6],
+        )
+
+
+class Lexicon:
+    """The knowledge that closing has of a vocabulary's tokens. One thread uses it at a time."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.tokens = vocabulary.tokens
+        self._special = {i: name.encode() for i, name in vocabulary.special_tokens.items()}
+        self.words = num_words(vocabulary.logits_width)
+        self.masks: dict[bytes, AllowedTokens] = {}
+        """The tokens of rows that searches came upon of late; at most `MOST_MASKS_KEPT`."""
+        self._unbanned: tuple[Bans, NDArray[np.bool_]] | None = None
+        self._closing: dict[bytes, tuple[list[int], list[int]]] = {}
+        self._shapes_of: dict[bytes, Shapes] = {}
+        self._which: dict[tuple[str, bytes], list[int]] = {}
+        self._spelled: deque[tuple[bytes, list[int], list[int]]] = deque(maxlen=MOST_SPELLED)
+
+    @cached_property
+    def ids(self) -> dict[bytes, int]:
+        """The first token of each text."""
+        found: dict[bytes, int] = {}
+        for token_id, token in enumerate(self.tokens):
+            if token:
+                found.setdefault(token, token_id)
+        return found
+
+    def unbanned(self, bans: Bans) -> NDArray[np.bool_]:
+        """`Bans.unbanned`, kept from one search to the next."""
+        if self._unbanned is None or self._unbanned[0] is not bans:
+            self._unbanned = bans, bans.unbanned(len(self.tokens))
+        return self._unbanned[1]
+
+    def write(self, token_ids: Sequence[int]) -> bytes:
+        """Return the text of tokens, with the names of special tokens, by which structural tags are found."""
+        return b"".join([self.tokens[i] or self._special.get(i, b"") for i in token_ids])
+
+    def which(self, how: str, text: bytes) -> list[int]:
+        """Return the tokens that a text ``"begins"`` or ``"ends"``, or that it is in (``"holds"``)."""
+        if (found := self._which.get((how, text))) is None:
+            if len(self._which) >= MOST_MASKS_KEPT:
+                self._which.clear()
+            found = self._which[how, text] = [i for i, token in enumerate(self.tokens) if HOW[how](token, text)]
+        return found
+
+    def opening(self, trigger: bytes) -> dict[int, bytes]:
+        """Return the tokens that write a trigger, or begin it with the name of a special token, each with what it
+        writes from the trigger on."""
+        texts = {i: self.tokens[i] for i in self.which("holds", trigger)}
+        found = {i: text[text.find(trigger) :] for i, text in texts.items()}
+        return found | {i: name for i, name in self._special.items() if name and trigger.startswith(name)}
+
+    def finish(self, token: bytes) -> bytes:
+        """Return bytes that end the character or the escape in which a token ends; empty where it ends in none."""
+        if escape := UNFINISHED.search(token):
+            return b"u001f"[len(escape[1]) :] if escape[1] else b"n"
+        if _is_whole(token):
+            return b""
+        return next((finish for finish in CONTINUATIONS if _is_whole(token + finish)), b"")
+
+    def spell(self, text: bytes) -> list[int] | None:
+        """Tokens of a text, the longest that begins what is left first; None if there are none of a byte."""
+        found, at = [], 0
+        while at < len(text):
+            lengths = range(min(self.longest, len(text) - at), 0, -1)
+            token_id = next((i for n in lengths if (i := self.ids.get(text[at : at + n])) is not None), None)
+            if token_id is None:
+                return None
+            found.append(token_id)
+            at += len(self.tokens[token_id])
+        return found
+
+    def spell_from_each_byte(
+        self, text: bytes, bans: Bans | None = None, avoid: Collection[tuple[int, int]] = ()
+    ) -> tuple[list[int], list[int]]:
+        """Return the fewest tokens that write the rest of a text from each byte on, and the bytes of the first of
+        them; `MOST` tokens where none do. They do without the tokens that `bans` exclude everywhere, and without those
+        that write the bytes of the text from one place to another, for each pair of places in `avoid`."""
+        size, ids, longest = len(text), self.ids, self.longest
+        is_plain = bans is None and not avoid
+        cost, lengths = [0], [0]
+        for known, its_cost, its_lengths in self._spelled if is_plain else ():
+            num_equal = _count_equal_at_end(text, known)  # texts that are spelled one after another end alike
+            if num_equal >= len(cost):
+                cost, lengths = its_cost[len(known) - num_equal :], its_lengths[len(known) - num_equal :]
+        begin = size + 1 - len(cost)
+        cost, lengths = [MOST] * begin + cost, [0] * begin + lengths
+        allowed = None if bans is None else self.unbanned(bans)
+        for at in range(begin - 1, -1, -1):
+            best = MOST
+            for end in range(min(size, at + longest), at, -1):
+                if cost[end] + 1 >= best or (token_id := ids.get(text[at:end])) is None:
+                    continue
+                if (allowed is None or allowed[token_id]) and (at, end) not in avoid:
+                    best, lengths[at] = cost[end] + 1, end - at
+            cost[at] = best
+        if is_plain:
+            self._spelled.append((text, cost, lengths))
+        return cost, lengths
+
+    @cached_property
+    def longest(self) -> int:
+        """The most bytes of a token that texts are spelled with."""
+        return min(LONGEST, int(self.lengths.max()))
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int32]:
+        """Bytes of each token."""
+        return np.array([len(token) for token in self.tokens], dtype=np.int32)
+
+    @cached_property
+    def most_opened(self) -> int:
+        """The most objects and arrays that one token may open."""
+        opening = [token for token in self.tokens if b"{" in token or b"[" in token]
+        return max((token.count(b"{") + token.count(b"[") for token in opening), default=0)
+
+    @cached_property
+    def letters(self) -> list[int]:
+        """Tokens that can stand in any string."""
+        return self.of((b"a", b"q", b"Z"))
+
+    def has_letters(self, row: NDArray[np.int32]) -> bool:
+        """Return whether a row of a bitmask allows them all."""
+        return all(is_allowed(row[np.newaxis], 0, token_id) for token_id in self.letters)
+
+    @cached_property
+    def quotes(self) -> list[int]:
+        return self.of(QUOTES)
+
+    @cached_property
+    def closers(self) -> list[int]:
+        return self.of(CLOSERS)
+
+    def closing(self, brackets: bytes) -> tuple[list[int], list[int]]:
+        """The `closers`, and the `quotes`, after which no bracket is closed but these, the innermost first, of which
+        two are enough."""
+        if (found := self._closing.get(brackets)) is None:
+            closers = [i for i in self.closers if brackets.startswith(self.tokens[i])]
+            quotes = [i for i in self.quotes if brackets.startswith(self.tokens[i][1:])]
+            found = self._closing[brackets] = closers, quotes
+        return found
+
+    @cached_property
+    def values(self) -> list[int]:
+        return self.of(VALUES)
+
+    @cached_property
+    def spelt_values(self) -> list[list[int]]:
+        """Tokens of each, also of those that take several."""
+        return [token_ids for text in VALUES if (token_ids := self.spell(text)) is not None]
+
+    @cached_property
+    def commas(self) -> list[int]:
+        return self.of((b',"', b","))
+
+    @cached_property
+    def colons(self) -> list[int]:
+        return self.of((b":",))
+
+    def shapes_of(self, row: NDArray[np.int32]) -> Shapes:
+        """Return the tokens of a row of a bitmask by their shape. A string that letters may go on with may go on with
+        any text: there only the end of the string, and what comes after it, makes a shape."""
+        key = row.tobytes()
+        if (found := self._shapes_of.get(key)) is None:
+            if len(self._shapes_of) >= MOST_MASKS_KEPT:
+                self._shapes_of.clear()
+            ids = np.flatnonzero(self.bits(row)).astype(np.int32)
+            ids = ids[np.argsort(self.lengths[ids], kind="stable")]
+            in_text = self.has_letters(row)
+            shapes = self._shapes[int(in_text)][ids]
+            order = np.argsort(shapes, kind="stable")
+            groups = np.split(ids[order], np.flatnonzero(np.diff(shapes[order])) + 1)
+            if in_text:
+                num_mixed = int(shapes.min() == 0)
+                found = Shapes(True, groups[num_mixed:], groups[:num_mixed])
+            else:
+                few = [ids for ids in groups if len(ids) <= FEW_OF_A_SHAPE]
+                alike = [ids for group in few for ids in self._without_blanks(group)]
+                found = Shapes(False, alike, [ids for ids in groups if len(ids) > FEW_OF_A_SHAPE])
+            self._shapes_of[key] = found
+        return found
+
+    def _without_blanks(self, ids: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+        """Group tokens that differ in white space alone."""
+        found: dict[bytes, list[int]] = {}
+        for token_id in ids.tolist():
+            found.setdefault(self.tokens[token_id].translate(None, BLANKS), []).append(token_id)
+        return [np.array(group, dtype=np.int32) for group in found.values()]
+
+    @cached_property
+    def _shapes(self) -> NDArray[np.int32]:
+        """By token its shape outside strings, as a number; and that in strings, 0 for text that may stand in any."""
+        numbers, known, shapes = {b"": 0}, dict[bytes, list[int]](), []
+        for token in self.tokens:
+            kinds = token.translate(KINDS)
+            begun = b"" if token.isascii() and b"\\" not in token else self.finish(token)
+            if begun or (found := known.get(kinds)) is None:
+                shape = AGAIN.sub(rb"\1", kinds)
+                end = b"%d%d" % (len(begun), begun.isascii()) if begun else IN_STRING.sub(b"", shape, count=1)
+                found = [numbers.setdefault(each.translate(None, BLANKS), len(numbers)) for each in (shape, end)]
+                if not begun:
+                    known[kinds] = found
+            shapes.append(found)
+        return np.array(shapes, dtype=np.int32).T
+
+    def of(self, texts: Sequence[bytes]) -> list[int]:
+        """The tokens of those texts that have one."""
+        return [self.ids[text] for text in texts if text in self.ids]
+
+    @cached_property
+    def marks(self) -> list[int]:
+        """Single bytes that are neither letters nor digits, those first that end texts."""
+        return self.of([bytes([byte]) for byte in MARKS])
+
+    @cached_property
+    def separators(self) -> list[int]:
+        """Single bytes, those first that patterns have between their parts."""
+        return self.of([bytes([byte]) for byte in SEPARATORS])
+
+    def by_length(self, allowed: NDArray[np.bool_], num_longest: int, num_shortest: int) -> tuple[list[int], list[int]]:
+        """The longest tokens of text that are allowed, longest first, and the shortest, shortest first: at most so many
+        of each."""
+        order = self._longest_first
+        if np.count_nonzero(allowed) > FEW:
+            return _first(order, allowed, num_longest), _first(order[::-1], allowed, num_shortest)
+        places = np.sort(self._places[np.flatnonzero(allowed)])
+        found = order[places[places < len(order)]]
+        return found[:num_longest].tolist(), found[::-1][:num_shortest].tolist()
+
+    @cached_property
+    def _longest_first(self) -> NDArray[np.intp]:
+        """The tokens of text by their length."""
+        order = np.argsort(-self.lengths, kind="stable")
+        return order[self.lengths[order] > 0]
+
+    @cached_property
+    def _places(self) -> NDArray[np.int32]:
+        """The place of each token in `_longest_first`; past its end for those of no text."""
+        places = np.full(len(self.tokens), len(self.tokens), dtype=np.int32)
+        places[self._longest_first] = np.arange(len(self._longest_first), dtype=np.int32)
+        return places
+
+    def bits(self, row: Bitmask) -> NDArray[np.bool_]:
+        """By token whether a row of a bitmask allows it."""
+        return np.unpackbits(row.view(np.uint8), bitorder="little")[: len(self.tokens)].view(np.bool_)
+
+
+def _first(order: NDArray[np.intp], allowed: NDArray[np.bool_], number: int) -> list[int]:
+    """The first tokens of an order that are allowed, at most so many: where most are, a look at its beginning is
+    enough."""
+    found: list[int] = []
+    for start in range(0, len(order), FEW):
+        some = order[start : start + FEW]
+        found += some[allowed[some]].tolist()
+        if len(found) >= number:
+            break
+    return found[:number]
+
+
+def _is_whole(token: bytes) -> bool:
+    """Return whether a token is of whole characters in UTF-8."""
+    try:
+        token.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _count_equal_at_end(text: bytes, other: bytes) -> int:
+    """Count the bytes in which two texts end alike."""
+    low, high = 0, min(len(text), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if text[len(text) - middle :] == other[len(other) - middle :]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,419 @@
+"""The grammar mask, one logit modifier among others: strategies fill rows on the CPU, the device applies them.
+
+This module owns the constraint. The runtime calls it directly for what only constraints have (compiling, where they
+begin, whether a text completes them) and otherwise treats it as any modifier.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, TypeGuard
+
+from guideway.api.bitmask import num_words
+from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy
+from guideway.api.modifier import LogitModifier, LogitTransform, ModifierContext, Step
+from guideway.api.steps import (
+    CONTINUE,
+    FINISH,
+    GRAMMAR_MASK,
+    Array,
+    Feedback,
+    Outcome,
+    Payload,
+    Stage,
+    StepBatch,
+    fail,
+)
+from guideway.api.types import Constraint, Losses, Request, SamplingParams, SequenceInfo
+from guideway.errors import InvalidConfiguration, InvalidRequest, PluginError, blame, contain
+from guideway.runtime.constraints.bans import Bans, MaskBans
+from guideway.runtime.constraints.candidates import Candidate, CandidateCache, enforcing_all
+from guideway.runtime.constraints.closing import Budget, Record
+from guideway.runtime.constraints.compiler import Compilation, Compiler, SearchParameters, Shortest
+from guideway.runtime.constraints.grammar_state import GrammarState
+from guideway.runtime.constraints.mask_rows import MaskRows
+from guideway.runtime.elsewhere import Home
+from guideway.runtime.sequences.journal import Journal
+from guideway.runtime.sequences.replay import new_matcher, recycle
+from guideway.runtime.work.metrics import CLOSED_EARLY
+from guideway.runtime.work.step_clock import StepClock
+from guideway.runtime.work.stopwatch import Stopwatch
+
+__all__ = ["GrammarMask", "MaskTransform", "check_names"]
+
+log = logging.getLogger(__name__)
+
+
+class MaskTransform(LogitTransform):
+    """Applies the bitmask of each row on the logits' device."""
+
+    bitmask = "bitmask"
+    hard = True
+    idempotent = True
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        return self.context.device.apply_bitmask(logits, payload.arrays["bitmask"], payload.rows)
+
+
+class GrammarMask(LogitModifier[GrammarState]):
+    """The modifier that enforces constraints: one bitmask row per row of the sequence. `MaskRows` says how long rows
+    stay valid."""
+
+    name = GRAMMAR_MASK
+    stage = Stage.MASK
+    transform = MaskTransform
+
+    def __init__(
+        self,
+        strategies: Mapping[str, GrammarStrategy],
+        homes: Mapping[str, Home],
+        compiler: Compiler,
+        shortest: Shortest,
+        context: ModifierContext,
+        stopwatch: Stopwatch,
+        clock: StepClock,
+        *,
+        isolates_tenants: bool = False,
+    ) -> None:
+        super().__init__({}, context)
+        self._stopwatch = stopwatch
+        self.candidates = CandidateCache(strategies, homes, isolates_tenants=isolates_tenants)
+        """Cache of the candidates of recent constraints."""
+        self.mask_rows = MaskRows(num_words(context.vocabulary.logits_width), stopwatch, clock)
+        self._compiler = compiler
+        self._shortest = shortest
+
+    def compile_constraint(
+        self, constraint: Constraint, request: Request, search: SearchParameters | None
+    ) -> Future[Compilation]:
+        """Start compiling the constraint of a request and, with `search`, searching for its shortest output. Raises
+        `UnsupportedGrammar` if no strategy takes it, or none enforces all of it under ``on_unenforced="refuse"``."""
+        chosen = self.candidates.of(request.tenant).chosen(constraint)
+        in_full = request.params.on_unenforced == "refuse"
+        candidates = enforcing_all(chosen, constraint) if in_full else chosen.candidates
+        compilation = self._compiler.submit(candidates, constraint, request.tenant)
+        return compilation if search is None else self._shortest.submit(compilation, search, request.tenant)
+
+    def search_parameters(
+        self, params: SamplingParams, room: int, bans: Bans | None, *, always: bool
+    ) -> SearchParameters:
+        """Return the parameters of the search for a request's shortest output in `room` tokens. Set `always` if the
+        budget may still shrink, as it does while the request reasons."""
+        own = _bans(params)
+        bans = own if bans is None else replace(bans, stop=own.stop)
+        return SearchParameters(room, always, self._stop_token_ids(params), bans)
+
+    def close(self) -> None:
+        """Stop compiling."""
+        self._shortest.close()
+        self._compiler.close()
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Compilation | None) -> GrammarState | None:
+        if compiled is None:
+            return None
+        stop_token_ids = self._stop_token_ids(request.params)
+        candidate, grammar = compiled.candidate, compiled.grammar
+        with blame(f"grammar.{candidate.name}", "matcher", passing=(InvalidRequest, PluginError)):
+            matcher = new_matcher(candidate.strategy, grammar, stop_token_ids)
+        reserve = compiled.reserve if request.params.close else None
+        state = GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids, reserve, _bans(request.params))
+        state.shortest, state.beginnings = compiled.shortest, compiled.beginnings
+        return state
+
+    def ban(self, state: GrammarState | None, bans: Bans) -> MaskBans | None:
+        """Set the bans of a sequence that is about to begin, in addition to its stop strings. Completions avoid them if
+        possible. Returns the bans for the host to apply to the masks, or None."""
+        if state is None:
+            return None
+        state.bans = replace(bans, stop=state.bans.stop)
+        return MaskBans(bans, state.stop_token_ids, self.mask_rows.words) if bans.of_masks else None
+
+    def release(self, state: GrammarState | None) -> None:
+        if state is not None:
+            self.mask_rows.late.discard(state)
+            self.mask_rows.closing.discard(state)
+
+    def recycle(self, state: GrammarState | None) -> None:
+        """Give the matcher of a sequence that ended without a failure back for reuse."""
+        if state is None:
+            return
+        try:
+            recycle(state.grammar, state.job.matcher)
+        except BaseException as error:
+            contain(error)
+            log.warning("grammar.%s failed in recycle; its sequence had ended", state.candidate.name, exc_info=True)
+
+    def begin_after(
+        self, state: GrammarState | None, num_tokens: int | None, room: int, end: Record | None = None
+    ) -> None:
+        """Start the constraint after `num_tokens` more tokens, with `room` tokens for its own output; None: not known
+        yet. `end` is the latest closing record."""
+        if state is None:
+            return
+        state.begins_in = num_tokens
+        if num_tokens is None or state.reserve is None:
+            return
+        state.budget = Budget(room, state.reserve, state.bans)
+        ending = state.candidate.home.ending
+        state.closer = ending(state.job.matcher, state.stop_token_ids, state.budget, end, state.beginnings)
+
+    def takes(self, state: GrammarState | None, token_ids: Sequence[int]) -> bool:
+        """Return whether the constraint, which has begun, allows these tokens next; True without one."""
+        return state is None or state.job.matcher.validate(token_ids) == len(token_ids)
+
+    def start_again(self, state: GrammarState | None) -> None:
+        """Take back the tokens that the constraint accepted: it has not begun after all."""
+        if state is None:
+            return
+        self.mask_rows.closing.discard(state)
+        old, state.job = (
+            state.job.matcher,
+            FillJob(new_matcher(state.candidate.strategy, state.grammar, state.stop_token_ids)),
+        )
+        state.accepted, state.begins_in, state.budget, state.closer = [], None, None, None
+        state.closed_early, state.canonical = False, ()
+        recycle(state.grammar, old)
+
+    def check_room(self, state: GrammarState | None, room: int, *, is_whole: bool = False) -> None:
+        """Raise `InvalidRequest` if it is proved that no output fits into `room` tokens at the start of a sequence; if
+        it must be `is_whole`, also if the shortest output that a search found does not fit."""
+        if state is None or state.reserve is None:
+            return
+        shortest, least = state.shortest, state.reserve.fewest
+        if shortest is not None and shortest <= room:  # possible if the strategy does not enforce everything
+            return
+        if room >= least and (shortest is None or not is_whole):
+            return
+        said = f"the shortest one has at least {least}"
+        if shortest is not None:
+            said = f"the shortest one found has {shortest}"
+        raise InvalidRequest(
+            f"no output of this constraint fits into the {room} tokens that are left for it: {said}, including the "
+            "stop token; raise max_tokens, shorten the prompt, or set close=False to allow a cut output",
+            field="max_tokens",
+        )
+
+    def fits(self, state: GrammarState | None, room: int) -> bool:
+        """Return whether `room` tokens are enough for a whole output, or the output may be cut."""
+        if state is None or state.reserve is None:
+            return True
+        enough = state.reserve.level + state.reserve.growth
+        return room > enough or (enough if state.shortest is None else state.shortest) <= room
+
+    def is_closed(self, state: GrammarState | None) -> bool:
+        """Return whether the output of a sequence is complete, or may be cut."""
+        return state is None or state.terminated or state.reserve is None
+
+    def first_closed(self, state: GrammarState | None) -> int | None:
+        """Return the first row of a sequence in the last step from which closing took tokens; None if there is none."""
+        return None if state is None or state.begins_in != 0 else state.first_closed
+
+    def note_own(self, state: GrammarState | None) -> None:
+        """Note that the tokens of the last step, which are about to be accepted, are those that would have been drawn
+        without closing."""
+        if state is not None:
+            state.first_closed = None
+
+    def record_end(self, state: GrammarState | None, journal: Journal) -> None:
+        """Append the closing record of a sequence to its journal."""
+        if state in self.mask_rows.closing:
+            self.mask_rows.closing.discard(state)
+            if state.end is not None and state.end not in journal.ends[-1:]:
+                journal.ends.append(state.end)
+            if state.closed_early and not journal.closed_early:
+                journal.closed_early = True
+                CLOSED_EARLY.labels(state.candidate.name).inc()
+
+    def is_late(self, state: GrammarState | None) -> bool:
+        """Return whether the rows of a sequence were not ready in the last step."""
+        return state in self.mask_rows.late
+
+    def is_ready(self, state: GrammarState | None) -> bool:
+        """Return whether rows that were late may be ready now."""
+        return state is None or state.candidate.home.is_ready(state.job.matcher)
+
+    def strategy(self, state: GrammarState | None) -> str | None:
+        """Return the name of the strategy that serves a sequence."""
+        return None if state is None else state.candidate.name
+
+    def unenforced(self, state: GrammarState) -> Sequence[str]:
+        return state.candidate.unenforced
+
+    def losses(self, state: GrammarState | None) -> Losses:
+        """Return the keywords that a rewritten schema does not express."""
+        return Losses() if state is None else state.candidate.losses
+
+    def plugin_of(self, state: GrammarState | None) -> str:
+        return super().plugin_of(state) if state is None else f"grammar.{state.candidate.name}"
+
+    def prepare(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> Payload | None:
+        return self.mask_rows.fill(batch, states)
+
+    def accept(self, state: GrammarState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        num_before, state.canonical = 0, ()
+        if state.begins_in != 0:
+            if state.begins_in is None or len(token_ids) <= state.begins_in:
+                state.begins_in = None if state.begins_in is None else state.begins_in - len(token_ids)
+                return CONTINUE
+            num_before, state.begins_in = state.begins_in, 0
+        if state.terminated:
+            return FINISH
+        matcher = state.job.matcher
+        ours = token_ids[num_before:] if num_before else token_ids
+        began = time.monotonic()
+        count = matcher.accept(ours)
+        if state.candidate.home.waits:  # it may have waited for its host
+            self._stopwatch.leave_out(began, waited=True)
+        if count != len(ours):
+            return self._refusal(state, token_ids, num_before, num_before + count)
+        state.accepted += ours
+        if state.closer is not None:
+            state.closer.accept(ours)
+        state.closed_early |= state.first_closed is not None and len(ours) > state.first_closed
+        if token_ids and token_ids[-1] in state.stop_token_ids and matcher.is_terminated():
+            state.terminated = True
+            return FINISH
+        return CONTINUE
+
+    def forced(self, state: GrammarState, limit: int) -> Sequence[int]:
+        if state.begins_in != 0 or state.terminated:
+            return ()
+        return state.candidate.home.forced(state.job.matcher, state.stop_token_ids, limit)
+
+    def foresee(self, states: Sequence[GrammarState | None], drafts: Sequence[Sequence[int]]) -> None:
+        """Start filling the rows of these sequences and drafts in hosts, for the next `prepare`, where that need not
+        wait."""
+        home, jobs = None, list[FillJob]()
+        for state, token_ids in zip(states, drafts, strict=True):
+            if _is_elsewhere(state):
+                home = state.candidate.home
+                jobs.append(FillJob(state.job.matcher, tuple(token_ids)))
+        if home is not None:
+            home.foresee(jobs)  # all have the same host
+
+    def ask_forced(self, states: Sequence[GrammarState | None], limit: int) -> None:
+        """Ask the hosts for the forced tokens of these sequences, with one command for all; `forced` reads the
+        replies."""
+        asked = [state for state in states if _is_elsewhere(state)]
+        if asked:
+            asked[0].candidate.home.ask_forced([state.job.matcher for state in asked], limit)
+
+    def keep_to(self, state: GrammarState | None, token_ids: Sequence[int]) -> None:
+        """Restrict the next step to these forced tokens, as far as they equal its drafts."""
+        if state is not None and state.begins_in == 0:
+            state.canonical = tuple(token_ids)
+
+    def validate(self, state: GrammarState, token_ids: Sequence[int]) -> int:
+        if state.candidate.home.is_slow(state.job.matcher):
+            return 0  # drafts are guesses
+        num_before = len(token_ids) if state.begins_in is None else state.begins_in
+        if num_before >= len(token_ids):
+            return len(token_ids)
+        return 0 if state.terminated else num_before + state.job.matcher.validate(token_ids[num_before:])
+
+    def completes(self, state: GrammarState | None, journal: Journal, text: str) -> bool:
+        """Return whether `text`, a prefix of the output, satisfies the constraint; True without one. The state does not
+        change. False also if the constraint has not begun, or the strategy fails."""
+        if state is None or state.terminated:
+            return True
+        if journal.constraint_start is None:
+            return False
+        vocabulary, whole, length = self.context.vocabulary, 0, 0
+        data = self._own_bytes(journal, text)
+        for token_id in state.accepted:
+            length_after = length + len(vocabulary.tokens[token_id])
+            if length_after > len(data):
+                break
+            whole, length = whole + 1, length_after
+        token_ids: Sequence[int] | None = state.accepted[:whole]
+        if length < len(data):
+            rest = vocabulary.encode(data[length:])
+            # the rest may begin inside a character, and then cannot be encoded by itself
+            token_ids = vocabulary.encode(data) if rest is None else [*state.accepted[:whole], *rest]
+        return _is_whole(state.candidate, state.grammar, state.stop_token_ids, token_ids)
+
+    def satisfies(self, compiled: Compilation, params: SamplingParams, text: str) -> bool:
+        """Return whether `text` satisfies a constraint. False also if the strategy fails."""
+        token_ids = self.context.vocabulary.encode(text.encode())
+        return _is_whole(compiled.candidate, compiled.grammar, self._stop_token_ids(params), token_ids)
+
+    def own_text(self, journal: Journal, text: str) -> str:
+        """Return the part of `text`, a prefix of the output, that belongs to the constraint: all after the
+        reasoning."""
+        return self._own_bytes(journal, text).decode(errors="replace")
+
+    def _own_bytes(self, journal: Journal, text: str) -> bytes:
+        before = self.context.vocabulary.decode(journal.token_ids[: journal.constraint_start])
+        return text[len(before.decode(errors="replace")) :].encode()
+
+    def fork(self, state: GrammarState) -> GrammarState:
+        copy = GrammarState(state.candidate, state.grammar, FillJob(state.job.matcher.fork()), state.stop_token_ids)
+        copy.accepted = list(state.accepted)
+        copy.terminated = state.terminated
+        copy.begins_in = state.begins_in
+        copy.reserve, copy.bans = state.reserve, state.bans
+        copy.budget, copy.closed_early, copy.shortest = state.budget, state.closed_early, state.shortest
+        copy.beginnings = state.beginnings
+        if state.closer is not None:
+            copy.closer = state.closer.fork(copy.job.matcher)
+        return copy
+
+    def _stop_token_ids(self, params: SamplingParams) -> frozenset[int]:
+        return self.context.vocabulary.stop_token_ids | frozenset(params.stop_token_ids)
+
+    def _refusal(self, state: GrammarState, token_ids: Sequence[int], num_before: int, count: int) -> Outcome:
+        """Return the outcome for a step whose token after the first `count` was refused. `num_before` is the number of
+        tokens of this step before the constraint began, 0 if it had begun before."""
+        token_id = token_ids[count]
+        if num_before:
+            return fail(
+                f"token {token_id} was drawn before the start of the constraint was known, and the constraint "
+                "forbids it"
+            )
+        if self.mask_rows.forbade(state, token_ids[: count + 1]):
+            return fail(f"token {token_id} was drawn although the mask forbids it", was_forbidden=True)
+        if count > state.num_live_drafts:
+            return fail(f"DeadEnd: after token {token_ids[count - 1]} no token is legal")
+        return fail(f"it refused token {token_id}, which its own mask allowed")
+
+
+def _is_elsewhere(state: GrammarState | None) -> TypeGuard[GrammarState]:
+    """Return whether another process fills the rows of a state, and has to fill any."""
+    return state is not None and state.candidate.home.waits and state.begins_in == 0 and not state.terminated
+
+
+def _is_whole(
+    candidate: Candidate,
+    grammar: CompiledGrammar,
+    stop_token_ids: frozenset[int],
+    token_ids: Sequence[int] | None,
+) -> bool:
+    """Return whether a grammar accepts these tokens as a whole output; None: the text has no tokens."""
+    if token_ids is None:
+        return False
+    try:
+        matcher = new_matcher(candidate.strategy, grammar, stop_token_ids)
+        return matcher.accept(tuple(token_ids)) == len(token_ids) and matcher.is_accepting()
+    except BaseException as error:
+        contain(error)
+        log.warning("grammar.%s failed when asked for the end", candidate.name, exc_info=True)
+        return False
+
+
+def _bans(params: SamplingParams) -> Bans:
+    banned = frozenset(i for i, bias in params.logit_bias.items() if bias == -math.inf)
+    return Bans(logit_bias=banned, stop=tuple(text.encode() for text in params.stop))
+
+
+def check_names(modifiers: Sequence[LogitModifier[Any]]) -> None:
+    """Raise `InvalidConfiguration` if a configured modifier has the mask's name."""
+    if any(modifier.name == GRAMMAR_MASK for modifier in modifiers):
+        raise InvalidConfiguration(
+            f"a logit modifier is named {GRAMMAR_MASK!r}, but that name is reserved for the grammar mask; rename it",
+            field="modifiers",
+        )

@@ -1,0 +1,76 @@
+"""The grammar mask's state of one sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from guideway.api.grammar import CompiledGrammar, FillJob, Matcher
+from guideway.runtime.constraints.bans import Bans
+from guideway.runtime.constraints.candidates import Candidate
+from guideway.runtime.constraints.closing import Beginnings, Budget, Record, Reserve
+from guideway.runtime.elsewhere import Ending
+from guideway.runtime.sequences.replay import replayed_matcher
+
+__all__ = ["GrammarState"]
+
+NO_BANS = Bans()
+
+
+@dataclass(slots=True, eq=False)
+class GrammarState:
+    """The matcher and the closing state of one sequence."""
+
+    candidate: Candidate
+    grammar: CompiledGrammar
+    job: FillJob
+    """Holds the matcher."""
+    stop_token_ids: frozenset[int]
+    reserve: Reserve | None = None
+    """Tokens to keep for completing the output; None: it may be cut."""
+    bans: Bans = NO_BANS
+    """Tokens and texts that completions avoid where possible."""
+    accepted: list[int] = field(default_factory=list)
+    """Every token that the matcher accepted."""
+    num_live_drafts: int = 0
+    """The number of the last step's drafts that led to a state with a legal token, or to the end."""
+    terminated: bool = False
+    begins_in: int | None = 0
+    """Tokens left before the constraint begins; None: not known yet."""
+    budget: Budget | None = None
+    """Budget for the complete output; None if it may be cut, or has not begun."""
+    closer: Ending | None = None
+    """Completes the output; None if it may be cut, or has not begun."""
+    beginnings: Beginnings = field(default_factory=dict)
+    """The grammar's, shared with the closer."""
+    shortest: int | None = None
+    """Tokens of the shortest output, if one was searched for and found."""
+    first_closed: int | None = None
+    """Index of the first row of the last step in which closing excluded tokens."""
+    closed_early: bool = False
+    """True if a token was drawn from such a row."""
+    canonical: tuple[int, ...] = ()
+    """Forced tokens that the next step must draw, as far as they equal its drafts."""
+    first_row: int = 0
+    """Index of the first row in the last step's bitmask. The job's `first_row` counts within the strategy's block."""
+    num_rows: int = 1
+
+    def write(self, num_tokens: int, token_ids: Sequence[int]) -> None:
+        """Write tokens that the matcher accepted after the first `num_tokens`, in place of any that are there."""
+        self.accepted[num_tokens:] = token_ids
+        if self.closer is not None:
+            self.closer.write(num_tokens, token_ids)
+
+    def replayed_matcher(self) -> Matcher:
+        """Return a new matcher in the state after `accepted`."""
+        return replayed_matcher(self.candidate.strategy, self.grammar, self.stop_token_ids, self.accepted)
+
+    @property
+    def rows(self) -> slice:
+        """Rows of the sequence in the last step's bitmask."""
+        return slice(self.first_row, self.first_row + self.num_rows)
+
+    @property
+    def end(self) -> Record | None:
+        """Latest closing record of the output."""
+        return None if self.closer is None else self.closer.record

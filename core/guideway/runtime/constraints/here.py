@@ -1,0 +1,91 @@
+"""The work of a strategy in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from guideway.api.bitmask import num_words
+from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher
+from guideway.api.types import Constraint, JsonSchema
+from guideway.json_schema.rewriting import Budget as Bounds
+from guideway.plugins.contract import checked_names
+from guideway.runtime.constraints.closing import Beginnings, Budget, Closer, Lexicon, Record, Reserve
+from guideway.runtime.constraints.forced import Forcing
+from guideway.runtime.constraints.rewriting import INLINE, Rewritten, rewritings
+from guideway.runtime.constraints.tracking import compile_grammar
+from guideway.runtime.sequences.replay import new_matcher
+
+__all__ = ["Here"]
+
+
+class Here:
+    """The `Home` of a strategy that works in this process. `lexicon` is shared by the strategies of a runtime."""
+
+    waits = False
+
+    def __init__(
+        self, strategy: GrammarStrategy, lexicon: Lexicon | None = None, bounds: Sequence[Bounds] = INLINE
+    ) -> None:
+        self._strategy = strategy
+        self._lexicon = lexicon
+        self._bounds = bounds
+        self._forcing: Forcing | None = None
+        self._own = threading.local()
+        """One lexicon per thread that searches, so that a search that hangs blocks no other."""
+
+    def rewritings(self, constraint: JsonSchema, *, repeats: bool) -> list[Rewritten]:
+        """Return `rewritings` of a schema in the keywords that the strategy takes."""
+        return rewritings(constraint, checked_names(self._strategy.takes), self._bounds, repeats=repeats)
+
+    def make(self, constraint: Constraint) -> tuple[CompiledGrammar, Reserve]:
+        """Compile a constraint. Return its grammar and the reserve of its outputs. Raises as `compile_grammar` does."""
+        return compile_grammar(self._strategy, constraint), Reserve.of(constraint, self._strategy.vocabulary)
+
+    def shortest(self, grammar: CompiledGrammar, stop_token_ids: frozenset[int], budget: Budget) -> int | None:
+        """Return the number of tokens of the shortest output that a search finds; None if it finds none."""
+        if not hasattr(self._own, "lexicon"):
+            self._own.lexicon = Lexicon(self._strategy.vocabulary)
+        matcher = new_matcher(self._strategy, grammar, stop_token_ids)
+        return Closer(self._own.lexicon, stop_token_ids, budget).shortest(matcher)
+
+    def give_up(self, method: str, *arguments: Any) -> None:
+        """End a running call of `make` or `shortest` with these arguments, if possible; nobody needs the result."""
+
+    def ending(
+        self,
+        matcher: Matcher,
+        stop_token_ids: frozenset[int],
+        budget: Budget,
+        record: Record | None,
+        beginnings: Beginnings,
+    ) -> Closer:
+        """Return the object that completes the output of a new matcher."""
+        if self._lexicon is None:
+            self._lexicon = Lexicon(self._strategy.vocabulary)
+        return Closer(self._lexicon, stop_token_ids, budget, record, beginnings)
+
+    def foresee(self, jobs: Sequence[FillJob]) -> None:
+        """Start what the next `fill` is likely to ask for, where that need not wait."""
+
+    def fail(self, job: FillJob) -> None:
+        """Let the next `fill` fail a job as the last one did, without trying it again."""
+
+    def is_ready(self, matcher: Matcher) -> bool:
+        """Return whether rows that were late may be ready now."""
+        return True
+
+    def is_slow(self, matcher: Matcher) -> bool:
+        """Return whether requests other than masks would keep other sequences waiting."""
+        return False
+
+    def ask_forced(self, matchers: Sequence[Matcher], limit: int) -> None:
+        """Ask for the forced tokens of matchers, all at once, before `forced` is called for each."""
+
+    def forced(self, matcher: Matcher, stop_token_ids: frozenset[int], limit: int) -> Sequence[int]:
+        """Return at most `limit` tokens that must come next, as `Forcing.run` does."""
+        if self._forcing is None:
+            vocabulary = self._strategy.vocabulary
+            self._forcing = Forcing(vocabulary.tokens, num_words(vocabulary.logits_width))
+        return self._forcing.run(matcher, stop_token_ids, limit)

@@ -1,0 +1,171 @@
+"""Steps of the same sequences, one row each, on which nothing acts but their constraints.
+
+While the batch stays the same, each strategy accepts all tokens in one call and fills all masks in another, and the
+books of a sequence (its journal, and what the grammar mask keeps of it) are written when somebody reads them. Whatever
+is unusual ends this: the step is then done sequence by sequence, as if it had not begun.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.steps import CONTINUE, GRAMMAR_MASK, Fault, Outcome, Payload, StepBatch, StepInput
+from guideway.errors import contain
+from guideway.runtime.constraints.grammar_state import GrammarState
+from guideway.runtime.constraints.mask_rows import MaskRows, StrategyBlock
+from guideway.runtime.modifiers.modifier_set import MOST_TOGETHER, ActiveSequence
+from guideway.runtime.sequences.replay import advance_matchers
+from guideway.runtime.work.stopwatch import Stopwatch
+
+__all__ = ["SteadyBatch", "is_plain"]
+
+
+def is_plain(sequence: ActiveSequence, state: GrammarState | None) -> bool:
+    """Return whether a sequence may be in a `SteadyBatch`: only its constraint acts on it, which has begun and neither
+    ended nor is being closed. `state` is the grammar mask's."""
+    if sequence.fault is not None or sequence.bans is not None or sequence.companions:
+        return False
+    if sequence.opening is not None and not sequence.opening.is_over(sequence.journal.token_ids):
+        return False
+    if state is None:
+        return not sequence.acting
+    alone = len(sequence.acting) == 1 and state.first_closed is None
+    return alone and state.begins_in == 0 and not state.terminated and not state.canonical
+
+
+class SteadyBatch:
+    """The sequences of a step that was prepared, in the order of the batch. `states` are the grammar mask's, and `rows`
+    has filled the masks of `blocks`, at least one."""
+
+    def __init__(
+        self,
+        step: StepInput,
+        sequences: Sequence[ActiveSequence],
+        states: Sequence[GrammarState | None],
+        rows: MaskRows,
+        blocks: Sequence[StrategyBlock],
+        stopwatch: Stopwatch,
+    ) -> None:
+        self._step = step
+        self._slots = step.batch.slots.tobytes()
+        self._sequences = sequences
+        self._states = states
+        self._rows = rows
+        self._blocks = blocks
+        self._stopwatch = stopwatch
+        self._places = step.payloads[GRAMMAR_MASK].rows
+        """``int32[m]``: the places in the batch of the constrained sequences, strategy by strategy."""
+        constrained = [state for block in blocks for state in block.states]
+        self._share = min(MOST_TOGETHER, 1 + (len(constrained) - 1) / 8)
+        self._stops = np.zeros(rows.words * 32, dtype=np.bool_)
+        """True for a stop token of any sequence."""
+        self._stops[list(frozenset[int]().union(*{state.stop_token_ids for state in constrained}))] = True
+        self._ends_at = min([sequence.ends_at for sequence in sequences])
+        free = [state.closer.num_free for state in constrained if state.closer is not None]
+        self._num_left = min(free, default=1 << 31)
+        """Steps before closing may have anything to do."""
+        self._log: list[NDArray[np.int32]] = []
+        """The tokens of each step that is not in the books, ``int32[num_sequences]``."""
+        self._written: tuple[list[NDArray[np.int32]], list[tuple[int, int, int]]] = ([], [])
+        """A log that is being written, and where it begins in the books of each sequence."""
+
+    def is_of(self, batch: StepBatch) -> bool:
+        """Return whether a step has the same sequences, one row each."""
+        return batch.num_rows == batch.num_sequences and batch.slots.tobytes() == self._slots
+
+    def prepare(self, batch: StepBatch) -> StepInput | None:
+        """Return the worker's input for the next step; None if it has to be prepared sequence by sequence."""
+        if self._num_left <= 0 or time.monotonic() > self._ends_at:
+            return None
+        self._num_left -= 1
+        try:
+            began = self._stopwatch.start()
+            bitmask = self._rows.fill_again(self._blocks)
+            if bitmask is None or self._stopwatch.overrun(began, self._share):
+                return None
+        except BaseException as error:
+            self._break()
+            contain(error)
+            self._go_back(None)
+            return None
+        # the rest is the same for the same sequences, one row each
+        return replace(self._step, batch=batch, payloads={GRAMMAR_MASK: Payload(self._places, {"bitmask": bitmask})})
+
+    def accept(self, token_ids: Sequence[Sequence[int]]) -> list[Outcome] | None:
+        """Accept the final tokens of a step and return the outcomes; None if they have to be accepted sequence by
+        sequence, and nothing has changed."""
+        if self._rows.closing:
+            return None
+        try:
+            ids = np.array([token_id for (token_id,) in token_ids], dtype=np.int32)
+        except ValueError:  # not one token each
+            return None
+        constrained = ids[self._places]
+        if self._stops[constrained].any():
+            return None
+        counts, taken = np.full(len(constrained), -1, dtype=np.int32), 0.0
+        try:
+            began = self._stopwatch.start()
+            for block in self._blocks:
+                matchers = tuple([state.job.matcher for state in block.states])
+                where, asked = slice(block.start, block.end), time.monotonic()
+                counts[where] = advance_matchers(block.strategy, matchers, constrained[where])
+                if block.home.waits:  # it may have waited for its host
+                    self._stopwatch.leave_out(asked, waited=True)
+            taken = self._stopwatch.overrun(began, self._share)
+        except BaseException as error:
+            self._break()
+            contain(error)
+        if taken or counts.min() != 1:
+            self._go_back(counts.tolist())
+            return None
+        self._log.append(ids)
+        return [CONTINUE] * len(self._sequences)
+
+    def settle(self) -> None:
+        """Write what was accepted into the books. May be repeated after an interrupt."""
+        log = self._log
+        if not log:
+            return
+        if self._written[0] is not log:
+            places = [
+                (len(sequence.journal.token_ids), len(sequence.journal.step_ends), len(state.accepted) if state else 0)
+                for sequence, state in zip(self._sequences, self._states, strict=True)
+            ]
+            self._written = (log, places)
+        columns = np.stack(log, axis=1).tolist()
+        for sequence, state, column, (num_tokens, num_steps, num_accepted) in zip(
+            self._sequences, self._states, columns, self._written[1], strict=True
+        ):
+            sequence.journal.write(num_tokens, num_steps, column)
+            if state is not None:
+                state.write(num_accepted, column)
+        self._log = []
+
+    def _break(self) -> None:
+        """Note that the matchers may be in any state, also if an interrupt keeps them from being brought back."""
+        for sequence in self._sequences:
+            sequence.broken = True
+
+    def _go_back(self, counts: Sequence[int] | None) -> None:
+        """Bring all matchers back to the end of the books, after a call of `GrammarStrategy.advance` that returned
+        `counts`, or one that left them in any state. A sequence for which that fails has a fault."""
+        self.settle()
+        states = [state for block in self._blocks for state in block.states]
+        for i, (state, place) in enumerate(zip(states, self._places.tolist(), strict=True)):
+            count = -1 if counts is None else counts[i]
+            try:
+                if count == 1:
+                    state.job.matcher.rollback(1)
+                elif count != 0:
+                    state.job.matcher = state.replayed_matcher()
+            except BaseException as error:
+                contain(error)
+                sequence = self._sequences[place]
+                sequence.broken = True
+                sequence.fault = Fault.of(f"grammar.{state.candidate.name}", "accept", error)

@@ -1,0 +1,1 @@
+"""Modifiers of a request: their states, answers and payloads, and the sampling parameters of rows."""

@@ -1,0 +1,1 @@
+"""The record of a sequence, its replay, and the slots of a step."""
