@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from guideway_hosts.modifiers.modifier import HostedModifier
+from guideway_hosts.modifier import HostedModifier
 
 from tests.support.stages import everyday
 from tests.vllm.probes_in_vllm import GUIDEWAY, core_of, installed, params, prompt
@@ -66,7 +66,7 @@ def test_the_tokens_stay_also_while_hosts_are_killed(start: Callable[..., Any], 
     def kill() -> None:
         for _ in range(2):  # a third kill during the same sequence would end it
             for home in homes:
-                if (living := home._host) is not None and living.alive:
+                if (living := home.host) is not None and living.alive:
                     os.kill(living.pid, signal.SIGKILL)
                     killed.add(living.pid)
             done.wait(0.5)

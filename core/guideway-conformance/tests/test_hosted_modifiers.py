@@ -14,7 +14,7 @@ from guideway.devices.numpy.device import NumpyDevice
 from guideway.devices.torch.device import TorchDevice
 from guideway.plugins import Plugins
 from guideway.runtime import RuntimePlan
-from guideway_hosts.modifiers.modifier import HostedModifier
+from guideway_hosts.modifier import HostedModifier
 from suite_support.hosted import CLASSES
 
 from tests.support.distributions import install
@@ -50,8 +50,8 @@ def run_requests(name: str, where: Any, num_drafts: int, kill_at: tuple[int, ...
         nonlocal steps
         steps += 1
         (used,) = host.runtime._by_name.values()
-        if steps in kill_at and isinstance(used, HostedModifier) and used._home._host is not None:
-            os.kill(used._home._host.pid, signal.SIGKILL)
+        if steps in kill_at and isinstance(used, HostedModifier) and used._home.host is not None:
+            os.kill(used._home.host.pid, signal.SIGKILL)
         step()
 
     host.step = killing  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from guideway.api import Regex, SamplingParams
 from guideway_engine.engine import Engine
-from guideway_hosts.modifiers.modifier import HostedModifier
+from guideway_hosts.modifier import HostedModifier
 
 from tests.support.distributions import install
 from tests.support.stages import everyday
@@ -82,9 +82,9 @@ def test_the_tokens_stay_also_while_hosts_are_killed(settings: dict[str, Any]) -
 
         def killing(batch: Any) -> Any:
             home = homes[len(killed) % len(homes)]
-            if home._host is not None and len(killed) < 3 * len(homes):
-                killed.add(home._host.pid)
-                os.kill(home._host.pid, signal.SIGKILL)
+            if home.host is not None and len(killed) < 3 * len(homes):
+                killed.add(home.host.pid)
+                os.kill(home.host.pid, signal.SIGKILL)
             return prepare(batch)
 
         engine._runtime.prepare = killing  # type: ignore[method-assign]

@@ -409,9 +409,8 @@ def test_what_came_while_one_was_in_no_step_is_kept(made: Makes) -> None:
         return bool(strategy.fill([job], bitmask)[0] < 0) and isinstance(job.error, Late)
 
     def until_ready(matcher: Matcher) -> None:
-        assert isinstance(matcher, HostedMatcher)
         end = time.monotonic() + 30
-        while not matcher.is_ready():
+        while not strategy.is_ready(matcher):
             assert time.monotonic() < end
             time.sleep(0.01)
 
@@ -424,7 +423,7 @@ def test_what_came_while_one_was_in_no_step_is_kept(made: Makes) -> None:
         assert is_late(first)
         until_ready(first)
     assert is_late(second), "it is asked while the other one's rows lie there"
-    assert first.is_ready()
+    assert strategy.is_ready(first)
     assert not is_late(first)
     until_ready(second)
     assert not is_late(second)

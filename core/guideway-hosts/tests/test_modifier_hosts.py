@@ -32,7 +32,7 @@ from guideway.plugins import Plugins
 from guideway.plugins.limits import Limits
 from guideway.runtime import RuntimePlan
 from guideway_hosts.host import Host
-from guideway_hosts.modifiers.modifier import HostedModifier
+from guideway_hosts.modifier import HostedModifier
 
 from tests.support.distributions import install
 from tests.support.fake_host import OFFERS, FakeHost
@@ -197,7 +197,7 @@ def test_hosts_killed_from_outside_cost_nobody_anything(served: Served, how: sig
     step, killed = host.step, []
 
     def killing() -> None:
-        living = hosted(host)._home._host
+        living = hosted(host)._home.host
         if len(killed) < 3 and living is not None:
             killed.append(living.pid)
             os.kill(living.pid, how)
@@ -260,8 +260,8 @@ def test_a_fork_goes_on_as_one_in_this_process(served: Served, lose: bool) -> No
 
 def lose_host(host: FakeHost, name: str = "hostile") -> None:
     home = hosted(host, name)._home
-    assert home._host is not None
-    os.kill(home._host.pid, signal.SIGKILL)
+    assert home.host is not None
+    os.kill(home.host.pid, signal.SIGKILL)
 
 
 def test_a_preempted_sequence_goes_on(served: Served) -> None:
@@ -342,8 +342,15 @@ def test_one_that_compiles_with_grammars_of_this_process_is_inline(
 def test_options_that_are_wrong_are_refused_at_the_start(served: Served) -> None:
     with pytest.raises(PluginLoadError, match=r"modifier\.hostile failed while it was built: ValueError: no such"):
         served(("hostile",), options={"modifier.hostile": {"refuse": True}})
-    with pytest.raises(InvalidConfiguration, match=r"modifier\.hostile cannot be sent to its host.*'inline'"):
-        served(("hostile",), options={"modifier.hostile": {"call": lambda: None}})
+
+
+def test_options_that_are_no_json_keep_their_component_here(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    host = served(("hostile", "hello"), options={"modifier.hostile": {"call": lambda: None}})
+    assert [type(m).__name__ for m in host.runtime._by_name.values()] == ["Hostile", "HostedModifier"]
+    assert "modifier 'hostile' runs in the serving process: its options are not JSON" in caplog.text
+    with pytest.raises(InvalidConfiguration, match="unknown option 'call'"):
+        served(("hello",), options={"grammar.reference": {"call": lambda: None}})
+    assert "strategy 'reference' runs in the serving process: its options are not JSON" in caplog.text
 
 
 def test_a_request_that_cannot_be_sent_is_refused(hostile: FakeHost) -> None:
@@ -361,7 +368,7 @@ def test_nothing_is_left_when_they_are_closed(served: Served, tmp_path: Path) ->
     assert server is not None
     pids = children(server.pid) - others
     assert len(pids) > 1
-    state = hosted(host)._home._host
+    state = hosted(host)._home.host
     assert state is not None
     host.runtime.close()
     deadline = time.monotonic() + 10

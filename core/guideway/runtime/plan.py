@@ -3,6 +3,7 @@ one."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -115,6 +116,10 @@ class RuntimePlan:
         if self.grammar_host == "inline" or why_no_hosts():
             return {}
         records = {cls: record_of(cls) for cls in self.strategies if not cls.inline}
+        for cls in records:
+            if not _is_json(self.options.get(f"grammar.{cls.name}")):
+                log.warning("strategy %r runs in the serving process: its options are not JSON", cls.name)
+                records[cls] = None
         return {cls: record for cls, record in records.items() if record is not None}
 
     def _hosted_modifiers(
@@ -127,6 +132,8 @@ class RuntimePlan:
             record = record_of(cls)
             if record is None:
                 log.warning("modifier %r runs in the serving process: its class has no entry point", cls.name)
+            elif not _is_json(self.options.get(f"modifier.{cls.name}")):
+                log.warning("modifier %r runs in the serving process: its options are not JSON", cls.name)
             elif here and cls.compile is not LogitModifier.compile:
                 log.warning(
                     "modifier %r runs in the serving process: it needs compiled grammars, and those of %s are there",
@@ -153,6 +160,14 @@ class RuntimePlan:
             sits_out=self.sits_out,
             fills=self.fills,
         )
+
+
+def _is_json(options: Any) -> bool:
+    try:
+        json.dumps(options)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def placement(grammar_host: str) -> str:

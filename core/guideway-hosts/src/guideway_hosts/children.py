@@ -109,7 +109,7 @@ def answer_of(frames: Frames, pid: int, seconds: float, without: Child | None = 
     """Return what a process answers within so many seconds. Raises what `await_bytes` raises, and ValueError for what
     is no answer."""
     await_bytes(frames, pid, seconds, without)
-    return frames.receive_answer()
+    return frames.receive()
 
 
 def await_bytes(frames: Frames, pid: int, seconds: float, without: Child | None = None) -> None:

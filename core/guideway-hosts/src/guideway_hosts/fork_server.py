@@ -23,6 +23,7 @@ from guideway.plugins.limits import Limits
 from guideway.runtime.work.metrics import HOSTS_STARTED
 
 from guideway_hosts.children import Child, answer_of, is_stopped
+from guideway_hosts.codec import encode
 from guideway_hosts.environment import host_environment
 from guideway_hosts.host import Host, HostDied
 from guideway_hosts.joining import Meeting
@@ -186,7 +187,7 @@ class ForkServer:
         if self._control is None or self.process is None:
             raise EOFError("there is none")
         try:
-            self._control.send(command)
+            self._control.send([encode(part) for part in command])
             if ends:
                 socket.send_fds(self._control.socket, [b"\0"], ends)
             return answer_of(self._control, self.process.pid, seconds)

@@ -19,6 +19,7 @@ from guideway.runtime.constraints.closing import SEARCH_SECONDS
 from guideway.runtime.work.metrics import HOST_BYTES, HOSTS_ENDED
 
 from guideway_hosts.children import Child, is_stopped
+from guideway_hosts.codec import encode
 from guideway_hosts.memory import HELD
 from guideway_hosts.messages import BROKEN, IDLE, Frames, SharedMasks, error_of
 
@@ -152,13 +153,13 @@ class Host:
         """Return what the host answers, and the bytes with it. `seconds`: `Allowed.alone`. Raises what the strategy
         raised, and `HostDied`."""
         with self._talking[beside]:
-            self.send(name, *arguments, beside=beside)
+            self.send(name, *map(encode, arguments), beside=beside)
             answer = self.answer(Allowed(seconds), beside=beside)
             assert answer is not None
             return answer
 
     def send(self, name: str, *arguments: Any, beside: bool = False) -> None:
-        """Begin a call, of which `answer` tells the end. Raises `HostDied`."""
+        """Begin a call with encoded arguments, of which `answer` tells the end. Raises `HostDied`."""
         if os.getpid() != self._owner:
             raise HostDied("a forked process cannot use the hosts of its parent")
         with self._talking[beside]:
@@ -175,7 +176,7 @@ class Host:
             if not self.is_answered(allowed, patience=patience, beside=beside):
                 return None
             with self._until_gone(beside):
-                answer = self._frames[beside].receive_answer()
+                answer = self._frames[beside].receive()
                 data = self._frames[beside].receive_bytes() if answer.get("bytes") else None
             self._busy[beside] = False
             self._weigh()

@@ -3,7 +3,6 @@ checked."""
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,11 +13,9 @@ from guideway.api.types import Constraint, JsonSchema, Loss, Losses
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import (
     GuidewayError,
-    InvalidConfiguration,
     LimitExceeded,
     close_each,
     contain,
-    text_of,
 )
 from guideway.plugins.building import build_strategies
 from guideway.plugins.index import PluginRecord
@@ -32,8 +29,7 @@ from guideway.runtime.work.expiring import Expiring
 from guideway_hosts.fork_server import HostSource, module_path
 from guideway_hosts.host import HostDied
 from guideway_hosts.matchers import MatcherHost
-from guideway_hosts.modifiers.home import Home as States
-from guideway_hosts.modifiers.modifier import HostedModifier
+from guideway_hosts.modifier import HostedModifier, States
 from guideway_hosts.plugins import Spec
 from guideway_hosts.pool import Pool
 from guideway_hosts.strategy import HostedGrammar, HostedStrategy
@@ -71,8 +67,6 @@ class Hosts:
         records = (*strategies.values(), *modifiers.values())
         ids = [*(f"grammar.{cls.name}" for cls in strategies), *(f"modifier.{cls.name}" for cls in modifiers)]
         its_own = {each: dict(options.get(each, {})) for each in ids}
-        for each, given in its_own.items():
-            _check_sent(each, given)
         places = module_path() if path is None else tuple(path)
         self._source = HostSource(Spec(places, tuple(variables), records, context, its_own), limits)
         self._pool = Pool("compile", self._source, num_compilers)
@@ -94,9 +88,17 @@ class Hosts:
             for cls in strategies
         }
         """By name, what a runtime is given in place of the strategies."""
-        self._states = {cls.name: States(cls.name, self._source, limits) for cls in modifiers}
         self.modifiers = {
-            cls.name: HostedModifier(cls, its_own[f"modifier.{cls.name}"], context, self) for cls in modifiers
+            cls.name: HostedModifier(
+                cls,
+                its_own[f"modifier.{cls.name}"],
+                context,
+                States(cls.name, self._source, limits),
+                self._pool,
+                limits,
+                self.close,
+            )
+            for cls in modifiers
         }
         """By name, what a runtime is given in place of the modifiers."""
         self.homes: Mapping[str, Home] = self.strategies
@@ -129,9 +131,6 @@ class Hosts:
 
     def close(self, plugin: str) -> None:
         """Nobody uses a plugin any more: end all hosts with the last one."""
-        kind, _, name = plugin.partition(".")
-        if kind == "modifier":
-            self._states[name].close()
         with self._lock:
             self._open.discard(plugin)
         self.end_unused()
@@ -214,19 +213,6 @@ class Hosts:
         """Let a modifier take what is final of several sequences in one command."""
         self.modifiers[modifier].take(steps)
 
-    def home(self, name: str) -> States:
-        """Return where the states of a modifier live."""
-        return self._states[name]
-
-    def look(self, method: str, name: str, *arguments: Any) -> Any:
-        """Return what a modifier says of a request, in a host that holds nothing. Raises what it raises, and
-        `HostDied`."""
-        seconds = self._limits.compile_seconds
-        if method != "try_compile":  # by the clock as long as an admission
-            seconds = self._limits.admission_seconds / self._limits.wall_factor
-        found, _ = self._pool.call(method, name, *arguments, seconds=seconds)
-        return found
-
 
 class Judge:
     """Validates finished texts in hosts that hold nothing."""
@@ -260,17 +246,6 @@ def _can_be_built(classes: Sequence[type[GrammarStrategy]], options: Mapping[str
         return False
     close_each([(f"grammar.{name}", strategy.close) for name, strategy in built.items()])
     return True
-
-
-def _check_sent(name: str, options: Mapping[str, Any]) -> None:
-    try:
-        pickle.dumps(options)
-    except Exception as error:
-        raise InvalidConfiguration(
-            f"the options of {name} cannot be sent to its host: {text_of(error)}; give plain values, or set "
-            "modifier_host to 'inline'",
-            field=f"options.{name}",
-        ) from error
 
 
 def _key(strategy: str, constraint: Constraint) -> tuple[str, str, bytes]:

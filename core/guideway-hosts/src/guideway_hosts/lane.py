@@ -2,54 +2,41 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from guideway.api.grammar import FillJob
-from guideway.errors import ConformanceError, GuidewayError, contain, text_of
+from guideway.errors import ConformanceError, GuidewayError, text_of
 from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.closing import Record
 from numpy.typing import NDArray
 
+from guideway_hosts.codec import encode
 from guideway_hosts.fork_server import HostSource
 from guideway_hosts.host import Allowed, Host, HostDied, Patience
 from guideway_hosts.messages import MAX_ROWS, Birth, Job, error_of
+from guideway_hosts.seat import SECONDS_PER_TOKEN, Died, Seat
 from guideway_hosts.strategy import HostedGrammar, HostedMatcher
 
 __all__ = ["Answer", "Died", "Filled", "Lane"]
-
-SECONDS_PER_TOKEN = 1e-3
-"""Seconds that a matcher which is rebuilt may take besides, for each token it had accepted."""
 
 NONE = Patience(0.0, 0.0)
 
 PLAIN: dict[str, Any] = {"counts": None, "drafts": None, "errors": {}, "apart": [], "slow": [], "closing": {}}
 """The answer to a step without drafts of which there is nothing to say."""
 
-T = TypeVar("T")
 
-_NUMBERS = itertools.count()
-"""The numbers of hosts, in all lanes of this process."""
-
-
-class Died(Exception):
-    """The host died over a command; `matcher` is the number of the one it was at work on, where that is known,
-    `grammar` that one's, and `wanted` whether somebody still has it."""
+class MatcherDied(Died):
+    """The host died during a command; `number` is the matcher that it was working on, `grammar` that one's, and
+    `wanted` whether somebody still has it."""
 
     def __init__(
-        self, cause: HostDied, matcher: int | None = None, grammar: HostedGrammar | None = None, *, wanted: bool = True
+        self, cause: HostDied, number: int | None = None, grammar: HostedGrammar | None = None, *, wanted: bool = True
     ) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-        self.matcher = matcher
+        super().__init__(cause, number)
         self.grammar = grammar
         self.wanted = wanted
 
@@ -114,36 +101,27 @@ class _Pending:
     is_ahead: bool = False
     """True if nobody has waited for the answer yet."""
 
-    def died(self, cause: HostDied) -> Died:
+    def died(self, cause: HostDied) -> MatcherDied:
         """Over what."""
         numbers = [command.matcher for command in self.commands]
         number = numbers[0] if len(numbers) == 1 else cause.working_on
         if number not in numbers:
-            return Died(cause)
-        return Died(cause, number, self.grammars[numbers.index(number)], wanted=number in self.wanted)
+            return MatcherDied(cause)
+        return MatcherDied(cause, number, self.grammars[numbers.index(number)], wanted=number in self.wanted)
 
 
-class Lane:
-    """A host, started when it is needed and anew where it was lost. To be used under the lock of its `MatcherHost`, but
-    for `load` and what the collector of garbage calls."""
+class Lane(Seat):
+    """A host of matchers. To be used under the lock of its `MatcherHost`, but for `load` and what the collector of
+    garbage calls."""
 
     def __init__(self, role: str, source: HostSource, limits: Limits) -> None:
-        self._role = role
-        self._source = source
-        self._limits = limits
-        self.host: Host | None = None
-        self.number = -1
-        """The number of the host: matchers are born in one, and rebuilt in another."""
+        super().__init__(role, source, limits)
         self.loaded: set[int] = set()
-        self._ended: deque[tuple[int, bool]] = deque()
-        self._unloaded: deque[int] = deque()
         self._pending: _Pending | None = None
-        self.starting: Future[Host] | None = None
-        """The host that is being started."""
-        self.together = True
-        """True if commands are for several matchers: not after one of several ended the host and nobody knows which."""
         self.lent: list[weakref.ref[HostedMatcher]] = []
         """The matchers whose rows lie where the last command wrote them."""
+        self.together = True
+        """True if commands are for several matchers: not after one of several ended the host and nobody knows which."""
         self.num_commands = 0
         """The masks of one are overwritten by the next."""
 
@@ -157,11 +135,6 @@ class Lane:
         """True if a command is not answered yet that was sent before its answer was asked for."""
         return self._pending is not None and self._pending.is_ahead
 
-    @property
-    def is_starting(self) -> bool:
-        """True if a host is being started."""
-        return self.starting is not None and not self.starting.done()
-
     def is_about(self, jobs: Sequence[FillJob], group: Sequence[int]) -> bool:
         """Return whether the command that is not answered is about the matchers of these, and no others."""
         pending = self._pending
@@ -171,45 +144,13 @@ class Lane:
         """Return whether the command that is not answered is about a matcher."""
         return self._pending is not None and matcher in self._pending.wanted
 
-    def alive(self) -> Host:
-        """The host. Raises `HostDied` if there can be none."""
-        self.is_up(None)
-        assert self.host is not None
-        return self.host
-
-    def is_up(self, seconds: float | None) -> bool:
-        """Return whether the host is there, or comes within so many seconds: it is started beside what else is done.
-        None: wait for it. Raises `HostDied` if there can be none."""
-        if self.host is not None and self.host.alive:
-            return True
-        if self.starting is None:
-            self.starting = _beside(partial(self._source.fork, self._role))
-        try:
-            self.host = self.starting.result(seconds)
-        except TimeoutError:
-            return False
-        except HostDied:
-            self.starting = None
-            raise
-        self.starting = None
-        self.number = next(_NUMBERS)
+    def reset(self) -> None:
         self.loaded.clear()
-        self._ended.clear()
-        self._unloaded.clear()
         self._pending = None
-        return True
 
     def lose(self) -> None:
-        """End the host: it is started anew when it is needed."""
-        host, self.host, self._pending = self.host, None, None
-        if host is not None:
-            host.close()
-
-    def close(self) -> None:
-        """End the host, also one that is being started."""
-        self.lose()
-        if self.starting is not None:
-            self.starting.add_done_callback(_close)
+        self._pending = None
+        super().lose()
 
     def fitting(self, jobs: Sequence[FillJob], left: Sequence[int]) -> list[int]:
         """The first of the jobs left whose rows fit into the host's memory."""
@@ -231,7 +172,7 @@ class Lane:
         try:
             host = self.alive()
         except HostDied as error:
-            raise Died(error, matchers[0].number if len(matchers) == 1 else None) from error
+            raise MatcherDied(error, matchers[0].number if len(matchers) == 1 else None) from error
         commands, first, number = [], 1, self.number
         for i, matcher in zip(group, matchers, strict=True):
             if matcher.born_in != number and matcher.born_in != -1:
@@ -239,11 +180,12 @@ class Lane:
             command = matcher.job(number, jobs[i].draft_token_ids, first)
             if command.birth is not None and command.birth.grammar not in self.loaded:
                 # with the command, so that a step which has no patience does not wait for this either
-                birth = replace(command.birth, strategy=matcher.grammar.strategy, given=matcher.grammar.given)
+                grammar = matcher.grammar
+                birth = command.birth._replace(strategy=grammar.strategy, given=encode(grammar.given))
                 command = command._replace(birth=birth)
             commands.append(command)
             first += 1 + len(jobs[i].draft_token_ids)
-        ended, unloaded = _taken(self._ended), self._to_unload()
+        told = self._to_tell()
         grammars, numbers = [matcher.grammar for matcher in matchers], {matcher.number for matcher in matchers}
         references = [weakref.ref(matcher) for matcher in matchers]
         pending = _Pending(commands, references, grammars, numbers, is_ahead)
@@ -254,7 +196,7 @@ class Lane:
         self.num_commands += 1
         try:
             self._pending = pending
-            host.send("step", [tuple(command) for command in commands], ended, unloaded, num_forced)
+            host.send("step", commands, told, num_forced)
         except HostDied as error:
             self.lose()
             raise pending.died(error) from error
@@ -296,7 +238,7 @@ class Lane:
             if command.birth is not None and i not in failed:
                 self.loaded.add(command.birth.grammar)
             if matcher is None:  # born in the meantime, for nobody
-                self.forget(command.matcher, False)
+                self.tell("end", command.matcher, self.number)
             elif i in failed:
                 matcher.lost()
             else:
@@ -323,9 +265,11 @@ class Lane:
         seconds = self._limits.fill_seconds + sum(self._more_seconds([job]).values())
         if method in ("accept", "validate"):
             seconds += SECONDS_PER_TOKEN * len(arguments[0])
-        answer, _ = host.call("ask", job, method, arguments, _taken(self._ended), seconds=seconds)
+        host.send("ask", job, self._to_tell(), method, arguments)
+        answer = host.answer(Allowed(seconds))
+        assert answer is not None
         matcher.done(self.number)
-        return answer
+        return answer[0]
 
     def ensure_loaded(self, host: Host, grammar: HostedGrammar) -> None:
         if grammar.number not in self.loaded:
@@ -334,14 +278,10 @@ class Lane:
 
     def load(self, host: Host, grammar: HostedGrammar) -> None:
         """Hand a grammar to the host beside what else it does. Raises what the strategy raises, and `HostDied`."""
-        unloaded, seconds = self._to_unload(), self._limits.compile_seconds
-        host.call("load", grammar.number, grammar.strategy, grammar.given, unloaded, seconds=seconds, beside=True)
+        seconds = self._limits.compile_seconds
+        host.call("load", grammar.number, grammar.strategy, grammar.given, seconds=seconds, beside=True)
 
     # Called by the collector of garbage, at any moment: they take no lock and wait for nothing
-
-    def forget(self, matcher: int, recycled: bool) -> None:
-        """The host is to have a matcher no more."""
-        self._ended.append((matcher, recycled))
 
     def end_for(self, matcher: int) -> None:
         """Nobody uses a matcher any more: what is computed for it alone is ended."""
@@ -354,12 +294,12 @@ class Lane:
     def unload(self, grammar: int) -> None:
         """Nobody uses a grammar any more."""
         if grammar in self.loaded:
-            self._unloaded.append(grammar)
+            self.tell("unload", grammar, self.number)
 
-    def _to_unload(self) -> list[int]:
-        unloaded = _taken(self._unloaded)
-        self.loaded.difference_update(unloaded)
-        return unloaded
+    def _to_tell(self) -> list[tuple[str, int]]:
+        told = self.news()
+        self.loaded.difference_update(number for what, number in told if what == "unload")
+        return told
 
     def _allowed(self, commands: Sequence[Job]) -> Allowed:
         """Return how long a command for these may take."""
@@ -374,36 +314,6 @@ class Lane:
     def _seconds_of(self, birth: Birth) -> float:
         compiling = 0.0 if birth.given is None else self._limits.compile_seconds
         return SECONDS_PER_TOKEN * len(birth.token_ids) + compiling
-
-
-def _beside(start: Callable[[], Host]) -> Future[Host]:
-    """The host that is started in a thread of its own. Raises `HostDied` where there can be no thread."""
-    future: Future[Host] = Future()
-
-    def run() -> None:
-        try:
-            host = start()
-        except BaseException as error:
-            contain(error)
-            future.set_exception(error if isinstance(error, HostDied) else HostDied(text_of(error)))
-        else:
-            future.set_result(host)
-
-    try:
-        threading.Thread(target=run, name="guideway-starts-host", daemon=True).start()
-    except RuntimeError as error:
-        raise HostDied(f"no grammar host can be started: {text_of(error)}") from error
-    return future
-
-
-def _close(started: Future[Host]) -> None:
-    if started.exception() is None:
-        started.result().close()
-
-
-def _taken(items: deque[T]) -> list[T]:
-    """Take what is in it now, and no more from then on; others may add to it meanwhile."""
-    return [items.popleft() for _ in range(len(items))]
 
 
 def matcher_of(job: FillJob) -> HostedMatcher:

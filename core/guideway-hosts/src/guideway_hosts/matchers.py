@@ -19,14 +19,12 @@ from numpy.typing import NDArray
 
 from guideway_hosts.fork_server import HostSource
 from guideway_hosts.host import Host, HostDied, Patience
-from guideway_hosts.lane import Answer, Died, Filled, Lane, matcher_of
+from guideway_hosts.lane import Answer, Filled, Lane, MatcherDied, matcher_of
 from guideway_hosts.messages import MAX_ROWS
+from guideway_hosts.seat import MAX_DEATHS, isolate
 from guideway_hosts.strategy import HostedGrammar, HostedMatcher
 
 __all__ = ["MatcherHost"]
-
-MAX_DEATHS = 3
-"""So often in turn a host may be killed from outside while it works for one sequence, before that one fails."""
 
 LATE_WHERE_OTHERS_WAIT = 3
 """So often the rows of one sequence may be late where the host cannot let it sit a step out."""
@@ -148,7 +146,7 @@ class MatcherHost:
                     lane.begin(jobs, range(len(jobs)), is_ahead=True)
             except HostDied:
                 return  # the step's own command says why
-            except Died as died:
+            except MatcherDied as died:
                 self._blame(died)
 
     def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any:
@@ -163,7 +161,7 @@ class MatcherHost:
                         if (answer := lane.end(None)) is not None:
                             self._note(answer.by_number(), set())
                     return lane.ask(matcher, method, arguments)
-                except Died as died:  # over a command before
+                except MatcherDied as died:  # over a command before
                     self._hold_against(died)
                 except HostDied as error:
                     lane.lose()
@@ -196,7 +194,7 @@ class MatcherHost:
                 answer = lane.end(self._patience(lane, len(jobs)))
             except HostDied:
                 return  # the step's own command says why
-            except Died as died:
+            except MatcherDied as died:
                 self._blame(died)
                 return
             if answer is not None:
@@ -220,7 +218,7 @@ class MatcherHost:
                 if matcher.number in self._kept:
                     return True
                 return lane.is_answered() if lane.is_pending else not lane.is_starting
-            except Died as died:
+            except MatcherDied as died:
                 self._blame(died)
                 return True
 
@@ -231,11 +229,11 @@ class MatcherHost:
 
     # Called by the collector of garbage, at any moment: they take no lock
 
-    def forget(self, matcher: int, host: int, recycled: bool) -> None:
+    def forget(self, what: str, matcher: int, host: int) -> None:
         """A host is to have a matcher no more."""
         for lane in self._lanes:
             if lane.number == host:
-                lane.forget(matcher, recycled)
+                lane.tell(what, matcher, host)
 
     def end_for(self, matcher: int) -> None:
         """Nobody uses a matcher any more."""
@@ -271,8 +269,10 @@ class MatcherHost:
             for i in left:
                 jobs[i].error = self._failed.pop(matcher_of(jobs[i]).number, None)
             left = [i for i in left if jobs[i].error is None and not self._had(jobs[i], bitmask, accepted, i)]
-        while left:
-            answer, in_lane = None, None
+
+        def attempt(left: list[int], apart: bool) -> Sequence[int]:
+            lane.together = lane.together and not apart
+            in_lane, answer = None, None
             try:
                 if lane.is_pending or self._is_up(lane, jobs, left, patience):
                     is_whole = lane.is_ahead and lane.is_about(jobs, left)
@@ -283,33 +283,30 @@ class MatcherHost:
                     # the rows stay where they are, if no command follows before what is drawn is accepted
                     in_lane = lane if is_whole and lane is self._lanes[0] else None
                     answer = lane.end(patience)
-            except Died as died:
-                if died.matcher is None:  # it was in the midst of several
-                    lane.together = False
-                    continue
+            except MatcherDied as died:
                 self._hold_against(died)
-                # it may be that of an earlier command, and ask for nothing now
-                for culprit in [i for i in left if matcher_of(jobs[i]).number == died.matcher]:
-                    if self._ends(died, died.matcher):
-                        jobs[culprit].error = died.cause.error()
-                        left.remove(culprit)
-                continue
+                raise
             if answer is None:
                 for i in left:
                     jobs[i].error = Late()
-                return
+                return left
             if answer.outcomes is None and in_lane is not None and self._is_calm(jobs, left):
                 _take_all(in_lane, jobs, left, answer, bitmask, accepted)
-                break
+                return left
             filled = answer.by_number()
             self._note(filled, {matcher_of(jobs[i]).number for i in left})
             lane.together = lane.together and not any(found.apart for found in filled.values())
-            left = [
+            return [
                 i
                 for i in left
-                if (found := filled.get(matcher_of(jobs[i]).number)) is None
-                or not self._take(in_lane, jobs[i], found, bitmask, accepted, i)
+                if (found := filled.get(matcher_of(jobs[i]).number)) is not None
+                and self._take(in_lane, jobs[i], found, bitmask, accepted, i)
             ]
+
+        def fail(i: int, cause: HostDied) -> None:
+            jobs[i].error = cause.error()
+
+        isolate(left, attempt, lambda i: matcher_of(jobs[i]).number, fail, self._deaths)
         lane.together = True
 
     def _is_calm(self, jobs: Sequence[FillJob], left: Sequence[int]) -> bool:
@@ -322,7 +319,7 @@ class MatcherHost:
             return lane.is_up(None if patience is None else 0.0 if lane.is_starting else STARTS_WITHIN)
         except HostDied as error:
             alone = len(left) == 1 or not lane.together
-            raise Died(error, matcher_of(jobs[left[0]]).number if alone else None) from error
+            raise MatcherDied(error, matcher_of(jobs[left[0]]).number if alone else None) from error
 
     def _take(
         self, lane: Lane | None, job: FillJob, filled: Filled, bitmask: Bitmask, accepted: NDArray[np.int32], i: int
@@ -387,24 +384,24 @@ class MatcherHost:
         elif left is not None:
             self._slow.pop(grammar, None)
 
-    def _ends(self, died: Died, matcher: int) -> bool:
+    def _ends(self, died: MatcherDied, matcher: int) -> bool:
         """Return whether a sequence fails for the death of a host at work on it."""
         self._deaths[matcher] = self._deaths.get(matcher, 0) + 1
         return died.cause.by_itself or self._deaths[matcher] >= MAX_DEATHS
 
-    def _hold_against(self, died: Died) -> None:
+    def _hold_against(self, died: MatcherDied) -> None:
         if died.cause.by_itself and died.grammar is not None:
             self._refuse(died.grammar, str(died.cause))
 
-    def _blame(self, died: Died) -> None:
+    def _blame(self, died: MatcherDied) -> None:
         """A sequence that the first lane died over fails with its next rows; where nobody knows which, they are asked
         for one by one."""
         self._hold_against(died)
-        if died.matcher is None:
+        if died.number is None:
             for lane in self._lanes:
                 lane.together = False
-        elif died.wanted and self._ends(died, died.matcher):
-            self._failed[died.matcher] = died.cause.error()
+        elif died.wanted and self._ends(died, died.number):
+            self._failed[died.number] = died.cause.error()
 
     def _learn(self, matcher: HostedMatcher, filled: Filled | None) -> None:
         if filled is not None and filled.error is not None and not filled.apart:

@@ -1,25 +1,26 @@
-"""The messages between the serving process and a grammar host: frames over a socket.
+"""The messages between the serving process and its hosts: frames of JSON over a socket.
 
-A host is sent pickles, and answers in JSON, perhaps with one frame of bytes after it: the serving process reads no
-pickle from a process that runs what clients send.
+A command is a list: its name, and its arguments as `encode` returns them. An answer has a value or an error, and
+perhaps one frame of bytes after it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
-import pickle
 import select
 import socket
 import struct
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from guideway.api.types import Constraint
+from guideway.api.steps import Fault, Payload
 from guideway.errors import (
+    ConformanceError,
     DeadEnd,
     GuidewayError,
     InvalidConfiguration,
@@ -30,10 +31,9 @@ from guideway.errors import (
     UnsupportedCapability,
     UnsupportedGrammar,
 )
-from guideway.runtime.constraints.closing import Budget, Record
 from numpy.typing import NDArray
 
-__all__ = ["BROKEN", "Birth", "Frames", "Job", "SharedMasks", "error_of", "words_of"]
+__all__ = ["BROKEN", "Birth", "Frames", "Job", "SharedMasks", "error_of", "packed", "unpacked", "words_of"]
 
 HEADER = struct.Struct("!Q")
 MAX_FRAME = 1 << 28
@@ -47,34 +47,32 @@ MAX_ROWS = 4096
 IDLE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Birth:
+class Birth(NamedTuple):
     """The facts that a matcher is made from, at the first use in a host."""
 
     grammar: int
-    stop_token_ids: frozenset[int]
-    token_ids: tuple[int, ...]
+    stop_token_ids: Sequence[int]
+    token_ids: Sequence[int]
     """Accepted before."""
+    budget: Any = None
+    """The `Budget` within which its output is to be complete, encoded; None: it need not."""
+    end: Any = None
+    """The `Record` of its end so far, encoded."""
     strategy: str = ""
-    given: Constraint | bytes | None = None
-    """The constraint or bytes that its strategy makes the grammar from; None: the host has it."""
-    budget: Budget | None = None
-    """Within which its output is to be complete; None: it need not."""
-    end: Record | None = None
-    """The knowledge of its end so far."""
+    given: Any = None
+    """The constraint or bytes that its strategy makes the grammar from, encoded; None: the host has it."""
 
 
 class Job(NamedTuple):
-    """One sequence's part of a command: what happened to it since the last one, and what it wants to know. A tuple,
-    because there is one for each sequence and step, and it is made, pickled and read in a fraction of the time: it is
-    sent as a plain one, without its class."""
+    """One sequence's part of a command: what happened to it since the last one, and what it wants to know. JSON has it
+    as a list."""
 
     matcher: int
     birth: Birth | None
     """None: the host has it."""
     rollback: int
-    accept: tuple[int, ...]
-    draft_token_ids: tuple[int, ...] = ()
+    accept: Sequence[int]
+    draft_token_ids: Sequence[int] = ()
     first_row: int = 0
 
 
@@ -86,20 +84,12 @@ class Frames:
         self._most = most
 
     def send(self, value: Any) -> None:
-        """Send a value of ours, pickled."""
-        self.send_bytes(pickle.dumps(value, protocol=5))
+        """Send JSON."""
+        self.send_bytes(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
 
     def receive(self) -> Any:
-        """Receive what `send` sent. Of our own process only."""
-        return pickle.loads(self.receive_bytes())
-
-    def answer(self, value: Any) -> None:
-        """Send JSON."""
-        self.send_bytes(json.dumps(value, separators=(",", ":")).encode())
-
-    def receive_answer(self) -> Any:
-        """Receive what `answer` sent."""
-        return json.loads(self.receive_bytes())
+        """Receive what `send` sent."""
+        return json.loads(self.receive_bytes().decode("utf-8", "surrogatepass"))
 
     def send_bytes(self, data: bytes) -> None:
         try:
@@ -215,3 +205,49 @@ def _anonymous_file(size: int) -> int:
             descriptor = os.dup(file.fileno())
     os.ftruncate(descriptor, size)
     return descriptor
+
+
+def packed(payload: Payload) -> tuple[dict[str, Any], bytes]:
+    """A checked payload as JSON, and the bytes of its arrays."""
+    data: list[bytes] = []
+
+    def described(name: str, array: NDArray[Any]) -> list[Any]:
+        if np.dtype(array.dtype.str) != array.dtype:
+            raise ConformanceError(
+                f"payload array {name!r} is of type {array.dtype}, which cannot leave a modifier host; use one of "
+                "NumPy's own types, or set modifier_host to 'inline'"
+            )
+        data.append(array.tobytes())
+        return [array.dtype.str, list(array.shape)]
+
+    words = {
+        "rows": described("rows", payload.rows),
+        "arrays": {name: described(name, array) for name, array in payload.arrays.items()},
+        "shared": {name: described(name, array) for name, array in payload.shared.items()},
+        "faults": [[i, fault.plugin, fault.phase, fault.message] for i, fault in payload.faults.items()],
+    }
+    found = b"".join(data)
+    if len(found) > MAX_FRAME:
+        raise ConformanceError(f"a payload has {len(found)} bytes; a modifier host can send at most {MAX_FRAME}")
+    return words, found
+
+
+def unpacked(words: Mapping[str, Any], data: bytes) -> Payload:
+    """Return what `packed` packed, in arrays of its own. Raises KeyError, TypeError and ValueError for what is none."""
+    at = 0
+
+    def read(described: Sequence[Any]) -> NDArray[Any]:
+        nonlocal at
+        dtype, shape = np.dtype(str(described[0])), tuple(int(length) for length in described[1])
+        size = dtype.itemsize * math.prod(shape)
+        if dtype.hasobject or min(shape, default=0) < 0 or at + size > len(data):
+            raise ValueError(f"no array {described!r} in {len(data)} bytes")
+        array = np.frombuffer(data, dtype, math.prod(shape), at) if size else np.empty(shape, dtype)
+        at += size
+        return array.reshape(shape).copy()
+
+    rows = read(words["rows"])
+    arrays = {str(name): read(described) for name, described in words["arrays"].items()}
+    shared = {str(name): read(described) for name, described in words["shared"].items()}
+    faults = {int(i): Fault(str(plugin), str(phase), str(said)) for i, plugin, phase, said in words["faults"]}
+    return Payload(rows, arrays, shared, faults)

@@ -14,7 +14,7 @@ __all__ = ["Pool"]
 
 
 QUICK = frozenset({"supports", "takes", "rewritings", "companions", "edit_prompt", "compile_key"})
-"""The commands that wait for none that takes long."""
+"""Commands, and methods of modifiers to look with, that wait for none that takes long."""
 
 AT_ONCE = 2
 """Calls of each such kind, and of those that check texts."""
@@ -40,7 +40,8 @@ class Pool:
 
     def call(self, name: str, *arguments: Any, seconds: float) -> tuple[Any, bytes | None]:
         """`Host.call` of one that is free. One that is killed from outside is replaced, once."""
-        with self._quick if name in QUICK else self._checks if name == "judge" else self._slow:
+        what = arguments[0] if name == "look" else name
+        with self._quick if what in QUICK else self._checks if name == "judge" else self._slow:
             for last in (False, True):
                 host = self._take((name, *arguments), fresh=last)
                 try:

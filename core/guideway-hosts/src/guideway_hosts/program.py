@@ -22,6 +22,7 @@ from guideway.api.processes import enter_killable_host
 from guideway.errors import InvalidConfiguration, contain
 from guideway.runtime.work.stacks import STACK_BYTES
 
+from guideway_hosts.codec import decode
 from guideway_hosts.joining import Listener
 from guideway_hosts.messages import Frames, SharedMasks, words_of
 from guideway_hosts.plugins import Plugins, Spec
@@ -39,6 +40,9 @@ __all__ = ["main"]
 
 MOST_WAITING = 64
 """Processes that wait for a fork server of their own at once."""
+
+PLAIN = ("step", "ask")
+"""Commands that decode what they need of their arguments, which are many."""
 
 SPEAKS_WITHIN = 5.0
 """Seconds until a process that has come for one says who it is."""
@@ -98,12 +102,12 @@ class _ForkServer:
         """Answer commands until the other end of the socket is closed."""
         show_as("fork-server")
         try:
-            self._control.answer({"pid": os.getpid()})
+            self._control.send({"pid": os.getpid()})
             while True:
                 while self._others is not None and self._is_open and not self._is_told(self._others):
                     pass
                 command, *arguments = self._control.receive()
-                self._control.answer(self._commands[command](*arguments))
+                self._control.send(self._commands[command](*map(decode, arguments)))
                 if command == "drop":
                     gc.collect()
         except EOFError:
@@ -248,14 +252,14 @@ def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
             name, *arguments = frames.receive()
             data = None
             try:
-                answer = answers[name](*arguments)
+                answer = answers[name](*(arguments if name in PLAIN else map(decode, arguments)))
                 if isinstance(answer, tuple):
                     answer, data = answer
-                frames.answer({"value": answer, "bytes": data is not None})
+                frames.send({"value": answer, "bytes": data is not None})
             except EOFError:
                 raise
             except BaseException as error:
-                frames.answer({"error": words_of(error)})
+                frames.send({"error": words_of(error)})
             if data is not None:
                 frames.send_bytes(data)
             answer = data = arguments = None

@@ -22,8 +22,9 @@ from guideway.runtime.constraints.rewriting import IN_HOSTS, rewritings
 from guideway.runtime.constraints.tracking import TrackedGrammar, compile_grammar
 from guideway.runtime.sequences.replay import fill_jobs, new_matcher, recycle
 
+from guideway_hosts.codec import decode
 from guideway_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Job, SharedMasks, words_of
-from guideway_hosts.modifiers.serving import StateServer
+from guideway_hosts.modifier_serving import StateServer
 from guideway_hosts.plugins import Plugins
 
 __all__ = ["Server"]
@@ -113,19 +114,16 @@ class Server:
 
     # For sequences
 
-    def _load(self, grammar: int, strategy: str, given: Constraint | bytes, unloaded: Sequence[int]) -> None:
-        self._forget((), unloaded)
+    def _load(self, grammar: int, strategy: str, given: Constraint | bytes) -> None:
         owner = self._strategies[strategy]
         self._grammars[grammar] = owner, _made(owner, given), {}
 
-    def _step(
-        self, told: list[tuple[Any, ...]], ended: Sequence[tuple[int, bool]], unloaded: Sequence[int], num_forced: int
-    ) -> dict[str, Any]:
+    def _step(self, asked: list[list[Any]], told: Sequence[Sequence[Any]], num_forced: int) -> dict[str, Any]:
         """Bring matchers up to date and fill their rows: how many drafts each accepted, -1 with an error; None: none
         accepted any, and none failed. The drafts are those of the jobs, or at most `num_forced` that are forced. Those
         that failed together, for nobody knows which of them, are to be asked apart."""
-        self._forget(ended, unloaded)
-        jobs = [Job._make(job) for job in told]
+        self._forget(told)
+        jobs = [_job(job) for job in asked]
         masks, counts, errors, apart = self._masks, [-1] * len(jobs), {}, []
         ready: dict[int, FillJob] = {}
         taken = [0.0] * len(jobs)
@@ -222,13 +220,16 @@ class Server:
             groups.setdefault((strategy, -1 if batches else i), []).append(i)
         return list(groups.values())
 
-    def _ask(self, job: Job, method: str, arguments: Sequence[Any], ended: Sequence[tuple[int, bool]]) -> Any:
+    def _ask(self, asked: list[Any], told: Sequence[Sequence[Any]], method: str, arguments: Sequence[Any]) -> Any:
         """Return what a matcher's method returns."""
-        self._forget(ended, ())
+        self._forget(told)
+        job = _job(asked)
         self._masks.working_on = job.matcher
         try:
             living = self._living(job)
-            answer = getattr(living.matcher, method)(*arguments)
+            answer = getattr(living.matcher, method)(
+                *[tuple(each) if type(each) is list else each for each in arguments]
+            )
             if living.closer is not None and method == "accept":
                 living.closer.accept(arguments[0][:answer])
         except BaseException:
@@ -241,26 +242,28 @@ class Server:
         """The matcher of a job, with everything done that was not."""
         if job.birth is not None:
             if job.birth.given is not None and job.birth.grammar not in self._grammars:
-                self._load(job.birth.grammar, job.birth.strategy, job.birth.given, ())
+                self._load(job.birth.grammar, job.birth.strategy, decode(job.birth.given))
             strategy, grammar, beginnings = self._grammars[job.birth.grammar]
-            matcher = new_matcher(strategy, grammar, job.birth.stop_token_ids)
-            _accept(matcher, job.birth.token_ids)
-            stop_token_ids, closer = job.birth.stop_token_ids, self._closer(job.birth, beginnings)
+            stop_token_ids = frozenset(job.birth.stop_token_ids)
+            matcher = new_matcher(strategy, grammar, stop_token_ids)
+            _accept(matcher, tuple(job.birth.token_ids))
+            closer = self._closer(job.birth, stop_token_ids, beginnings)
             self._matchers[job.matcher] = _Living(strategy, grammar, matcher, stop_token_ids, closer)
         living = self._matchers[job.matcher]
         if job.rollback:
             living.matcher.rollback(job.rollback)
-        _accept(living.matcher, job.accept)
+        _accept(living.matcher, tuple(job.accept))
         if living.closer is not None:
             living.closer.rollback(job.rollback)
             living.closer.accept(job.accept)
         return living
 
-    def _closer(self, birth: Birth, beginnings: Beginnings) -> Closer | None:
+    def _closer(self, birth: Birth, stop_token_ids: frozenset[int], beginnings: Beginnings) -> Closer | None:
         """The closer of a matcher which is born."""
-        if birth.budget is None:
+        budget = decode(birth.budget)
+        if budget is None:
             return None
-        closer = Closer(self._known_lexicon(), birth.stop_token_ids, birth.budget, birth.end, beginnings)
+        closer = Closer(self._known_lexicon(), stop_token_ids, budget, decode(birth.end), beginnings)
         closer.accept(birth.token_ids)
         return closer
 
@@ -278,16 +281,17 @@ class Server:
             if id(self._grammars.get(birth.grammar, (None, None))[1]) not in in_use:
                 self._grammars.pop(birth.grammar, None)
 
-    def _forget(self, ended: Sequence[tuple[int, bool]], unloaded: Sequence[int]) -> None:
-        for matcher, whole in ended:
-            living = self._matchers.pop(matcher, None)
-            if living is not None and whole:
+    def _forget(self, told: Sequence[Sequence[Any]]) -> None:
+        for what, number in told:
+            if what == "unload":
+                self._grammars.pop(number, None)
+                continue
+            living = self._matchers.pop(number, None)
+            if living is not None and what == "recycle":
                 try:
                     recycle(living.grammar, living.matcher)
                 except BaseException as error:
                     contain(error)
-        for grammar in unloaded:
-            self._grammars.pop(grammar, None)
 
 
 @dataclass(slots=True)
@@ -315,6 +319,12 @@ def _judge(constraint: JsonSchema, text: str, enforces_formats: bool) -> bool | 
 
 def _made(owner: GrammarStrategy, given: Constraint | bytes) -> CompiledGrammar:
     return owner.from_bytes(given) if isinstance(given, bytes) else compile_grammar(owner, given)
+
+
+def _job(asked: list[Any]) -> Job:
+    """Return a job from its JSON."""
+    number, birth, rollback, accept, drafts, first_row = asked
+    return Job(number, birth and Birth._make(birth), rollback, tuple(accept), tuple(drafts), first_row)
 
 
 def _accept(matcher: Matcher, token_ids: tuple[int, ...]) -> None:

@@ -17,6 +17,7 @@ from guideway.runtime.constraints.mask_block import Late
 from guideway.runtime.constraints.rewriting import Rewritten
 from numpy.typing import NDArray
 
+from guideway_hosts.codec import encode
 from guideway_hosts.messages import Birth, Job
 
 __all__ = ["HostedGrammar", "HostedMatcher", "HostedStrategy"]
@@ -48,7 +49,7 @@ class Home(Protocol):
 
     def ask_forced(self, matchers: Sequence[HostedMatcher], limit: int) -> None: ...
 
-    def forget(self, matcher: int, host: int, recycled: bool) -> None: ...
+    def forget(self, what: str, matcher: int, host: int) -> None: ...
 
     def end_for(self, matcher: int) -> None: ...
 
@@ -370,8 +371,8 @@ class HostedMatcher(Matcher):
         return Job(self.number, birth, rollback, news, drafts, first_row)
 
     def _birth(self) -> Birth:
-        accepted = tuple(self._accepted)
-        return Birth(self.grammar.number, self._stop_token_ids, accepted, budget=self.budget, end=self.end)
+        stops = list(self._stop_token_ids)
+        return Birth(self.grammar.number, stops, list(self._accepted), encode(self.budget), encode(self.end))
 
     def done(self, host: int) -> None:
         """The host has done it."""
@@ -401,7 +402,7 @@ class HostedMatcher(Matcher):
     def moves(self) -> None:
         """Another host has it from now on; what is known of its masks holds."""
         if self.born_in >= 0:
-            self._home.forget(self.number, self.born_in, False)
+            self._home.forget("end", self.number, self.born_in)
         self.born_in = -1
 
     def num_filled(self, count: int, draft_token_ids: Sequence[int]) -> int:
@@ -434,7 +435,7 @@ class HostedMatcher(Matcher):
     def __del__(self) -> None:
         self._home.end_for(self.number)
         if self.born_in >= 0:
-            self._home.forget(self.number, self.born_in, self.recycled)
+            self._home.forget("recycle" if self.recycled else "end", self.number, self.born_in)
 
 
 def _allows(mask: NDArray[np.int32], token_id: int) -> bool:

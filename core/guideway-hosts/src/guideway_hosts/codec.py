@@ -1,0 +1,111 @@
+"""Values of Python as JSON, for messages from the serving process to its hosts.
+
+What JSON has stands for itself, but for dicts. Everything else is an object with one key, which says what it is. Hosts
+trust the serving process: a class is imported by its name. The serving process decodes nothing that hosts send.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import lru_cache
+from pkgutil import resolve_name
+from typing import Any
+
+import numpy as np
+
+__all__ = ["decode", "encode"]
+
+PLAIN = (str, int, float, bool, type(None))
+
+
+def encode(value: Any) -> Any:
+    """Return a value as JSON. Raises TypeError for one that `decode` could not make again."""
+    kind: Any = type(value)
+    if kind in PLAIN:
+        return value
+    if kind is list:
+        return [encode(each) for each in value]
+    if kind is tuple:
+        if value and all(type(each) is bytes for each in value):  # the tokens of a vocabulary
+            return {"texts": [each.decode("latin-1") for each in value]}
+        return {"tuple": [encode(each) for each in value]}
+    if kind is bytes:
+        return {"bytes": b64encode(value).decode()}
+    if kind is frozenset or kind is set:
+        return {kind.__name__: [encode(each) for each in value]}
+    if isinstance(value, Enum):
+        return {"enum": [_name(kind), value.name]}
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return {"array": [value.dtype.str, list(value.shape), b64encode(value.tobytes()).decode()]}
+    if isinstance(value, np.generic):
+        return {"number": encode(np.asarray(value))}
+    if dataclasses.is_dataclass(value):
+        return {"made": [_name(kind), {name: encode(getattr(value, name)) for name in _fields(kind)}]}
+    if isinstance(value, Mapping):
+        return {"dict": [[encode(key), encode(each)] for key, each in value.items()]}
+    if isinstance(value, type):
+        return {"class": _name(value)}
+    if kind.__module__ == "builtins" or callable(value):
+        raise TypeError(f"a {kind.__name__} cannot be sent to another process")
+    bases: tuple[Any, ...] = (str, int, float, tuple)
+    for base in bases:  # of a derived class
+        if isinstance(value, base):
+            return {"derived": [_name(kind), encode(base(value))]}
+    return {"object": [_name(kind), encode(value.__getstate__())]}
+
+
+def decode(value: Any) -> Any:
+    """Return the value that `encode` encoded."""
+    if type(value) is list:
+        return [decode(each) for each in value]
+    if type(value) is not dict:
+        return value
+    ((what, given),) = value.items()
+    return DECODERS[what](given)
+
+
+def _name(kind: Any) -> str:
+    if "<locals>" in kind.__qualname__:
+        raise TypeError(f"the class {kind.__qualname__} cannot be imported by its name")
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+@lru_cache
+def _fields(kind: Any) -> tuple[str, ...]:
+    """Return the fields that an object of a dataclass is made from; those that it does not show are caches."""
+    return tuple(each.name for each in dataclasses.fields(kind) if each.init and each.repr)
+
+
+def _array(given: Any) -> Any:
+    dtype, shape, data = given
+    return np.frombuffer(b64decode(data), np.dtype(dtype)).reshape(shape)
+
+
+def _restored(given: Any) -> Any:
+    kind, state = resolve_name(given[0]), decode(given[1])
+    made = kind.__new__(kind)
+    if hasattr(made, "__setstate__"):
+        made.__setstate__(state)
+    else:
+        made.__dict__.update(state or {})
+    return made
+
+
+DECODERS: dict[str, Callable[[Any], Any]] = {
+    "texts": lambda given: tuple([each.encode("latin-1") for each in given]),
+    "tuple": lambda given: tuple([decode(each) for each in given]),
+    "bytes": b64decode,
+    "frozenset": lambda given: frozenset(map(decode, given)),
+    "set": lambda given: set(map(decode, given)),
+    "enum": lambda given: resolve_name(given[0])[given[1]],
+    "array": _array,
+    "number": lambda given: decode(given)[()],
+    "made": lambda given: resolve_name(given[0])(**{name: decode(each) for name, each in given[1].items()}),
+    "dict": lambda given: {decode(key): decode(each) for key, each in given},
+    "class": resolve_name,
+    "derived": lambda given: resolve_name(given[0])(decode(given[1])),
+    "object": _restored,
+}

@@ -1,0 +1,496 @@
+"""A modifier that lives in hosts, as the serving process sees it: under the contract of any modifier."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from guideway.api.grammar import CompiledGrammar
+from guideway.api.modifier import LogitModifier, ModifierContext
+from guideway.api.steps import CONTINUE, Fault, Feedback, Outcome, Payload, StepBatch
+from guideway.api.types import Companion, Request, SequenceInfo
+from guideway.errors import (
+    GuidewayError,
+    InvalidRequest,
+    LimitExceeded,
+    UnsupportedCapability,
+    contain,
+    passable,
+    text_of,
+)
+from guideway.plugins.limits import Limits
+
+from guideway_hosts.codec import encode
+from guideway_hosts.fork_server import HostSource
+from guideway_hosts.host import Allowed, Host, HostDied
+from guideway_hosts.messages import error_of, unpacked
+from guideway_hosts.pool import Pool
+from guideway_hosts.seat import SECONDS_PER_TOKEN, Died, Seat, isolate
+from guideway_hosts.strategy import HostedGrammar
+
+__all__ = ["HostedModifier"]
+
+log = logging.getLogger(__name__)
+
+MOST_TOGETHER = 3.0
+"""Most time one `prepare` may take for all sequences, in deadlines of one sequence, before each is called alone."""
+
+T = TypeVar("T")
+
+_NUMBERS = itertools.count()
+"""The numbers of states and compiled values in all hosts of this process."""
+
+
+class HostedCompiled:
+    """A value of `LogitModifier.compile` in a host, and what it is made from."""
+
+    def __init__(self, home: States, request: Request, grammar: Sequence[Any] | None) -> None:
+        self.number = next(_NUMBERS)
+        self.request = request
+        self.grammar = grammar
+        """The strategy, and the constraint or bytes that it makes the grammar from."""
+        self.born_in = -1
+        """The number of the host that has it."""
+        self._home = home
+
+    def __del__(self) -> None:
+        self._home.tell("unload", self.number, self.born_in)
+
+
+class HostedState:
+    """A state in a host, and what it is made from."""
+
+    def __init__(
+        self,
+        home: States,
+        request: Any,
+        sequence: SequenceInfo,
+        compiled: HostedCompiled | None,
+        steps: Sequence[Any] = (),
+        forks: tuple[int, ...] = (),
+    ) -> None:
+        self.number = next(_NUMBERS)
+        self.request = request
+        """Encoded."""
+        self.sequence = sequence
+        self.compiled = compiled
+        self.steps = list(steps)
+        """Token ids and feedback of each accepted step."""
+        self.forks = forks
+        """By fork that it comes from, the number of steps before it."""
+        self.born_in = -1
+        """The number of the host that has it."""
+        self.plugin = ""
+        self.unenforced: Sequence[str] | GuidewayError = ()
+        self.answered: tuple[tuple[int, ...], Any] | None = None
+        """Announced tokens and the host's answer to them, until they are accepted."""
+        self._home = home
+
+    def birth(self) -> Any:
+        """Return what the host makes it from, encoded."""
+        compiled = None if self.compiled is None else [self.compiled.number, encode(self.compiled.grammar)]
+        return [self.request, encode(self.sequence), compiled, encode(self.steps), list(self.forks)]
+
+    def take_back(self) -> None:
+        """Take back tokens that were announced and did not become final: the state is made again without them."""
+        if self.answered is not None:
+            self.answered = None
+            self.steps.pop()
+            self._home.tell("release", self.number, self.born_in)
+            self._home.tell("forget", self.number, self.born_in)
+            self.born_in = -1
+
+    def __del__(self) -> None:
+        self._home.tell("forget", self.number, self.born_in)
+
+
+class States(Seat):
+    """The host of the states of one modifier."""
+
+    def __init__(self, name: str, source: HostSource, limits: Limits) -> None:
+        super().__init__(f"states:{name}", source, limits)
+        self._name = name
+        self._lock = threading.RLock()
+        self._closed = False
+
+    def start(self, state: HostedState, seconds: float) -> Any:
+        """Make a new state. Return what the host says of it. Raises `Died`, and what the modifier raises."""
+        job = [state.number, state.birth(), []]
+        (found,) = self._guard([state], lambda host: self._each(host, "start", [job], self._allowed([state], seconds)))
+        return found
+
+    def each(
+        self, method: str, states: Sequence[HostedState], arguments: Sequence[Sequence[Any]], seconds: float
+    ) -> list[Any]:
+        """Return what a method says of each state, or its error. Raises `Died`."""
+
+        def work(host: Host) -> list[Any]:
+            self._revive(host, states)
+            pairs = zip(states, arguments, strict=True)
+            jobs = [[state.number, None, encode(list(given))] for state, given in pairs]
+            return self._each(host, method, jobs, Allowed(seconds))
+
+        return self._guard(states, work)
+
+    def prepare(
+        self, states: Sequence[HostedState], places: list[int], arrays: Sequence[Any], apart: bool, allowed: Allowed
+    ) -> tuple[Payload | None, dict[int, GuidewayError]]:
+        """Return the payload for these states, and the errors of those without one, by index. Raises `Died`, and what
+        the modifier raises for all of them."""
+
+        def work(host: Host) -> tuple[Payload | None, dict[int, GuidewayError]]:
+            self._revive(host, states)
+            numbers = [state.number for state in states]
+            answer, data = self._tell(host, "prepare", numbers, places, encode(list(arrays)), apart, allowed=allowed)
+            failed = {int(i): error_of(words) for i, words in answer["errors"].items()}
+            if not failed.keys() <= set(range(len(states))):
+                raise ValueError(f"errors of {sorted(failed)}, of {len(states)}")
+            return None if answer["payload"] is None else unpacked(answer["payload"], data or b""), failed
+
+        return self._guard(states, work)
+
+    def load(self, value: HostedCompiled) -> None:
+        """Let the host compile a value beside what it does otherwise. Raises what the modifier raises, and
+        `HostDied`."""
+
+        def attempt(left: list[HostedCompiled], _: bool) -> list[HostedCompiled]:
+            with self._lock:
+                host, number = self._living(), self.number
+            try:
+                recipe = (value.number, value.request, value.grammar)
+                host.call("load_value", self._name, *recipe, seconds=self._limits.compile_seconds, beside=True)
+            except HostDied as error:
+                host.close()
+                raise Died(error) from error
+            value.born_in = number
+            return left
+
+        isolate([value], attempt, lambda each: each.number, _raise)
+
+    def end(self) -> None:
+        """Close the modifier in its host, and end that."""
+        with self._lock:
+            try:
+                if self.host is not None and self.host.alive:
+                    self._tell(self.host, "close", allowed=Allowed(self._limits.start_seconds))
+            except BaseException as error:
+                contain(error)
+                log.warning("modifier.%s failed in close: %s", self._name, passable(str(error)))
+            self._closed = True
+            self.close()
+
+    # Parts
+
+    def _living(self) -> Host:
+        if self._closed:
+            raise GuidewayError(f"closed: modifier.{self._name} is used no more")
+        return self.alive()
+
+    def _guard(self, states: Sequence[HostedState], work: Callable[[Host], T]) -> T:
+        """Return what `work` with the host returns, which then has these states. Raises `Died`."""
+        with self._lock:
+            try:
+                host = self._living()
+                for state in states:
+                    state.take_back()
+                result = work(host)
+            except HostDied as error:
+                self.lose()
+                known = error.working_on in {state.number for state in states}
+                raise Died(error, error.working_on if known else None) from error
+            except GuidewayError:
+                raise
+            except Exception as error:  # no modifier is asked to read this
+                self.lose()
+                only = states[0].number if len(states) == 1 else None
+                raise Died(HostDied(f"its answer cannot be read: {error}", by_itself=True), only) from error
+            except BaseException:  # interrupted: the answer may be half read
+                self.lose()
+                raise
+            self._note(states)
+            return result
+
+    def _revive(self, host: Host, states: Sequence[HostedState]) -> None:
+        """Let the host make states that it does not have. Where a state is derived, forks share it."""
+        lost = list({state.number: state for state in states if state.born_in != self.number}.values())
+        if not lost:
+            return
+        allowed = self._allowed(lost, self._limits.start_seconds)
+        jobs = [[state.number, state.birth(), []] for state in lost]
+        self._each(host, "revive", jobs, allowed)
+        self._note(lost)
+
+    def _each(self, host: Host, method: str, jobs: list[Any], allowed: Allowed) -> list[Any]:
+        answer, _ = self._tell(host, "each", method, jobs, allowed=allowed)
+        errors = {int(i): error_of(words) for i, words in answer["errors"].items()}
+        if len(answer["found"]) != len(jobs):
+            raise ValueError(f"{len(answer['found'])} answers of {len(jobs)}")
+        return [errors.get(i, found) for i, found in enumerate(answer["found"])]
+
+    def _tell(self, host: Host, command: str, *arguments: Any, allowed: Allowed) -> tuple[Any, bytes | None]:
+        """Return the answer to a command, whose arguments are encoded."""
+        host.send(command, self._name, self.news(), *arguments)
+        answer = host.answer(allowed)
+        assert answer is not None
+        for said in answer[0]["said"]:
+            log.warning("modifier.%s failed in release; its sequence had ended: %s", self._name, passable(str(said)))
+        return answer
+
+    def _note(self, states: Sequence[HostedState]) -> None:
+        """The host has these."""
+        for state in states:
+            state.born_in = self.number
+            if state.compiled is not None:
+                state.compiled.born_in = self.number
+
+    def _allowed(self, states: Sequence[HostedState], seconds: float) -> Allowed:
+        """Return the time that making these states may take."""
+        more = {}
+        for state in states:
+            more[state.number] = SECONDS_PER_TOKEN * sum(len(token_ids) for token_ids, _ in state.steps)
+            if state.compiled is not None and state.compiled.born_in != self.number:
+                more[state.number] += 2 * self._limits.compile_seconds  # its grammar and its own
+        return Allowed(seconds, seconds * (1 + len(states)) + sum(more.values()), more)
+
+
+class HostedModifier(LogitModifier[HostedState]):
+    """Sends to a host what `cls` does for sequences, and to hosts that hold nothing what it does for a request.
+
+    When a host is lost, the next one makes its states again, and what it was working on when it broke a limit, or
+    crashed, fails. Raises `LimitExceeded`, beside what the contract names, for what breaks a limit of a host.
+    """
+
+    def __init__(
+        self,
+        cls: type[LogitModifier[Any]],
+        options: Mapping[str, Any],
+        context: ModifierContext,
+        home: States,
+        pool: Pool,
+        limits: Limits,
+        close: Callable[[str], None],
+    ) -> None:
+        super().__init__(options, context)
+        self.cls = cls
+        # of the instance: the class stands for any modifier
+        self.name, self.stage, self.needs = cls.name, cls.stage, cls.needs  # type: ignore[misc]
+        self.transform, self.derived, self.examples = cls.transform, cls.derived, cls.examples  # type: ignore[misc]
+        self.contract = cls.contract  # type: ignore[misc]
+        self._home = home
+        self._pool = pool
+        self._limits = limits
+        self._close = close
+
+    # For a request
+
+    def companions(self, request: Request) -> Sequence[Companion]:
+        found = self._look("companions", request) if self._has("companions") else ()
+        return [Companion(tuple(int(token_id) for token_id in token_ids)) for token_ids in found]
+
+    def edit_prompt(self, request: Request) -> tuple[tuple[int, ...], bytes]:
+        if not self._has("edit_prompt"):
+            return request.prompt_token_ids, b""
+        found = self._look("edit_prompt", request)
+        return tuple(int(token_id) for token_id in found["token_ids"]), bytes.fromhex(found["prefix"])
+
+    def compile_key(self, request: Request) -> Hashable | None:
+        """None too for keys of which nobody can tell from outside of their process whether they are equal."""
+        key = self._look("compile_key", request) if self._has("compile_key") else None
+        return None if key is None else str(key)
+
+    def compile(self, request: Request, grammar: CompiledGrammar | None) -> HostedCompiled:
+        given = None
+        if isinstance(grammar, HostedGrammar):
+            given = (grammar.strategy, grammar.given)
+        elif grammar is not None:
+            raise UnsupportedCapability(
+                f"modifier {self.name!r} needs the compiled grammar, which is in the serving process; set "
+                "modifier_host to 'inline', or use a strategy that runs in a grammar host",
+                field="modifiers",
+            )
+        self._look("compile", request, given)  # where it ends nothing but itself
+        compiled = HostedCompiled(self._home, request, given)
+        try:
+            self._home.load(compiled)
+        except HostDied as died:
+            raise self._error(died, "compile") from died
+        return compiled
+
+    # For sequences
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> HostedState | None:
+        state = HostedState(self._home, self._sent(request), sequence, compiled)
+        found: list[Any] = []
+
+        def attempt(left: list[HostedState], _: bool) -> list[HostedState]:
+            found.append(self._home.start(state, self._limits.start_seconds))
+            return left
+
+        isolate([state], attempt, lambda each: each.number, lambda _, died: found.append(self._error(died, "start")))
+        (said,) = found
+        if isinstance(said, GuidewayError):
+            raise said
+        if not said["acts"]:
+            return None
+        state.plugin, unenforced = str(said["plugin"]), said["unenforced"]
+        state.unenforced = (
+            error_of(unenforced["error"]) if "error" in unenforced else list(map(str, unenforced["names"]))
+        )
+        return state
+
+    def unenforced(self, state: HostedState) -> Sequence[str]:
+        if isinstance(state.unenforced, GuidewayError):
+            raise state.unenforced
+        return state.unenforced
+
+    def prepare(self, batch: StepBatch, states: Sequence[HostedState | None]) -> Payload | None:
+        own = [(i, state) for i, state in enumerate(states) if state is not None]
+        arrays = (batch.slots, batch.row_start, batch.draft_token_ids, batch.positions)
+        faults: dict[int, Fault] = {}
+        payloads: list[Payload] = []
+
+        def attempt(left: list[tuple[int, HostedState]], apart: bool) -> list[tuple[int, HostedState]]:
+            seconds = self._limits.step_seconds
+            share = 1 + len(left) if apart else min(MOST_TOGETHER, 1 + (len(left) - 1) / 8)
+            mine, places = [state for _, state in left], [i for i, _ in left]
+            payload, failed = self._home.prepare(mine, places, arrays, apart, Allowed(seconds, seconds * share))
+            payloads.extend([] if payload is None else [payload])
+            for j, error in failed.items():
+                fail(left[j], error)
+            return left
+
+        def fail(item: tuple[int, HostedState], error: GuidewayError) -> None:
+            faults[item[0]] = Fault.of(self.plugin_of(item[1]), "prepare", _refusal(error))
+
+        isolate(own, attempt, lambda item: item[1].number, fail)
+        payload = payloads[0] if payloads else None
+        if not faults:
+            return payload
+        if payload is None:
+            payload = Payload(batch.slots[:0])
+        return Payload(payload.rows, payload.arrays, payload.shared, {**payload.faults, **faults})
+
+    def take(self, steps: Sequence[tuple[HostedState, tuple[int, ...], Feedback | None]]) -> None:
+        """Let the host accept what is final of several sequences in one command. `accept` of each says what came of
+        it."""
+        if not self._has("accept"):
+            return
+        told = [(state, ids, None if feedback is None else dict(feedback)) for state, ids, feedback in steps]
+        answers = self._each("accept", [(state, (ids, emitted)) for state, ids, emitted in told])
+        for (state, ids, emitted), answer in zip(told, answers, strict=True):
+            state.steps.append((ids, emitted))
+            state.answered = ids, answer
+
+    def accept(self, state: HostedState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        if not self._has("accept"):
+            return CONTINUE
+        if state.answered is None or state.answered[0] != token_ids:
+            self.take([(state, tuple(token_ids), feedback)])
+        assert state.answered is not None
+        said, state.answered = state.answered[1], None
+        if isinstance(said, BaseException):
+            raise said
+        return CONTINUE if said == ["continue", "", False] else Outcome(said[0], str(said[1]), bool(said[2]))
+
+    def forced(self, state: HostedState, limit: int) -> Sequence[int]:
+        return list(map(int, self._say(state, "forced", limit))) if self._has("forced") else ()
+
+    def validate(self, state: HostedState, token_ids: Sequence[int]) -> int:
+        return int(self._say(state, "validate", tuple(token_ids))) if self._has("validate") else len(token_ids)
+
+    def fork(self, state: HostedState) -> HostedState:
+        if not self._has("fork"):
+            return super().fork(state)
+        state.take_back()
+        forks = (*state.forks, len(state.steps))
+        child = HostedState(self._home, state.request, state.sequence, state.compiled, state.steps, forks)
+        child.plugin = state.plugin
+        self._say(state, "fork", child.number)
+        child.born_in = state.born_in
+        return child
+
+    def report(self, state: HostedState) -> Mapping[str, Any] | None:
+        found: Mapping[str, Any] | None = self._say(state, "report") if self._has("report") else None
+        return found
+
+    def release(self, state: HostedState | None) -> None:
+        if self._has("release"):
+            number, born_in = (-1, self._home.number) if state is None else (state.number, state.born_in)
+            self._home.tell("release", number, born_in)
+
+    def close(self) -> None:
+        self._home.end()
+        self._close(f"modifier.{self.name}")
+
+    def plugin_of(self, state: HostedState | None) -> str:
+        return (state is not None and state.plugin) or f"modifier.{self.name}"
+
+    # Parts
+
+    def _has(self, method: str) -> bool:
+        """Return whether the plugin has its own; else the contract says what happens."""
+        return getattr(self.cls, method) is not getattr(LogitModifier, method)
+
+    def _sent(self, request: Request) -> Any:
+        try:
+            return encode(request)
+        except Exception as error:
+            raise InvalidRequest(
+                f"the request's options cannot be sent to the host of modifier {self.name!r}: {text_of(error)}; use "
+                "plain values, or set modifier_host to 'inline'",
+                field=f"modifiers.{self.name}",
+            ) from error
+
+    def _look(self, method: str, request: Request, *more: Any) -> Any:
+        """Return what a method says of a request, in a host that holds nothing."""
+        self._sent(request)
+        limits = self._limits
+        seconds = limits.compile_seconds if method == "compile" else limits.admission_seconds / limits.wall_factor
+        try:
+            found, _ = self._pool.call("look", method, self.name, request, *more, seconds=seconds)
+        except HostDied as died:
+            raise self._error(died, method) from died
+        return found
+
+    def _each(self, method: str, jobs: Sequence[tuple[HostedState, Sequence[Any]]]) -> list[Any]:
+        """Return what a method says of each state, given its arguments, or its error."""
+        answers: dict[int, Any] = {}
+
+        def attempt(left: list[int], _: bool) -> list[int]:
+            states, arguments = [jobs[i][0] for i in left], [jobs[i][1] for i in left]
+            answers.update(
+                zip(left, self._home.each(method, states, arguments, self._limits.step_seconds), strict=True)
+            )
+            return left
+
+        try:
+            isolate(range(len(jobs)), attempt, lambda i: jobs[i][0].number, answers.__setitem__)
+        except BaseException as error:
+            contain(error)
+            answers = dict.fromkeys(range(len(jobs)), error)
+        return [_refusal(answers[i]) for i in range(len(jobs))]
+
+    def _say(self, state: HostedState, method: str, *arguments: Any) -> Any:
+        """Return what a method says of a state. Raises its error."""
+        (found,) = self._each(method, [(state, arguments)])
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def _error(self, died: HostDied, phase: str) -> GuidewayError:
+        """Return the error of a call over which the host died: one that broke a limit is a refusal."""
+        if not died.broke:
+            return died
+        return LimitExceeded(f"modifier.{self.name} failed in {phase}: {died}", field=f"modifiers.{self.name}")
+
+
+def _refusal(found: Any) -> Any:
+    """Return an answer, or an error: that of a broken limit is a refusal."""
+    return LimitExceeded(str(found)) if isinstance(found, HostDied) and found.broke else found
+
+
+def _raise(_: Any, died: HostDied) -> None:
+    raise died

@@ -1,0 +1,272 @@
+"""The answers of hosts about modifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any
+
+from guideway.api.grammar import CompiledGrammar
+from guideway.api.modifier import LogitModifier
+from guideway.api.steps import Outcome, StepBatch
+from guideway.api.types import Companion, Constraint, Request
+from guideway.errors import ConformanceError, contain, text_of
+from guideway.runtime.constraints.tracking import compile_grammar
+from guideway.runtime.modifiers.answers import read_count, read_edit, read_ids, read_key, read_names, read_report
+from guideway.runtime.modifiers.rows import check_payload, keep_unchanged, lend_feedback, sequence_of_row
+from numpy.typing import NDArray
+
+from guideway_hosts.messages import IDLE, SharedMasks, packed, words_of
+from guideway_hosts.plugins import Plugins
+
+__all__ = ["StateServer"]
+
+PLAIN = (bool, int, float, str, bytes, type(None))
+"""Types whose values are equal if their `repr` is."""
+
+
+class StateServer:
+    """Calls modifiers for requests, and holds states of sequences."""
+
+    def __init__(self, plugins: Plugins, shared: SharedMasks) -> None:
+        self._plugins = plugins
+        self._shared = shared
+        self._states: dict[int, Any] = {}
+        self._failed: dict[int, BaseException] = {}
+        """Errors of states that could not be made again."""
+        self._compiled: dict[int, Any] = {}
+        self.commands: dict[str, Callable[..., Any]] = {
+            "look": self._look,
+            "each": self._each,
+            "prepare": self._prepare,
+            "close": self._close,
+        }
+        self.beside: dict[str, Callable[..., Any]] = {"load_value": self._load}
+
+    def _look(self, method: str, name: str, request: Request, *more: Any) -> Any:
+        """Return what a modifier's method says of a request."""
+        modifier = self._plugins.modifiers[name]
+        if method == "compile":
+            modifier.compile(request, self._grammar(*more))
+            return None
+        return LOOKS[method](getattr(modifier, method)(request))
+
+    def _load(self, name: str, number: int, request: Request, given: Sequence[Any] | None) -> None:
+        """Compile a value for states."""
+        modifier = self._plugins.modifiers[name]
+        self._compiled[number] = modifier.compile(request, self._grammar(given))
+
+    def _each(
+        self, name: str, told: Sequence[Sequence[Any]], method: str, jobs: Sequence[tuple[int, Any, Sequence[Any]]]
+    ) -> dict[str, Any]:
+        """Return what a method says of each state, given the state's number, what it is made from and more arguments,
+        or its error."""
+        modifier, said = self._begin(name, told)
+        found: list[Any] = []
+        errors: dict[int, Any] = {}
+        for i, (number, birth, arguments) in enumerate(jobs):
+            with self._working_on(number):
+                try:
+                    if method == "start":
+                        found.append(self._start(modifier, number, *birth))
+                    elif method == "revive":
+                        self._revive(modifier, number, *birth)
+                        found.append(None)
+                    elif method == "fork":
+                        self._states[arguments[0]] = modifier.fork(self._state(number))
+                        found.append(None)
+                    else:
+                        answer = getattr(modifier, method)(self._state(number), *HANDED.get(method, list)(arguments))
+                        found.append(READ[method](answer, *arguments))
+                except BaseException as error:
+                    del found[i:]
+                    found.append(None)
+                    errors[i] = words_of(error)
+        return {"found": found, "errors": errors, "said": said}
+
+    def _prepare(
+        self,
+        name: str,
+        told: Sequence[Sequence[Any]],
+        numbers: Sequence[int],
+        places: Sequence[int],
+        arrays: Sequence[NDArray[Any]],
+        apart: bool,
+    ) -> tuple[dict[str, Any], bytes | None]:
+        """Return the payload of a step for the sequences at these places. `apart`: prepare it for each alone before, so
+        that the serving process knows over which of them this process ended."""
+        modifier, said = self._begin(name, told)
+        batch = StepBatch(*arrays)
+        owners = None if batch.num_rows == batch.num_sequences else sequence_of_row(batch)
+        of_place, errors = {}, {}
+        for i, (number, place) in enumerate(zip(numbers, places, strict=True)):
+            try:
+                of_place[place] = self._state(number)
+            except BaseException as error:
+                errors[i] = words_of(error)
+
+        def attempt(some: Sequence[int], working_on: int) -> tuple[dict[str, Any], bytes | None]:
+            given = tuple([of_place[i] if i in some else None for i in range(batch.num_sequences)])
+            with self._working_on(working_on):
+                payload = check_payload(modifier.prepare(batch, given), batch, given, owners)
+                return ({}, None) if payload is None else packed(payload)
+
+        for i, place in enumerate(places if apart else ()):
+            try:
+                if place in of_place:
+                    attempt([place], numbers[i])
+            except BaseException as error:
+                errors[i] = words_of(error)
+                del of_place[place]
+        only = next((numbers[i] for i, place in enumerate(places) if place in of_place), IDLE)
+        words, data = attempt(list(of_place), only if len(of_place) == 1 else IDLE) if of_place else ({}, None)
+        return {"payload": words or None, "errors": errors, "said": said}, data
+
+    def _close(self, name: str, told: Sequence[Sequence[Any]]) -> dict[str, Any]:
+        """Close the modifier of this host, in which all states have ended."""
+        modifier, said = self._begin(name, told)
+        modifier.close()
+        return {"said": said}
+
+    # Parts
+
+    def _begin(self, name: str, told: Sequence[Sequence[Any]]) -> tuple[LogitModifier[Any], list[str]]:
+        """Take in what happened since the last command. Return the modifier, and what failed in that."""
+        modifier = self._plugins.modifiers[name]
+        said = []
+        for what, number in told:
+            if what == "release":
+                with self._working_on(number):
+                    try:
+                        modifier.release(self._states.get(number))
+                    except BaseException as error:
+                        contain(error)
+                        said.append(text_of(error))
+            else:
+                for held in (self._compiled,) if what == "unload" else (self._states, self._failed):
+                    held.pop(number, None)
+        return modifier, said
+
+    def _state(self, number: int) -> Any:
+        if (error := self._failed.get(number)) is not None:
+            raise error
+        return self._states[number]
+
+    def _start(
+        self, modifier: LogitModifier[Any], number: int, request: Request, sequence: Any, compiled: Any, *past: Any
+    ) -> dict[str, Any]:
+        """Make a new state. Return whether the modifier acts, and what it says of that."""
+        value = None
+        if compiled is not None:
+            its_number, given = compiled
+            if its_number not in self._compiled:
+                self._compiled[its_number] = modifier.compile(request, self._grammar(given))
+            value = self._compiled[its_number]
+        state = modifier.start(request, sequence, value)
+        if state is None:
+            return {"acts": False}
+        self._states[number] = state
+        try:
+            unenforced: Any = {"names": read_names(modifier.unenforced(state))}
+        except BaseException as error:
+            unenforced = {"error": words_of(error)}
+        return {"acts": True, "unenforced": unenforced, "plugin": str(modifier.plugin_of(state))}
+
+    def _revive(
+        self,
+        modifier: LogitModifier[Any],
+        number: int,
+        request: Request,
+        sequence: Any,
+        compiled: Any,
+        steps: Sequence[Any],
+        forks: Sequence[int],
+    ) -> None:
+        """Make a state as it was in another host: after these steps, and forked after so many of them."""
+        try:
+            if not self._start(modifier, number, request, sequence, compiled)["acts"]:
+                raise ConformanceError("start left a sequence alone on which it had acted before")
+            for i in range(len(steps) + 1):
+                for _ in range(forks.count(i)):
+                    parent = self._states[number]
+                    self._states[number] = modifier.fork(parent)
+                    modifier.release(parent)
+                if i < len(steps):
+                    token_ids, feedback = steps[i]
+                    outcome = modifier.accept(self._states[number], token_ids, _lent(feedback))
+                    if outcome.action == "fail":
+                        raise ConformanceError(f"it refused in replay what it had accepted before: {outcome.message}")
+        except BaseException as error:
+            contain(error)
+            self._failed[number] = error
+
+    def _grammar(self, given: Sequence[Any] | None) -> CompiledGrammar | None:
+        if given is None:
+            return None
+        name, source = given
+        strategy = self._plugins.strategies[name]
+        return compile_grammar(strategy, source) if isinstance(source, Constraint) else strategy.from_bytes(source)
+
+    @contextmanager
+    def _working_on(self, number: int) -> Iterator[None]:
+        before, self._shared.working_on = self._shared.working_on, number
+        try:
+            yield
+        finally:
+            self._shared.working_on = before
+
+
+def canonical(key: Any) -> str | None:
+    """Return text that two keys share only if they are equal; None if that cannot be known."""
+    if type(key) in PLAIN and key == key:  # a NaN is not
+        return f"{type(key).__name__}:{key!r}"
+    if isinstance(key, Enum):
+        return f"{type(key).__module__}.{type(key).__qualname__}.{key.name}"
+    if type(key) in (tuple, frozenset):
+        parts = [canonical(part) for part in key]
+        if None in parts:
+            return None
+        ordered = parts if type(key) is tuple else sorted(part for part in parts if part is not None)
+        return f"{type(key).__name__}({', '.join(repr(part) for part in ordered)})"
+    return None
+
+
+def _companions(found: Any) -> list[list[int]]:
+    if not isinstance(found, list | tuple) or not all(isinstance(one, Companion) for one in found):
+        raise ConformanceError(f"it must return a list of Companion, not {type(found).__name__}")
+    return [[int(token_id) for token_id in one.prompt_token_ids] for one in found]
+
+
+def _edit(found: Any) -> dict[str, Any]:
+    token_ids, prefix = read_edit(found)
+    return {"token_ids": token_ids, "prefix": prefix.hex()}
+
+
+def _outcome(found: Any, *_: Any) -> list[Any]:
+    if not isinstance(found, Outcome):
+        raise ConformanceError(f"accept must return an Outcome, not {type(found).__name__}")
+    return [found.action, str(found.message), bool(found.was_forbidden)]
+
+
+def _lent(feedback: Mapping[str, NDArray[Any]] | None) -> Any:
+    named = None if feedback is None else {"": feedback}
+    keep_unchanged(named)
+    return lend_feedback(named, "")
+
+
+LOOKS: dict[str, Callable[[Any], Any]] = {
+    "companions": _companions,
+    "edit_prompt": _edit,
+    "compile_key": lambda key: None if read_key(key) is None else canonical(key),
+}
+"""By method of a modifier, about a request, its answer as JSON."""
+READ: dict[str, Callable[..., Any]] = {
+    "accept": _outcome,
+    "report": lambda found: None if found is None else read_report(found),
+    "forced": lambda found, limit: read_ids(limit, found),
+    "validate": lambda found, token_ids: read_count(len(token_ids), found),
+}
+"""The same of methods about a state."""
+HANDED: dict[str, Callable[[Sequence[Any]], Sequence[Any]]] = {"accept": lambda given: (given[0], _lent(given[1]))}
+"""By method the arguments that a modifier is given."""
