@@ -422,7 +422,7 @@ SETTINGS: dict[str, tuple[str, Any, str, str]] = {
     "--isolate-tenants": ("yes", True, "x", "ignored explicit argument"),
     "--max-waiting": ("5", 5, "0", "max_waiting must be a whole number of at least 1"),
     "--num-speculative-tokens": ("2", 2, "-1", "num_speculative_tokens must be a whole number of at least 0"),
-    "--forced-tokens": ("off", "off", "x", "must be 'exact' or 'canonical' or 'off'"),
+    "--forced-tokens": ("off", "off", "x", "must be 'auto' or 'exact' or 'canonical' or 'off'"),
     "--split-special-tokens": ("no", False, "x", "ignored explicit argument"),
     "--grammar-host": ("inline", "inline", "x", "must be 'auto' or 'process' or 'inline'"),
     "--modifier-host": ("inline", "inline", "x", "must be 'process' or 'inline'"),

@@ -1,10 +1,11 @@
-"""Forced tokens reduce the number of forward passes and, in the mode ``exact``, change nothing else."""
+"""Forced tokens reduce the number of forward passes and, unless they are ``canonical``, change nothing else."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,15 @@ from guideway.api import (
     hookimpl,
 )
 from guideway.api.bitmask import allocate, allow_only
+from guideway_hosts.host import Host
+from guideway_hosts.lane import Lane
+from guideway_hosts.matchers import MatcherHost
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.support.distributions import install
 from tests.support.json_strategies import STRATEGIES
-from tests.support.stages import everyday
+from tests.support.stages import everyday, examples
 
 PERSON = {
     "type": "object",
@@ -67,7 +73,8 @@ PARAMS = [
     SamplingParams(max_tokens=20, temperature=1.0, seed=10),
 ]
 SETTINGS: dict[str, dict[str, Any]] = {
-    "exact": {},
+    "auto": {},
+    "exact": {"forced_tokens": "exact"},
     "inline": {"grammar_host": "inline"},
     "drafts": {"num_speculative_tokens": 3},
     "chunks": {"max_num_seqs": 3, "max_num_batched_tokens": 7},
@@ -123,7 +130,7 @@ def without(strategy: str) -> list[GenerationResult]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("settings", [SETTINGS["exact"], SETTINGS["inline"]], ids=["process", "inline"])
+@pytest.mark.parametrize("settings", [SETTINGS["auto"], SETTINGS["inline"]], ids=["process", "inline"])
 def test_no_strategys_output_changes(strategy: str, settings: dict[str, Any]) -> None:
     with Engine(config(strategy, **settings)) as engine:
         expect_equal(generate(engine), without(strategy))
@@ -137,11 +144,132 @@ def test_no_output_changes_however_the_engine_runs(name: str) -> None:
         expect_equal(generate(engine), without("llguidance"))
 
 
+MODES = [(mode, host) for mode in ("auto", "exact") for host in ("process", "inline")]
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[list[Engine]]:
+    """The engine without forced tokens, and one for each way to have them, which remember what was forced before."""
+    with ExitStack() as stack:
+        ways = [("off", "inline"), *MODES]
+        yield [
+            stack.enter_context(Engine(config("llguidance", forced_tokens=mode, grammar_host=host)))
+            for mode, host in ways
+        ]
+
+
+def drawn_schemas() -> st.SearchStrategy[dict[str, Any]]:
+    """Closed objects, some of them nested, with names and values that begin alike."""
+    names = st.sampled_from(["name", "names", "age", "a", "zip code", "ü"])
+    words = st.lists(st.sampled_from(["red", "redder", "blue", "n", ""]), min_size=1, max_size=3, unique=True)
+    leaves = st.one_of(
+        st.sampled_from(
+            [
+                {"type": "boolean"},
+                {"type": "string", "maxLength": 5},
+                {"type": "integer", "minimum": 0, "maximum": 999},
+                {"type": "array", "items": {"const": "again"}, "maxItems": 3},
+                {"const": {"all": ["of this", 1.5], "is": None}},
+            ]
+        ),
+        st.builds(lambda texts: {"enum": texts}, words),
+    )
+
+    def closed(properties: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": list(properties),
+            "additionalProperties": False,
+        }
+
+    objects = st.dictionaries(names, leaves, min_size=1, max_size=3).map(closed)
+    return st.dictionaries(names, st.one_of(leaves, objects), min_size=1, max_size=3).map(closed)
+
+
+def drawn_params(schema: dict[str, Any]) -> st.SearchStrategy[SamplingParams]:
+    whitespace: st.SearchStrategy[Any] = st.sampled_from(["compact", "bounded", "spaced"])
+    return st.builds(
+        lambda seed, temperature, max_tokens, whitespace, stop_token_ids: SamplingParams(
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            stop_token_ids=stop_token_ids,
+            constraint=JsonSchema(schema, whitespace=whitespace),
+        ),
+        st.integers(0, 99),
+        st.sampled_from([0.0, 1.0, 1.5]),
+        st.sampled_from([12, 40]),
+        whitespace,
+        st.sampled_from([(), (), (100,), (263, 264)]),
+    )
+
+
+BATCHES = drawn_schemas().flatmap(lambda schema: st.lists(drawn_params(schema), min_size=1, max_size=5))
+
+
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
+@given(BATCHES)
+def test_the_modes_draw_the_same_tokens(engines: list[Engine], params: list[SamplingParams]) -> None:
+    off, *others = engines
+    expected = generate(off, params)
+    for engine in others:
+        expect_equal(generate(engine, params), expected)
+
+
+class Trace:
+    """The events of an engine's steps, in order."""
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch, *, late: bool) -> None:
+        self.events: list[str] = []
+        scheduler: Any = engine._scheduler  # type: ignore[attr-defined]
+        self.note(monkeypatch, scheduler._runtime, "accept")
+        self.note(monkeypatch, scheduler._stepper._executor, "submit")
+        self.note(monkeypatch, MatcherHost, "fill")
+        self.note(monkeypatch, Lane, "begin", "ask")
+        self.note(monkeypatch, Host, "answer")
+        if late:  # as a host that has not answered when the next step is planned
+            monkeypatch.setattr(Lane, "is_answered", lambda _: False)
+
+    def note(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, event: str = "") -> None:
+        method = getattr(owner, name)
+
+        def noting(*arguments: Any, **options: Any) -> Any:
+            self.events.append(arguments[0] if name == "submit" else event or name)
+            return method(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, noting)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_no_step_waits_for_forced_tokens(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """From the accepted tokens on, the host works for the next step, which waits for nothing before the forward pass
+    and for its masks after it began. What the host finds too late are drafts of the step after that."""
+    params = [SamplingParams(max_tokens=60, constraint=COMPACT)]
+    with Engine(config("llguidance")) as engine:
+        counted = passes(engine)
+        (expected,) = generate(engine, params)  # loads the grammar, and is as other sequences after it
+        counted.clear()
+        trace = Trace(engine, monkeypatch, late=late)
+        other = JsonSchema({**PERSON, "title": "another grammar, of which nothing is known"}, whitespace="compact")
+        (result,) = generate(engine, [SamplingParams(max_tokens=60, constraint=other)])
+    assert result.token_ids == expected.token_ids
+    assert len(counted) <= len(result.token_ids) - 5
+    steps = " ".join(trace.events).split("accept")[1:-1]
+    assert len(steps) > 10
+    for step in steps:
+        events = step.split()
+        before, after = events[: events.index("forward")], events[events.index("forward") + 1 :]
+        assert "ask" in before and "fill" not in before
+        assert not late or "answer" not in before
+        assert after[0] == "fill" and after[-1] == "sample"
+
+
 @pytest.mark.slow
 def test_forced_tokens_take_fewer_passes() -> None:
     params = [SamplingParams(max_tokens=120, constraint=COMPACT)]
     found = {}
-    for mode in ("off", "exact", "canonical"):
+    for mode in ("off", "auto", "exact", "canonical"):
         with Engine(config("llguidance", forced_tokens=mode, **SETTINGS["inline"])) as engine:  # no rows are late
             counted = passes(engine)
             (result,) = generate(engine, params)
@@ -149,7 +277,7 @@ def test_forced_tokens_take_fewer_passes() -> None:
             assert mode != "off" or len(counted) == len(result.token_ids)
     # each of five keys has at least two forced tokens
     assert found["exact"] <= found["off"] - 2 * 5
-    assert found["canonical"] <= found["exact"]
+    assert found["canonical"] <= found["exact"] == found["auto"]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,6 @@ from tests.support.hostile_strategy import TARDY, WEIGHT
 from tests.support.hostile_strategy import Strategy as HostileStrategy
 from tests.support.hostility import PROMPT, VOCABULARY
 from tests.support.hosts import Makes, inline, makes_hosts, private_bytes, served
-from tests.support.processes import until
 from tests.support.stages import everyday, one_in
 
 STOPS = VOCABULARY.stop_token_ids
@@ -282,17 +281,15 @@ def test_whose_rows_are_kept_is_in_no_other_command(made: Makes) -> None:
     matcher.fill_bitmask(bitmask, 0)  # starts the host
     assert matcher.accept(ids_of(b"a")) == 1
 
-    def is_told() -> bool:
-        strategy.ask_forced([matcher], 4)
-        if not matcher.forced:  # late, on a busy machine: what it waits for comes with the next masks
-            matcher.fill_bitmask(bitmask, 0)
-        return bool(matcher.forced)
-
-    until(is_told)
+    other = compiled.matcher(STOPS)
+    strategy.foresee([FillJob(matcher)], [4])
+    other.fill_bitmask(bitmask, 0)  # waits for what comes before
     lane, forced = living._lanes[0], matcher.forced
+    assert forced
     assert matcher.number in living._kept
     before = lane.num_commands
-    strategy.ask_forced([matcher], 4)
+    strategy.foresee([FillJob(matcher)], [4])
+    strategy.hear(waits=True)
     assert (lane.num_commands, matcher.forced) == (before, forced)
     matcher.fill_bitmask(bitmask, 0)
     assert lane.num_commands == before

@@ -1,12 +1,12 @@
-"""Masks that hosts start filling before `prepare`, during the forward pass: announcements never change tokens, and a
-correctly announced step needs no second command."""
+"""Masks that hosts start filling before `prepare`, during the forward pass or before the step is planned: announcements
+never change tokens, and a correctly announced step needs no second command."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from guideway import Engine, EngineConfig
 from guideway.api import Choice, JsonSchema, Regex, SamplingParams
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.plugins.limits import Limits
+from guideway.runtime.constraints.forced import ForcedTokens
 from guideway_hosts.host import Host
 from guideway_hosts.hosts import Hosts
 from guideway_hosts.lane import Lane
@@ -31,6 +32,7 @@ PATTERN = SamplingParams(
 )
 ARRAY = replace(PATTERN, constraint=JsonSchema({"type": "array", "items": {"type": "integer"}}, strategy="hostile"))
 WORDS = replace(PATTERN, constraint=Choice(["perhaps", "perhaps not"], strategy="hostile"))
+FORCED = replace(PATTERN, constraint=Regex("(is forced, )[ab](and this too)[ab]{2}", strategy="hostile"))
 TARDY = replace(PATTERN, constraint=Regex("FT[a-z]{4,9}", strategy="hostile"), seed=5, close=False)
 
 
@@ -47,17 +49,46 @@ def hosts(made: Makes, request: pytest.FixtureRequest) -> Hosts:
 
 class Foreseeing(FakeHost):
     """Announces each step: exactly, or, unless `exact`, with fewer, no, other or repeated sequences; once it kills the
-    host in between."""
+    host in between. With `forced_tokens`, it does so also when the last step has ended, and uses what is told of some
+    sequences as drafts."""
 
-    def __init__(self, hosts: Hosts, *, seed: int, exact: bool = False, **options: Any) -> None:
-        device = NumpyDevice("cpu")
-        super().__init__(VOCABULARY, device, strategies=hosts.strategies, hosts=hosts, **options)
+    def __init__(
+        self,
+        hosts: Hosts,
+        *,
+        seed: int,
+        exact: bool = False,
+        forced_tokens: ForcedTokens = "off",
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            VOCABULARY,
+            NumpyDevice("cpu"),
+            strategies=hosts.strategies,
+            hosts=hosts,
+            forced_tokens=forced_tokens,
+            num_forced_tokens=3,
+            **options,
+        )
+        self.forces = forced_tokens != "off"
+        self.forced: dict[int, Sequence[int]] = {}
+        """By slot the drafts of this step, in place of the usual ones."""
+        self.num_forced = 0
         self.random = random.Random(seed)
         self.exact = exact
         self.dies_after: int | None = None
         self.num_steps = 0
 
+    def drafts(self, tokens: list[int]) -> list[int]:
+        slot = next((slot for slot, each in self.tokens.items() if each is tokens), -1)
+        return list(self.forced[slot]) if slot in self.forced else super().drafts(tokens)
+
     def step(self) -> None:
+        self.forced = {}
+        if self.forces:
+            found = self.runtime.forced(self.some())
+            self.forced = {slot: ids for slot, ids in found.items() if ids}
+            self.num_forced += sum(map(len, self.forced.values()))
         foreseen = {slot: self.drafts(self.tokens[slot]) for slot in self.tokens}
         if not self.exact:
             for slot in list(foreseen):
@@ -75,6 +106,13 @@ class Foreseeing(FakeHost):
         if self.num_steps == self.dies_after:
             os.kill(pid_of(self), signal.SIGKILL)
         super().step()
+        if self.forces and (self.exact or self.random.random() < 0.8):
+            self.runtime.look_ahead(self.some())
+
+    def some(self) -> dict[int, int]:
+        """Return by slot how many forced tokens it may have, for most slots, or all if exact."""
+        slots = [slot for slot in self.tokens if self.exact or self.random.random() < 0.8]
+        return {slot: self.random.randrange(1, 5) for slot in slots}
 
 
 def home(host: FakeHost) -> MatcherHost:
@@ -91,14 +129,18 @@ def pid_of(host: FakeHost) -> int:
 
 @pytest.mark.parametrize("num_drafts", everyday([0, 2], 2))
 @pytest.mark.parametrize("seed", everyday(range(8), 0))
-def test_what_is_foreseen_wrongly_has_no_effect(hosts: Hosts, num_drafts: int, seed: int) -> None:
-    host = Foreseeing(hosts, seed=seed, num_drafts=num_drafts)
-    wanted = [PATTERN, ARRAY, WORDS, *([TARDY] if home(host)._sits_out else [])]
+@pytest.mark.parametrize("forced_tokens", everyday(["off", "exact", "auto"], "off", "exact"))
+def test_what_is_foreseen_wrongly_has_no_effect(
+    hosts: Hosts, num_drafts: int, seed: int, forced_tokens: ForcedTokens
+) -> None:
+    host = Foreseeing(hosts, seed=seed, num_drafts=num_drafts, forced_tokens=forced_tokens)
+    wanted = [PATTERN, ARRAY, WORDS, FORCED, *([TARDY] if home(host)._sits_out else [])]
     prompts = [PROMPT] * len(wanted)
     expected = inline("hostile", num_drafts=num_drafts).generate(prompts, wanted)
     found = host.generate(prompts, wanted)
     assert [result.error for result in found] == [None] * len(wanted)
     assert [result.token_ids for result in found] == [result.token_ids for result in expected]
+    assert host.forces is (host.num_forced > 0)
 
 
 @pytest.mark.parametrize("others", ["hostile", "reference"])
@@ -126,18 +168,20 @@ def test_a_step_that_was_foreseen_costs_one_command(
     assert sent.count("ask") == 0
 
 
-def test_a_host_that_is_killed_at_work_ahead_costs_nobody(hosts: Hosts) -> None:
+@pytest.mark.parametrize("forced_tokens", ["off", "auto"])
+def test_a_host_that_is_killed_at_work_ahead_costs_nobody(hosts: Hosts, forced_tokens: ForcedTokens) -> None:
     expected = inline("hostile").generate([PROMPT] * 2, [PATTERN, ARRAY])
-    host = Foreseeing(hosts, seed=0, exact=True)
+    host = Foreseeing(hosts, seed=0, exact=True, forced_tokens=forced_tokens)
     host.dies_after = 4
     found = host.generate([PROMPT] * 2, [PATTERN, ARRAY])
     assert [result.error for result in found] == [None] * 2
     assert [result.token_ids for result in found] == [result.token_ids for result in expected]
 
 
-def test_a_sequence_that_crashes_ahead_ends_alone(hosts: Hosts) -> None:
+@pytest.mark.parametrize("forced_tokens", ["off", "exact"])
+def test_a_sequence_that_crashes_ahead_ends_alone(hosts: Hosts, forced_tokens: ForcedTokens) -> None:
     crashing = replace(PATTERN, constraint=Regex("FC[a-z]{4,9}", strategy="hostile"), close=False)
-    host = Foreseeing(hosts, seed=0, exact=True)
+    host = Foreseeing(hosts, seed=0, exact=True, forced_tokens=forced_tokens)
     good, bad, other = host.generate([PROMPT] * 3, [PATTERN, crashing, ARRAY])
     assert (good.error, other.error) == (None, None)
     assert "SIGSEGV" in str(bad.error)

@@ -22,6 +22,7 @@ from guideway.plugins.hooks import Hooks
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.limits import Limits
 from guideway.plugins.loading import record_of
+from guideway.runtime.constraints.forced import ForcedTokens
 from guideway.runtime.runtime import Runtime
 
 __all__ = ["RuntimePlan", "placement"]
@@ -68,8 +69,10 @@ class RuntimePlan:
     """Markers of the reasoning; constraints begin after it."""
     on_unenforced: OnUnenforced = "report"
     """Default for requests without `on_unenforced`."""
-    canonical: bool = False
-    """True to draw forced text in the tokens that the tokenizer would use (`Runtime.forced`)."""
+    forced_tokens: ForcedTokens = "off"
+    """What becomes of the tokens that `Runtime.forced` returns."""
+    num_forced_tokens: int = 16
+    """The most forced tokens of a sequence to look for."""
 
     def build(self, hooks: Hooks | None = None) -> Runtime:
         """Build the runtime, with the validators of `hooks`. Raises `InvalidConfiguration` and `PluginError`."""
@@ -107,7 +110,8 @@ class RuntimePlan:
                 short_budget=self.short_budget,
                 reasoning=self.reasoning,
                 on_unenforced=self.on_unenforced,
-                canonical=self.canonical,
+                forced_tokens=self.forced_tokens,
+                num_forced_tokens=self.num_forced_tokens,
                 isolate_tenants=self.isolate_tenants,
             )
 

@@ -73,6 +73,7 @@ from guideway.runtime.admission.open_requests import OpenRequests, ShortBudget
 from guideway.runtime.constraints.bans import Bans, with_restrictions
 from guideway.runtime.constraints.closing import Lexicon
 from guideway.runtime.constraints.compiler import Compiled, Compiler, RequestCompiler, SearchParameters, Shortest
+from guideway.runtime.constraints.forced import ForcedTokens
 from guideway.runtime.constraints.grammar_mask import GrammarMask, check_names
 from guideway.runtime.constraints.here import Here
 from guideway.runtime.constraints.mask_rows import StrategyBlock
@@ -128,14 +129,15 @@ class Runtime:
         reasoning: ReasoningConfig | None = None,
         on_unenforced: OnUnenforced = "report",
         hosts: Hosts | None = None,
-        canonical: bool = False,
+        forced_tokens: ForcedTokens = "off",
+        num_forced_tokens: int = 16,
         isolate_tenants: bool = False,
     ) -> None:
         self.context = context
         self._whitespace = whitespace
         self._short_budget: ShortBudget = short_budget
         self._on_unenforced = on_unenforced
-        self._canonical = canonical
+        self._canonical = forced_tokens == "canonical"
         self._strategies = strategies
         self._at_work = PluginUses()
         self._hosts = hosts
@@ -165,7 +167,16 @@ class Runtime:
         homes: dict[str, Home] = {name: Here(strategy, lexicon) for name, strategy in strategies.items()}
         homes |= {} if hosts is None else hosts.homes
         self._mask = GrammarMask(
-            strategies, homes, compiler, shortest, context, stopwatch, self.clock, isolates_tenants=isolate_tenants
+            strategies,
+            homes,
+            compiler,
+            shortest,
+            context,
+            stopwatch,
+            self.clock,
+            isolates_tenants=isolate_tenants,
+            forced_tokens=forced_tokens,
+            num_forced_tokens=num_forced_tokens,
         )
         check_names(modifiers)
         waiting = frozenset({ReasoningGate.name} if hosts is not None and hosts.homes else ())
@@ -579,6 +590,14 @@ class Runtime:
                 states = [self._modifiers.state(self._slots[slot], self._mask) for slot in drafts]
                 self._mask.foresee(states, list(drafts.values()))
 
+    def look_ahead(self, limits: Mapping[int, int]) -> None:
+        """Announce the slots of the next step before it is planned, so that hosts start filling and searching for at
+        most ``limits[slot]`` forced tokens, for `forced`. The rules of `foresee` hold."""
+        if self.has_grammar_hosts and not self._canonical:
+            with self.clock.draft:
+                states = [self._modifiers.state(self._slots[slot], self._mask) for slot in limits]
+                self._mask.look_ahead(states, list(limits.values()))
+
     def prepare(self, batch: StepBatch) -> StepInput:
         """Return the worker's input for `batch`. If a modifier fails for a sequence, `accept` ends that sequence."""
         self.clock.begin_step()
@@ -712,24 +731,30 @@ class Runtime:
         return self._modifiers.has_hosted
 
     def forced(self, limits: Mapping[int, int]) -> dict[int, Sequence[int]]:
-        """Return by slot at most ``limits[slot]`` tokens that must come next, as all modifiers agree. The host uses
-        them as drafts; the draw may replace them by other tokens for the same text. If the runtime is `canonical`, and
-        no modifier or ban except the constraint could want other tokens, the next step draws exactly these."""
+        """Return by slot at most ``limits[slot]`` tokens that probably come next, as all modifiers agree. The host uses
+        them as drafts; the draw may replace them by others. Only ``canonical`` waits for hosts: then they are forced,
+        and if no modifier or ban except the constraint could want other tokens, the next step draws exactly these. A
+        stop token is among them only if it must come."""
         with self.clock.draft:
             return self._forced(limits)
 
     def _forced(self, limits: Mapping[int, int]) -> dict[int, Sequence[int]]:
         found: dict[int, Sequence[int]] = dict.fromkeys(limits, ())
-        self._leave_steady()
         sequences = {slot: self._slots[slot] for slot in limits}
         # reasoning may still be opened here
         sequences = {slot: s for slot, s in sequences.items() if not ((gate := self._gate_of(s)) and gate.is_undecided)}
-        states = [self._modifiers.state(sequence, self._mask) for sequence in sequences.values()]
-        self._mask.ask_forced(states, max(limits.values(), default=0))
-        for (slot, sequence), state in zip(sequences.items(), states, strict=True):
+        if self._canonical:
+            self._leave_steady()
+            states = [self._modifiers.state(sequence, self._mask) for sequence in sequences.values()]
+            self._mask.ask_forced(states, max(limits.values(), default=0))
+        else:
+            self._mask.hear()
+        for slot, sequence in sequences.items():
             found[slot] = run = self._modifiers.forced(sequence, limits[slot])
             if self._canonical and self._is_plain(sequence):
-                self._mask.keep_to(state, run)
+                self._mask.keep_to(self._modifiers.state(sequence, self._mask), run)
+            if sequence.fault is not None:
+                self._leave_steady()
         return found
 
     def may_end_unseen(self, slot: int) -> bool:

@@ -99,6 +99,9 @@ def assemble(config: EngineConfig, plugins: Plugins | None = None, *, worker: st
         vocabulary = build_vocabulary(
             tokenizer, logits_width=info.logits_width, stop_token_ids=list(info.stop_token_ids)
         )
+        # a device that compiles for each shape has as many rows as configured drafts need
+        most_forced = config.num_speculative_tokens if info.static_shapes else MOST_FORCED
+        num_forced = 0 if config.forced_tokens == "off" else most_forced
         context = ModifierContext(vocabulary=vocabulary, max_num_sequences=cache.num_slots, max_model_len=max_length)
         runtime = RuntimePlan(
             context=context,
@@ -120,7 +123,8 @@ def assemble(config: EngineConfig, plugins: Plugins | None = None, *, worker: st
             short_budget=config.short_budget,
             reasoning=config.reasoning,
             on_unenforced=config.on_unenforced,
-            canonical=config.forced_tokens == "canonical",
+            forced_tokens=config.forced_tokens,
+            num_forced_tokens=num_forced,
         ).build(hooks)
         try:
             settings = WorkerSettings(
@@ -152,9 +156,6 @@ def assemble(config: EngineConfig, plugins: Plugins | None = None, *, worker: st
 
     facts = [*(f"{name}={value}" for name, value in numerics().items()), placement(config.grammar_host)]
     log.info("%s", spec.plan.summary("its own engine", *facts))
-    # a device that compiles for each shape has as many rows as configured drafts need
-    most_forced = config.num_speculative_tokens if info.static_shapes else MOST_FORCED
-    num_forced = 0 if config.forced_tokens == "off" else most_forced
     return Assembled(prompts, runtime, executor, cache, hooks, info, num_forced, restart)
 
 

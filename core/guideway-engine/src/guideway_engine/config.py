@@ -90,7 +90,7 @@ class EngineArguments(TypedDict, total=False):
     isolate_tenants: bool
     max_waiting: int
     num_speculative_tokens: int
-    forced_tokens: Literal["exact", "canonical", "off"]
+    forced_tokens: Literal["auto", "exact", "canonical", "off"]
     split_special_tokens: bool
     grammar_host: Literal["auto", "process", "inline"]
     modifier_host: Literal["process", "inline"]

@@ -93,8 +93,9 @@ class EngineSettings:
     """Sequences that may wait; more of the same or a lower priority are refused."""
     num_speculative_tokens: Annotated[int, Range(0)] = 0
     """Tokens to draft by prompt lookup and verify in one step; changes speed, never tokens."""
-    forced_tokens: Literal["exact", "canonical", "off"] = "exact"
-    """Forced tokens: ``exact``, ``canonical`` (split as by the tokenizer), or ``off``, one step each."""
+    forced_tokens: Literal["auto", "exact", "canonical", "off"] = "auto"
+    """Forced tokens: ``exact``, ``auto`` (where that pays), ``canonical`` (split as by the tokenizer), or ``off``, one
+    step each."""
     split_special_tokens: bool = True
     """Encoding of special tokens in chat messages as plain text. If False, ``<|im_end|>`` in a message is the token, so
     its author can end the message and speak in another role. In prompts given as text it is always the token."""

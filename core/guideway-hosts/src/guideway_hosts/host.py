@@ -239,7 +239,11 @@ class Host:
 
     def is_gone(self) -> bool:
         """Return whether it ended while nobody called."""
-        return not self.alive or self._frames[False].has_news()
+        return not self.alive or self.has_news()
+
+    def has_news(self) -> bool:
+        """Return whether it has begun to answer, or ended."""
+        return self._frames[False].has_news()
 
     def close(self) -> None:
         """End it, also amid a call of another thread, which then raises `HostDied`."""

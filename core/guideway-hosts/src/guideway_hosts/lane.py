@@ -118,6 +118,8 @@ class Lane(Seat):
         super().__init__(role, source, limits)
         self.loaded: set[int] = set()
         self._pending: _Pending | None = None
+        self._heard: Answer | None = None
+        """The answer to that command, which nobody has had yet."""
         self.lent: list[weakref.ref[HostedMatcher]] = []
         """The matchers whose rows lie where the last command wrote them."""
         self.together = True
@@ -146,28 +148,28 @@ class Lane(Seat):
 
     def reset(self) -> None:
         self.loaded.clear()
-        self._pending = None
+        self._pending = self._heard = None
 
     def lose(self) -> None:
-        self._pending = None
+        self._pending = self._heard = None
         super().lose()
 
-    def fitting(self, jobs: Sequence[FillJob], left: Sequence[int]) -> list[int]:
-        """The first of the jobs left whose rows fit into the host's memory."""
+    def fitting(self, jobs: Sequence[FillJob], left: Sequence[int], limits: Sequence[int] = ()) -> list[int]:
+        """The first of the jobs left whose rows fit into the host's memory; `limits` as for `begin`."""
         group: list[int] = []
         room = MAX_ROWS
         for i in left:
-            room -= 1 + len(jobs[i].draft_token_ids)
+            room -= 1 + max(len(jobs[i].draft_token_ids), limits[i] if limits else 0)
             if room < 0 and group:
                 break
             group.append(i)
         return group
 
     def begin(
-        self, jobs: Sequence[FillJob], group: Sequence[int], num_forced: int = 0, *, is_ahead: bool = False
+        self, jobs: Sequence[FillJob], group: Sequence[int], limits: Sequence[int] = (), *, is_ahead: bool = False
     ) -> None:
-        """Send the command for some of `jobs`, which have no drafts where the host is to find so many that are forced.
-        Raises `Died`."""
+        """Send the command for some of `jobs`. `limits` says for each how many forced tokens the host is to find as its
+        drafts; empty: none for any. Raises `Died`."""
         matchers = [matcher_of(jobs[i]) for i in group]
         try:
             host = self.alive()
@@ -183,6 +185,8 @@ class Lane(Seat):
                 grammar = matcher.grammar
                 birth = command.birth._replace(strategy=grammar.strategy, given=encode(grammar.given))
                 command = command._replace(birth=birth)
+            if limits and limits[i]:
+                command = command._replace(num_forced=limits[i])
             commands.append(command)
             first += 1 + len(jobs[i].draft_token_ids)
         told = self._to_tell()
@@ -196,7 +200,7 @@ class Lane(Seat):
         self.num_commands += 1
         try:
             self._pending = pending
-            host.send("step", commands, told, num_forced)
+            host.send("step", commands, told)
         except HostDied as error:
             self.lose()
             raise pending.died(error) from error
@@ -207,6 +211,20 @@ class Lane(Seat):
     def end(self, patience: Patience | None) -> Answer | None:
         """Return what became of the command that was begun; None if it is not known before `patience` ends. What it
         says of matchers is noted there. Raises `Died`."""
+        if self._heard is None:
+            self._heard = self._receive(patience)
+        answer = self._heard
+        if answer is not None:
+            self._pending = self._heard = None
+        return answer
+
+    def hear(self, *, waits: bool) -> None:
+        """Let `HostedMatcher.forced` be what the host found, if it has answered, or with `waits` in any case. Raises
+        `Died`."""
+        if self._heard is None and (waits or self.is_answered()):
+            self._heard = self._receive(None)
+
+    def _receive(self, patience: Patience | None) -> Answer | None:
         pending = self._pending
         assert pending is not None and self.host is not None
         commands = pending.commands
@@ -231,7 +249,6 @@ class Lane(Seat):
         except BaseException:  # interrupted: the answer may be half read
             self.lose()
             raise
-        self._pending = None
         matchers = [reference() for reference in pending.matchers]
         failed = () if outcomes is None else {i for i, outcome in enumerate(outcomes) if outcome.count < 0}
         for i, (matcher, command) in enumerate(zip(matchers, commands, strict=True)):
@@ -243,10 +260,14 @@ class Lane(Seat):
                 matcher.lost()
             else:
                 matcher.done(self.number)
+                if command.num_forced:
+                    matcher.forced = () if outcomes is None else tuple(outcomes[i].command.draft_token_ids)
         return Answer(commands, matchers, rows[1 : 1 + len(commands)], outcomes)
 
     def is_answered(self) -> bool:
         """Return whether `end` need not wait. Raises `Died`."""
+        if self._heard is not None:
+            return True
         pending = self._pending
         assert pending is not None and self.host is not None
         try:
@@ -288,7 +309,7 @@ class Lane(Seat):
         pending, host = self._pending, self.host
         if pending is not None and matcher in pending.wanted:
             pending.wanted.discard(matcher)
-            if not pending.wanted and host is not None and self._pending is pending:
+            if not pending.wanted and host is not None and self._pending is pending and not host.has_news():
                 host.kill()
 
     def unload(self, grammar: int) -> None:

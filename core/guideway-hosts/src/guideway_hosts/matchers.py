@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from guideway_hosts.fork_server import HostSource
 from guideway_hosts.host import Host, HostDied, Patience
 from guideway_hosts.lane import Answer, Filled, Lane, MatcherDied, matcher_of
-from guideway_hosts.messages import MAX_ROWS
 from guideway_hosts.seat import MAX_DEATHS, isolate
 from guideway_hosts.strategy import HostedGrammar, HostedMatcher
 
@@ -133,17 +132,18 @@ class MatcherHost:
             with self._lock:
                 self._failed[matcher_of(job).number] = job.error
 
-    def foresee(self, jobs: Sequence[FillJob]) -> None:
+    def foresee(self, jobs: Sequence[FillJob], limits: Sequence[int] = ()) -> None:
         """Begin with what `fill` is about to be asked for, if the host is there and does nothing else. What is asked
-        otherwise after all is done anew; what fails, fails then."""
+        otherwise after all is done anew; what fails, fails then. `limits` says for each job how many forced tokens are
+        to be found as its drafts; empty: none for any. `hear` tells them."""
         with self._lock:
             lane = self._lanes[0]
-            jobs = [job for job in jobs if self._may_begin(matcher_of(job))]
+            chosen = [i for i, job in enumerate(jobs) if self._may_begin(matcher_of(job))]
             try:
-                if self._closed or not jobs or lane.is_pending or not lane.together or not lane.is_up(0.0):
+                if self._closed or not chosen or lane.is_pending or not lane.together:
                     return
-                if len(lane.fitting(jobs, range(len(jobs)))) == len(jobs):
-                    lane.begin(jobs, range(len(jobs)), is_ahead=True)
+                if lane.is_up(0.0 if self._sits_out else None) and lane.fitting(jobs, chosen, limits) == chosen:
+                    lane.begin(jobs, chosen, limits, is_ahead=True)
             except HostDied:
                 return  # the step's own command says why
             except MatcherDied as died:
@@ -174,34 +174,16 @@ class MatcherHost:
                     matcher.lost()
                     raise
 
-    def ask_forced(self, matchers: Sequence[HostedMatcher], limit: int) -> None:
-        """Set `HostedMatcher.forced` of those that are not slow, if the host is there and does nothing else, or where
-        steps wait for it; the rows of a step with these drafts come with it, and are kept for it. What fails, fails
-        with that step."""
+    def hear(self, *, waits: bool) -> None:
+        """Set `HostedMatcher.forced` of those that `foresee` was told of, if the host has answered, or with `waits` in
+        any case. What fails, fails with the rows."""
         with self._lock:
-            self._check_open()
             lane = self._lanes[0]
-            # whose rows are kept may draw from them at any time: no command about it may be on its way then
-            matchers = [matcher for matcher in matchers if matcher.number not in self._kept]
-            for matcher in matchers:
-                matcher.forced = ()
-            jobs = [FillJob(matcher) for matcher in matchers if self._lane_of(matcher) == 0]
-            jobs = jobs[: MAX_ROWS // (1 + limit)]
             try:
-                if not jobs or lane.is_pending or not lane.together or not lane.is_up(0.0 if self._sits_out else None):
-                    return
-                lane.begin(jobs, range(len(jobs)), limit)
-                answer = lane.end(self._patience(lane, len(jobs)))
-            except HostDied:
-                return  # the step's own command says why
+                if lane.is_ahead:
+                    lane.hear(waits=waits)
             except MatcherDied as died:
                 self._blame(died)
-                return
-            if answer is not None:
-                filled = answer.by_number()
-                self._note(filled, set())
-                for matcher in map(matcher_of, jobs):
-                    self._learn(matcher, filled.get(matcher.number))
 
     def close(self) -> None:
         """End the hosts."""
@@ -402,12 +384,6 @@ class MatcherHost:
                 lane.together = False
         elif died.wanted and self._ends(died, died.number):
             self._failed[died.number] = died.cause.error()
-
-    def _learn(self, matcher: HostedMatcher, filled: Filled | None) -> None:
-        if filled is not None and filled.error is not None and not filled.apart:
-            self._failed[matcher.number] = filled.error
-        elif filled is not None and filled.error is None:
-            matcher.forced = tuple(filled.command.draft_token_ids)
 
     def _may_begin(self, matcher: HostedMatcher) -> bool:
         """Return whether what comes of it need not be told before it is asked."""

@@ -74,6 +74,8 @@ class Job(NamedTuple):
     accept: Sequence[int]
     draft_token_ids: Sequence[int] = ()
     first_row: int = 0
+    num_forced: int = 0
+    """Above 0: its drafts are at most so many tokens that are forced."""
 
 
 class Frames:

@@ -118,23 +118,24 @@ class Server:
         owner = self._strategies[strategy]
         self._grammars[grammar] = owner, _made(owner, given), {}
 
-    def _step(self, asked: list[list[Any]], told: Sequence[Sequence[Any]], num_forced: int) -> dict[str, Any]:
+    def _step(self, asked: list[list[Any]], told: Sequence[Sequence[Any]]) -> dict[str, Any]:
         """Bring matchers up to date and fill their rows: how many drafts each accepted, -1 with an error; None: none
-        accepted any, and none failed. The drafts are those of the jobs, or at most `num_forced` that are forced. Those
-        that failed together, for nobody knows which of them, are to be asked apart."""
+        accepted any, and none failed. Those that failed together, for nobody knows which of them, are to be asked
+        apart."""
         self._forget(told)
         jobs = [_job(job) for job in asked]
         masks, counts, errors, apart = self._masks, [-1] * len(jobs), {}, []
         ready: dict[int, FillJob] = {}
-        taken = [0.0] * len(jobs)
+        taken, found = [0.0] * len(jobs), False
         first, began = 1, time.thread_time()
         for i, job in enumerate(jobs):
             masks.working_on = job.matcher
             try:
                 living = self._living(job)
-                if num_forced and not living.matcher.is_terminated():
-                    found = self._forcing.run(living.matcher, living.stop_token_ids, num_forced)
-                    jobs[i] = job = job._replace(draft_token_ids=found)
+                if job.num_forced and not living.matcher.is_terminated():
+                    run = self._forcing.run(living.matcher, living.stop_token_ids, job.num_forced)
+                    jobs[i] = job = job._replace(draft_token_ids=run)
+                    found = found or bool(run)
                 ready[i] = FillJob(living.matcher, job.draft_token_ids, first)
             except BaseException as error:
                 errors[i] = words_of(error)
@@ -173,7 +174,7 @@ class Server:
         slow = [i for i, seconds in enumerate(taken) if seconds > self._late_seconds]
         if slow:
             self._usual_seconds = self._late_seconds
-        drafts = [job.draft_token_ids for job in jobs] if num_forced else None
+        drafts = [job.draft_token_ids for job in jobs] if found else None
         plain = counts if any(counts) else None
         return {"counts": plain, "drafts": drafts, "errors": errors, "apart": apart, "slow": slow, "closing": closing}
 
@@ -323,8 +324,9 @@ def _made(owner: GrammarStrategy, given: Constraint | bytes) -> CompiledGrammar:
 
 def _job(asked: list[Any]) -> Job:
     """Return a job from its JSON."""
-    number, birth, rollback, accept, drafts, first_row = asked
-    return Job(number, birth and Birth._make(birth), rollback, tuple(accept), tuple(drafts), first_row)
+    job = Job._make(asked)
+    birth = job.birth and Birth._make(job.birth)
+    return job._replace(birth=birth, accept=tuple(job.accept), draft_token_ids=tuple(job.draft_token_ids))
 
 
 def _accept(matcher: Matcher, token_ids: tuple[int, ...]) -> None:

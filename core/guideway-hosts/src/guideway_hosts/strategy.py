@@ -43,11 +43,11 @@ class Home(Protocol):
 
     def fail(self, job: FillJob) -> None: ...
 
-    def foresee(self, jobs: Sequence[FillJob]) -> None: ...
+    def foresee(self, jobs: Sequence[FillJob], limits: Sequence[int]) -> None: ...
 
     def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any: ...
 
-    def ask_forced(self, matchers: Sequence[HostedMatcher], limit: int) -> None: ...
+    def hear(self, *, waits: bool) -> None: ...
 
     def forget(self, what: str, matcher: int, host: int) -> None: ...
 
@@ -156,9 +156,9 @@ class HostedStrategy(GrammarStrategy):
     def is_slow(self, matcher: Matcher) -> bool:
         return isinstance(matcher, HostedMatcher) and self._matchers.is_slow(matcher.grammar.number)
 
-    def forced(self, matcher: Matcher, stop_token_ids: frozenset[int], limit: int) -> Sequence[int]:
+    def forced(self, matcher: Matcher, stop_token_ids: frozenset[int], limit: int) -> Sequence[int] | None:
         assert isinstance(matcher, HostedMatcher)
-        return (matcher.forced or ())[:limit]
+        return matcher.forced
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         return self._matchers.fill(jobs, bitmask)
@@ -167,13 +167,15 @@ class HostedStrategy(GrammarStrategy):
         """Let the next `fill` fail a job as the last one did, without work for it in a host."""
         self._matchers.fail(job)
 
-    def foresee(self, jobs: Sequence[FillJob]) -> None:
-        """Let the hosts begin with what `fill` is about to be asked for."""
-        self._matchers.foresee(jobs)
+    def foresee(self, jobs: Sequence[FillJob], limits: Sequence[int] = ()) -> None:
+        """Let the hosts begin with what `fill` is about to be asked for; `limits` says for each job how many forced
+        tokens are to be found as its drafts, empty: none for any."""
+        self._matchers.foresee(jobs, limits)
 
-    def ask_forced(self, matchers: Sequence[Matcher], limit: int) -> None:
-        """Set `HostedMatcher.forced` of these, where that keeps nobody waiting."""
-        self._matchers.ask_forced([matcher for matcher in matchers if isinstance(matcher, HostedMatcher)], limit)
+    def hear(self, *, waits: bool) -> None:
+        """Set `HostedMatcher.forced` of those that are told of to `foresee`: `waits` for the host, or as far as it has
+        answered."""
+        self._matchers.hear(waits=waits)
 
     def close(self) -> None:
         self._hosts.close(f"grammar.{self.name}")
@@ -272,7 +274,7 @@ class HostedMatcher(Matcher):
         self.first_closed: int | None = None
         """The first row of the last fill that does not allow all that its grammar does."""
         self.forced: tuple[int, ...] | None = None
-        """The tokens that must come next (`Forcing`), as its host said; None: it was not asked since the last token."""
+        """The tokens that must come next (`Forcing`), as its host said; None: it has not said since the last token."""
         self._stop_token_ids = stop_token_ids
         self._accepted = accepted
         self.born_in = -1
@@ -295,16 +297,19 @@ class HostedMatcher(Matcher):
             return 0
         if self.ends:
             self.end = self.ends[min(len(token_ids), len(self.ends)) - 1]
-        self.ends, self.forced = (), None
+        forced, self.ends, self.forced = self.forced or (), (), None
         for count, token_id in enumerate(token_ids):
             if self.is_terminated():
                 return count
             mask = self._row()
-            if mask is None:
+            if mask is None and forced[: count + 1] == tuple(token_ids[: count + 1]):
+                allowed = True  # its host said so, and nobody has asked for the mask yet
+            elif mask is None:
                 return count + self._accept_there(tuple(token_ids[count:]))
-            allowed = _allows(mask, token_id)
-            if self._row() is None:  # a fill came between
-                return count + self._accept_there(tuple(token_ids[count:]))
+            else:
+                allowed = _allows(mask, token_id)
+                if self._row() is None:  # a fill came between
+                    return count + self._accept_there(tuple(token_ids[count:]))
             if not allowed:
                 return count
             self._note(token_id)

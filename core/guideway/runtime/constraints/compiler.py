@@ -26,6 +26,7 @@ from guideway.errors import (
 from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.candidates import Candidate
 from guideway.runtime.constraints.closing import Beginnings, Budget, Reserve
+from guideway.runtime.constraints.forecast import KnownRuns
 from guideway.runtime.modifiers.modifier_set import ModifierSet
 from guideway.runtime.work.metrics import CACHE_BYTES, COMPILE_SECONDS
 from guideway.runtime.work.shared_work import PluginUses, SharedWork
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 MAX_VALUES = 1024
 """Cached values of `LogitModifier.compile`, and cached lengths of shortest outputs, at most."""
 
-CompiledParts: TypeAlias = tuple[CompiledGrammar, Reserve, Beginnings]
+CompiledParts: TypeAlias = tuple[CompiledGrammar, Reserve, Beginnings, KnownRuns]
 """Result of one compilation, shared by all requests with its constraint."""
 Compiled: TypeAlias = Mapping[str, Any]
 """By modifier name the compiled value that its `start` gets; the grammar mask's is a `Compilation`."""
@@ -54,6 +55,8 @@ class Compilation:
     """Tokens to keep for completing an output."""
     beginnings: Beginnings
     """Records of how outputs can be completed from their beginning."""
+    runs: KnownRuns
+    """Forced tokens of its outputs."""
     shortest: int | None = None
     """Tokens of the shortest output that was found; None if none was, or `Shortest` did not search."""
 
@@ -299,7 +302,7 @@ class RequestCompiler:
 
 
 def _compile(candidate: Candidate, constraint: Constraint) -> tuple[CompiledParts, int]:
-    """Return the grammar, the reserve of its outputs, an empty dict for its beginnings, and its size in bytes."""
+    """Return the grammar, the reserve of its outputs, empty dicts of beginnings and runs, and its size in bytes."""
     with (
         blame(
             f"grammar.{candidate.name}",
@@ -311,7 +314,7 @@ def _compile(candidate: Candidate, constraint: Constraint) -> tuple[CompiledPart
     ):
         grammar, reserve = candidate.home.make(constraint)
     with blame(f"grammar.{candidate.name}", "nbytes"):
-        return (grammar, reserve, {}), max(0, int(grammar.nbytes))
+        return (grammar, reserve, {}, {}), max(0, int(grammar.nbytes))
 
 
 def _error_of(future: Future[Any]) -> BaseException | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,11 @@ from guideway.api.bitmask import BITS_PER_WORD, Bitmask
 from guideway.api.grammar import Matcher
 from guideway.errors import DeadEnd
 
-__all__ = ["Forcing"]
+__all__ = ["ForcedTokens", "Forcing"]
+
+ForcedTokens: TypeAlias = Literal["auto", "exact", "canonical", "off"]
+"""``exact``: forced tokens are drafts; ``auto``: the same, where that pays; ``canonical``: they are final, split as by
+the tokenizer; ``off``: there are none."""
 
 MOST_CHOICES = 16
 """Most tokens of a mask to consider; they must be prefixes of one text."""

@@ -35,6 +35,8 @@ from guideway.runtime.constraints.bans import Bans, MaskBans
 from guideway.runtime.constraints.candidates import Candidate, CandidateCache, enforcing_all
 from guideway.runtime.constraints.closing import Budget, Record
 from guideway.runtime.constraints.compiler import Compilation, Compiler, SearchParameters, Shortest
+from guideway.runtime.constraints.forced import ForcedTokens
+from guideway.runtime.constraints.forecast import Forecast
 from guideway.runtime.constraints.grammar_state import GrammarState
 from guideway.runtime.constraints.mask_rows import MaskRows
 from guideway.runtime.elsewhere import Home
@@ -79,6 +81,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         clock: StepClock,
         *,
         isolates_tenants: bool = False,
+        forced_tokens: ForcedTokens = "off",
+        num_forced_tokens: int = 0,
     ) -> None:
         super().__init__({}, context)
         self._stopwatch = stopwatch
@@ -87,6 +91,10 @@ class GrammarMask(LogitModifier[GrammarState]):
         self.mask_rows = MaskRows(num_words(context.vocabulary.logits_width), stopwatch, clock)
         self._compiler = compiler
         self._shortest = shortest
+        self._elsewhere = next((home for home in homes.values() if home.waits), None)
+        """A home in hosts; all have the same hosts."""
+        self._forced_tokens = forced_tokens
+        self._num_forced = num_forced_tokens
 
     def compile_constraint(
         self, constraint: Constraint, request: Request, search: SearchParameters | None
@@ -123,6 +131,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         reserve = compiled.reserve if request.params.close else None
         state = GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids, reserve, _bans(request.params))
         state.shortest, state.beginnings = compiled.shortest, compiled.beginnings
+        if self._forced_tokens in ("auto", "exact"):
+            state.forecast = Forecast(compiled.runs, stop_token_ids, saves=self._forced_tokens == "auto")
         return state
 
     def ban(self, state: GrammarState | None, bans: Bans) -> MaskBans | None:
@@ -177,6 +187,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         )
         state.accepted, state.begins_in, state.budget, state.closer = [], None, None, None
         state.closed_early, state.canonical = False, ()
+        state.forecast = state.forecast and state.forecast.restart()
         recycle(state.grammar, old)
 
     def check_room(self, state: GrammarState | None, room: int, *, is_whole: bool = False) -> None:
@@ -265,6 +276,7 @@ class GrammarMask(LogitModifier[GrammarState]):
             return FINISH
         matcher = state.job.matcher
         ours = token_ids[num_before:] if num_before else token_ids
+        state.learn_forced()
         began = time.monotonic()
         count = matcher.accept(ours)
         if state.candidate.home.waits:  # it may have waited for its host
@@ -272,6 +284,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         if count != len(ours):
             return self._refusal(state, token_ids, num_before, num_before + count)
         state.accepted += ours
+        if state.forecast is not None:
+            state.forecast.accept(ours, 0 if num_before else len(state.job.draft_token_ids))
         if state.closer is not None:
             state.closer.accept(ours)
         state.closed_early |= state.first_closed is not None and len(ours) > state.first_closed
@@ -283,25 +297,48 @@ class GrammarMask(LogitModifier[GrammarState]):
     def forced(self, state: GrammarState, limit: int) -> Sequence[int]:
         if state.begins_in != 0 or state.terminated:
             return ()
-        return state.candidate.home.forced(state.job.matcher, state.stop_token_ids, limit)
+        home, forecast = state.candidate.home, state.forecast
+        if forecast is None:
+            return (home.forced(state.job.matcher, state.stop_token_ids, limit) or ())[:limit]
+        if home.waits:
+            state.learn_forced()
+        elif forecast.searches():
+            forecast.learn(home.forced(state.job.matcher, state.stop_token_ids, self._num_forced) or ())
+        return (forecast.run or ())[:limit]
+
+    def look_ahead(self, states: Sequence[GrammarState | None], limits: Sequence[int]) -> None:
+        """Start filling the rows of these sequences in hosts, for the next `prepare`, with the forced tokens that are
+        expected as drafts, at most ``limits[i]``."""
+        drafts = [
+            (state.forecast.run or ())[:limit] if state is not None and state.forecast is not None else ()
+            for state, limit in zip(states, limits, strict=True)
+        ]
+        self.foresee(states, drafts)
 
     def foresee(self, states: Sequence[GrammarState | None], drafts: Sequence[Sequence[int]]) -> None:
         """Start filling the rows of these sequences and drafts in hosts, for the next `prepare`, where that need not
-        wait."""
-        home, jobs = None, list[FillJob]()
+        wait. The hosts search for forced tokens where there are no drafts and the forecast has none."""
+        home, jobs, limits = None, list[FillJob](), list[int]()
         for state, token_ids in zip(states, drafts, strict=True):
             if _is_elsewhere(state):
                 home = state.candidate.home
                 jobs.append(FillJob(state.job.matcher, tuple(token_ids)))
+                searches = not token_ids and state.forecast is not None and state.forecast.searches()
+                limits.append(self._num_forced if searches else 0)
         if home is not None:
-            home.foresee(jobs)  # all have the same host
+            home.foresee(jobs, limits if any(limits) else ())  # all have the same hosts
+
+    def hear(self) -> None:
+        """Read the answer of the hosts to `look_ahead` if it has arrived, for `forced`."""
+        if self._elsewhere is not None:
+            self._elsewhere.hear(waits=False)
 
     def ask_forced(self, states: Sequence[GrammarState | None], limit: int) -> None:
-        """Ask the hosts for the forced tokens of these sequences, with one command for all; `forced` reads the
-        replies."""
-        asked = [state for state in states if _is_elsewhere(state)]
-        if asked:
-            asked[0].candidate.home.ask_forced([state.job.matcher for state in asked], limit)
+        """Wait until the hosts have found the forced tokens of these sequences, for `forced`."""
+        asked = [FillJob(state.job.matcher) for state in states if _is_elsewhere(state)]
+        if self._elsewhere is not None and asked:
+            self._elsewhere.foresee(asked, [limit] * len(asked))
+            self._elsewhere.hear(waits=True)
 
     def keep_to(self, state: GrammarState | None, token_ids: Sequence[int]) -> None:
         """Restrict the next step to these forced tokens, as far as they equal its drafts."""
@@ -359,6 +396,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         copy.reserve, copy.bans = state.reserve, state.bans
         copy.budget, copy.closed_early, copy.shortest = state.budget, state.closed_early, state.shortest
         copy.beginnings = state.beginnings
+        copy.forecast = state.forecast and state.forecast.fork()
         if state.closer is not None:
             copy.closer = state.closer.fork(copy.job.matcher)
         return copy

@@ -9,6 +9,7 @@ from guideway.api.grammar import CompiledGrammar, FillJob, Matcher
 from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.candidates import Candidate
 from guideway.runtime.constraints.closing import Beginnings, Budget, Record, Reserve
+from guideway.runtime.constraints.forecast import Forecast
 from guideway.runtime.elsewhere import Ending
 from guideway.runtime.sequences.replay import replayed_matcher
 
@@ -49,6 +50,8 @@ class GrammarState:
     """Index of the first row of the last step in which closing excluded tokens."""
     closed_early: bool = False
     """True if a token was drawn from such a row."""
+    forecast: Forecast | None = None
+    """The forced tokens that are expected; None if expected ones are not used."""
     canonical: tuple[int, ...] = ()
     """Forced tokens that the next step must draw, as far as they equal its drafts."""
     first_row: int = 0
@@ -60,6 +63,14 @@ class GrammarState:
         self.accepted[num_tokens:] = token_ids
         if self.closer is not None:
             self.closer.write(num_tokens, token_ids)
+
+    def learn_forced(self) -> None:
+        """Pass the forced tokens that the matcher's host has found to the forecast."""
+        home, forecast = self.candidate.home, self.forecast
+        if home.waits and forecast is not None and forecast.run is None:
+            forced = home.forced(self.job.matcher, self.stop_token_ids, 0)
+            if forced is not None:
+                forecast.learn(forced)
 
     def replayed_matcher(self) -> Matcher:
         """Return a new matcher in the state after `accepted`."""

@@ -66,8 +66,12 @@ class Here:
             self._lexicon = Lexicon(self._strategy.vocabulary)
         return Closer(self._lexicon, stop_token_ids, budget, record, beginnings)
 
-    def foresee(self, jobs: Sequence[FillJob]) -> None:
-        """Start what the next `fill` is likely to ask for, where that need not wait."""
+    def foresee(self, jobs: Sequence[FillJob], limits: Sequence[int] = ()) -> None:
+        """Start what the next `fill` is likely to ask for, where that need not wait. `limits` says for each job how
+        many forced tokens to find as its drafts; empty: none for any."""
+
+    def hear(self, *, waits: bool) -> None:
+        """Let `forced` return what was found for `foresee`, as far as it is known, or with `waits` all of it."""
 
     def fail(self, job: FillJob) -> None:
         """Let the next `fill` fail a job as the last one did, without trying it again."""
@@ -80,11 +84,9 @@ class Here:
         """Return whether requests other than masks would keep other sequences waiting."""
         return False
 
-    def ask_forced(self, matchers: Sequence[Matcher], limit: int) -> None:
-        """Ask for the forced tokens of matchers, all at once, before `forced` is called for each."""
-
-    def forced(self, matcher: Matcher, stop_token_ids: frozenset[int], limit: int) -> Sequence[int]:
-        """Return at most `limit` tokens that must come next, as `Forcing.run` does."""
+    def forced(self, matcher: Matcher, stop_token_ids: frozenset[int], limit: int) -> Sequence[int] | None:
+        """Return the tokens that must come next, as `Forcing.run` does: at most `limit`, or where `waits`, as many as
+        `foresee` asked for; None if they were not asked for since the last token, or the answer is not there yet."""
         if self._forcing is None:
             vocabulary = self._strategy.vocabulary
             self._forcing = Forcing(vocabulary.tokens, num_words(vocabulary.logits_width))

@@ -61,6 +61,8 @@ class SteadyBatch:
         self._places = step.payloads[GRAMMAR_MASK].rows
         """``int32[m]``: the places in the batch of the constrained sequences, strategy by strategy."""
         constrained = [state for block in blocks for state in block.states]
+        self._forecast = [state for state in constrained if state.forecast is not None]
+        """All of `constrained`, or none."""
         self._share = min(MOST_TOGETHER, 1 + (len(constrained) - 1) / 8)
         self._stops = np.zeros(rows.words * 32, dtype=np.bool_)
         """True for a stop token of any sequence."""
@@ -106,6 +108,8 @@ class SteadyBatch:
         except ValueError:  # not one token each
             return None
         constrained = ids[self._places]
+        for state in self._forecast:
+            state.learn_forced()
         if self._stops[constrained].any():
             return None
         counts, taken = np.full(len(constrained), -1, dtype=np.int32), 0.0
@@ -125,6 +129,10 @@ class SteadyBatch:
             self._go_back(counts.tolist())
             return None
         self._log.append(ids)
+        if self._forecast:
+            for state, token_id in zip(self._forecast, constrained.tolist(), strict=True):
+                if state.forecast is not None:
+                    state.forecast.accept((token_id,), 0)
         return [CONTINUE] * len(self._sequences)
 
     def settle(self) -> None:

@@ -25,7 +25,7 @@ class StepClock:
         self.close = self._part("close")
         """Tokens that an output could not be completed after are looked for."""
         self.draft = self._part("draft")
-        """Forced tokens are found, and drafts validated."""
+        """Forced tokens are found, hosts are asked for the next step, and drafts are validated."""
         self.fill = self._part("fill")
         """Strategies in this process fill masks."""
         self.prepare = self._part("prepare")

@@ -309,13 +309,22 @@ class Scheduler:
             works.append(work)
         return works
 
+    def _look_ahead(self, sequences: list[SequenceState]) -> None:
+        """Let hosts work for the next step of these sequences from now on."""
+        limits = {s.slots[0]: self._room_for_forced(s) for s in sequences if s.completion is None and s.active}
+        self._runtime.look_ahead(limits)
+
+    def _room_for_forced(self, sequence: SequenceState) -> int:
+        """Return how many forced tokens a step of a sequence may have."""
+        return max(0, min(self._num_forced_tokens, sequence.group.max_tokens - len(sequence.output) - 1))
+
     def _find_forced(self, sequences: list[SequenceState]) -> dict[SequenceState, Sequence[int]]:
-        """Return the tokens that are forced next for each sequence that draws in this step."""
+        """Return the tokens that are probably forced next for each sequence that draws in this step."""
         if not self._num_forced_tokens:
             return {}
         limits = {}
         for sequence in sequences:
-            room = min(self._num_forced_tokens, sequence.group.max_tokens - len(sequence.output) - 1)
+            room = self._room_for_forced(sequence)
             late = self._runtime.is_late(sequence.slots[0])
             if room > 0 and not late and self._steps.pending(sequence) < self._max_num_batched_tokens:
                 limits[sequence] = room
@@ -379,6 +388,8 @@ class Scheduler:
         for output in outputs:
             if output.sequence.completion is None:  # an observer of another sequence's end may have ended it
                 self._apply(output)
+        if self._num_forced_tokens:
+            self._look_ahead([output.sequence for output in outputs])
 
     def _recover(self, works: list[Work], error: WorkerLost) -> None:
         """Record the loss of the workers; new workers compute everything again. End a sequence that they are lost with
