@@ -283,7 +283,7 @@ def test_whose_rows_are_kept_is_in_no_other_command(made: Makes) -> None:
 
     other = compiled.matcher(STOPS)
     strategy.foresee([FillJob(matcher)], [4])
-    other.fill_bitmask(bitmask, 0)  # waits for what comes before
+    other.fill_bitmask(bitmask, 0)  # waits for the work before it
     lane, forced = living._lanes[0], matcher.forced
     assert forced
     assert matcher.number in living._kept

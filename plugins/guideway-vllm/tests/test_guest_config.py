@@ -91,6 +91,8 @@ def test_what_is_given_arrives() -> None:
         ({"modifiers": [1]}, "modifiers", "modifiers"),
         ({"grammar_host": "thread"}, "grammar_host", "process"),
         ({"modifier_host": "thread"}, "modifier_host", "process"),
+        ({"forced_tokens": "canonical"}, "forced_tokens", "exact"),
+        ({"forced_tokens": "auto"}, "forced_tokens", "speculative_config"),
         ({"compile_threads": 0}, "compile_threads", "at least 1"),
         ({"compile_threads": True}, "compile_threads", "compile_threads"),
         ({"grammar_cache_bytes": -1}, "grammar_cache_bytes", "at least 0"),

@@ -14,6 +14,8 @@ from guideway.plugins import PluginPlan, Plugins, PluginSettings
 from guideway.plugins.configuration import Names, Options, freeze_components
 from guideway.plugins.limits import Limits
 
+from guideway_vllm import drafts
+
 __all__ = ["KEY", "GuestConfig"]
 
 KEY = "guideway"
@@ -43,6 +45,9 @@ class GuestConfig:
     grammar_host: Literal["auto", "inline", "process"] = "auto"
     """Process in which grammar strategies compile and fill: grammar hosts, or vLLM's own processes; ``auto`` is grammar
     hosts where they can be used. vLLM's own backends always run in vLLM's processes."""
+    forced_tokens: Literal["auto", "exact", "off"] = "off"
+    """Forced tokens of constraints as drafts, without another drafter: ``exact``, ``auto`` (where that pays), or
+    ``off``. Only in vLLM's V1 model runner, and without asynchronous scheduling."""
     modifier_host: Literal["inline", "process"] = "inline"
     """Process in which modifiers keep their states: modifier hosts, or vLLM's own processes."""
     isolate_tenants: bool = False
@@ -108,6 +113,7 @@ class GuestConfig:
         freeze_components(config, KIND_OF)
         config._check_extension(vllm_config)
         _check_drafts(vllm_config)
+        config._check_forced(vllm_config)
         return config
 
     def plan(self, plugins: Plugins) -> PluginPlan:
@@ -118,6 +124,15 @@ class GuestConfig:
         selection += [("worker", address) for address in self.worker_mixins]
         options = {component: dict(options) for component, options in self.options.items()}
         return plugins.plan(selection, {"options": options})
+
+    def _check_forced(self, vllm_config: Any) -> None:
+        """Check that vLLM verifies the drafts of the guest, and no others."""
+        if self.forced_tokens == "off":
+            return
+        if not drafts.are_ours(vllm_config.speculative_config):
+            raise drafts.refuse("speculative_config is set, and vLLM takes one kind of drafts; leave out one of them")
+        if vllm_config.use_v2_model_runner:
+            raise drafts.refuse("this server needs vLLM's V2 model runner, which takes no drafts from the scheduler")
 
     def _check_extension(self, vllm_config: Any) -> None:
         """Check that vLLM loads the worker extension through which mixins are called."""

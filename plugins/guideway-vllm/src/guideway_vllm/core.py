@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 
 from guideway_vllm.bans import bans_of, without_bans
 from guideway_vllm.config import GuestConfig
+from guideway_vllm.drafts import are_ours, can_draft
 from guideway_vllm.parts import build_runtime, markers_for
 from guideway_vllm.requests import PREFIX, carries_only, request_of, short_budget_of
 from guideway_vllm.steps import GuestOutput, GuestStep, Part, select
@@ -99,7 +100,18 @@ class Core:
         plugins = Plugins(settings=config.plugins)
         self.plan = config.plan(plugins)
         reasoning, self._unmarked = markers_for(reasoning_parser, vllm_config)
-        self.runtime: Runtime = build_runtime(config, plugins, vllm_config, front_end=False, reasoning=reasoning)
+        # in addition to n-grams, forced tokens are drafted without a setting
+        forced = config.forced_tokens if are_ours(vllm_config.speculative_config) else "exact"
+        self.drafts_forced = can_draft(vllm_config)
+        """True if `forced` has any effect."""
+        self.runtime: Runtime = build_runtime(
+            config,
+            plugins,
+            vllm_config,
+            front_end=False,
+            reasoning=reasoning,
+            forced_tokens=forced if self.drafts_forced else "off",
+        )
         self._entering: dict[str, Future[RequestState]] = {}
         """Futures that `admit` returned, of requests that were not released and are still being admitted."""
         self._lock = Lock()
@@ -430,15 +442,26 @@ class Core:
             return 0
         return self.runtime.validate(state.slot, token_ids)
 
-    def forced(self, request_ids: Sequence[str], limit: int) -> dict[str, Sequence[int]]:
-        """Return at most `limit` forced tokens of each request."""
-        states = {request_id: self._states.get(request_id) for request_id in request_ids}
-        slots = {
-            state.slot: request_id
-            for request_id, state in states.items()
+    def look_ahead(self, limits: Mapping[str, int]) -> None:
+        """Announce the requests that go on with the next step, each with the number of forced tokens that it may
+        have."""
+        slots = self._slots_of(limits)
+        self.runtime.look_ahead({slot: limits[request_id] for request_id, slot in slots.items()})
+
+    def forced(self, limits: Mapping[str, int]) -> dict[str, Sequence[int]]:
+        """Return at most ``limits[request_id]`` tokens of each request that are probably forced next."""
+        slots = self._slots_of(limits)
+        found = self.runtime.forced({slot: limits[request_id] for request_id, slot in slots.items()})
+        return {request_id: found[slot] for request_id, slot in slots.items()}
+
+    def _slots_of(self, request_ids: Iterable[str]) -> dict[str, int]:
+        """Return by request the slots of those that are healthy and take part in the next step."""
+        states = ((request_id, self._states.get(request_id)) for request_id in request_ids)
+        return {
+            request_id: state.slot
+            for request_id, state in states
             if state is not None and state.slot is not None and not state.sits_out and self._fault(state) is None
         }
-        return {slots[slot]: run for slot, run in self.runtime.forced(dict.fromkeys(slots, limit)).items()}
 
     def fail(self, request_id: str, fault: Fault) -> None:
         """Set the fault of a request, for a cause outside guideway's plugins."""

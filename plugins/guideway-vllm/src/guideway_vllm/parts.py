@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import weakref
-from typing import Any
+from typing import Any, Literal
 
 from guideway.api import GrammarStrategy, InvalidConfiguration, ModifierContext, Need, Vocabulary, Whitespace
 from guideway.api.reasoning import ReasoningConfig
@@ -75,6 +75,7 @@ def build_runtime(
     *,
     front_end: bool,
     reasoning: ReasoningConfig | None = None,
+    forced_tokens: Literal["auto", "exact", "off"] = "off",
 ) -> Runtime:
     """Build the runtime with the configured plugins. In the `front_end` it has the validators, and one slot for trials;
     in the engine core it has a slot for each sequence of all steps that vLLM computes concurrently."""
@@ -109,6 +110,8 @@ def build_runtime(
         whitespace=whitespace_of(config, vllm_config.structured_outputs_config),
         short_budget=config.short_budget,
         reasoning=reasoning or ReasoningConfig(),
+        forced_tokens=forced_tokens,
+        num_forced_tokens=vllm_config.num_speculative_tokens,
     )
     with serving(Server(vllm_config, _tokenizer(vllm_config))):
         return plan.build(hooks if front_end else None)

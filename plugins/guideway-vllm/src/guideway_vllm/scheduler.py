@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import wait
 from functools import cache, partial
 from typing import Any
@@ -52,7 +52,6 @@ class GuestScheduler:
         self.guest = None if config is None else Core(config, vllm_config, parser)
         self._final_reports = {}
         self._prompt_logprobs = {}
-        self._drafts_forced = can_draft_forced(vllm_config)
         # with data parallelism other ranks may wait for its steps
         self._may_rest = vllm_config.parallel_config.data_parallel_size == 1
         if self.guest is not None:
@@ -121,20 +120,28 @@ class GuestScheduler:
         if errors:
             self._fail(errors, outputs)
         self._attach_reports(guest, outputs)
+        if guest.drafts_forced:
+            guest.look_ahead(self._rooms(scheduler_output.num_scheduled_tokens))
         return outputs
 
     def update_draft_token_ids(self, draft_token_ids: Any) -> None:
         """Call vLLM's method, then replace drafts by forced tokens if these reach further."""
         super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
-        if self.guest is None or not self._drafts_forced:
+        if self.guest is None or not self.guest.drafts_forced:
             return
-        given = {r: self.requests[r] for r in draft_token_ids.req_ids if r in self.requests}
-        asking = [r for r, request in given.items() if request.use_structured_output and not request.is_prefill_chunk]
-        for request_id, run in self.guest.forced(asking, self.num_spec_tokens).items():
-            request = given[request_id]
+        for request_id, run in self.guest.forced(self._rooms(draft_token_ids.req_ids)).items():
+            request = self.requests[request_id]
             if len(run) > len(request.spec_token_ids):
-                manager = self.structured_output_manager  # type: ignore[attr-defined]
-                request.spec_token_ids = manager.validate_tokens(request, list(run))
+                request.spec_token_ids = list(run)
+
+    def _rooms(self, request_ids: Iterable[str]) -> dict[str, int]:
+        """Return by request how many forced tokens it may have in the next step, for constrained ones that decode."""
+        requests = [self.requests[request_id] for request_id in request_ids if request_id in self.requests]
+        return {
+            request.request_id: max(0, min(self.num_spec_tokens, request.max_tokens - request.num_output_tokens - 1))
+            for request in requests
+            if request.use_structured_output and not request.is_prefill_chunk and not request.is_finished()
+        }
 
     def _handle_blocked_waiting_request(self, request: Any) -> bool:
         """Return whether a waiting request may be scheduled."""
@@ -221,18 +228,6 @@ class GuestScheduler:
         return [request.request_id for request in ended]
 
 
-def can_draft_forced(vllm_config: Any) -> bool:
-    """Return whether the scheduler can provide drafts. V1 verifies drafts named by the scheduler unless a model drafted
-    them with its own probabilities. In V2 drafts never leave the device."""
-    speculative = vllm_config.speculative_config
-    return (
-        speculative is not None
-        and speculative.method == "ngram"
-        and not vllm_config.use_v2_model_runner
-        and not vllm_config.scheduler_config.async_scheduling
-    )
-
-
 class GuestManager:
     """Mixin in front of the structured-output manager's class: guideway serves all constraints."""
 
@@ -275,7 +270,7 @@ class GuestManager:
 
     def validate_tokens(self, request: Any, spec_tokens: list[int]) -> list[int]:
         """Return the drafts that every modifier accepts."""
-        if not request.use_structured_output:
+        if not request.use_structured_output or not spec_tokens:
             return spec_tokens
         ids = [token_id for token_id in spec_tokens if token_id >= 0]
         return ids[: self.guest.validate(request.request_id, ids)]

@@ -9,6 +9,7 @@
 ``AsyncLLM``, ``LLMEngine``            ``generate``; ``add_request``, ``step``: checks of finished texts, and
                                        observers; ``__init__``: once the cores have started, grammar hosts start
 ``RequestState``, ``RequestOutput``    ``make_request_output``; ``add``: the report of each of several outputs
+``EngineArgs``                         ``create_speculative_config``: the drafter for forced tokens
 ``SchedulerConfig.get_scheduler_cls``  the scheduler's class, and through it the structured-output manager's
 ``WorkerWrapperBase.init_device``      the model runner of each worker, once it exists
 =====================================  ================================================================================
@@ -31,6 +32,7 @@ from guideway.api import PluginUnavailable
 from guideway.errors import Unhealthy
 
 from guideway_vllm.answers import add_up, is_recorded, report_of, set_report, shutdown_error, with_records
+from guideway_vllm.drafts import around_create_speculative_config
 from guideway_vllm.health import METHOD, unhealthy
 from guideway_vllm.steps import ATTRIBUTE, RECORDS
 from guideway_vllm.wrapping import lacks, look_up, wrap
@@ -63,6 +65,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.core:EngineCore._initialize_kv_caches": ("vllm_config",),
     "vllm.v1.engine.core:EngineCore.shutdown": (),
     "vllm.v1.executor.abstract:Executor.collective_rpc": ("method",),
+    "vllm.engine.arg_utils:EngineArgs.create_speculative_config": (),
     "vllm.config:SchedulerConfig.get_scheduler_cls": (),
     "vllm.v1.core.sched.scheduler:Scheduler.__init__": ("vllm_config", "structured_output_manager"),
     "vllm.v1.core.sched.scheduler:Scheduler.get_grammar_bitmask": ("scheduler_output",),
@@ -113,6 +116,7 @@ def install() -> None:
     wrap("vllm.v1.engine.async_llm:AsyncLLM.__init__", _around_engine_init)
     wrap("vllm.v1.engine.llm_engine:LLMEngine.__init__", _around_engine_init)
     setattr(look_up("vllm.v1.engine.core:EngineCore.shutdown")[0], METHOD, unhealthy)
+    wrap("vllm.engine.arg_utils:EngineArgs.create_speculative_config", around_create_speculative_config)
     wrap("vllm.config:SchedulerConfig.get_scheduler_cls", _around_get_scheduler_cls)
     wrap("vllm.v1.worker.worker_base:WorkerWrapperBase.init_device", _around_init_device)
 
