@@ -9,6 +9,7 @@ from guideway.api.bitmask import (
     TokenLists,
     allocate,
     allow_only,
+    count_allowed,
     empty_rows,
     is_allowed,
     num_words,
@@ -54,6 +55,12 @@ def test_unpack_reverses_pack(allowed: NDArray[np.bool_]) -> None:
     unpacked = unpack(pack(allowed), allowed.shape[1])
     assert unpacked.dtype == np.bool_
     np.testing.assert_array_equal(unpacked, allowed)
+
+
+@given(allowed=ALLOWED, data=st.data())
+def test_count_allowed_counts_the_first_tokens(allowed: NDArray[np.bool_], data: st.DataObject) -> None:
+    num_tokens = data.draw(st.integers(1, allowed.shape[1]))
+    assert count_allowed(pack(allowed), num_tokens).tolist() == allowed[:, :num_tokens].sum(axis=1).tolist()
 
 
 def test_unpack_reads_rows_that_are_not_contiguous() -> None:

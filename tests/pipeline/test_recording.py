@@ -52,10 +52,12 @@ class Add(LogitTransform):
 
 
 class Last(Sampler):
-    """Draws the most likely token."""
+    """Draws the most likely token, and spoils its rows, as a sampler that keeps no copy may."""
 
     def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
-        return step.ops.argmax(step.ops.gather(logprobs, payload.rows))
+        drawn = step.ops.argmax(step.ops.gather(logprobs, payload.rows))
+        step.ops.where_rows(logprobs, payload.rows, True, -np.inf)
+        return drawn
 
 
 def modifier(name: str, stage: Stage, transform: type[LogitTransform] = Add) -> type[LogitModifier[Any]]:

@@ -20,8 +20,8 @@ __all__ = [
     "TokenLists",
     "allocate",
     "allow_only",
+    "count_allowed",
     "empty_rows",
-    "forbids_any",
     "is_allowed",
     "num_words",
     "pack",
@@ -79,14 +79,10 @@ def unpack(bitmask: Bitmask, width: int) -> NDArray[np.bool_]:
     return bits
 
 
-def forbids_any(bitmask: Bitmask, num_tokens: int) -> NDArray[np.bool_]:
-    """Return ``bool[rows]``: True for rows that forbid one of the first `num_tokens` tokens."""
-    num_whole, rest = divmod(num_tokens, BITS_PER_WORD)
-    found: NDArray[np.bool_] = (bitmask[:, :num_whole] != FULL).any(axis=1)
-    if rest:
-        last = np.int32((1 << rest) - 1)
-        found |= bitmask[:, num_whole] & last != last
-    return found
+def count_allowed(bitmask: Bitmask, num_tokens: int) -> NDArray[np.int64]:
+    """Return ``int64[rows]``: how many of the first `num_tokens` tokens each row allows."""
+    counts: NDArray[np.int64] = _count_bits(_meaningful(bitmask, num_tokens)).sum(axis=1)
+    return counts
 
 
 def empty_rows(bitmask: Bitmask) -> NDArray[np.bool_]:
@@ -174,6 +170,8 @@ def _meaningful(bitmask: Bitmask, num_tokens: int) -> Bitmask:
 
 def _count_bits(words: NDArray[np.int32]) -> NDArray[np.int64]:
     """Return the number of set bits of each word, in the same shape. (Warren: Hacker's Delight, 5-1)"""
+    if hasattr(np, "bitwise_count"):  # since NumPy 2
+        return np.bitwise_count(words.view(np.uint32)).astype(np.int64)
     x = words.astype(np.uint32)
     x -= x >> np.uint32(1) & np.uint32(0x55555555)
     x = (x & np.uint32(0x33333333)) + (x >> np.uint32(2) & np.uint32(0x33333333))

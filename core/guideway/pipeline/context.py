@@ -131,8 +131,11 @@ class PipelineContext:
     ) -> RowLogprobs:
         """Return the log-probabilities of `rows` of `logits`, with the `k` most likely tokens of each. `normalized`:
         the logits are log-probabilities already."""
-        taken = rows if padding is None else padding.aligned(rows)
-        values = self.forbid_padding(self.ops.gather(logits, self.ops.asarray(taken)))
+        if len(rows) == len(logits) and self.width == self.num_tokens and not normalized:
+            values = logits  # all rows, of which the next line makes a copy
+        else:
+            taken = rows if padding is None else padding.aligned(rows)
+            values = self.forbid_padding(self.ops.gather(logits, self.ops.asarray(taken)))
         if not normalized:
             values = self.ops.log_softmax(values)
         return RowLogprobs(self.ops, values, rows, k, padding, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,15 @@ from guideway.api.steps import Array, Logprobs
 from guideway.pipeline.padding import Padding
 
 __all__ = ["RowLogprobs", "joined"]
+
+
+class Places(NamedTuple):
+    """Where the log-probabilities of some tokens are in `RowLogprobs.values`."""
+
+    indices: NDArray[np.intp]
+    """The rows, on the host."""
+    rows: Array
+    columns: Array
 
 
 class RowLogprobs:
@@ -42,15 +51,27 @@ class RowLogprobs:
 
     def choose(self, rows: NDArray[np.integer[Any]], token_ids: Array) -> None:
         """Set the chosen tokens of `rows`. A later call for the same row replaces its token."""
+        self.take(self.find(rows, token_ids))
+
+    def find(self, rows: NDArray[np.integer[Any]], token_ids: Array) -> Places:
+        """Return where the log-probabilities of the tokens of `rows` are."""
         ops, width = self._ops, self.values.shape[1]
-        _, here, there = np.intersect1d(self._rows, rows, assume_unique=True, return_indices=True)
-        places = (here, there) if self._padding is None else map(self._padding.aligned, (here, there))
-        from_values, from_ids = (ops.asarray(place.astype(np.int32)) for place in places)
-        ids = token_ids[from_ids]
+        if self._padding is None and np.array_equal(rows, self._rows):
+            here, ids = np.arange(len(rows)), token_ids
+            from_values = ops.asarray(here.astype(np.int32))
+        else:
+            _, here, there = np.intersect1d(self._rows, rows, assume_unique=True, return_indices=True)
+            places = (here, there) if self._padding is None else map(self._padding.aligned, (here, there))
+            from_values, from_ids = (ops.asarray(place.astype(np.int32)) for place in places)
+            ids = token_ids[from_ids]
         ids = ids * ((ids >= 0) * (ids < width))  # a broken sampler may draw ids out of range
-        values = ops.gather(self.values, from_values, ids[:, None])[:, 0]
+        return Places(here, from_values, ids[:, None])
+
+    def take(self, places: Places) -> None:
+        """Do `choose` for what `find` returned, here or in another object for the same rows."""
+        values = self._ops.gather(self.values, places.rows, places.columns)[:, 0]
         self.downloads[f"{self._name}/chosen/{len(self._chosen)}"] = values
-        self._chosen.append(here)
+        self._chosen.append(places.indices)
 
     def result(self, host: Mapping[str, NDArray[Any]]) -> Logprobs:
         """Build the result from `downloads`, copied to the host."""

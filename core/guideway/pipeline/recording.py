@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.bitmask import forbids_any
+from guideway.api.bitmask import count_allowed
 from guideway.api.records import Records
 from guideway.api.steps import Array, Payload, StepInput
 from guideway.pipeline.context import Entry, PipelineContext
@@ -27,8 +27,12 @@ class Recorder:
         self.rows = np.flatnonzero(step.records).astype(np.int32)
         taken = self.rows if padding is None else padding.aligned(self.rows)
         self._taken = self._ops.asarray(taken)
-        self._model = context.logprobs_of(logits, self.rows, 0, padding, "records/model")
+        self.model = context.logprobs_of(logits, self.rows, 0, padding, "records/model")
+        self._masked: RowLogprobs | None = None
+        """The model's distribution over the allowed tokens, if it is not what tokens are drawn from."""
         self._drawn: RowLogprobs | None = None
+        self._allowed: NDArray[np.int64] | None = None
+        """The number of allowed tokens of each row, if the host knows it."""
         self._downloads: dict[str, Array] = {}
         self._changed: dict[str, NDArray[np.bool_]] = {}
         """What the host knows about changes, by modifier."""
@@ -44,48 +48,75 @@ class Recorder:
     def read_bitmask(self, entry: Entry, payload: Payload) -> None:
         """Note the rows in which a modifier with a bitmask forbids a token."""
         assert entry.transform.bitmask is not None
-        forbids = forbids_any(payload.arrays[entry.transform.bitmask], self._context.num_tokens)
-        self._note(entry, payload.rows[forbids])
+        counts = count_allowed(payload.arrays[entry.transform.bitmask], self._context.num_tokens)
+        self._note(entry, payload.rows[counts < self._context.num_tokens])
 
     def claim(self, entry: Entry, rows: NDArray[np.int32]) -> None:
         """Note the rows that the modifier of `entry` draws."""
         self._note(entry, rows)
 
-    def measure(self, logits: Array, *, only_masked: bool) -> None:
+    @property
+    def is_counted(self) -> bool:
+        """True if `count` was called."""
+        return self._allowed is not None
+
+    def measure(self, logits: Array) -> None:
         """Count the allowed tokens of `logits`, which are those after the mask and the bans, and sum their
-        probabilities. `only_masked`: tokens are drawn from the model's distribution over the allowed ones. The sum is
-        then the ratio of both probabilities of the drawn token, and needs no pass over the rows."""
+        probabilities."""
         allowed = self._read(logits) > -np.inf
         self._downloads["records/allowed"] = allowed.sum(axis=1)
-        if not only_masked:
-            self._downloads["records/pressure"] = (self._ops.exp(self._model.values) * allowed).sum(axis=1)
+        self._downloads["records/pressure"] = (self._ops.exp(self.model.values) * allowed).sum(axis=1)
 
-    def finish(self, logits: Array, *, normalized: bool) -> None:
-        """Take `logits` as the distribution that tokens are drawn from. `normalized`: they are log-probabilities."""
-        values = self._read(logits) if normalized else self._ops.log_softmax(self._read(logits))
+    def count(self, mask: Payload | None, masked: Array | None) -> None:
+        """Do `measure` where hard bitmasks alone forbid tokens, `mask` together. Their sum is the ratio of the
+        probabilities that the drawn token has under the model and under the model's distribution over the allowed
+        tokens. `masked` are the logits of that distribution; None if tokens are drawn from it. So there is no pass
+        over the rows, or one."""
+        num_tokens = self._context.num_tokens
+        self._allowed = np.full(len(self.rows), num_tokens, dtype=np.int64)
+        if mask is not None:
+            _, here, there = np.intersect1d(self.rows, mask.rows, assume_unique=True, return_indices=True)
+            self._allowed[here] = count_allowed(mask.arrays["bitmask"][there], num_tokens)
+        if masked is not None:
+            values = self._ops.log_softmax(self._read(masked))
+            self._masked = RowLogprobs(self._ops, values, self.rows, 0, self._padding, "records/masked")
+
+    def finish(self, logits: Array, *, normalized: bool, is_kept: bool) -> None:
+        """Take `logits` as the distribution that tokens are drawn from. `normalized`: they are log-probabilities.
+        `is_kept`: nothing changes them later."""
+        values = self._read(logits) if is_kept or not normalized else self.copy(logits)
+        if not normalized:
+            values = self._ops.log_softmax(values)
         self._drawn = RowLogprobs(self._ops, values, self.rows, 0, self._padding, "records/drawn")
 
     def choose(self, rows: NDArray[np.integer[Any]], token_ids: Array) -> None:
         """Set the tokens of `rows`. A later call for the same row replaces its token."""
-        assert self._drawn is not None
-        self._model.choose(rows, token_ids)
-        self._drawn.choose(rows, token_ids)
+        places = self.model.find(rows, token_ids)
+        for each in self._parts:
+            each.take(places)
 
     @property
     def downloads(self) -> dict[str, Array]:
-        assert self._drawn is not None
-        return self._downloads | self._model.downloads | self._drawn.downloads
+        downloads = dict(self._downloads)
+        for each in self._parts:
+            downloads |= each.downloads
+        return downloads
+
+    @property
+    def _parts(self) -> list[RowLogprobs]:
+        return [each for each in (self.model, self._masked, self._drawn) if each is not None]
 
     def result(self, host: Mapping[str, NDArray[Any]], ineffective: Mapping[str, NDArray[np.int32]]) -> Records:
         """Build the records from `downloads`, copied to the host. `ineffective` are the rows that were drawn without a
         modifier, by its name."""
         assert self._drawn is not None
         num_rows, prefix = len(self.rows), "records/changed/"
-        model, drawn = self._model.result(host).chosen, self._drawn.result(host).chosen
-        if "records/pressure" in self._downloads:
-            pressure = host["records/pressure"][:num_rows]
+        model, drawn = self.model.result(host).chosen, self._drawn.result(host).chosen
+        if self._allowed is None:
+            allowed, pressure = host["records/allowed"][:num_rows], host["records/pressure"][:num_rows]
         else:
-            pressure = np.exp(model - drawn)
+            masked = drawn if self._masked is None else self._masked.result(host).chosen
+            allowed, pressure = self._allowed, np.exp(model - masked)
         changed = {
             name.removeprefix(prefix): np.array(host[name][:num_rows], dtype=np.bool_)
             for name in self._downloads
@@ -98,7 +129,7 @@ class Recorder:
         return Records(
             model=model,
             drawn=drawn,
-            allowed=host["records/allowed"][:num_rows].astype(np.int32),
+            allowed=allowed.astype(np.int32),
             pressure=np.minimum(pressure, 1).astype(np.float32),
             changed=np.stack(list(changed.values()), axis=1) if changed else np.zeros((num_rows, 0), dtype=np.bool_),
             modifiers=tuple(changed),

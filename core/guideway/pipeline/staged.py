@@ -73,8 +73,8 @@ class StagedStep:
             logits = self._with_scratch(logits)
         drawn = self._rows_to_draw()
         logits = self._warp(logits, drawn)
-        if self.recorder is not None:
-            self.recorder.measure(logits, only_masked=self._only_masks(self.recorder.rows))
+        if self.recorder is not None and not self.recorder.is_counted:
+            self.recorder.measure(logits)
         if len(drawn) or self.post_warp or self.samplers:
             logits = self._distribution(logits, len(drawn) > 0)
         if self.post_warp:
@@ -83,7 +83,7 @@ class StagedStep:
                 logits, self.normalized = ops.log_softmax(logits), True
         processed = self.context.logprobs(logits, self.step, self.padding, processed=True, normalized=self.normalized)
         if self.recorder is not None:
-            self.recorder.finish(logits, normalized=self.normalized)
+            self.recorder.finish(logits, normalized=self.normalized, is_kept=not self.samplers)
         greedy = self._most_likely(logits)
         self.downloads["greedy"] = greedy
         self.downloads["largest"] = ops.gather(logits, self.all_rows, greedy[:, None])[:, 0]
@@ -172,21 +172,29 @@ class StagedStep:
         tempered = drawn[(temperatures > 0) & (temperatures != 1)]
         if self._in_one_pass(tempered):
             return self._warp_masked(logits)
-        logits = self._penalize(self._modify(logits, [*self.pre_warp, *self.mask]))
+        logits = self._modify(logits, [*self.pre_warp, *self.mask])
+        if self.recorder is not None and self._is_forbidden_by_bitmasks():
+            masked = None if self._draws_from_masked(self.recorder.rows) else logits
+            self.recorder.count(self.context.bitmask(self.step), masked)
+        logits = self._penalize(logits)
         if not len(tempered):
             return logits
         rows = tempered if self.padding is None else drawn
         factors = self._factors(rows)
         return self.ops.scale_rows(widened(self.ops, logits), self.ops.asarray(rows), self.ops.asarray(factors))
 
-    def _only_masks(self, rows: NDArray[np.int32]) -> bool:
-        """Return whether `rows` are drawn from the model's distribution over the tokens that masks allow."""
-        if self.pre_warp or self.post_warp or self.samplers or self.step.warp is not None:
-            return False
+    def _is_forbidden_by_bitmasks(self) -> bool:
+        """Return whether the logits after the mask are the model's, but for tokens that hard bitmasks forbid, and no
+        token is banned."""
+        added = None if self.step.warp is None else self.step.warp.added
+        is_hard = all(entry.name in self.context.hard_bitmasks for entry, _ in self.mask)
+        return not self.pre_warp and is_hard and (added is None or not np.isneginf(added[2]).any())
+
+    def _draws_from_masked(self, rows: NDArray[np.int32]) -> bool:
+        """Return whether `rows` are drawn from the distribution of the logits after the mask."""
         temperatures = self.step.temperatures[rows]
-        return all(entry.transform.bitmask is not None for entry, _ in self.mask) and bool(
-            ((temperatures == 0) | (temperatures == 1)).all()
-        )
+        is_warped = self.step.warp is not None or ((temperatures != 0) & (temperatures != 1)).any()
+        return not (is_warped or self.post_warp or self.samplers)
 
     def _factors(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
         """Return one over the temperature of each of `rows`; 1 where it is 0."""
@@ -255,8 +263,12 @@ class StagedStep:
 
     def _distribution(self, logits: Array, drawn: bool) -> Array:
         """Apply the filters to `logits`. The result is log-probabilities, normalized if a later stage reads them."""
-        ops, warp = self.ops, self.step.warp
-        logits, self.normalized = ops.log_softmax(logits), True
+        ops, warp, recorder = self.ops, self.step.warp, self.recorder
+        if recorder is not None and self._is_recorded_as_it_is(recorder):
+            logits = recorder.model.values
+        else:
+            logits = ops.log_softmax(logits)
+        self.normalized = True
         if warp is None or not drawn:
             return logits
         chosen = filters(warp, self.step.temperatures[: self.num_rows] > 0, self.context.width)
@@ -267,6 +279,11 @@ class StagedStep:
             if self.normalized:
                 logits = ops.log_softmax(logits)
         return logits
+
+    def _is_recorded_as_it_is(self, recorder: Recorder) -> bool:
+        """Return whether every row is recorded, and drawn from the model's distribution."""
+        is_whole = self.padding is None and len(recorder.rows) == self.num_rows
+        return is_whole and not (self.pre_warp or self.mask) and self._draws_from_masked(recorder.rows)
 
     def _modify(self, logits: Array, acting: list[tuple[Entry, Payload]]) -> Array:
         """Apply transforms to `logits`. A row that they leave empty gets only the hard constraints."""
