@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tests.vllm.conftest import USES_V2
 from tests.vllm.probes_in_vllm import params, prompt
-from tests.vllm.test_exact_state import DRAFTS, SMALL
+from tests.vllm.test_exact_state import DRAFTS, SMALL, counter_value
 
 GUIDEWAY = {"grammar": ["llguidance"], "modifiers": ["hello", "kgw"]}
 NUM_DIGITS = 9
@@ -123,7 +123,11 @@ def test_records_do_not_depend_on_how_vllm_steps(
     start: Callable[..., Any], undisturbed: dict[str, list[tuple[list[int], Records]]], drafts: bool
 ) -> None:
     llm = start(GUIDEWAY, **SMALL, **({"speculative_config": DRAFTS} if drafts else {}))
-    for kind, disturbed in answers(llm).items():
+    drafted = counter_value(llm, "spec_decode_num_draft_tokens") if drafts else 0
+    found = answers(llm)
+    if drafts:
+        assert counter_value(llm, "spec_decode_num_draft_tokens") > drafted
+    for kind, disturbed in found.items():
         for (token_ids, records), (same_ids, same) in zip(undisturbed[kind], disturbed, strict=True):
             assert token_ids == same_ids
             for name in ("model", "drawn", "pressure"):
