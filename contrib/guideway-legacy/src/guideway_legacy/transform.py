@@ -90,6 +90,9 @@ class LegacyTransform(LogitTransform):
                 after[i] = self._sequence(key, past, bytes(params).rstrip(b"\0")).apply(past, before[i])
         if bool((forbidden & ~torch.isneginf(after)).any()):
             raise ConformanceError("a processor allowed a token that was forbidden before it (made -inf finite)")
+        if logits.dtype.itemsize < after.dtype.itemsize:  # a finite number out of range would become infinite
+            most = torch.finfo(logits.dtype).max
+            after = torch.where(after.isinf(), after, after.clamp(-most, most))
         return step.ops.where_rows(logits, payload.rows, True, after)
 
     def _sequence(self, key: int, past: Past, params: bytes) -> _Sequence:
