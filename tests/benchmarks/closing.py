@@ -30,7 +30,7 @@ from guideway.api.bitmask import unpack
 from guideway.json_schema.cursor import START
 from guideway.plugins import Plugins
 from guideway.runtime.constraints.closing import Budget, Closer, Lexicon, Reserve
-from guideway.runtime.constraints.closing.search import find_completion
+from guideway.runtime.constraints.closing.search import MAX_MASKS, find_completion, most_work
 from guideway.runtime.sequences.replay import new_matcher
 from guideway.vocabulary import build_vocabulary
 
@@ -83,8 +83,8 @@ def one(strategy: GrammarStrategy, lexicon: Lexicon, schema: Any, more: int, fou
         past=(),
         cursor=START,
         witnesses=reserve.witnesses,
-        most_tried=reserve.most_tried(MOST),
-        most_masks=reserve.most_masks,
+        most_tried=most_work(MOST),
+        most_masks=MAX_MASKS + 2 * reserve.fewest,
     )
     if shortest is None:
         return "no completion found"

@@ -38,9 +38,9 @@ from guideway.json_schema.cursor import START, JsonCursor, Place
 from guideway.runtime import Runtime
 from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.closing import Budget, Closer, Reserve
-from guideway.runtime.constraints.closing.fewest import Spelling, fewest_tokens
 from guideway.runtime.constraints.closing.patterns import Pattern
 from guideway.runtime.constraints.closing.search import find_completion
+from guideway.runtime.constraints.closing.spelling import Spelling
 from guideway.runtime.sequences.replay import new_matcher
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
@@ -409,7 +409,7 @@ def test_a_completion_does_without_stop_strings_where_it_can() -> None:
 )
 def test_nothing_is_proved_of_what_libraries_read_otherwise(pattern: str) -> None:
     assert Pattern.of(pattern) is None
-    assert fewest_tokens(Regex(pattern), Spelling(tuple(VOCABULARY.tokens))) == 1
+    assert Reserve.of(Regex(pattern), VOCABULARY).fewest == 1
 
 
 LONG = {"const": "L" * 100}
@@ -429,7 +429,7 @@ LONG = {"const": "L" * 100}
 )
 def test_references_that_may_lead_elsewhere_prove_nothing(schema: dict[str, Any]) -> None:
     constraint = JsonSchema({"type": "object", "required": ["x"], **schema})
-    assert fewest_tokens(constraint, Spelling(tuple(VOCABULARY.tokens))) < 20
+    assert Reserve.of(constraint, VOCABULARY).fewest < 20
 
 
 @pytest.mark.slow

@@ -146,6 +146,20 @@ def test_a_string_with_room_may_go_on_in_any_way(cls: type[GrammarStrategy]) -> 
     assert closer.records[0].texts
 
 
+def test_a_carriage_return_needs_room_for_its_line_feed() -> None:
+    stops, text = ESCAPES.stop_token_ids, b'{"name":"","age":1'
+    strategy, lexicon, constraint = XGrammarStrategy(ESCAPES, {}), Lexicon(ESCAPES), JsonSchema(PERSON)
+    matcher = new_matcher(strategy, strategy.compile(constraint), stops)
+    closer = Closer(lexicon, stops, Budget(len(text) + 3, Reserve.of(constraint, ESCAPES)))
+    assert matcher.accept(tuple(text)) == len(text)
+    closer.accept(tuple(text))
+    row = np.zeros((1, lexicon.words), dtype=np.int32)
+    matcher.fill_bitmask(row, 0)
+    assert is_allowed(row, 0, ord("\r")), "the test needs it"
+    closer.restrict(matcher, (), row)
+    assert [is_allowed(row, 0, ord(each)) for each in "}\n\r"] == [True, True, False]
+
+
 def tags(*, required: bool) -> StructuralTag:
     return StructuralTag(
         {

@@ -21,7 +21,7 @@ from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.closing.judging import Judge
 from guideway.runtime.constraints.closing.lexicon import MOST, Lexicon
 from guideway.runtime.constraints.closing.reserve import Reserve
-from guideway.runtime.constraints.closing.search import MAX_TRIED, brings_about, find_completion
+from guideway.runtime.constraints.closing.search import MAX_MASKS, MAX_TRIED, brings_about, find_completion, most_work
 from guideway.runtime.constraints.closing.ways import Prover, Way
 
 __all__ = ["SEARCH_SECONDS", "Beginnings", "Budget", "Closer", "Record"]
@@ -250,9 +250,7 @@ class Closer:
         if num_accepted < record.free_until:
             return True
         num_open = 1 + num_tokens + (len(self._cursor().open) if reserve.is_json else 0)
-        # a bound leaves room for a stop token, but says nothing of an end without what is banned
-        kept = 1 if reserve.is_bound and not self._budget.bans.of_completion else reserve.growth
-        spare = self._budget.num_tokens - num_accepted - num_open * reserve.level - kept
+        spare = self._budget.num_tokens - num_accepted - num_open * reserve.level - reserve.growth
         if not num_tokens and spare > 1:
             each = 1 + reserve.level * max(1, self._lexicon.most_opened)  # of it a token takes at most
             self._far_from, self._far_until = num_accepted, num_accepted + (spare - 1) // each
@@ -545,8 +543,8 @@ class Closer:
         reserve = self._budget.reserve
         if limit is None:
             limit = self._budget.num_tokens - len(self._accepted)
-        most_tried = reserve.most_tried(limit) // part if most_tried is None else most_tried
-        most_masks = reserve.most_masks // part if most_masks is None else most_masks
+        most_tried = most_work(min(limit, reserve.level)) // part if most_tried is None else most_tried
+        most_masks = (MAX_MASKS + 2 * reserve.fewest) // part if most_masks is None else most_masks
         if (told := self._told(matcher, limit)) is not None and (lifts or not told or self._is_free(told[:-1])):
             return told or None
         return find_completion(

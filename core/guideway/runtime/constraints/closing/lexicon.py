@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from guideway.api.bitmask import Bitmask, is_allowed, num_words
 from guideway.api.vocabulary import Vocabulary
-from guideway.json_schema.cursor import BLANKS
 from guideway.runtime.constraints.bans import Bans
 
 __all__ = ["MOST", "MOST_MASKS_KEPT", "SCALAR", "AllowedTokens", "Lexicon", "Shapes"]
@@ -67,6 +66,8 @@ CONTINUATIONS = tuple(lead + b"\x80" * n for n in (0, 1, 2) for lead in (b"\x80"
 """Ends of characters in UTF-8 that have begun."""
 UNFINISHED = re.compile(rb"(?<!\\)(?:\\\\)*\\(u[0-9a-fA-F]{0,3})?\Z")
 """A token that ends in an escape."""
+BLANKS = b" \t\n"
+"""White space that nothing has to follow; a carriage return may ask for a line feed."""
 FEW_OF_A_SHAPE = 20
 """So many tokens of one shape are told apart outside strings: all digits, blanks before them included."""
 

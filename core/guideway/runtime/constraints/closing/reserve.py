@@ -1,31 +1,33 @@
-"""The most by which the shortest ending of an output may grow with one token: when closing has to begin."""
+"""What closing knows of the ends of a constraint's outputs before it asks a matcher: when to look, and what to try."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from guideway.api.types import Choice, Constraint, JsonObject, JsonSchema, Regex, StructuralTag
 from guideway.api.vocabulary import Vocabulary
-from guideway.json_schema import Schema, resolve
-from guideway.runtime.constraints.closing.fewest import Spelling, fewest_tokens
+from guideway.json_schema import Schema, resolve, subschemas
 from guideway.runtime.constraints.closing.patterns import Pattern
-from guideway.runtime.constraints.closing.search import MAX_MASKS, MAX_TRIED
-from guideway.runtime.constraints.guard.measures import Measures
-from guideway.runtime.constraints.guard.regex import shape_of
+from guideway.runtime.constraints.closing.spelling import Spelling
 
 __all__ = ["Reserve"]
 
 UNKNOWN = 24
 """Tokens that one token may add where the constraint does not say how many."""
 SCALAR = 6
-"""Tokens to the end of any number, ``true``, ``false`` or ``null`` that has begun."""
-CHARACTER = 3
-"""To the end of any character that has begun: its bytes in UTF-8."""
+"""Tokens to the end of any number or word that has begun, or of a character in a string."""
+MOST = 1 << 20
+"""The upper bound of any size, in tokens; half of it is without an end."""
+MOST_WITNESSES = 32
+"""Examples of strings that are kept: each is tried at each string."""
+MOST_TEXTS = 300
+"""Texts whose fewest tokens are looked for; what comes then counts as nothing."""
+DEEPEST = 60
+"""Schemas in one another, references included; of what is deeper nothing is known."""
 FORMATS = {
     "date": "2000-01-01",
     "time": "00:00:00Z",
@@ -48,31 +50,8 @@ FORMATS = {
     "regex": "a",
 }
 """An example of each, as short as one may be."""
-FORMAT = 40
-"""Tokens of a string of any other format."""
-MOST = 1 << 20
-"""The upper bound of any size."""
-MOST_WITNESSES = 32
 SCHEMAS = ("json_schema", "schema")
 """The names that a structural tag has for the schemas of its regions, in its newer form and the older one."""
-PLAIN = re.compile(
-    r"(?:[a-zA-Z0-9 ,;:_~!@#%&=<>/'\"`-]|[])|*+?{}.^$]|\[(?!\^)|\((?!\?[^:])|\\[^\W\dAZbBuxNpP]|\\\W)*",
-    re.ASCII,
-)
-"""A pattern whose every character may be one of a byte, and whose size is what Python's parser says, whoever reads
-it."""
-OF_BYTES = re.compile(r"(?:[^.\\]|\\[^dDsSwW])*")
-"""One whose characters are of a byte all: none can be drawn in part."""
-TRIED_PER_TOKEN = 16
-"""Tokens that are tried for one of a completion, at most."""
-MOST_TRIED = 80_000
-"""Tokens that a search tries, however long what it looks for may be."""
-ENDLESS = MOST // 2
-"""The size past which a schema is in itself without an end."""
-PASSES = 8
-"""Over a schema that is met in itself: each is told what the one before found."""
-DEEPEST = 100
-"""References and schemas in one another that are followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +69,6 @@ class Reserve:
     witnesses: tuple[str, ...] = ()
     """Examples of what strings or, of what is no JSON, the output may be: an end that asks for something far away is
     found by trying the ends of these."""
-    is_bound: bool = False
-    """True if `level` is no estimate: with that many tokens and a stop token left, any token may be drawn before."""
     fewest: int = 1
     """No output has fewer tokens, its stop token included: this is no estimate."""
     triggers: tuple[str, ...] = ()
@@ -101,15 +78,6 @@ class Reserve:
     ends: tuple[str, ...] = ()
     """What ends each tag."""
 
-    def most_tried(self, limit: int) -> int:
-        """So many tokens a search for an ending of at most `limit` tokens tries: more where it may be long."""
-        return min(MAX_TRIED + TRIED_PER_TOKEN * min(limit, max(self.fewest, self.level)), MOST_TRIED)
-
-    @property
-    def most_masks(self) -> int:
-        """And so many bitmasks it fills."""
-        return MAX_MASKS + 2 * self.fewest
-
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Reserve:
         """Return the reserve whose fields were written as values of JSON."""
@@ -118,49 +86,52 @@ class Reserve:
     @classmethod
     def of(cls, constraint: Constraint, vocabulary: Vocabulary) -> Reserve:
         """The reserve for a constraint that a strategy has compiled."""
-        return replace(
-            cls._estimated(constraint, vocabulary),
-            fewest=fewest_tokens(constraint, _spelling(tuple(vocabulary.tokens))),
-        )
-
-    @classmethod
-    def _estimated(cls, constraint: Constraint, vocabulary: Vocabulary) -> Reserve:
-        size = _sizes(vocabulary)
+        spelling = _spelling(tuple(vocabulary.tokens))
         match constraint:
             case JsonSchema():
-                found = _Sizes(constraint.parsed, size)
-                witnesses = tuple(found.witnesses)[:MOST_WITNESSES]
-                return cls(found.growth, found.level, True, witnesses)
+                sizes = _Sizes([constraint.parsed], spelling)
+                return cls(sizes.growth, sizes.level, True, sizes.examples, 1 + max(1, sizes.fewest))
             case JsonObject():
-                return cls(8 + CHARACTER, 8 + CHARACTER, True)
+                return cls(2 * SCALAR, 2 * SCALAR, True)
             case Choice():
                 longest = max(len(choice.encode()) for choice in constraint.choices)
-                return cls(longest, longest, False, is_bound=True)
+                fewest = min(spelling.whole(choice.encode()) for choice in constraint.choices)
+                return cls(longest, longest, False, fewest=1 + fewest)
             case Regex():
-                size_of_it, examples = _read(constraint.pattern)
-                is_bound = PLAIN.fullmatch(constraint.pattern) is not None and bool(Pattern.of(constraint.pattern))
-                longest = size_of_it + CHARACTER
-                level = size_of_it if is_bound and OF_BYTES.fullmatch(constraint.pattern) else longest
-                return cls(longest, level, False, examples, is_bound)
+                read = Pattern.of(constraint.pattern) or Pattern(0, UNKNOWN)
+                size = read.farthest + SCALAR
+                return cls(size, size, False, read.examples, 1 + spelling.any_of(read.least, straddled=False))
             case StructuralTag():
-                regions = [_Sizes(schema, size) for schema in _schemas_in(constraint.parsed)]
-                marks = max((size(text) for text in _marks_in(constraint.parsed)), default=0)
-                growth = 2 * marks + max((each.growth for each in regions), default=UNKNOWN)
-                level = 2 * marks + max((each.level for each in regions), default=UNKNOWN)
-                examples = tuple(dict.fromkeys(text for each in regions for text in each.witnesses))
-                nodes = list(_nodes_in(constraint.parsed))
-                triggers = [text for node in nodes for text in node.get("triggers", ()) if isinstance(text, str)]
-                return cls(
-                    growth,
-                    level,
-                    False,
-                    examples[:MOST_WITNESSES],
-                    triggers=tuple(dict.fromkeys(triggers)),
-                    regions=tuple(dict.fromkeys(_regions_in(nodes))),
-                    ends=tuple(dict.fromkeys(end for node in nodes if isinstance(end := node.get("end"), str))),
-                )
+                return cls._of_tags(constraint.parsed, spelling)
             case _:
                 return cls(UNKNOWN, 4 * UNKNOWN, False)
+
+    @classmethod
+    def _of_tags(cls, tag: Any, spelling: Spelling) -> Reserve:
+        nodes = list(_nodes_in(tag))
+        schemas = [node[key] for node in nodes for key in SCHEMAS if isinstance(node.get(key), Mapping)]
+        sizes = _Sizes(schemas, spelling)
+        marks = [node[key] for node in nodes for key in ("begin", "end") if isinstance(node.get(key), str)]
+        more = 2 * max(map(spelling.whole, map(str.encode, marks)), default=0) + (0 if schemas else UNKNOWN)
+        regions = [
+            (node["begin"], node["end"])
+            for node in nodes
+            if isinstance(node.get("begin"), str) and isinstance(node.get("end"), str)
+            if isinstance(content := node.get("content", node), Mapping) and content.keys() & set(SCHEMAS)
+        ]
+        return cls(
+            sizes.growth + more,
+            sizes.level + more,
+            False,
+            sizes.examples,
+            triggers=_unique(text for node in nodes for text in node.get("triggers", ()) if isinstance(text, str)),
+            regions=tuple(dict.fromkeys(regions)),
+            ends=_unique(end for node in nodes if isinstance(end := node.get("end"), str)),
+        )
+
+
+def _unique(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(texts))
 
 
 def _freeze(value: Any) -> Any:
@@ -180,211 +151,190 @@ def _nodes_in(tag: Any) -> Iterator[Mapping[str, Any]]:
             left += node
 
 
-def _regions_in(nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield what begins and ends each tag whose content is JSON."""
-    for node in nodes:
-        begin, end, content = node.get("begin"), node.get("end"), node.get("content", node)
-        is_json = isinstance(content, Mapping) and any(key in content for key in SCHEMAS)
-        if isinstance(begin, str) and isinstance(end, str) and is_json:
-            yield begin, end
-
-
-def _schemas_in(tag: Any) -> list[Schema]:
-    return [node[key] for node in _nodes_in(tag) for key in SCHEMAS if isinstance(node.get(key), Mapping)]
-
-
-def _marks_in(tag: Any) -> list[str]:
-    """Return what begins and ends its regions."""
-    return [node[key] for node in _nodes_in(tag) for key in ("begin", "end") if isinstance(node.get(key), str)]
-
-
 _spelling = lru_cache(maxsize=1)(Spelling)
 """The spelling of the vocabulary in use: it takes a while to make."""
 
 
-def _sizes(vocabulary: Vocabulary) -> Callable[[str], int]:
-    """Count the tokens of a text."""
+class Size(NamedTuple):
+    """The tokens of the shortest value of a schema."""
 
-    def size(text: str) -> int:
-        data = text.encode(errors="replace")
-        token_ids = vocabulary.encode(data)
-        return len(data) if token_ids is None else len(token_ids)
+    fewest: int
+    """That begin within it, at the least: proved."""
+    least: int
+    """Estimated."""
 
-    return size
+
+KINDS = {
+    "object": frozenset({"properties", "required", "additionalProperties", "patternProperties", "minProperties"}),
+    "array": frozenset({"items", "prefixItems", "minItems", "contains"}),
+    "string": frozenset({"pattern", "minLength", "format"}),
+}
+"""The keywords that tell of a schema without a type what its values may be."""
 
 
 class _Sizes:
-    """The sizes of the shortest instances of a schema and its parts."""
+    """The sizes of schemas, in one walk over each. Every strategy spells the names of required properties, constants
+    and members of enumerations as JSON does, without an escape that it can do without."""
 
-    def __init__(self, schema: Schema, size: Callable[[str], int]) -> None:
-        self._root = schema
-        self._size = size
-        self._known: dict[int, int] = {}
-        self._before: dict[int, int] = {}
-        """The sizes that the pass before found: of a schema that is met in itself again, it is as good as known."""
-        self._has_recursion = False
-        self._doing: set[int] = set()
-        self._per_character = max(0.5, size("a" * 32) / 32)
-        """Tokens of a string that is to be long."""
-        self.witnesses: dict[str, None] = {}
+    def __init__(self, schemas: Sequence[Schema], spelling: Spelling) -> None:
+        self._spelling = spelling
+        self.fewest = 0
+        self.growth, self.level, self._within = SCALAR, SCALAR, SCALAR
+        self._examples: dict[str, None] = {}
         """A dict for its order."""
-        for _ in range(PASSES):
-            self._known, self.growth, self.within, self.level = {}, SCALAR, SCALAR, 8
-            self._least(schema)
-            if not self._has_recursion or self._known == self._before:
-                break
-            self._before = self._known
-        self.growth += self.within
-        self.level += self.within
+        self._counts: dict[bytes, int] = {}
+        for self._root in schemas:
+            inner = (each for _, each in subschemas(self._root) if isinstance(each, Mapping) and each is not self._root)
+            self._is_one = not any(each.keys() & {"$id", "id"} for each in inner)
+            """True if all references within it are from its root."""
+            self._before: dict[int, Size] = {}
+            for _ in range(2):  # the second time, the size of what is met in itself is known
+                self._known: dict[int, Size] = {}
+                self._depth = self._num_texts = 0
+                self.fewest = self._size(self._root).fewest
+                self._before = self._known
+        self.growth = max(self.growth, self._within) + SCALAR
+        self.level += self._within
+        self.examples = tuple(self._examples)[:MOST_WITNESSES]
 
-    def _least(self, schema: Any) -> int:
+    def _size(self, schema: Any) -> Size:
         if not isinstance(schema, Mapping):
-            return 1
-        if id(schema) in self._known:
-            return self._known[id(schema)]
-        if id(schema) in self._doing or len(self._doing) > DEEPEST:
-            if id(schema) not in self._doing:
-                return UNKNOWN
-            self._has_recursion = True
-            return self._before.get(id(schema), MOST)
-        self._doing.add(id(schema))
-        found = min(MOST, self._measure(schema))
-        self._doing.discard(id(schema))
-        self._known[id(schema)] = found
-        return found
+            return Size(0, 1)
+        if id(schema) not in self._known:
+            if self._depth > DEEPEST:
+                return Size(0, UNKNOWN)
+            self._known[id(schema)] = Size(0, self._before.get(id(schema), Size(0, MOST)).least)
+            self._depth += 1
+            fewest, least = self._measure(schema)
+            self._depth -= 1
+            self._known[id(schema)] = Size(min(MOST, fewest), min(MOST, least))
+        return self._known[id(schema)]
 
-    def _measure(self, schema: Mapping[str, Any]) -> int:
-        if "const" in schema:
-            return self._value(schema["const"])
-        if "enum" in schema:
-            sizes = [self._value(value) for value in schema["enum"]] or [1]
-            self.within = max(self.within, *sizes)
-            return min(sizes)
-        needed = sum(self._least(child) for child in schema.get("allOf", ()))
-        if (reference := schema.get("$ref")) is not None and isinstance(reference, str):
-            needed += self._least(resolve(self._root, reference))
+    def _measure(self, schema: Mapping[str, Any]) -> Size:
+        if values := [schema["const"]] if "const" in schema else schema.get("enum"):
+            sizes = [self._value(value) for value in values]
+            self._within = max(self._within, *(size.least for size in sizes))
+            fewest, least = _shortest(sizes)
+        else:
+            fewest, least = self._of_type(schema)
+        parts = [self._size(child) for child in schema.get("allOf", ())]
         for keyword in ("anyOf", "oneOf"):
-            if children := schema.get(keyword, ()):
-                branches = [self._least(child) for child in children]
-                needed += min(branches)
-                self._grow(max(branches) - min(branches))
-                self._choose(children)
-        needed += max(self._least(schema.get(keyword)) for keyword in ("then", "else"))
-        self._choose([schema.get("then"), schema.get("else")])
+            if branches := [self._size(child) for child in schema.get(keyword, ())]:
+                parts.append(_shortest(branches))
+                self._grow(*(size.least for size in branches), but=parts[-1].least)
+        fewest = max([fewest, *(part.fewest for part in parts)])
+        conditional = [self._size(schema.get(keyword)).least for keyword in ("then", "else")]
+        self._grow(*conditional, but=1)
+        least += sum(part.least for part in parts) + max(conditional) - 1
+        if isinstance(reference := schema.get("$ref"), str):  # what stands beside it counts in some drafts
+            target = self._size(resolve(self._root, reference))
+            is_local = self._is_one and (reference == "#" or reference.startswith("#/"))
+            return Size(target.fewest if is_local else 0, least + target.least)
+        return Size(fewest, least)
+
+    def _grow(self, *sizes: int, but: int = 0) -> None:
+        """One token may add so much, `but` not what was needed anyway; what has no end is not written."""
+        self.growth = max(self.growth, *(size - but for size in (0, *sizes) if size < MOST // 2))
+
+    def _of_type(self, schema: Mapping[str, Any]) -> Size:
+        of_kind = {"object": self._object, "array": self._array, "string": self._string, "number": self._number}
         types = schema.get("type", ())
-        types = [types] if isinstance(types, str) else list(types)
-        sizes = []
-        if "object" in types or (not types and schema.keys() & OBJECT_KEYWORDS):
-            sizes.append(self._object(schema))
-        if "array" in types or (not types and schema.keys() & ARRAY_KEYWORDS):
-            sizes.append(self._array(schema))
-        if "string" in types or (not types and schema.keys() & STRING_KEYWORDS):
-            sizes.append(self._string(schema))
-        if "number" in types or "integer" in types:
-            sizes.append(self._number(schema))
-        if not sizes or {"null", "boolean"} & set(types):
-            sizes.append(1)
-        self._grow(max(sizes) - (min(sizes) if types else 1))  # without a type it may be any scalar
-        return needed + min(sizes)
+        names = {types} if isinstance(types, str) else {*types}
+        names = {"number" if name == "integer" else name for name in names}
+        names |= {kind for kind, keywords in KINDS.items() if not types and schema.keys() & keywords}
+        sizes = [measure(schema) for kind, measure in of_kind.items() if kind in names]
+        if not types or names - of_kind.keys():
+            sizes.append(Size(0, 1))
+        found = _shortest(sizes)
+        self._grow(*(size.least for size in sizes), but=found.least)
+        return found if isinstance(types, str) else Size(0, found.least)
 
-    def _grow(self, *sizes: int) -> None:
-        """One token may add so much; what has no end is not written."""
-        self.growth = max(self.growth, *(size for size in (0, *sizes) if size < ENDLESS))
-
-    def _choose(self, branches: Sequence[Any]) -> None:
-        """A property or item that is a string or number may tell which of these it is that has begun."""
-        for keywords, kind in ((OBJECT_KEYWORDS, "object"), (ARRAY_KEYWORDS, "array")):
-            sizes = [self._least(each) for each in branches if self._may_be(each, kind, keywords)]
-            if sizes and (most := max(size for size in (0, *sizes) if size < ENDLESS)) > min(sizes):
-                self._grow(most - min(sizes))
-
-    def _may_be(self, schema: Any, kind: str, keywords: frozenset[str], depth: int = 0) -> bool:
-        """Return whether a schema may be of an object, or of an array, in which something is to be."""
-        if not isinstance(schema, Mapping) or depth > DEEPEST:
-            return schema is None  # a branch of a condition that asks for nothing
-        if isinstance(reference := schema.get("$ref"), str):
-            return self._may_be(resolve(self._root, reference), kind, keywords, depth + 1)
-        types = schema.get("type", ())
-        if types:
-            return kind in ([types] if isinstance(types, str) else types)
-        parts = [part for keyword in ("allOf", "anyOf", "oneOf") for part in schema.get(keyword, ())]
-        return bool(schema.keys() & keywords) or any(self._may_be(part, kind, keywords, depth + 1) for part in parts)
-
-    def _value(self, value: Any) -> int:
-        """Tokens of a value that is spelt out."""
-        return self._size(json.dumps(value, ensure_ascii=False, separators=(",", ":"))) + 1
-
-    def _string(self, schema: Mapping[str, Any]) -> int:
-        found = 2 + round(_count(schema.get("minLength")) * self._per_character)
-        if (pattern := schema.get("pattern")) is not None:
-            found += self._pattern(pattern)
-        if (name := schema.get("format")) is not None:
-            example = FORMATS.get(name)
-            found += FORMAT if example is None else len(example)
-            self.witnesses |= dict.fromkeys([example] if example else ())
-        self.within = max(self.within, found - 2)
-        return found
-
-    def _pattern(self, pattern: str) -> int:
-        size, examples = _read(pattern)
-        self.witnesses |= dict.fromkeys(examples)
-        return size
-
-    def _number(self, schema: Mapping[str, Any]) -> int:
-        bounds = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-        found = max((len(str(schema[bound])) for bound in bounds if bound in schema), default=1)
-        self.within = max(self.within, found)
-        return found
-
-    def _array(self, schema: Mapping[str, Any]) -> int:
-        items = schema.get("items")
-        first = schema.get("prefixItems", items if isinstance(items, list) else ())
-        others = schema.get("additionalItems") if isinstance(items, list) else items
-        each = max(self._least(others), self._least(schema.get("unevaluatedItems")))
-        least = _count(schema.get("minItems"))
-        needed = 2 + sum(1 + self._least(child) for child in first[:least]) + max(0, least - len(first)) * (1 + each)
-        if isinstance(contains := schema.get("contains"), Mapping):
-            needed += max(1, _count(schema.get("minContains", 1))) * (1 + self._least(contains))
-        self._grow(1 + each, *(1 + self._least(child) for child in first))
-        self.level = max(self.level, needed if needed < ENDLESS else 0)
-        return needed
-
-    def _object(self, schema: Mapping[str, Any]) -> int:
+    def _object(self, schema: Mapping[str, Any]) -> Size:
         declared = schema.get("properties", {})
-        names = list(dict.fromkeys(schema.get("required", ())))
-        needed = 2 + sum(self._property(name, declared.get(name)) for name in names)
-        others = [self._property(name, child) for name, child in declared.items() if name not in names]
-        for keyword in ("additionalProperties", "unevaluatedProperties"):
-            others.append(4 + self._least(schema.get(keyword)))
+        required = dict.fromkeys(schema.get("required", ()))  # in their order: not all texts may be looked at
+        fewest = sum(self._value(name).fewest + self._size(declared.get(name)).fewest for name in required)
+        needed = self._count(b"{}") + sum(self._property(name, declared.get(name)) for name in required)
+        others = [self._property(name, child) for name, child in declared.items() if name not in required]
+        others += [2 + self._size(schema.get(f"{which}Properties")).least for which in ("additional", "unevaluated")]
         for pattern, child in schema.get("patternProperties", {}).items():
-            others.append(4 + self._pattern(pattern) + self._least(child))
+            others.append(2 + self._pattern(pattern) + self._size(child).least)
         for keyword in ("dependentSchemas", "dependentRequired", "dependencies"):
             for child in (schema.get(keyword) or {}).values():
                 first = child if isinstance(child, list) else ()
-                others.append(self._least(child) + sum(self._property(name, declared.get(name)) for name in first))
-        missing = max(0, _count(schema.get("minProperties")) - len(names))
-        needed += missing * min([8, *others])
+                others.append(self._size(child).least + sum(self._property(name, declared.get(name)) for name in first))
+        needed += max(0, _number(schema.get("minProperties")) - len(required)) * min(others)
         self._grow(*others)
-        self.level = max(self.level, needed if needed < ENDLESS else 0)
-        return needed
+        self.level = max(self.level, needed if needed < MOST // 2 else 0)
+        return Size(fewest, needed)
 
     def _property(self, name: str, schema: Any) -> int:
-        """With its name, colon and comma."""
-        return self._size(json.dumps(name, ensure_ascii=False)) + 3 + self._least(schema)
+        """Estimate the tokens of a property, with its colon and comma."""
+        return self._count(b"," + _json(name) + b":") + self._size(schema).least
+
+    def _array(self, schema: Mapping[str, Any]) -> Size:
+        items, least = schema.get("items"), _number(schema.get("minItems"))
+        first = schema.get("prefixItems", items if isinstance(items, list) else ())
+        other = self._size(schema.get("additionalItems") if isinstance(items, list) else items)
+        each = 1 + max(other.least, self._size(schema.get("unevaluatedItems")).least)
+        sizes = [1 + self._size(child).least for child in first]
+        needed = self._count(b"[]") + sum(sizes[:least]) + max(0, least - len(first)) * each
+        if isinstance(contains := schema.get("contains"), Mapping):
+            needed += max(1, _number(schema.get("minContains", 1))) * (1 + self._size(contains).least)
+        self._grow(each, *sizes)
+        self.level = max(self.level, needed if needed < MOST // 2 else 0)
+        return Size(0 if first else least * other.fewest, needed)
+
+    def _string(self, schema: Mapping[str, Any]) -> Size:
+        length = _number(schema.get("minLength"))
+        read = Pattern.of(schema["pattern"]) if "pattern" in schema else None
+        fewest = self._spelling.any_of(max(length, 0 if read is None else read.least), straddled=True)
+        found = self._count(b'""') + self._count(b"a" * min(length, UNKNOWN)) * max(1, length // UNKNOWN)
+        if "pattern" in schema:
+            found += self._pattern(schema["pattern"])
+        if (name := schema.get("format")) is not None:
+            found += len(FORMATS.get(name, "." * UNKNOWN))
+            self._examples |= dict.fromkeys([FORMATS[name]] if name in FORMATS else ())
+        self._within = max(self._within, found)
+        return Size(fewest, found)
+
+    def _pattern(self, pattern: str) -> int:
+        """Characters to the end of a regular expression's text from anywhere in it, at most."""
+        read = Pattern.of(pattern)
+        self._examples |= dict.fromkeys(read.examples if read else ())
+        return max(1, read.farthest) if read else UNKNOWN
+
+    def _number(self, schema: Mapping[str, Any]) -> Size:
+        bounds = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+        found = max((len(str(schema[bound])) for bound in bounds if bound in schema), default=1)
+        self._within = max(self._within, found)
+        return Size(0, found)
+
+    def _value(self, value: Any) -> Size:
+        """The size of a value that is spelt out. Numbers have many forms, and so has what is escaped or not ASCII:
+        nothing is proved of them."""
+        fewest = 0
+        if isinstance(value, list):
+            fewest = sum(self._value(each).fewest for each in value)
+        elif isinstance(value, Mapping):
+            fewest = sum(self._value(name).fewest + self._value(child).fewest for name, child in value.items())
+        elif isinstance(value, bool) or value is None or (isinstance(value, str) and json.dumps(value) == f'"{value}"'):
+            self._num_texts += 1
+            fewest = self._spelling.part(json.dumps(value).encode()) if self._num_texts <= MOST_TEXTS else 0
+        return Size(fewest, self._count(_json(value)))
+
+    def _count(self, text: bytes) -> int:
+        if text not in self._counts:
+            self._counts[text] = self._spelling.whole(text)
+        return self._counts[text]
 
 
-OBJECT_KEYWORDS = frozenset({"properties", "required", "additionalProperties", "patternProperties", "minProperties"})
-ARRAY_KEYWORDS = frozenset({"items", "prefixItems", "minItems", "contains"})
-STRING_KEYWORDS = frozenset({"pattern", "minLength", "format"})
+def _shortest(sizes: Sequence[Size]) -> Size:
+    return Size(min(size.fewest for size in sizes), min(size.least for size in sizes))
 
 
-def _count(value: Any) -> int:
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+
+
+def _number(value: Any) -> int:
     return int(value) if isinstance(value, int | float) and value > 0 else 0
-
-
-def _read(pattern: str) -> tuple[int, tuple[str, ...]]:
-    """Characters to the end of a regular expression's text from anywhere in it, at most, and examples of it."""
-    read = Pattern.of(pattern)
-    if read is None:
-        return max(1, min(MOST, shape_of(pattern, Measures(MOST), str).whole.least)), ()
-    return max(1, read.farthest), read.examples

@@ -22,12 +22,16 @@ from guideway.runtime.constraints.closing.shortening import shortened
 from guideway.runtime.constraints.closing.ways import Prover, Way
 from guideway.runtime.constraints.mask_block import GUARD
 
-__all__ = ["MAX_MASKS", "MAX_TRIED", "brings_about", "find_completion"]
+__all__ = ["MAX_MASKS", "MAX_TRIED", "brings_about", "find_completion", "most_work"]
 
 MAX_MASKS = 600
 """So many bitmasks a search fills at most: what bounds its work, since time would make it another one each time."""
 MAX_TRIED = 5_000
-"""So many tokens it tries at most."""
+"""So many tokens it tries at most, and more where what it looks for may be long."""
+TRIED_PER_TOKEN = 16
+"""Tokens that are tried for one of a completion."""
+MOST_TRIED = 80_000
+"""Tokens that a search tries, however long what it looks for may be."""
 MOST_OF_ENDS = 4096
 """So many bytes of ends of witnesses are tried for one string at most."""
 DEEPER = (1, 2, 3, 4)
@@ -55,6 +59,11 @@ CLOCK = 64
 """Tokens that are tried between two looks at the clock."""
 MUCH_LONGER = 2
 """The times that a completion may have too many tokens before it is made shorter."""
+
+
+def most_work(limit: int) -> int:
+    """Return how many tokens a search for a completion of at most `limit` tokens tries."""
+    return min(MAX_TRIED + TRIED_PER_TOKEN * limit, MOST_TRIED)
 
 
 def find_completion(
