@@ -148,7 +148,7 @@ BOOLEAN: dict[str, Any] = {"schema": {"type": "boolean"}}
 OF_CONSTRAINTS: dict[type, tuple[Callable[..., Any], dict[str, Case]]] = {
     JsonSchema: (
         lambda **given: JsonSchema(**{"schema": {"type": "boolean"}} | given),
-        {"schema": (True, {"type": 5})},
+        {"schema": (True, {"type": 5}), "properties_order": ("any", "alphabetical")},
     ),
     JsonObject: (JsonObject, {}),
     Regex: (lambda **given: Regex(**{"pattern": "[ab]"} | given), {"pattern": ("a|b", "(")}),

@@ -108,6 +108,7 @@ __all__ = [
     "PluginNotFound",
     "PluginUnavailable",
     "Prepared",
+    "PropertiesOrder",
     "Records",
     "Regex",
     "Request",

@@ -35,6 +35,7 @@ __all__ = [
     "Loss",
     "Losses",
     "OnUnenforced",
+    "PropertiesOrder",
     "Regex",
     "Request",
     "SamplingParams",
@@ -56,6 +57,13 @@ and none elsewhere, as ``json.dumps`` writes by default. ``any``: any white spac
 ``bounded`` and ``any``, a strategy may allow less, but never more. White space inside strings is not affected.
 """
 
+PropertiesOrder: TypeAlias = Literal["declared", "any"]
+"""The order of an object's properties in an output.
+
+``declared``: that of the schema, so each object has one. ``any``: every order. Where a schema is too complicated for
+this, its own order holds, and `unenforced` has ``properties_order``.
+"""
+
 OnUnenforced: TypeAlias = Literal["report", "refuse", "check"]
 """The policy for a constraint that the chosen strategy does not enforce in full.
 
@@ -64,6 +72,7 @@ OnUnenforced: TypeAlias = Literal["report", "refuse", "check"]
 """
 
 WHITESPACE: tuple[Whitespace, ...] = get_args(Whitespace)
+PROPERTIES_ORDERS: tuple[PropertiesOrder, ...] = get_args(PropertiesOrder)
 
 MAX_INDENTATION = 40
 """Maximum number of spaces and tabs after a line end in ``bounded`` white space: ten levels of four."""
@@ -210,10 +219,12 @@ class _JsonConstraint(_Spaced):
 class JsonSchema(_JsonConstraint):
     """JSON that is valid under a schema, which is a dict, a bool or JSON text.
 
-    The order of keys matters: it is the order of properties in the output.
+    The order of keys matters: it is the order of properties in the output, unless `properties_order` is ``any``.
     """
 
     schema: Mapping[str, Any] | bool | str
+    properties_order: PropertiesOrder = field(default="declared", kw_only=True)
+    """The order of properties, part of the cache key. The host sees to it: strategies do not read it."""
 
     _field: ClassVar[str] = "schema"
     _what: ClassVar[str] = "JSON schema"
@@ -221,6 +232,18 @@ class JsonSchema(_JsonConstraint):
     @property
     def kind(self) -> str:
         return "json_schema"
+
+    @property
+    def takes_any_order(self) -> bool:
+        """True if properties may come in any order. Raises `InvalidGrammar` if `properties_order` is not a
+        `PropertiesOrder`."""
+        if self.properties_order not in PROPERTIES_ORDERS:
+            raise InvalidGrammar(
+                f"properties_order must be one of {', '.join(PROPERTIES_ORDERS)}, not "
+                f"{short_repr(self.properties_order)}",
+                field="constraint.properties_order",
+            )
+        return self.properties_order == "any"
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,14 @@ def test_each_of_its_constraints_is_one_of_ours(given: dict[str, Any], constrain
     assert made(params(outputs(**given))).params.constraint == constraint
 
 
+def test_the_order_of_properties() -> None:
+    extra = {"guideway.properties_order": "any"}
+    found = made(params(outputs(json={}), extra)).params.constraint
+    assert found == JsonSchema({}, properties_order="any")
+    with pytest.raises(InvalidRequest, match="no JSON schema"):
+        made(params(outputs(json_object=True), extra))
+
+
 def test_a_grammar_has_the_dialect_that_is_said() -> None:
     request = made(params(outputs(grammar="start: A"), {"guideway.dialect": "lark"}))
     assert request.params.constraint == Grammar("start: A", "lark")

@@ -159,7 +159,10 @@ class Hosts:
     def rewritings(self, strategy: str, constraint: JsonSchema, repeats: bool) -> list[Rewritten]:
         """`guideway.runtime.constraints.rewriting.rewritings` in the keywords that a strategy takes."""
         answer, _ = self._limited("rewritings", strategy, constraint, repeats)
-        return [Rewritten(str(text), Losses(Loss(*map(str, loss)) for loss in losses)) for text, losses in answer]
+        return [
+            Rewritten(str(text), Losses(Loss(*map(str, loss)) for loss in losses), str(ordered))
+            for text, losses, ordered in answer
+        ]
 
     def compile(self, strategy: str, constraint: Constraint) -> tuple[int, Reserve, bytes | None]:
         """The bytes that a compiled constraint holds, its `Reserve`, and itself where it can be handed over. Raises

@@ -79,9 +79,10 @@ class Server:
     def _takes(self, strategy: str) -> list[str]:
         return sorted(checked_names(self._strategies[strategy].takes))
 
-    def _rewritings(self, strategy: str, constraint: JsonSchema, repeats: bool) -> list[tuple[str, Losses]]:
+    def _rewritings(self, strategy: str, constraint: JsonSchema, repeats: bool) -> list[tuple[str, Losses, str]]:
         takes = checked_names(self._strategies[strategy].takes)
-        return [(each.text, each.losses) for each in rewritings(constraint, takes, IN_HOSTS, repeats=repeats)]
+        found = rewritings(constraint, takes, IN_HOSTS, repeats=repeats)
+        return [(each.text, each.losses, each.ordered) for each in found]
 
     def _compile(self, strategy: str, constraint: Constraint) -> tuple[dict[str, Any], bytes | None]:
         """Return how many bytes the grammar holds, its `Reserve`, and itself if it can be handed over."""

@@ -48,10 +48,13 @@ class Automaton:
         self.cuts, self.moves, self.accepts = cuts, *_minimized(moves, accepts, steps)
 
     def __contains__(self, text: str) -> bool:
-        state = 0
-        for character in text:
-            state = self.moves[state][bisect_right(self.cuts, ord(character)) - 1]
-        return self.accepts[state]
+        return self.accepts[self._after(text)]
+
+    def begins(self, text: str) -> bool:
+        """Return whether a text that is accepted begins with `text`."""
+        state = self._after(text)
+        # minimized: from at most one state no text is accepted
+        return self.accepts[state] or any(each != state for each in self.moves[state])
 
     def is_empty(self) -> bool:
         """Return whether no text is accepted."""
@@ -78,6 +81,12 @@ class Automaton:
             return self.accepts[pair[0]] and other.accepts[pair[1]]
 
         return Automaton(cuts, *_explored((0, 0), move, accept, self._steps), self._steps)
+
+    def _after(self, text: str) -> int:
+        state = 0
+        for character in text:
+            state = self.moves[state][bisect_right(self.cuts, ord(character)) - 1]
+        return state
 
     def pattern(self) -> str:
         """Return an expression that matches exactly these texts, between ``^`` and ``$``. Raises `Unknown` if it would

@@ -229,12 +229,14 @@ class TrackedText(NamedTuple):
                     yield quote + each[len(own) :]
 
     def numbers(self) -> Iterator[str]:
-        """Yield the rest of the current number, or the next one, in its usual spelling, for an item that the last array
-        has already."""
+        """Yield the rest of the current number, or the next one, in its usual spelling, for an item that an array has
+        already."""
         own = self.text.decode() if self.place is SCALAR else ""
-        for each in self.open[-1].seen:
-            if isinstance(each, Number) and (text := usual_spelling(each)).startswith(own):
-                yield text[len(own) :]
+        for depth, container in enumerate(self.open):
+            for item in container.seen if container.is_unique else ():
+                for each in self._numbers(item, depth + 1):
+                    if (text := usual_spelling(each)).startswith(own):
+                        yield text[len(own) :]
 
     def _may_become(self, value: Value, depth: int) -> bool:
         """Return whether the value that begins at a depth may be equal to `value`."""
@@ -260,6 +262,13 @@ class TrackedText(NamedTuple):
                 yield name
             else:
                 yield from self._strings(each, depth + 1, own)
+
+    def _numbers(self, value: Value, depth: int) -> Iterator[Number]:
+        if depth < len(self.open):
+            for _, each in self._inner(value, depth) or ():
+                yield from self._numbers(each, depth + 1)
+        elif isinstance(value, Number):
+            yield value
 
     def _has_value(self, depth: int) -> bool:
         """Return whether the container at a depth has a value that is not finished."""

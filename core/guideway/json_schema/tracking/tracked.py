@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 from guideway.api.types import JsonSchema
 from guideway.json_schema.checking import check_schema
+from guideway.json_schema.tracking.alternatives import Alternatives
 from guideway.json_schema.tracking.places import UniqueArrays
 from guideway.json_schema.walking import Schema, parts_of
 
-__all__ = ["TrackedSchema", "tracked"]
+__all__ = ["TrackedSchema", "followed", "tracked"]
+
+NOTHING = "true"
 
 
 @dataclass(frozen=True)
 class TrackedSchema(JsonSchema):
     """A schema without the keywords that the host enforces in its outputs, for grammar strategies."""
 
-    whole: str = field(default="true", kw_only=True)
-    """The text of the whole schema."""
+    whole: str = field(default=NOTHING, kw_only=True)
+    """The text of the whole schema, if the host keeps items of its arrays unique."""
+    ordered: str = field(default=NOTHING, kw_only=True)
+    """The text of the rewritten schema, if its objects take their names in any order."""
 
     @cached_property
-    def arrays(self) -> UniqueArrays:
+    def arrays(self) -> UniqueArrays | None:
         """The arrays whose items the host keeps unique."""
-        return UniqueArrays(json.loads(self.whole))
+        return None if self.whole == NOTHING else UniqueArrays(json.loads(self.whole))
+
+    @cached_property
+    def alternatives(self) -> Alternatives | None:
+        """The objects whose required properties the host demands."""
+        return None if self.ordered == NOTHING else Alternatives(json.loads(self.ordered))
 
 
 def tracked(constraint: JsonSchema) -> JsonSchema:
@@ -39,9 +49,12 @@ def tracked(constraint: JsonSchema) -> JsonSchema:
     rest = constraint.cached(_without_unique_items)
     if rest is None:
         return constraint
-    return TrackedSchema(
-        rest, strategy=constraint.strategy, whitespace=constraint.whitespace, whole=constraint.source()
-    )
+    return followed(constraint, schema=rest, whole=constraint.source())
+
+
+def followed(constraint: JsonSchema, **changed: str) -> TrackedSchema:
+    """Return a constraint as a `TrackedSchema` with some other fields."""
+    return TrackedSchema(**{each.name: getattr(constraint, each.name) for each in fields(constraint)} | changed)
 
 
 def _without_unique_items(schema: Schema) -> str | None:

@@ -118,6 +118,10 @@ class Tracker:
             if self.step(state, token_id, ahead) is None:
                 words.view(np.uint32)[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
 
+    def missing_names(self, state: TrackedText) -> list[str]:
+        """Return the names that must still come: none."""
+        return []
+
     def may_repeat(self, state: TrackedText) -> bool:
         """Return whether all ways to go on may lead to an item that an array has already."""
         return state.may_repeat(self._arrays)
@@ -144,7 +148,7 @@ class Tracker:
             found.update(i for i in classes.by_tail.get(_encode(rest), ()) if is_allowed(words[np.newaxis], 0, i))
         if strings and not state.is_free(self._arrays):
             found.update(i for i in self._beginning(strings) if is_allowed(words[np.newaxis], 0, i))
-        if kinds & NUMBER and arrays[-1] is state.open[-1]:
+        if kinds & (NUMBER | ARRAY | OBJECT):
             found.update(i for i in self._beginning(state.numbers()) if is_allowed(words[np.newaxis], 0, i))
         return sorted(found)
 

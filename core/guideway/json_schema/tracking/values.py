@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
 __all__ = ["LITERALS", "Array", "Number", "Object", "Value", "literal_or_number", "may_become", "num_integers"]
-__all__ += ["text_of", "usual_spelling", "value_of"]
+__all__ += ["beginning_of", "may_begin", "text_of", "usual_spelling", "value_of"]
 
 LITERALS: Final = (b"true", b"false", b"null")
 
 _NUMBER = re.compile(rb"(-?)(\d+)(?:\.(\d*))?(?:([eE])([+-]?\d*))?")
 _UNFINISHED = re.compile(rb"(?<!\\)(?:\\\\)*(\\(?:u[0-9a-fA-F]{0,3})?)\Z")
+_ESCAPED = ('"', "\\", "\x7f", *map(chr, range(32)))
 _MOST_DIGITS = 4000
 """Digits of an exponent that Python converts. A longer one is compared as text."""
 
@@ -63,6 +65,30 @@ def text_of(text: bytes) -> str:
     except ValueError:  # no JSON; a grammar refuses it
         return text.decode(errors="ignore")
     return found
+
+
+def beginning_of(text: bytes) -> tuple[str, frozenset[str] | None]:
+    """Return the characters of the beginning of a string, without its first quote; and, if it ends in an escape, the
+    characters that may be next, of those that are usually escaped."""
+    unfinished = _UNFINISHED.search(text)
+    if unfinished is None:
+        return text_of(text), None
+    escape = unfinished[1].lower()
+    return text_of(text), frozenset(each for each in _ESCAPED if any(map(escape.__eq__, _beginnings(each))))
+
+
+def _beginnings(character: str) -> Iterator[bytes]:
+    """Yield the beginnings of the escapes of a character."""
+    for spelled in (json.dumps(character)[1:-1], f"\\u{ord(character):04x}"):
+        yield from (spelled[:end].encode() for end in range(1, len(spelled)))
+
+
+def may_begin(text: bytes, value: str) -> bool:
+    """Return whether a string that begins with `text`, without its first quote, may be equal to `value`."""
+    if b"\\" not in text:
+        return value.encode(errors="surrogatepass").startswith(text)
+    begun, following = beginning_of(text)
+    return value.startswith(begun) and (following is None or value[len(begun) : len(begun) + 1] in following)
 
 
 def literal_or_number(text: bytes) -> Value:

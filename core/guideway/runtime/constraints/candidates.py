@@ -14,12 +14,12 @@ from guideway.api.grammar import GrammarStrategy, Support
 from guideway.api.types import Constraint, JsonSchema, Losses, StructuralTag
 from guideway.errors import InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
 from guideway.json_schema import check_schema, locate, misspelt_keywords, root_keywords, schemas_in
-from guideway.json_schema.tracking import tracked
+from guideway.json_schema.tracking import has_order, tracked
 from guideway.plugins.contract import checked_names, checked_support
 from guideway.runtime.constraints.digests import constraint_digest
 from guideway.runtime.constraints.guard.guard import Guard, check_bytes, forms
 from guideway.runtime.constraints.here import Here
-from guideway.runtime.constraints.rewriting import Rewritten
+from guideway.runtime.constraints.rewriting import ORDER, Rewritten
 from guideway.runtime.elsewhere import Home
 
 __all__ = ["Candidate", "CandidateCache", "Chosen", "Key", "choose", "enforcing_all"]
@@ -94,7 +94,7 @@ class Chosen:
 def choose(
     constraint: Constraint, strategies: Mapping[str, GrammarStrategy], homes: Mapping[str, Home] | None = None
 ) -> Chosen:
-    """Return the strategies to try for `constraint`. `budgets` bound what this process rewrites.
+    """Return the strategies to try for `constraint`. `homes` says where they work; this process if it does not.
 
     `strategies` is in the operator's order of preference. Strategies that enforce everything come before those that
     leave a keyword unenforced; a strategy that would enforce no outermost keyword of a schema is refused, and one whose
@@ -162,9 +162,13 @@ class _Offer:
         self._misspelt = _misspelt(constraint)
         # keywords in subschemas are enforced through these or not at all
         self._root: frozenset[str] = frozenset()
+        self._order: frozenset[str] = frozenset()
+        """The name of the order of properties, if strategies do not keep it by themselves."""
         if isinstance(constraint, JsonSchema):
             self._root = constraint.cached(root_keywords) or self._misspelt
         self._forms = forms(constraint)
+        if isinstance(constraint, JsonSchema) and constraint.takes_any_order and constraint.cached(has_order):
+            self._order = frozenset({ORDER})
         self.guard = Guard(constraint, limits)
 
     def enforces_all(self, candidate: Candidate) -> bool:
@@ -185,7 +189,7 @@ class _Offer:
                 break
         if support.refused:
             return self._rewritten(name, strategy, home), f"{name}: {support.reason}"
-        unenforced = support.unenforced | self._misspelt
+        unenforced = support.unenforced | self._misspelt | self._order
         if self._root and self._root.issubset(unenforced):
             ignored = locate(self.constraint, sorted(self._root))
             reason = f"{name} would enforce nothing of it: {ignored} would be ignored"
@@ -206,7 +210,7 @@ class _Offer:
             if Guard(form, {name: strategy.limits}).refusal(name) is not None:
                 continue
             support = _ask(name, strategy, home, form)
-            if support.refused:
+            if support.refused or (each.ordered and any(map(_decides, support.unenforced - self._misspelt))):
                 continue
             unenforced = support.unenforced | self._misspelt | {loss.keyword for loss in each.losses}
             at_root = (
@@ -216,6 +220,11 @@ class _Offer:
                 key = name, form.kind, constraint_digest(form)
                 candidates.append(Candidate(name, strategy, home, tuple(sorted(unenforced)), key, rewritten=each))
         return candidates
+
+
+def _decides(name: str) -> bool:
+    """Return whether a keyword that is not enforced could decide which properties an object requires."""
+    return name.partition(":")[0] not in ("format", "number", "pattern")
 
 
 def _takes(name: str, strategy: GrammarStrategy, home: Home) -> frozenset[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Matcher
 from guideway.api.types import Constraint
 from guideway.errors import DeadEnd
-from guideway.json_schema.tracking import TrackedSchema, TrackedText, Tracker
+from guideway.json_schema.tracking import RequiredTracker, TrackedSchema, Tracker
 from guideway.plugins.contract import check_returned
 
 __all__ = ["TrackedGrammar", "TrackedMatcher", "compile_grammar"]
@@ -23,13 +24,35 @@ def compile_grammar(strategy: GrammarStrategy, constraint: Constraint) -> Compil
     check_returned(grammar, CompiledGrammar)
     if not isinstance(constraint, TrackedSchema):
         return grammar
-    return TrackedGrammar(grammar, Tracker(constraint.arrays, strategy.vocabulary))
+    if constraint.alternatives is not None:
+        grammar = TrackedGrammar(grammar, RequiredTracker(constraint.alternatives, strategy.vocabulary))
+    if constraint.arrays is not None:  # it looks ahead at what is required
+        grammar = TrackedGrammar(grammar, Tracker(constraint.arrays, strategy.vocabulary))
+    return grammar
+
+
+class _Tracker(Protocol):
+    """A rule over the masks of a grammar. Its states are values."""
+
+    @property
+    def start(self) -> Any:
+        """The state before the first token."""
+
+    def step(self, state: Any, token_id: int, ahead: Callable[[], Matcher], /) -> Any:
+        """Return the state after a token; None if the token is not allowed. ``ahead()`` returns a new matcher of the
+        grammar, before the token."""
+
+    def keep(self, state: Any, words: Bitmask, ahead: Callable[[], Matcher], /) -> None:
+        """Clear the bits of a row for tokens that are not allowed."""
+
+    def missing_names(self, state: Any, /) -> Sequence[str]:
+        """Return names that the last object still requires."""
 
 
 class TrackedGrammar(CompiledGrammar):
     """A strategy's grammar and a tracker."""
 
-    def __init__(self, inner: CompiledGrammar, tracker: Tracker) -> None:
+    def __init__(self, inner: CompiledGrammar, tracker: _Tracker) -> None:
         self.inner = inner
         self._tracker = tracker
 
@@ -51,7 +74,7 @@ class TrackedGrammar(CompiledGrammar):
 class TrackedMatcher(Matcher):
     """A matcher with the tracker's states before the output and after each token. The tracker may fork it."""
 
-    def __init__(self, inner: Matcher, tracker: Tracker, states: list[TrackedText]) -> None:
+    def __init__(self, inner: Matcher, tracker: _Tracker, states: list[Any]) -> None:
         self.inner = inner
         self._tracker = tracker
         self._states = states
@@ -86,7 +109,7 @@ class TrackedMatcher(Matcher):
         self._tracker.keep(self._states[-1], words, self.inner.fork)
         if not np.bitwise_or.reduce(words):
             words[:] = before
-            raise DeadEnd("only items that the array already has could follow")
+            raise DeadEnd("nothing that the host allows could follow")
 
     def is_terminated(self) -> bool:
         return self.inner.is_terminated()
@@ -100,6 +123,11 @@ class TrackedMatcher(Matcher):
 
     def fork(self) -> Matcher:
         return TrackedMatcher(self.inner.fork(), self._tracker, self._states.copy())
+
+    def missing_names(self) -> Sequence[str]:
+        """Return names that the last open object still requires, in any order."""
+        more = self.inner.missing_names() if isinstance(self.inner, TrackedMatcher) else ()
+        return [*self._tracker.missing_names(self._states[-1]), *more]
 
     def forced_tokens(self) -> Sequence[int]:
         forced = tuple(self.inner.forced_tokens())

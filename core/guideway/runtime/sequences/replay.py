@@ -45,7 +45,7 @@ def _needs_no_replay(strategy: GrammarStrategy) -> bool:
 
 def recycle(grammar: CompiledGrammar, matcher: Matcher) -> None:
     """Give back a matcher of `grammar` from `new_matcher`, or a fork of one, that is no longer used."""
-    if isinstance(matcher, TrackedMatcher):
+    while isinstance(matcher, TrackedMatcher):
         matcher = matcher.inner
     grammar.recycle(matcher.inner if isinstance(matcher, ReplayingMatcher) else matcher)
 

@@ -6,6 +6,7 @@ Parameters that vLLM has no field for are in ``extra_args``, over HTTP ``vllm_xa
 * ``guideway.modifiers``: logit modifiers by name, each with its options;
 * ``guideway.dialect``: of ``structured_outputs.grammar``, such as ``lark``; without it vLLM's own rule decides;
 * ``guideway.whitespace``: between JSON tokens, a value of `guideway.api.Whitespace`;
+* ``guideway.properties_order``: of the objects of a JSON schema, a value of `guideway.api.PropertiesOrder`;
 * ``guideway.on_unenforced``: policy for constraints that cannot be enforced in full, a value of
   `guideway.api.OnUnenforced`;
 * ``guideway.close``: whether to complete the constraint within the token budget, true or false;
@@ -55,7 +56,11 @@ __all__ = [
 ]
 
 PREFIX = "guideway."
-KEYS = ("strategy", "modifiers", "dialect", "whitespace", "on_unenforced", "close", "short_budget", "records", "tenant")
+KEYS = (
+    *("strategy", "modifiers", "dialect", "whitespace", "properties_order", "on_unenforced", "close", "short_budget"),
+    *("records", "tenant"),
+)
+ORDER_KEY = f"{PREFIX}properties_order"
 WHITESPACE_KEY = f"{PREFIX}whitespace"
 ON_UNENFORCED_KEY = f"{PREFIX}on_unenforced"
 SHORT_BUDGET_KEY = f"{PREFIX}short_budget"
@@ -116,7 +121,7 @@ def request_of(
     extra = _extra(params.extra_args or {})
     samples = samples or _switch(extra, "records", default=False)
     constraint = None if carries_only(params) else _constraint(params.structured_outputs, extra)
-    for name in ("strategy", "dialect", "whitespace", "on_unenforced", "close", "short_budget"):
+    for name in ("strategy", "dialect", "whitespace", "properties_order", "on_unenforced", "close", "short_budget"):
         if constraint is None and name in extra:
             raise InvalidRequest(f"{PREFIX}{name} is given, but no constraint", field=f"{PREFIX}{name}")
     common: dict[str, Any] = {
@@ -266,7 +271,10 @@ def _constraint(outputs: Any, extra: Mapping[str, Any]) -> Constraint:
     if outputs.grammar is None and "dialect" in extra:
         raise InvalidRequest(f"{PREFIX}dialect is given, but no grammar", field=f"{PREFIX}dialect")
     if outputs.json is not None:
-        return JsonSchema(outputs.json, strategy=strategy, whitespace=whitespace)
+        order = extra.get("properties_order", "declared")
+        return JsonSchema(outputs.json, strategy=strategy, whitespace=whitespace, properties_order=order)
+    if "properties_order" in extra:
+        raise InvalidRequest(f"{ORDER_KEY} is given, but no JSON schema", field=ORDER_KEY)
     if outputs.json_object is not None:
         if outputs.json_object is not True:
             raise InvalidRequest(

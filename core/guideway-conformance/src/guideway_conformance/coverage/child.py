@@ -1,8 +1,9 @@
 """The process that judges cases, one at a time: it is replaced if it ends.
 
 ``python -m guideway_conformance.coverage.child`` is this process. Standard input has JSON lines: the chains of
-strategies, then a chain's number and a case each. Standard output has JSON lines: nothing, or the error, once the
-strategies are built; then a verdict for each case. `guideway_conformance.coverage.processes` is the client.
+strategies and the order of properties, then a chain's number and a case each. Standard output has JSON lines: nothing,
+or the error, once the strategies are built; then a verdict for each case.
+`guideway_conformance.coverage.processes` is the client.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def main() -> None:
         chain = opening["chains"][number]
         case = Case(**row)
         try:
-            verdict = judge(",".join(chain), case, {(own := classes[name].name): built[own] for name in chain})
+            chosen = {(own := classes[name].name): built[own] for name in chain}
+            verdict = judge(",".join(chain), case, chosen, opening["order"])
         except Exception as error:
             what = f"{type(error).__name__}: {error}"[:MAX_DETAIL]
             verdict = Verdict(",".join(chain), case.name, case.dataset, "failed", what)

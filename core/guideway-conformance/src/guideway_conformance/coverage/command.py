@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from guideway.api.types import PROPERTIES_ORDERS
 from guideway.command_line.signals import interrupted_by_sigterm
 from guideway.command_line.terminal import print_table
 from guideway.errors import GuidewayError, InvalidConfiguration
@@ -75,6 +76,12 @@ def add_coverage(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         metavar="FOLDER",
         help="write results.jsonl, which an interrupted run continues, totals.json and index.html",
     )
+    parser.add_argument(
+        "--properties-order",
+        choices=PROPERTIES_ORDERS,
+        default="declared",
+        help="the order of properties that each schema asks for (default: %(default)s)",
+    )
     parser.add_argument("--jobs", type=positive_int, metavar="N", help="processes at once (default: one per processor)")
     parser.add_argument(
         "--seconds",
@@ -98,6 +105,7 @@ def _run(args: Namespace) -> int:
             "schemas": len(cases),
             "sha256": digest(cases),
             "strategies": [list(chain) for chain in chains],
+            "properties_order": args.properties_order,
             "seconds": args.seconds,
             "versions": environment(requirement for record in records for requirement in record.requires),
         }
@@ -130,7 +138,7 @@ def _judge_all(args: Namespace, cases: Sequence[Case], chains: Sequence[Chain], 
         if journal is not None:
             stack.callback(journal.close)
         stack.enter_context(interrupted_by_sigterm())
-        found = judge_all(work, chains, jobs=jobs, seconds=args.seconds)
+        found = judge_all(work, chains, jobs=jobs, seconds=args.seconds, order=args.properties_order)
         stack.enter_context(contextlib.closing(found))
         for verdict in _told(found, len(known), len(known) + len(work)):
             verdicts.append(verdict)

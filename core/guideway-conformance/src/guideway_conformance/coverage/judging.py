@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Matcher
-from guideway.api.types import JsonSchema
+from guideway.api.types import JsonSchema, PropertiesOrder
 from guideway.errors import InvalidGrammar, LimitExceeded, UnsupportedGrammar
 from guideway.runtime.constraints.candidates import Candidate, choose
 from guideway.runtime.constraints.here import Here
-from guideway.runtime.constraints.rewriting import IN_HOSTS
+from guideway.runtime.constraints.rewriting import IN_HOSTS, ORDER
 from guideway.runtime.constraints.tracking import compile_grammar
 from guideway.runtime.sequences.replay import new_matcher
 
@@ -58,16 +58,17 @@ class Verdict:
     """CPU seconds for choosing and compiling; None if nothing was compiled."""
 
 
-def judge(chain: str, case: Case, strategies: Mapping[str, GrammarStrategy]) -> Verdict:
+def judge(chain: str, case: Case, strategies: Mapping[str, GrammarStrategy], order: PropertiesOrder) -> Verdict:
     """Return the verdict on a schema. `strategies` are built for `byte_vocabulary`."""
-    constraint = JsonSchema(case.schema)
+    constraint = JsonSchema(case.schema, properties_order=order)
     began = time.process_time()
     try:
         candidate, compiled = _serve(constraint, strategies)
     except (InvalidGrammar, LimitExceeded, UnsupportedGrammar) as error:
         return Verdict(chain, case.name, case.dataset, "refused", str(error))
     seconds = time.process_time() - began
-    kind = _kind(case, _Texts(candidate.strategy, compiled), bool(candidate.unenforced))
+    takes_any = order == "any" and ORDER not in candidate.unenforced
+    kind = _kind(case, _Texts(candidate.strategy, compiled), bool(candidate.unenforced), takes_any)
     return Verdict(chain, case.name, case.dataset, kind, "", candidate.title, candidate.unenforced, seconds)
 
 
@@ -83,7 +84,8 @@ def _serve(constraint: JsonSchema, strategies: Mapping[str, GrammarStrategy]) ->
     raise refused
 
 
-def _kind(case: Case, texts: _Texts, is_named: bool) -> str:
+def _kind(case: Case, texts: _Texts, is_named: bool, takes_any: bool) -> str:
+    """Return the kind of a verdict. `takes_any` says that no other order of properties need be looked for."""
     order = in_declared_order(case.schema)
     for instance in case.invalid:
         if texts.take(instance) or texts.take(order(instance)):
@@ -92,7 +94,7 @@ def _kind(case: Case, texts: _Texts, is_named: bool) -> str:
     for instance in case.valid:
         if not texts.take(instance):
             kind = "other order"
-            if not texts.take_in_some_order(order(instance)):
+            if takes_any or not texts.take_in_some_order(order(instance)):
                 return "valid rejected"
     return kind
 

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from guideway.api.types import PropertiesOrder
 from guideway.errors import InvalidConfiguration
 
 from guideway_conformance.coverage.corpora import Case
@@ -33,7 +34,7 @@ LOAD_SECONDS = 120.0
 
 
 def judge_all(
-    work: Iterable[tuple[Chain, Case]], chains: Sequence[Chain], *, jobs: int, seconds: float
+    work: Iterable[tuple[Chain, Case]], chains: Sequence[Chain], *, jobs: int, seconds: float, order: PropertiesOrder
 ) -> Generator[Verdict]:
     """Yield the verdict on each case under each chain, in order of completion. `seconds` is the CPU time for one.
     Raises `InvalidConfiguration` if a strategy cannot be built."""
@@ -44,7 +45,7 @@ def judge_all(
     try:
         while item is not None or busy:
             while item is not None and len(busy) < jobs:
-                busy.append(idle.pop() if idle else _Process(chains))
+                busy.append(idle.pop() if idle else _Process(chains, order))
                 busy[-1].give(*item)
                 item = next(waiting, None)
             with selectors.DefaultSelector() as selector:
@@ -68,7 +69,7 @@ def judge_all(
 class _Process:
     """A child process with its strategies built, and the case that it judges."""
 
-    def __init__(self, chains: Sequence[Chain]) -> None:
+    def __init__(self, chains: Sequence[Chain], order: PropertiesOrder) -> None:
         path = [entry or str(Path.cwd()) for entry in sys.path]
         self._chains = list(chains)
         self._noise = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
@@ -92,7 +93,7 @@ class _Process:
         self._item: tuple[Chain, Case] | None = None
         self._pending = b""
         self._is_built = False
-        self._send({"chains": self._chains, "path": path})
+        self._send({"chains": self._chains, "order": order, "path": path})
 
     def give(self, chain: Chain, case: Case) -> None:
         """Let it judge a case."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from guideway.api.types import Choice, Constraint, JsonObject, JsonSchema, Regex, StructuralTag
 from guideway.api.vocabulary import Vocabulary
 from guideway.json_schema import Schema, resolve, subschemas
+from guideway.json_schema.tracking import TrackedSchema
 from guideway.runtime.constraints.closing.patterns import Pattern
 from guideway.runtime.constraints.closing.spelling import Spelling
 
@@ -87,6 +88,8 @@ class Reserve:
     def of(cls, constraint: Constraint, vocabulary: Vocabulary) -> Reserve:
         """The reserve for a constraint that a strategy has compiled."""
         spelling = _spelling(tuple(vocabulary.tokens))
+        if isinstance(constraint, TrackedSchema) and constraint.alternatives is not None:
+            constraint = JsonSchema(constraint.ordered, whitespace=constraint.whitespace)
         match constraint:
             case JsonSchema():
                 sizes = _Sizes([constraint.parsed], spelling)

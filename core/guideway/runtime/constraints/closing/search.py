@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,14 @@ MUCH_LONGER = 2
 def most_work(limit: int) -> int:
     """Return how many tokens a search for a completion of at most `limit` tokens tries."""
     return min(MAX_TRIED + TRIED_PER_TOKEN * limit, MOST_TRIED)
+
+
+@runtime_checkable
+class Demanding(Protocol):
+    """A matcher that knows names which must come, in any order."""
+
+    def missing_names(self) -> Sequence[str]:
+        """Return names that the last open object still requires."""
 
 
 def find_completion(
@@ -369,6 +378,8 @@ class _Search:
             if cursor.place is Place.VALUE:
                 yield from lexicon.spelt_values
                 quick = [*quick, *lexicon.values]
+        if cursor is not None and cursor.place is Place.KEY and self._is_in_new():
+            yield from self._missing_names(cursor)
         if self.witnesses and self._is_in_new():
             if cursor is not None:  # short texts first: an example of another string may be longer
                 yield from filter(None, map(lexicon.spell, SHORT_TEXTS))
@@ -405,6 +416,14 @@ class _Search:
             return not self.lengths and (cursor is None or cursor.in_string)
         before = self.cursors[-2]
         return cursor.in_string and before is not None and not before.in_string
+
+    def _missing_names(self, cursor: JsonCursor) -> Iterator[Sequence[int]]:
+        """Yield how names go on that the object still requires, if the matcher knows them."""
+        for name in self.matcher.missing_names() if isinstance(self.matcher, Demanding) else ():
+            text = json.dumps(name, ensure_ascii=False)[1:].encode(errors="replace")
+            token_ids = self.lexicon.spell(text.removeprefix(cursor.name)) if text.startswith(cursor.name) else None
+            if token_ids:
+                yield token_ids
 
     def _ends(self) -> Iterator[Sequence[int]]:
         """Yield how witnesses go on from where the text stands in them, to where the string or the output may end:

@@ -1,0 +1,92 @@
+"""Masks that demand what an object requires where its names may come in any order.
+
+A grammar compiled without ``required`` lets an object end at any time. This module forbids the ``}`` before all
+required names are written, in at least one of the alternatives that the text satisfies. Where the grammar may still
+follow an alternative that this excludes, such as another branch of ``anyOf``, it forbids what only that one allows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from guideway.api.bitmask import pack
+from guideway.json_schema.cursor import STRING
+from guideway.json_schema.naming import ids
+from guideway.json_schema.tracking.members import Members, opening
+
+if TYPE_CHECKING:
+    from guideway.api.bitmask import Bitmask
+    from guideway.api.grammar import Matcher
+    from guideway.api.vocabulary import Vocabulary
+    from guideway.json_schema.tracking.alternatives import Alternatives
+
+__all__ = ["RequiredTracker"]
+
+Ahead: TypeAlias = "Callable[[], Matcher]"
+
+_SPECIAL = re.compile(rb'["\\]')
+_CLOSES = re.compile(rb"\}")
+_CLOSES_AFTER_STRING = re.compile(rb'".*\}', re.DOTALL)
+
+
+class _Rows:
+    """Classes of the vocabulary's tokens, as rows of bitmasks."""
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        def row(pattern: re.Pattern[bytes]) -> Bitmask:
+            found: Bitmask = pack(np.array([[pattern.search(token) is not None for token in tokens]], np.bool_))[0]
+            return found
+
+        self.special = row(_SPECIAL)
+        """Tokens that may end a string, or have an escape."""
+        self.closing = row(_CLOSES)
+        self.closing_after_string = row(_CLOSES_AFTER_STRING)
+
+
+@lru_cache(maxsize=4)
+def _rows(tokens: tuple[bytes, ...]) -> _Rows:
+    return _Rows(tokens)
+
+
+class RequiredTracker:
+    """Demands the required properties in the outputs of one grammar."""
+
+    def __init__(self, schema: Alternatives, vocabulary: Vocabulary) -> None:
+        self.start = opening(schema)
+        """The state before the first token."""
+        self._schema = schema
+        self._tokens = vocabulary.tokens
+        self._rows = _rows(tuple(vocabulary.tokens))
+
+    def step(self, state: Members, token_id: int, ahead: Ahead) -> Members | None:
+        """Return the state after a token; None if it is not allowed, or nothing that is allowed could follow."""
+        after = state.after(self._tokens[token_id], self._schema)
+        return after if after is not None and after.leads_on(self._schema) else None
+
+    def keep(self, state: Members, words: Bitmask, ahead: Ahead) -> None:
+        """Clear the bits of a row for tokens that are not allowed."""
+        for token_id in self._candidates(state, words):
+            if self.step(state, token_id, ahead) is None:
+                words.view(np.uint32)[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
+
+    def missing_names(self, state: Members) -> list[str]:
+        """Return the names that the last object still requires."""
+        return state.missing_names(self._schema)
+
+    def _candidates(self, state: Members, words: Bitmask) -> Iterable[int]:
+        """Return tokens of a row that may not be allowed."""
+        in_string = state.place is STRING and not state.escapes
+        if state.levels[-1].differs:
+            if not in_string or not state.takes_any_string(self._schema):
+                return ids(words)
+            row = self._rows.special
+        elif len(state.levels[-1].alive) > 1:  # a scalar may decide, and the grammar knows that as well
+            row = self._rows.closing
+        else:
+            row = self._rows.closing_after_string if in_string else self._rows.closing
+        return ids(words[: len(row)] & row)
