@@ -21,6 +21,7 @@ from guideway_engine.inspection.as_page import as_page
 from guideway_engine.inspection.inspecting import FEW, Inspection, inspect_constraint
 from guideway_engine.inspection.places import json_place, place_of
 from guideway_engine.inspection.tokenizer import load_vocabulary
+from guideway_engine.inspection.verdict import verdict
 from guideway_engine.inspection.words import begins, share
 from guideway_engine.model_path import model_path
 from guideway_engine.runners.transformers.model_loader import load_model, load_tokenizer, model_info
@@ -352,3 +353,20 @@ def test_the_page_holds_no_markup_of_the_text() -> None:
     assert page.count("<script") == page.count("</script") == 2
     data = page.partition('id="steps">')[2].partition("</script>")[0]
     assert [step["token"] for step in json.loads(data)] == ["a", "</script>", "<!--"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        ('{"married":true,"name":"Zoë"}', True),
+        ('{"married":true}', False),
+        ('{"married":true,"name":"Zoë","age":5}', False),
+    ],
+)
+def test_a_text_that_is_right_in_another_order(text: str, *, is_right: bool) -> None:
+    found = inspected(PERSON, text, "llguidance")
+    assert found.refusal is not None
+    assert not found.passes
+    assert found.in_another_order is is_right
+    assert verdict(found).startswith("Right, in another order: the schema's" if is_right else "Refused at byte 2 (")
+    assert as_json(found, "demo")["in_another_order"] is is_right

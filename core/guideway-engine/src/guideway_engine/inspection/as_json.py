@@ -35,6 +35,7 @@ def as_json(inspection: Inspection, model: str) -> dict[str, Any]:
         "steps": [shown.step(step) for step in inspection.steps],
         "pressure": list(inspection.pressure),
         "refusal": None if inspection.refusal is None else shown.refusal(inspection.refusal),
+        "in_another_order": inspection.in_another_order,
         "jsonschema": {"valid": inspection.valid, "faults": [fault._asdict() for fault in inspection.faults]},
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,7 +12,7 @@ from guideway.api.bitmask import allocate, unpack
 from guideway.api.grammar import GrammarStrategy, Matcher
 from guideway.api.types import Constraint, JsonSchema
 from guideway.api.vocabulary import Vocabulary
-from guideway.errors import DeadEnd, blame
+from guideway.errors import DeadEnd, InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
 from guideway.json_schema.validity import Fault, faults, is_valid
 from guideway.runtime.sequences.replay import new_matcher
 from numpy.typing import NDArray
@@ -117,6 +117,8 @@ class Inspection:
     a JSON Schema or a text."""
     faults: tuple[Fault, ...]
     """Reasons why the text is not valid."""
+    in_another_order: bool
+    """True if the text is refused only for the order of its properties: with ``properties_order="any"`` it is not."""
     pressure: tuple[float, ...] = ()
     """By token, the probability that the model gave to all allowed tokens when the text was drawn
     (`guideway.Records.pressure`); empty if it was not recorded."""
@@ -170,6 +172,7 @@ def inspect_constraint(
     steps = tuple(walk.steps(token_ids or ()))
     text = None if token_ids is None else vocabulary.decode(token_ids)
     valid, found = _judge(constraint, text)
+    refusal = None if text is None else walk.refusal(steps, text)
     return Inspection(
         constraint=constraint,
         vocabulary=vocabulary,
@@ -182,11 +185,32 @@ def inspect_constraint(
         text=text,
         token_ids=tuple(token_ids or ()),
         steps=steps,
-        refusal=None if text is None else walk.refusal(steps, text),
+        refusal=refusal,
         valid=valid,
         faults=found,
+        in_another_order=refusal is not None
+        and valid is not False
+        and _takes_in_any_order(constraint, strategies, vocabulary, token_ids or ()),
         pressure=pressure,
     )
+
+
+def _takes_in_any_order(
+    constraint: Constraint,
+    strategies: Mapping[str, GrammarStrategy],
+    vocabulary: Vocabulary,
+    token_ids: Sequence[int],
+) -> bool:
+    """Return whether a schema allows a text if its properties may come in any order."""
+    if not isinstance(constraint, JsonSchema) or constraint.takes_any_order:
+        return False
+    try:
+        choice = choose_and_compile(replace(constraint, properties_order="any"), strategies)
+    except (InvalidGrammar, LimitExceeded, UnsupportedGrammar):
+        return False
+    with blame(f"grammar.{choice.candidate.name}", "matcher"):
+        matcher = new_matcher(choice.candidate.strategy, choice.grammar, vocabulary.stop_token_ids)
+        return matcher.accept(tuple(token_ids)) == len(token_ids) and matcher.is_accepting()
 
 
 def _judge(constraint: Constraint, text: bytes | None) -> tuple[bool | None, tuple[Fault, ...]]:

@@ -29,7 +29,8 @@ def verdict(inspection: Inspection) -> str:
     if refusal is not None:
         place = refusal.place
         inside = f", at {place.pointer} of its JSON" if place.pointer is not None else ""
-        return f"Refused at byte {place.offset} (line {place.line}, column {place.column}){inside}: {refusal.reason}."
+        said = "Right, in another order: the schema's order is left" if inspection.in_another_order else "Refused"
+        return f"{said} at byte {place.offset} (line {place.line}, column {place.column}){inside}: {refusal.reason}."
     if inspection.valid is False:
         return f"{inspection.strategy} accepts the text, but it is not valid under the schema."
     return "Accepted: the text satisfies the constraint."
