@@ -171,8 +171,8 @@ def test_grammar_hosts() -> None:
         host.generate([PROMPT], [GOOD])
         assert started() >= 2
         assert weight() > 1 << 20
-        matchers = next(iter(host.runtime._strategies.values()))._hosts.matchers  # type: ignore[attr-defined]
-        os.kill(matchers._lanes[0].host.pid, signal.SIGKILL)
+        matchers = next(iter(host.runtime._strategies.values()))._matchers  # type: ignore[attr-defined]
+        os.kill(matchers.common.host.pid, signal.SIGKILL)
         (result,) = host.generate([PROMPT], [GOOD])
         assert result.error is None
         assert killed() == 1

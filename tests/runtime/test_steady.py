@@ -351,8 +351,8 @@ def test_sequences_in_hosts_have_the_tokens_of_those_in_this_process(ends: bool)
             num_steady += host.runtime.is_steady
             closed += [(slot, host.runtime.closed_early(slot)) for slot in host.tokens]
             if ends and num_steps == 5 and home == "process":
-                matchers = next(iter(host.runtime._strategies.values()))._hosts.matchers  # type: ignore[attr-defined]
-                os.kill(matchers._lanes[0].host.pid, signal.SIGKILL)
+                matchers = next(iter(host.runtime._strategies.values()))._matchers  # type: ignore[attr-defined]
+                os.kill(matchers.common.host.pid, signal.SIGKILL)
         assert num_steady > 8
         assert len(set(closed)) > len(wanted), "some are closed"
         tokens.append((closed, [host.results[slot].token_ids for slot in range(len(wanted))]))

@@ -28,7 +28,7 @@ class Strategy(HostedStrategy):
         named = {f"grammar.{Inner.name}": options}
         context = ModifierContext(vocabulary=vocabulary, max_num_sequences=16, max_model_len=256)
         hosts = Hosts(context, {cls: record}, {}, named, num_compilers=2, path=sys.path)
-        super().__init__(cls, vocabulary, options, hosts)
+        super().__init__(cls, vocabulary, options, hosts.shared)
 
 
 @hookimpl

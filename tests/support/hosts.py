@@ -14,7 +14,7 @@ from guideway.plugins import Plugins
 from guideway.plugins.limits import Limits
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_hosts.hosts import Hosts
-from guideway_hosts.matchers import MatcherHost
+from guideway_hosts.room import Room
 
 from tests.support.distributions import install
 from tests.support.fake_host import FakeHost
@@ -80,9 +80,7 @@ def inline(name: str = "reference", **options: Any) -> FakeHost:
     return FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies=strategies, **options)
 
 
-def private_bytes(host: MatcherHost, lane: int = 0) -> int:
-    """Return the bytes that a process of `host` does not share: the common one, or with `lane` 1 the one for slow
-    grammars."""
-    process = host._lanes[lane].host
-    assert process is not None
-    return memory_of(process.pid)[1]
+def private_bytes(room: Room) -> int:
+    """Return the bytes that a process of matchers does not share."""
+    assert room.host is not None
+    return memory_of(room.host.pid)[1]

@@ -77,7 +77,7 @@ def asking(pattern: str, *, close: bool = False) -> SamplingParams:
 
 
 def fork_server(hosts: Hosts) -> int:
-    hosts.supports("reference", Regex("a"))  # starts it if necessary
+    hosts.strategies["reference"].supports(Regex("a"))  # starts it if necessary
     process = hosts._source.server.process
     assert process is not None
     return process.pid
@@ -283,7 +283,7 @@ def test_an_interrupt_leaves_no_answer_for_the_next_call(hosts: Hosts) -> None:
     grammar = strategy.compile(OTHER.constraint)  # type: ignore[arg-type]
     matcher, bitmask = grammar.matcher(VOCABULARY.stop_token_ids), new_rows()
     matcher.fill_bitmask(bitmask, 0)
-    living = hosts.matchers._lanes[0].host
+    living = hosts.matchers.common.host
     assert living is not None
     wait = living._await
 
@@ -329,7 +329,7 @@ def test_a_crash_is_not_held_against_what_loads_beside_it(made: Makes) -> None:
         bad.fill_bitmask(new_rows(), 0)
     loading.join()
     assert not errors
-    assert [constraint for _, constraint, _ in hosts._refused._values] == ["regex"], "that of the culprit alone"
+    assert [constraint for _, constraint, _ in hosts.refused._why._values] == ["regex"], "that of the culprit alone"
 
 
 @pytest.mark.slow
@@ -340,8 +340,8 @@ def test_matchers_that_ended_are_forgotten(hosts: Hosts) -> None:
         outputs = host.generate([PROMPT] * 4, [asking("[a-z]{3,40}x")] * 4)
         assert [output.outputs[0].error for output in outputs] == [None] * 4
         if number == 4:
-            before = private_bytes(living)
-    assert private_bytes(living) < before + 64 * WEIGHT
+            before = private_bytes(living.common)
+    assert private_bytes(living.common) < before + 64 * WEIGHT
 
 
 def test_grammars_that_ended_are_forgotten(hosts: Hosts) -> None:
@@ -351,8 +351,8 @@ def test_grammars_that_ended_are_forgotten(hosts: Hosts) -> None:
             new_rows(), 0
         )
         if number == 4:
-            before = private_bytes(living)
-    assert private_bytes(living) < before + 64 * WEIGHT
+            before = private_bytes(living.common)
+    assert private_bytes(living.common) < before + 64 * WEIGHT
 
 
 def test_matchers_that_failed_where_they_were_made_are_forgotten(hosts: Hosts) -> None:
@@ -361,8 +361,8 @@ def test_matchers_that_failed_where_they_were_made_are_forgotten(hosts: Hosts) -
         with pytest.raises(GuidewayError, match="a bug"):
             grammar.matcher(VOCABULARY.stop_token_ids).accept(encode(VOCABULARY, b"ARabcdefg"))
         if number == 4:
-            before = private_bytes(hosts.matchers)
-    assert private_bytes(hosts.matchers) < before + 64 * WEIGHT
+            before = private_bytes(hosts.matchers.common)
+    assert private_bytes(hosts.matchers.common) < before + 64 * WEIGHT
 
 
 @pytest.mark.slow
@@ -497,7 +497,7 @@ def test_a_server_starts_them_before_the_first_constraint(made: Makes) -> None:
     hosts.start_soon()
     assert hosts.failure == "grammar hosts are being started"
     until(lambda: hosts.failure is None)
-    assert hosts.matchers._lanes[0].host is not None, "beside one that compiles"
+    assert hosts.matchers.common.host is not None, "beside one that compiles"
     started = hosts._source.server.process
     (result,) = served(hosts).generate([PROMPT], [GOOD])
     assert result.outputs[0].error is None
@@ -516,7 +516,7 @@ def test_who_only_tries_constraints_has_no_matcher_host(made: Makes) -> None:
     until(lambda: hosts.failure is None)
     strategy = hosts.strategies["hostile"]
     grammar = strategy.compile(Regex("[a-z]{3}", strategy="hostile"))
-    assert hosts.matchers._lanes[0].host is None
+    assert hosts.matchers.common.host is None
     matcher = grammar.matcher(VOCABULARY.stop_token_ids)
     assert matcher.validate(encode(VOCABULARY, b"abc")) == 1, "but what is asked nevertheless is answered"
 
@@ -597,7 +597,7 @@ def test_an_import_that_hangs_where_hosts_come_from_is_told(tmp_path: Path, monk
     hosts = Hosts(context, strategies, {}, {}, num_compilers=1, path=sys.path, limits=LIMITS)
     try:
         with pytest.raises(GuidewayError, match=r"waits/grammar.waits: importing and building took more than 3 s"):
-            hosts.supports("waits", Regex("a"))
+            hosts.strategies["waits"].supports(Regex("a"))
     finally:
         hosts.close("grammar.waits")
 

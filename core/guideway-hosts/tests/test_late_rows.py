@@ -21,9 +21,10 @@ from guideway.errors import GuidewayError
 from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.mask_block import Late
 from guideway_hosts.hosts import Hosts
-from guideway_hosts.lane import NONE
-from guideway_hosts.matchers import PROVES_FAST, MatcherHost
-from guideway_hosts.strategy import HostedGrammar, HostedMatcher, HostedStrategy
+from guideway_hosts.matcher import HostedGrammar, HostedMatcher
+from guideway_hosts.matchers import MOST_OWN, MatcherHost
+from guideway_hosts.room import NONE, PROVES_FAST
+from guideway_hosts.strategy import HostedStrategy
 from prometheus_client import REGISTRY
 
 from tests.support.fake_host import FakeHost
@@ -133,12 +134,12 @@ def test_a_host_that_is_killed_while_somebody_is_late_costs_nobody_anything(host
     wanted = [GOOD, TARDY_ONE, OTHER]
     expected = token_ids(inline("hostile").generate([PROMPT] * 3, wanted))
     host, killed = served(hosts), 0
-    step, lanes = host.step, hosts.matchers._lanes
+    step = host.step
 
     def killing() -> None:
         nonlocal killed
         step()
-        pending = [lane for lane in lanes if lane.is_pending]
+        pending = [room for room in hosts.matchers.rooms if room.is_pending]
         if pending and killed < 2:
             killed += 1
             assert pending[0].host is not None
@@ -158,9 +159,9 @@ def test_what_nobody_waits_for_is_ended(made: Makes, pattern: str) -> None:
     for _ in range(8):
         host.step()
     assert host.runtime.is_late(0)
-    lane = next(lane for lane in hosts.matchers._lanes if lane.is_pending)
-    assert lane.host is not None
-    pid = lane.host.pid
+    room = next(room for room in hosts.matchers.rooms if room.is_pending)
+    assert room.host is not None
+    pid = room.host.pid
     host.runtime.release(0, ended=False)
     gc.collect()
     end = time.monotonic() + 10
@@ -192,21 +193,22 @@ def test_who_waits_for_an_earlier_command_is_not_blamed_for_it(made: Makes) -> N
 
 def test_what_fails_where_the_slow_ones_are_leaves_nothing_there(hosts: Hosts) -> None:
     strategy, living = hosts.strategies["hostile"], hosts.matchers
+    grammar = strategy.compile(Regex("FR[a-z]{2,9}", strategy="hostile"))
+    assert isinstance(grammar, HostedGrammar)
+    living._judge(grammar.number, True)
     for number in range(100):
-        matcher = strategy.compile(Regex(f"FR[a-z]{{2,{number + 3}}}", strategy="hostile")).matcher(STOPS)
-        assert isinstance(matcher, HostedMatcher)
+        matcher = grammar.matcher(STOPS)
         assert matcher.accept(ids_of(b"FRab")) == 4
-        living._judge(matcher.grammar.number, True)
         with pytest.raises(GuidewayError, match="a bug"):
             matcher.fill_bitmask(allocate(1, VOCABULARY.logits_width), 0)
         if number == 4:
-            before = private_bytes(living, 1)
-    assert private_bytes(living, 1) < before + 64 * WEIGHT
+            before = private_bytes(living.own[grammar.number])
+    assert private_bytes(living.own[grammar.number]) < before + 64 * WEIGHT
 
 
 def test_who_was_slow_for_a_while_is_not_slow_for_ever(hosts: Hosts) -> None:
-    """After a cold cache or a paused machine its rows are prepared with all others again. After a relapse it must be in
-    time twice as often."""
+    """After a cold cache or a paused machine steps wait for its rows as for others. After a relapse it must be in time
+    twice as often."""
     strategy, living = hosts.strategies["hostile"], hosts.matchers
     grammar = strategy.compile(Regex("[a-z]{9,99}", strategy="hostile"))
     assert isinstance(grammar, HostedGrammar)
@@ -224,17 +226,17 @@ def test_who_was_slow_for_a_while_is_not_slow_for_ever(hosts: Hosts) -> None:
     matcher.fill_bitmask(bitmask, 0)
     here.fill_bitmask(expected, 0)
     np.testing.assert_array_equal(bitmask, expected)
-    assert matcher.born_in == living._lanes[0].number
+    assert matcher.born_in == living.own[grammar.number].number
 
 
-def test_who_moves_between_the_lanes_never_has_the_rows_of_another_state(
+def test_who_is_late_now_and_then_never_has_the_rows_of_another_state(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several matchers at different states, some waiting for an answer, while their grammar alternates between slow and
     fast."""
     monkeypatch.setattr("guideway_hosts.matchers.HURRIED", NONE)
-    monkeypatch.setattr("guideway_hosts.matchers.PROVES_FAST", 2)
-    monkeypatch.setattr("guideway_hosts.matchers.PROVES_FAST_AT_MOST", 4)
+    monkeypatch.setattr("guideway_hosts.room.PROVES_FAST", 2)
+    monkeypatch.setattr("guideway_hosts.room.PROVES_FAST_AT_MOST", 4)
     strategy, living, rng = hosts.strategies["hostile"], hosts.matchers, random.Random(5)
     letters = ids_of(b"abcdefghij")
     grammar = strategy.compile(Regex("(abcdefghij)+", strategy="hostile"))
@@ -284,15 +286,15 @@ def test_whose_rows_are_kept_is_in_no_other_command(made: Makes) -> None:
     other = compiled.matcher(STOPS)
     strategy.foresee([FillJob(matcher)], [4])
     other.fill_bitmask(bitmask, 0)  # waits for the work before it
-    lane, forced = living._lanes[0], matcher.forced
+    room, forced = living.common, matcher.forced
     assert forced
     assert matcher.number in living._kept
-    before = lane.num_commands
+    before = room.num_commands
     strategy.foresee([FillJob(matcher)], [4])
     strategy.hear(waits=True)
-    assert (lane.num_commands, matcher.forced) == (before, forced)
+    assert (room.num_commands, matcher.forced) == (before, forced)
     matcher.fill_bitmask(bitmask, 0)
-    assert lane.num_commands == before
+    assert room.num_commands == before
     assert matcher.accept(ids_of(b"b")) == 1
     matcher.fill_bitmask(bitmask, 0)
     assert matcher.accept(ids_of(b"b")) == 0 and matcher.accept(ids_of(b"c")) == 1
@@ -302,23 +304,22 @@ def test_whose_rows_are_kept_is_in_no_other_command(made: Makes) -> None:
 def test_who_ends_while_it_is_made_anew_leaves_nothing(hosts: Hosts) -> None:
     """Two are late together, for the first time in this host, and one ends before its rows are ready."""
     strategy, living = hosts.strategies["hostile"], hosts.matchers
-    slow, other = (strategy.compile(Regex(f"FT[a-z]{{4,{most}}}", strategy="hostile")) for most in (30, 31))
-    assert isinstance(slow, HostedGrammar) and isinstance(other, HostedGrammar)
+    slow = strategy.compile(Regex("FT[a-z]{4,30}", strategy="hostile"))
+    assert isinstance(slow, HostedGrammar)
     living._judge(slow.number, True)
-    living._judge(other.number, True)
     begun = slow.matcher(STOPS)
     assert begun.accept(ids_of(b"FTab")) == 4
     for number in range(100):
-        late, short = begun.fork(), other.matcher(STOPS)
+        late, short = begun.fork(), slow.matcher(STOPS)
         jobs = [FillJob(late, (), 0), FillJob(short, (), 1)]
         living.fill(jobs, allocate(2, VOCABULARY.logits_width))
-        assert living._lanes[1].is_pending
+        assert living.own[slow.number].is_pending
         del short, jobs[1]
         late.fill_bitmask(allocate(1, VOCABULARY.logits_width), 0)
         del late, jobs[0]
         if number == 4:
-            before = private_bytes(living, 1)
-    assert private_bytes(living, 1) < before + 64 * WEIGHT
+            before = private_bytes(living.own[slow.number])
+    assert private_bytes(living.own[slow.number]) < before + 64 * WEIGHT
 
 
 @pytest.mark.filterwarnings(
@@ -328,7 +329,7 @@ def test_a_forked_child_ends_no_host(hosts: Hosts) -> None:
     strategy = hosts.strategies["hostile"]
     matcher = strategy.compile(GOOD.constraint).matcher(STOPS)  # type: ignore[arg-type]
     matcher.validate([0])
-    host = hosts.matchers._lanes[0].host
+    host = hosts.matchers.common.host
     assert host is not None
     child = os.fork()
     if child == 0:
@@ -395,10 +396,9 @@ def test_two_who_are_slow_wait_for_each_other_at_no_step(hosts: Hosts, monkeypat
 def test_what_came_while_one_was_in_no_step_is_kept(made: Makes) -> None:
     hosts = made()
     strategy = hosts.strategies["hostile"]
-    first, second = (
-        strategy.compile(Regex(pattern, strategy="hostile")).matcher(STOPS)  # type: ignore[arg-type]
-        for pattern in ("FT[a-z]{6,10}", "FT[a-z]{7,10}")
-    )
+    grammar = strategy.compile(Regex("FT[a-z]{6,10}", strategy="hostile"))
+    assert isinstance(grammar, HostedGrammar)
+    first, second = grammar.matcher(STOPS), grammar.matcher(STOPS)
     bitmask = allocate(2, VOCABULARY.logits_width)
 
     def is_late(matcher: Matcher) -> bool:
@@ -415,8 +415,8 @@ def test_what_came_while_one_was_in_no_step_is_kept(made: Makes) -> None:
         assert matcher.accept(ids_of(b"FTab")) == 4
         while is_late(matcher):
             until_ready(matcher)
-    lane = hosts.matchers._lanes[1]
-    while not lane.is_pending:  # the host is starting
+    room = hosts.matchers.own[grammar.number]
+    while not room.is_pending:  # the host is starting
         assert is_late(first)
         until_ready(first)
     assert is_late(second), "it is asked while the other one's rows lie there"
@@ -449,3 +449,26 @@ def test_rows_that_came_late_are_not_those_of_other_drafts(hosts: Hosts, before:
         jobs[1].error = None
         time.sleep(0.05)
     assert count == len(now)
+
+
+@pytest.mark.slow
+def test_the_one_unused_for_the_longest_has_no_host_of_its_own_any_more(made: Makes) -> None:
+    hosts = made()
+    strategy, living = hosts.strategies["hostile"], hosts.matchers
+    bitmask, grammars = allocate(1, VOCABULARY.logits_width), []
+    for number in range(MOST_OWN + 1):
+        grammars.append(strategy.compile(Regex(f"[a-z]{{{number + 2}}}", strategy="hostile")))
+        matcher = grammars[-1].matcher(STOPS)
+        assert isinstance(matcher, HostedMatcher)
+        living._judge(matcher.grammar.number, True)
+        matcher.fill_bitmask(bitmask, 0)
+        assert list(living.own)[-1] == matcher.grammar.number
+        first = grammars[0].matcher(STOPS)
+        first.fill_bitmask(bitmask, 0)
+    assert isinstance(first, HostedMatcher)
+    assert len(living.own) == MOST_OWN
+    assert list(living.own)[-1] == first.grammar.number, "the second was not used since"
+    del first, matcher, grammars
+    gc.collect()
+    strategy.compile(GOOD.constraint).matcher(STOPS).fill_bitmask(bitmask, 0)  # type: ignore[arg-type]
+    assert not living.own, "nobody has their grammars"

@@ -18,8 +18,8 @@ from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.forced import ForcedTokens
 from guideway_hosts.host import Host
 from guideway_hosts.hosts import Hosts
-from guideway_hosts.lane import Lane
 from guideway_hosts.matchers import MatcherHost
+from guideway_hosts.room import Room
 
 from tests.support.fake_host import FakeHost
 from tests.support.hostility import PROMPT, VOCABULARY
@@ -122,7 +122,7 @@ def home(host: FakeHost) -> MatcherHost:
 
 
 def pid_of(host: FakeHost) -> int:
-    process = home(host)._lanes[0].host
+    process = home(host).common.host
     assert process is not None
     return process.pid
 
@@ -190,13 +190,13 @@ def test_a_sequence_that_crashes_ahead_ends_alone(hosts: Hosts, forced_tokens: F
 def test_the_engine_says_ahead_what_its_steps_are_of_where_no_forced_tokens_are_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begin, ahead = Lane.begin, list[bool]()
+    begin, ahead = Room.begin, list[bool]()
 
-    def beginning(lane: Lane, *arguments: Any, is_ahead: bool = False) -> None:
+    def beginning(room: Room, *arguments: Any, is_ahead: bool = False) -> None:
         ahead.append(is_ahead)
-        begin(lane, *arguments, is_ahead=is_ahead)
+        begin(room, *arguments, is_ahead=is_ahead)
 
-    monkeypatch.setattr(Lane, "begin", beginning)
+    monkeypatch.setattr(Room, "begin", beginning)
     with Engine(EngineConfig(model="demo", grammar=("llguidance",), max_num_seqs=2, forced_tokens="off")) as engine:
         (result,) = engine.generate(["a"], [SamplingParams(constraint=Regex("[a-z]{20}"), temperature=0.0)])
     assert result.error is None

@@ -7,32 +7,26 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from guideway.api.grammar import GrammarStrategy, Support
+from guideway.api.grammar import GrammarStrategy
 from guideway.api.modifier import LogitModifier, ModifierContext
-from guideway.api.types import Constraint, JsonSchema, Loss, Losses
+from guideway.api.types import JsonSchema
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import (
     GuidewayError,
-    LimitExceeded,
     close_each,
     contain,
 )
 from guideway.plugins.building import build_strategies
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.limits import Limits
-from guideway.runtime.constraints.closing import Budget, Reserve
-from guideway.runtime.constraints.digests import constraint_digest
-from guideway.runtime.constraints.rewriting import Rewritten
 from guideway.runtime.elsewhere import Home
-from guideway.runtime.work.expiring import Expiring
 
 from guideway_hosts.fork_server import HostSource, module_path
-from guideway_hosts.host import HostDied
 from guideway_hosts.matchers import MatcherHost
 from guideway_hosts.modifier import HostedModifier, States
 from guideway_hosts.plugins import Spec
 from guideway_hosts.pool import Pool
-from guideway_hosts.strategy import HostedGrammar, HostedStrategy
+from guideway_hosts.strategy import HostedStrategy, Refused, Shared
 
 __all__ = ["Hosts"]
 
@@ -71,10 +65,10 @@ class Hosts:
         self._source = HostSource(Spec(places, tuple(variables), records, context, its_own), limits)
         self._pool = Pool("compile", self._source, num_compilers)
         self._is_starting = False
-        self.matchers = MatcherHost(self._source, limits, self._refuse, sits_out=sits_out, loads=fills)
+        self.refused = Refused(limits.remembered_seconds)
+        self.matchers = MatcherHost(self._source, limits, self.refused.remember, sits_out=sits_out, loads=fills)
         """The hosts where matchers live."""
-        self._refused: Expiring[tuple[str, str, bytes], str] = Expiring()
-        """Constraints that broke a limit or ended a host, and how."""
+        self.shared = Shared(self._pool, self.matchers, self.refused, limits, self.close)
         self._lock = threading.Lock()
         self._open = set(ids)
         if modifiers or not _can_be_built(list(strategies), its_own):
@@ -84,7 +78,7 @@ class Hosts:
                 self._source.close()
                 raise
         self.strategies = {
-            cls.name: HostedStrategy(cls, context.vocabulary, its_own[f"grammar.{cls.name}"], self)
+            cls.name: HostedStrategy(cls, context.vocabulary, its_own[f"grammar.{cls.name}"], self.shared)
             for cls in strategies
         }
         """By name, what a runtime is given in place of the strategies."""
@@ -144,72 +138,6 @@ class Hosts:
         self._pool.close()
         self._source.close()
 
-    # Strategies
-
-    def supports(self, strategy: str, constraint: Constraint) -> Support:
-        """`GrammarStrategy.supports`."""
-        answer, _ = self._limited("supports", strategy, constraint)
-        return Support(frozenset(answer["enforced"]), frozenset(answer["unenforced"]), answer["reason"])
-
-    def takes(self, strategy: str) -> frozenset[str]:
-        """`GrammarStrategy.takes`."""
-        names, _ = self._pool.call("takes", strategy, seconds=self._limits.compile_seconds)
-        return frozenset(map(str, names))
-
-    def rewritings(self, strategy: str, constraint: JsonSchema, repeats: bool) -> list[Rewritten]:
-        """`guideway.runtime.constraints.rewriting.rewritings` in the keywords that a strategy takes."""
-        answer, _ = self._limited("rewritings", strategy, constraint, repeats)
-        return [
-            Rewritten(str(text), Losses(Loss(*map(str, loss)) for loss in losses), str(ordered))
-            for text, losses, ordered in answer
-        ]
-
-    def compile(self, strategy: str, constraint: Constraint) -> tuple[int, Reserve, bytes | None]:
-        """The bytes that a compiled constraint holds, its `Reserve`, and itself where it can be handed over. Raises
-        what `GrammarStrategy.compile` raises, and `LimitExceeded`."""
-        answer, data = self._limited("compile", strategy, constraint)
-        return answer["nbytes"], Reserve.from_json(answer["reserve"]), data
-
-    def shortest(
-        self, strategy: str, grammar: HostedGrammar, stop_token_ids: frozenset[int], budget: Budget
-    ) -> int | None:
-        """The number of tokens of the shortest output that is found; None: none is. Raises `LimitExceeded`."""
-        more = (grammar.given, stop_token_ids, budget)
-        seconds = 2 * self._limits.compile_seconds  # it may have to be compiled again
-        answer, _ = self._limited("shortest", strategy, grammar.constraint, *more, seconds=seconds)
-        return None if answer is None else int(answer)
-
-    def give_up(self, *work: Any) -> None:
-        """Kill the compile host that is at this command, if one is."""
-        self._pool.give_up(*work)
-
-    def _limited(
-        self, name: str, strategy: str, constraint: Constraint, *more: Any, seconds: float | None = None
-    ) -> tuple[Any, bytes | None]:
-        self.check(strategy, constraint)
-        try:
-            return self._pool.call(name, strategy, constraint, *more, seconds=seconds or self._limits.compile_seconds)
-        except HostDied as error:
-            if error.by_itself:
-                self._remember(strategy, constraint, str(error))
-            raise error.error() from error
-
-    def _refuse(self, grammar: HostedGrammar, why: str) -> None:
-        self._remember(grammar.strategy, grammar.constraint, why)
-
-    def _remember(self, strategy: str, constraint: Constraint, why: str) -> None:
-        self._refused.put(_key(strategy, constraint), why, self._limits.remembered_seconds)
-
-    def check(self, strategy: str, constraint: Constraint) -> None:
-        """Raise `LimitExceeded` for a constraint that broke a limit not long ago."""
-        if (why := self._refused.get(_key(strategy, constraint))) is None:
-            return
-        raise LimitExceeded(
-            f"{strategy} failed on this constraint recently: {why}; it is tried again "
-            f"{self._limits.remembered_seconds:g} s after that",
-            field="constraint",
-        )
-
     # Modifiers
 
     def announce(self, modifier: str, steps: Sequence[tuple[Any, tuple[int, ...], Any]]) -> None:
@@ -249,7 +177,3 @@ def _can_be_built(classes: Sequence[type[GrammarStrategy]], options: Mapping[str
         return False
     close_each([(f"grammar.{name}", strategy.close) for name, strategy in built.items()])
     return True
-
-
-def _key(strategy: str, constraint: Constraint) -> tuple[str, str, bytes]:
-    return strategy, constraint.kind, constraint_digest(constraint)

@@ -26,10 +26,10 @@ from guideway.plugins.limits import Limits
 from guideway_hosts.codec import encode
 from guideway_hosts.fork_server import HostSource
 from guideway_hosts.host import Allowed, Host, HostDied
+from guideway_hosts.matcher import HostedGrammar
 from guideway_hosts.messages import error_of, unpacked
 from guideway_hosts.pool import Pool
 from guideway_hosts.seat import SECONDS_PER_TOKEN, Died, Seat, isolate
-from guideway_hosts.strategy import HostedGrammar
 
 __all__ = ["HostedModifier"]
 

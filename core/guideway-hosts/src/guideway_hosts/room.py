@@ -1,4 +1,4 @@
-"""One matcher host, the grammars and matchers in it, and the command that it works on."""
+"""A host of matchers, with their grammars, and the command that it works on."""
 
 from __future__ import annotations
 
@@ -17,11 +17,17 @@ from numpy.typing import NDArray
 from guideway_hosts.codec import encode
 from guideway_hosts.fork_server import HostSource
 from guideway_hosts.host import Allowed, Host, HostDied, Patience
+from guideway_hosts.matcher import HostedGrammar, HostedMatcher
 from guideway_hosts.messages import MAX_ROWS, Birth, Job, error_of
 from guideway_hosts.seat import SECONDS_PER_TOKEN, Died, Seat
-from guideway_hosts.strategy import HostedGrammar, HostedMatcher
 
-__all__ = ["Answer", "Died", "Filled", "Lane"]
+__all__ = ["NONE", "Answer", "Filled", "MatcherDied", "Room", "matcher_of"]
+
+PROVES_FAST = 16
+"""A grammar that was late is waited for as others are again after so many rows in turn that were not late; each further
+time after twice as many, at most `PROVES_FAST_AT_MOST`. What was late once may have found a cold cache, or a machine
+that stood still."""
+PROVES_FAST_AT_MOST = 4096
 
 NONE = Patience(0.0, 0.0)
 
@@ -110,7 +116,7 @@ class _Pending:
         return MatcherDied(cause, number, self.grammars[numbers.index(number)], wanted=number in self.wanted)
 
 
-class Lane(Seat):
+class Room(Seat):
     """A host of matchers. To be used under the lock of its `MatcherHost`, but for `load` and what the collector of
     garbage calls."""
 
@@ -120,12 +126,21 @@ class Lane(Seat):
         self._pending: _Pending | None = None
         self._heard: Answer | None = None
         """The answer to that command, which nobody has had yet."""
-        self.lent: list[weakref.ref[HostedMatcher]] = []
-        """The matchers whose rows lie where the last command wrote them."""
         self.together = True
         """True if commands are for several matchers: not after one of several ended the host and nobody knows which."""
         self.num_commands = 0
         """The masks of one are overwritten by the next."""
+        self.lent: list[weakref.ref[HostedMatcher]] = []
+        """The matchers whose rows lie where the last command wrote them."""
+        self.left_to_prove = 0
+        """Rows in a row that have to come in time before a step waits for them as for any others."""
+        self._had_to_prove = PROVES_FAST // 2
+
+    def judge(self, slow: bool) -> None:
+        """Note whether rows were late."""
+        if slow and not self.left_to_prove:
+            self._had_to_prove = min(PROVES_FAST_AT_MOST, 2 * self._had_to_prove)
+        self.left_to_prove = self._had_to_prove if slow else max(0, self.left_to_prove - 1)
 
     @property
     def is_pending(self) -> bool:
