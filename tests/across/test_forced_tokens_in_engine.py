@@ -31,8 +31,8 @@ from guideway.api import (
 )
 from guideway.api.bitmask import allocate, allow_only
 from guideway_hosts.host import Host
-from guideway_hosts.lane import Lane
 from guideway_hosts.matchers import MatcherHost
+from guideway_hosts.room import Room
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -226,10 +226,10 @@ class Trace:
         self.note(monkeypatch, scheduler._runtime, "accept")
         self.note(monkeypatch, scheduler._stepper._executor, "submit")
         self.note(monkeypatch, MatcherHost, "fill")
-        self.note(monkeypatch, Lane, "begin", "ask")
+        self.note(monkeypatch, Room, "begin", "ask")
         self.note(monkeypatch, Host, "answer")
         if late:  # as a host that has not answered when the next step is planned
-            monkeypatch.setattr(Lane, "is_answered", lambda _: False)
+            monkeypatch.setattr(Room, "is_answered", lambda _: False)
 
     def note(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, event: str = "") -> None:
         method = getattr(owner, name)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
 from pkgutil import resolve_name
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -42,19 +43,22 @@ def encode(value: Any) -> Any:
         return {"array": [value.dtype.str, list(value.shape), b64encode(value.tobytes()).decode()]}
     if isinstance(value, np.generic):
         return {"number": encode(np.asarray(value))}
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {"made": [_name(kind), {name: encode(getattr(value, name)) for name in _fields(kind)}]}
     if isinstance(value, Mapping):
         return {"dict": [[encode(key), encode(each)] for key, each in value.items()]}
     if isinstance(value, type):
         return {"class": _name(value)}
-    if kind.__module__ == "builtins" or callable(value):
-        raise TypeError(f"a {kind.__name__} cannot be sent to another process")
     bases: tuple[Any, ...] = (str, int, float, tuple)
     for base in bases:  # of a derived class
         if isinstance(value, base):
             return {"derived": [_name(kind), encode(base(value))]}
-    return {"object": [_name(kind), encode(value.__getstate__())]}
+    if kind.__module__ == "builtins" or isinstance(value, FunctionType):
+        raise TypeError(f"a {kind.__name__} cannot be sent to another process")
+    match value.__reduce_ex__(2):  # such as a vocabulary's encoder, which has to pickle
+        case (make, arguments, *rest) if not any(rest[1:]):
+            return {"reduced": [_name(make), encode(arguments), encode(rest[0] if rest else None)]}
+    raise TypeError(f"a {kind.__name__} cannot be sent to another process")
 
 
 def decode(value: Any) -> Any:
@@ -84,13 +88,13 @@ def _array(given: Any) -> Any:
     return np.frombuffer(b64decode(data), np.dtype(dtype)).reshape(shape)
 
 
-def _restored(given: Any) -> Any:
-    kind, state = resolve_name(given[0]), decode(given[1])
-    made = kind.__new__(kind)
+def _reduced(given: Any) -> Any:
+    name, arguments, state = given
+    made, state = resolve_name(name)(*decode(arguments)), decode(state)
     if hasattr(made, "__setstate__"):
         made.__setstate__(state)
-    else:
-        made.__dict__.update(state or {})
+    elif state is not None:
+        made.__dict__.update(state)
     return made
 
 
@@ -105,7 +109,7 @@ DECODERS: dict[str, Callable[[Any], Any]] = {
     "number": lambda given: decode(given)[()],
     "made": lambda given: resolve_name(given[0])(**{name: decode(each) for name, each in given[1].items()}),
     "dict": lambda given: {decode(key): decode(each) for key, each in given},
-    "class": resolve_name,
     "derived": lambda given: resolve_name(given[0])(decode(given[1])),
-    "object": _restored,
+    "class": resolve_name,
+    "reduced": _reduced,
 }

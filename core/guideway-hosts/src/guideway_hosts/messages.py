@@ -14,7 +14,9 @@ import select
 import socket
 import struct
 import tempfile
+from array import array
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +46,8 @@ MAX_GRAMMAR = 64 << 20
 """Bytes of a grammar that is handed over; a larger one is compiled again."""
 MAX_ROWS = 4096
 """The most rows of a host's block of masks. Memory of rows that are not used is never touched."""
+MAX_INTEGERS = 1 << 16
+"""The most integers of the jobs of a command that its memory has room for."""
 IDLE = -1
 
 
@@ -64,8 +68,7 @@ class Birth(NamedTuple):
 
 
 class Job(NamedTuple):
-    """One sequence's part of a command: what happened to it since the last one, and what it wants to know. JSON has it
-    as a list."""
+    """One sequence's part of a command: what happened to it since the last one, and what it wants to know."""
 
     matcher: int
     birth: Birth | None
@@ -132,17 +135,44 @@ class Frames:
 
 
 class SharedMasks:
-    """Memory of the serving process and one host: rows of masks between guards, and what the host is working on."""
+    """Memory of the serving process and one host: rows of masks between guards, the integers of the jobs of a command,
+    and what the host is working on."""
 
     def __init__(self, words: int, descriptor: int | None = None) -> None:
-        size = mmap.PAGESIZE + (MAX_ROWS + 2) * words * 4
+        start = mmap.PAGESIZE + MAX_INTEGERS * 8
+        size = start + (MAX_ROWS + 2) * words * 4
         self.descriptor = _anonymous_file(size) if descriptor is None else descriptor
         self._memory = mmap.mmap(self.descriptor, size)
         self._work: NDArray[np.int64] = np.frombuffer(self._memory, dtype=np.int64, count=2)
-        rows = np.frombuffer(self._memory, dtype=np.int32, offset=mmap.PAGESIZE)
+        rows = np.frombuffer(self._memory, dtype=np.int32, offset=start)
         self.rows: NDArray[np.int32] = rows.reshape(MAX_ROWS + 2, words)
         self.working_on = IDLE
         self.is_closing = False
+
+    def write_jobs(self, jobs: Sequence[Job]) -> tuple[int | list[int], dict[int, Birth]]:
+        """Write the integers of jobs: return how many they are, or themselves if there is no room, and the births."""
+        told: list[int] = []
+        births = {}
+        for i, (matcher, birth, rollback, accept, drafts, _, num_forced) in enumerate(jobs):
+            told += (matcher, rollback, num_forced, len(accept), len(drafts), *accept, *drafts)
+            if birth is not None:
+                births[i] = birth
+        if len(told) > MAX_INTEGERS:
+            return told, births
+        self._memory[mmap.PAGESIZE : mmap.PAGESIZE + 8 * len(told)] = array("q", told).tobytes()
+        return len(told), births
+
+    def read_jobs(self, told: int | list[int], births: Mapping[str, Sequence[Any]]) -> list[Job]:
+        """Return the jobs that `write_jobs` wrote, from what it returned, as JSON has it."""
+        if isinstance(told, int):
+            told = array("q", self._memory[mmap.PAGESIZE : mmap.PAGESIZE + 8 * told]).tolist()
+        integers, jobs, first_row = iter(told), list[Job](), 1
+        for matcher, rollback, num_forced, num_accepted, num_drafts in zip(*[integers] * 5, strict=True):
+            accept, drafts = tuple(islice(integers, num_accepted)), tuple(islice(integers, num_drafts))
+            birth = Birth._make(births[str(len(jobs))]) if births and str(len(jobs)) in births else None
+            jobs.append(Job(matcher, birth, rollback, accept, drafts, first_row, num_forced))
+            first_row += 1 + num_drafts
+        return jobs
 
     @property
     def working_on(self) -> int:

@@ -215,7 +215,7 @@ class Room(Seat):
         self.num_commands += 1
         try:
             self._pending = pending
-            host.send("step", commands, told)
+            host.send("step", *host.masks.write_jobs(commands), told)
         except HostDied as error:
             self.lose()
             raise pending.died(error) from error
@@ -301,7 +301,7 @@ class Room(Seat):
         seconds = self._limits.fill_seconds + sum(self._more_seconds([job]).values())
         if method in ("accept", "validate"):
             seconds += SECONDS_PER_TOKEN * len(arguments[0])
-        host.send("ask", job, self._to_tell(), method, arguments)
+        host.send("ask", *host.masks.write_jobs([job]), self._to_tell(), method, arguments)
         answer = host.answer(Allowed(seconds))
         assert answer is not None
         matcher.done(self.number)

@@ -119,13 +119,14 @@ class Server:
         owner = self._strategies[strategy]
         self._grammars[grammar] = owner, _made(owner, given), {}
 
-    def _step(self, asked: list[list[Any]], told: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    def _step(self, asked: int | list[int], births: dict[str, Any], told: Sequence[Sequence[Any]]) -> dict[str, Any]:
         """Bring matchers up to date and fill their rows: how many drafts each accepted, -1 with an error; None: none
         accepted any, and none failed. Those that failed together, for nobody knows which of them, are to be asked
         apart."""
         self._forget(told)
-        jobs = [_job(job) for job in asked]
-        masks, counts, errors, apart = self._masks, [-1] * len(jobs), {}, []
+        masks = self._masks
+        jobs = masks.read_jobs(asked, births)
+        counts, errors, apart = [-1] * len(jobs), {}, []
         ready: dict[int, FillJob] = {}
         taken, found = [0.0] * len(jobs), False
         first, began = 1, time.thread_time()
@@ -222,10 +223,17 @@ class Server:
             groups.setdefault((strategy, -1 if batches else i), []).append(i)
         return list(groups.values())
 
-    def _ask(self, asked: list[Any], told: Sequence[Sequence[Any]], method: str, arguments: Sequence[Any]) -> Any:
+    def _ask(
+        self,
+        asked: int | list[int],
+        births: dict[str, Any],
+        told: Sequence[Sequence[Any]],
+        method: str,
+        arguments: Sequence[Any],
+    ) -> Any:
         """Return what a matcher's method returns."""
         self._forget(told)
-        job = _job(asked)
+        (job,) = self._masks.read_jobs(asked, births)
         self._masks.working_on = job.matcher
         try:
             living = self._living(job)
@@ -321,13 +329,6 @@ def _judge(constraint: JsonSchema, text: str, enforces_formats: bool) -> bool | 
 
 def _made(owner: GrammarStrategy, given: Constraint | bytes) -> CompiledGrammar:
     return owner.from_bytes(given) if isinstance(given, bytes) else compile_grammar(owner, given)
-
-
-def _job(asked: list[Any]) -> Job:
-    """Return a job from its JSON."""
-    job = Job._make(asked)
-    birth = job.birth and Birth._make(job.birth)
-    return job._replace(birth=birth, accept=tuple(job.accept), draft_token_ids=tuple(job.draft_token_ids))
 
 
 def _accept(matcher: Matcher, token_ids: tuple[int, ...]) -> None:
