@@ -27,10 +27,8 @@ import jsonschema
 import numpy as np
 from guideway.api import GrammarStrategy, GuidewayError, JsonSchema
 from guideway.api.bitmask import unpack
-from guideway.json_schema.cursor import START
 from guideway.plugins import Plugins
 from guideway.runtime.constraints.closing import Budget, Closer, Lexicon, Reserve
-from guideway.runtime.constraints.closing.search import MAX_MASKS, find_completion, most_work
 from guideway.runtime.sequences.replay import new_matcher
 from guideway.vocabulary import build_vocabulary
 
@@ -75,25 +73,15 @@ def one(strategy: GrammarStrategy, lexicon: Lexicon, schema: Any, more: int, fou
     grammar = strategy.compile(constraint)
     matcher = new_matcher(strategy, grammar, stops)
     reserve = Reserve.of(constraint, strategy.vocabulary)
-    shortest = find_completion(
-        matcher,
-        lexicon,
-        stops,
-        limit=MOST,
-        past=(),
-        cursor=START,
-        witnesses=reserve.witnesses,
-        most_tried=most_work(MOST),
-        most_masks=MAX_MASKS + 2 * reserve.fewest,
-    )
+    shortest = Closer(lexicon, stops, Budget(MOST, reserve)).shortest(matcher)
     if shortest is None:
         return "no completion found"
-    found.lengths.append(len(shortest))
-    if reserve.fewest > len(shortest) and not support.unenforced:
+    found.lengths.append(shortest)
+    if reserve.fewest > shortest and not support.unenforced:
         return "proved not to exist, and found"
-    closer = Closer(lexicon, stops, Budget(len(shortest) + more, reserve))
+    closer = Closer(lexicon, stops, Budget(shortest + more, reserve))
     bitmask, output, rng = np.zeros((1, lexicon.words), dtype=np.int32), [], random.Random(seed)
-    for _ in range(len(shortest) + more):
+    for _ in range(shortest + more):
         matcher.fill_bitmask(bitmask, 0)
         before = time.thread_time()
         closer.restrict(matcher, (), bitmask)

@@ -13,7 +13,7 @@ from guideway.api import GrammarStrategy, JsonSchema, Regex
 from guideway.json_schema.cursor import START
 from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.closing import Budget, Closer, Reserve, closer
-from guideway.runtime.constraints.closing.search import MAX_TRIED, find_completion
+from guideway.runtime.constraints.closing.search import WORK, find_completion
 from guideway.runtime.sequences.replay import new_matcher
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
@@ -169,14 +169,14 @@ def test_a_ban_that_cannot_be_kept_is_not_tried_with_each_token(stop: bytes, mon
     grammar, find = strategy.compile(constraint), closer.find_completion
 
     def counted(*args: Any, **options: Any) -> list[int] | None:
-        works.append(options["most_tried"])
+        works.append(options["work"])
         return find(*args, **options)
 
     monkeypatch.setattr(closer, "find_completion", counted)
     budget = Budget(115, Reserve.of(constraint, VOCABULARY), Bans(stop=(stop,)))
     assert drawn(strategy, grammar, budget, 3) is not None
-    assert sum(work >= MAX_TRIED for work in works) <= 2
-    assert sum(works) < 10 * MAX_TRIED
+    assert sum(work >= WORK for work in works) <= 2
+    assert sum(works) < 10 * WORK
 
 
 @pytest.mark.parametrize("num_items", one_in(2, [100, 600]))

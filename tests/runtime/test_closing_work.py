@@ -21,7 +21,7 @@ from guideway.api import (
 from guideway.json_schema.cursor import START
 from guideway.runtime.constraints.closing import Beginnings, Budget, Closer, Reserve, closer
 from guideway.runtime.constraints.closing.reserve import SCALAR
-from guideway.runtime.constraints.closing.search import MAX_TRIED, find_completion
+from guideway.runtime.constraints.closing.search import WORK, find_completion
 from guideway.runtime.sequences.replay import new_matcher
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
@@ -90,13 +90,13 @@ def test_what_does_not_fit_is_looked_for_thoroughly_once(
     grammar, works, find = strategy.compile(constraint), [], closer.find_completion
 
     def counted(*args: Any, **options: Any) -> list[int] | None:
-        works.append(options["most_tried"])
+        works.append(options["work"])
         return find(*args, **options)
 
     monkeypatch.setattr(closer, "find_completion", counted)
     assert drawn(strategy, grammar, Budget(num_tokens, Reserve.of(constraint, VOCABULARY)), 1) is None
-    assert sum(work >= MAX_TRIED for work in works) <= 1
-    assert sum(works) < 3 * MAX_TRIED
+    assert sum(work >= WORK for work in works) <= 1
+    assert sum(works) < 3 * WORK
 
 
 @pytest.mark.parametrize("cls", one_in(2, STRATEGIES), ids=lambda cls: cls.name)
@@ -111,7 +111,7 @@ def test_what_needs_far_more_than_is_left_is_not_looked_for_again(
     works, find = [], closer.find_completion
 
     def counted(*args: Any, **options: Any) -> list[int] | None:
-        works.append(options["most_tried"])
+        works.append(options["work"])
         return find(*args, **options)
 
     monkeypatch.setattr(closer, "find_completion", counted)
@@ -119,7 +119,7 @@ def test_what_needs_far_more_than_is_left_is_not_looked_for_again(
         works.clear()
         assert drawn(strategy, grammar, Budget(104, reserve), seed, beginnings=beginnings) is None
         assert len(works) == (3 if seed == 0 else 1)
-        assert works[-1] <= MAX_TRIED // 8
+        assert works[-1] <= WORK // 8
 
 
 @pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
@@ -245,7 +245,7 @@ def test_an_output_that_leaves_its_completion_comes_back_to_it(
     searches, find = [], closer.find_completion
 
     def counted(*args: Any, **options: Any) -> list[int] | None:
-        searches.append(options["quick"])
+        searches.append(options["work"])
         return find(*args, **options)
 
     monkeypatch.setattr(closer, "find_completion", counted)
@@ -254,7 +254,7 @@ def test_an_output_that_leaves_its_completion_comes_back_to_it(
         output = drawn(strategy, grammar, Budget(least + more, reserve), seed)
         assert output is not None
         jsonschema.validate(json.loads(output), RECORDS)
-        assert 16 * searches.count(False) < len(output)
+        assert 16 * sum(work > 2 * closer.BRIDGE_WORK for work in searches) < len(output)
 
 
 def test_what_comes_after_a_draft_that_closing_refuses_is_not_looked_at() -> None:

@@ -21,7 +21,7 @@ from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.closing.judging import Judge
 from guideway.runtime.constraints.closing.lexicon import MOST, Lexicon
 from guideway.runtime.constraints.closing.reserve import Reserve
-from guideway.runtime.constraints.closing.search import MAX_MASKS, MAX_TRIED, brings_about, find_completion, most_work
+from guideway.runtime.constraints.closing.search import WORK, brings_about, find_completion
 from guideway.runtime.constraints.closing.ways import Prover, Way
 
 __all__ = ["SEARCH_SECONDS", "Beginnings", "Budget", "Closer", "Record"]
@@ -30,10 +30,10 @@ LONGEST = 4096
 """Tokens of a completion that is looked for whatever is left."""
 MOST_PROVED = 2048
 """Tokens of completions that are validated in one step, to judge the tokens of its mask."""
-BRIDGE_TRIED = 256
-"""Tokens that are tried to come back to a known completion, after a token that is judged."""
-BRIDGE_MASKS = 32
-"""And bitmasks that are filled."""
+WORK_PER_TOKEN = 48
+"""Work of a search for each token that the completion may have."""
+BRIDGE_WORK = 320
+"""Work of a search for a completion after a token that is judged."""
 SEARCH_SECONDS = 4.0
 """Processor time of a step after which a search gives up, which its work bounds long before: less than what a host may
 take, so that a slow matcher loses the end of its output and not the request."""
@@ -376,9 +376,7 @@ class Closer:
         try:
             return self._find(
                 matcher,
-                most_tried=BRIDGE_TRIED,
-                most_masks=BRIDGE_MASKS,
-                quick=True,
+                work=BRIDGE_WORK,
                 lifts=lifts,
                 known=known,
                 prover=prover,
@@ -508,8 +506,7 @@ class Closer:
     def _needs_too_many(self, matcher: Matcher, left: int) -> bool:
         """Return whether what completes the output, found without regard to what is `left`, is far longer than that.
         Such a search takes few steps back, and a small part of the work of one that looks for what fits."""
-        work = MAX_TRIED // PART_FIRST
-        found = self._find(matcher, part=PART_FIRST, lifts=True, limit=LONGEST, most_tried=work, quick=True)
+        found = self._find(matcher, lifts=True, limit=LONGEST, work=WORK // PART_FIRST)
         return found is not None and len(found) > TOO_LONG * left
 
     def shortest(self, matcher: Matcher) -> int | None:
@@ -517,7 +514,7 @@ class Closer:
         for lifts in (False, True) if self._budget.bans.of_completion else (False,):
             found, limit = None, LONGEST
             for _ in range(MOST_SHORTER):
-                shorter = self._find(matcher, lifts=lifts, limit=limit, most_tried=MAX_TRIED // 4, most_masks=64)
+                shorter = self._find(matcher, lifts=lifts, limit=limit, work=WORK // 4)
                 if shorter is None:
                     break
                 found, limit = shorter, len(shorter) - 1
@@ -532,9 +529,7 @@ class Closer:
         lifts: bool = False,
         limit: int | None = None,
         part: int = 1,
-        most_tried: int | None = None,
-        most_masks: int | None = None,
-        quick: bool = False,
+        work: int | None = None,
         known: Sequence[Way] = (),
         prover: Prover | None = None,
     ) -> Sequence[int] | None:
@@ -543,8 +538,8 @@ class Closer:
         reserve = self._budget.reserve
         if limit is None:
             limit = self._budget.num_tokens - len(self._accepted)
-        most_tried = most_work(min(limit, reserve.level)) // part if most_tried is None else most_tried
-        most_masks = (MAX_MASKS + 2 * reserve.fewest) // part if most_masks is None else most_masks
+        if work is None:  # more where it may be long
+            work = (WORK + WORK_PER_TOKEN * min(limit, reserve.level)) // part
         if (told := self._told(matcher, limit)) is not None and (lifts or not told or self._is_free(told[:-1])):
             return told or None
         return find_completion(
@@ -559,9 +554,7 @@ class Closer:
             bans=NO_BANS if lifts else self._budget.bans,
             known=known,
             prover=prover,
-            most_tried=most_tried,
-            most_masks=most_masks,
-            quick=quick,
+            work=work,
             until=self._until,
         )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -18,53 +19,36 @@ from guideway.api.grammar import Matcher
 from guideway.errors import ConformanceError, DeadEnd
 from guideway.json_schema.cursor import JsonCursor, Place
 from guideway.runtime.constraints.bans import Bans
-from guideway.runtime.constraints.closing.lexicon import MOST_MASKS_KEPT, SCALAR, AllowedTokens, Lexicon
+from guideway.runtime.constraints.closing.lexicon import MOST_MASKS_KEPT, AllowedTokens, Lexicon
 from guideway.runtime.constraints.closing.shortening import shortened
 from guideway.runtime.constraints.closing.ways import Prover, Way
 from guideway.runtime.constraints.mask_block import GUARD
 
-__all__ = ["MAX_MASKS", "MAX_TRIED", "brings_about", "find_completion", "most_work"]
+__all__ = ["WORK", "brings_about", "find_completion"]
 
-MAX_MASKS = 600
-"""So many bitmasks a search fills at most: what bounds its work, since time would make it another one each time."""
-MAX_TRIED = 5_000
-"""So many tokens it tries at most, and more where what it looks for may be long."""
-TRIED_PER_TOKEN = 16
-"""Tokens that are tried for one of a completion."""
-MOST_TRIED = 80_000
-"""Tokens that a search tries, however long what it looks for may be."""
-MOST_OF_ENDS = 4096
-"""So many bytes of ends of witnesses are tried for one string at most."""
-DEEPER = (1, 2, 3, 4)
-"""The number of further levels. Where nothing is found, recursion may have led astray: then so many more levels are
-tried, with a part of the work each."""
+WORK = 16_000
+"""What bounds a search, since time would make it another one each time, in tokens that are tried or validated."""
+MASK = 16
+"""The tokens that a bitmask counts for, as they take as long."""
+DEEPER = 2
+"""Objects and arrays that are opened in one another before each further one counts as a worse try: recursion leads
+astray."""
 RECENT = 12
 """Tokens looked back upon for what repeats itself."""
 AT_MOST = 24
 """Tokens of one bitmask that are tried."""
+MOST_OF_ENDS = 256
+"""Ends of witnesses that are tried for one string at most."""
 SHORT_TEXTS = (b'a"', b'aq"', b'aqZ"')
 """The shortest strings, but for the empty one."""
 SHORT = 16
 """Tokens of a completion that are too few for that a longer one could be made as short."""
-MOST_PROVED = 16_384
-"""Tokens of known completions that are validated in one search."""
-MASK = 16
-"""Tokens of the prover's work that a bitmask counts for."""
 MOST_JOINED = 4
 """Places of known completions that are tried from one place."""
 PRIME = (1 << 64) - 59
 """The largest prime of 64 bits: so many digests of texts there are."""
-FEW_TRIED = 4
-"""Tokens that are tried for each of a path that leads to an end."""
 CLOCK = 64
 """Tokens that are tried between two looks at the clock."""
-MUCH_LONGER = 2
-"""The times that a completion may have too many tokens before it is made shorter."""
-
-
-def most_work(limit: int) -> int:
-    """Return how many tokens a search for a completion of at most `limit` tokens tries."""
-    return min(MAX_TRIED + TRIED_PER_TOKEN * limit, MOST_TRIED)
 
 
 @runtime_checkable
@@ -88,96 +72,42 @@ def find_completion(
     bans: Bans | None = None,
     known: Sequence[Way] = (),
     prover: Prover | None = None,
-    most_tried: int = MAX_TRIED,
-    most_masks: int = MAX_MASKS,
-    quick: bool = False,
+    work: int = WORK,
     until: float = math.inf,
 ) -> list[int] | None:
     """At most `limit` token ids, a stop token last, that `matcher` takes from where it stands; None if none were found.
     `past` are the last tokens it accepted, `cursor` where the output ends if it is JSON, `witnesses` are examples of
     what its strings, or of what is no JSON, it may be, `ends` what ends free text in it. `bans` are not in it, but
-    for a stop token where all of them are banned. At most about twice `most_tried` tokens are tried, and `most_masks`
-    bitmasks filled, besides what `prover` validates to come back to a `known` way; the same again for
-    a longer one, which is made shorter, where none is found.
+    for a stop token where all of them are banned. What `prover` validates to come back to a `known` way is not part of
+    the `work`.
 
-    Depth first: what closes what is open, then the shortest value, then how a witness goes on, then what the grammar
-    asks for, a bitmask for each. In JSON, if that fails, again with few levels. A `quick` search is the first of these
-    alone: no limited levels, and nothing longer.
+    In each place are tried: what closes what is open, the shortest value, how a witness goes on, then what a bitmask
+    allows. The first try is followed to its end; then the search goes on where the fewest worse tries were taken, from
+    the end on (W. Harvey and M. Ginsberg, Limited Discrepancy Search, 1995).
     Work is bounded, and the result a function of the arguments: with the first token of a completion accepted, the rest
     of it is found. The matcher is left as it was. It is not always the shortest. A search that is still under way when
     the processor time of the thread is `until` gives up: it would be ended, and its request with it.
     """
     bans = bans or Bans()
-    prover = prover or Prover(matcher, bans.ends(stop_token_ids), MOST_PROVED)
-    # the states of a search have few masks that differ, and so have those of others
-    masks: dict[bytes, AllowedTokens] = {} if bans.of_completion else lexicon.masks
-
-    def searched(limit: int, *levels: int | None) -> list[int] | None:
-        given = matcher, lexicon, stop_token_ids, limit, past, cursor, witnesses, ends, bans, known
-        return _searched(levels, masks, *given, prover, most_tried, most_masks, until)
-
-    def is_free(token_ids: Sequence[int]) -> bool:
-        return not brings_about(bans, past, token_ids, lexicon)
-
-    def made_to_fit(found: list[int] | None) -> list[int] | None:
-        if found is not None:
-            found = shortened(matcher, lexicon, found, limit=limit, cursor=cursor, is_free=is_free)
-        return found if found is None or len(found) <= limit else None
-
-    deeper = () if cursor is None else DEEPER
-    longer = MUCH_LONGER * limit + SHORT
-    if quick:
-        found = searched(longer, None)
-        found = found and shortened(matcher, lexicon, found, limit=longer, cursor=cursor, is_free=is_free)
-        return found if found and len(found) <= limit else None
-    # a longer one is found without a step back where one that fits is not, and is often made to fit
-    if (found := made_to_fit(searched(longer, None))) is not None:
-        return found
-    if (found := made_to_fit(searched(limit, None, *deeper))) is not None or not deeper:
-        return found
-    return made_to_fit(searched(longer, *deeper))
-
-
-def _searched(
-    levels: Sequence[int | None],
-    masks: dict[bytes, AllowedTokens],
-    matcher: Matcher,
-    lexicon: Lexicon,
-    stop_token_ids: frozenset[int],
-    limit: int,
-    past: Sequence[int],
-    cursor: JsonCursor | None,
-    witnesses: Sequence[str],
-    ends: Sequence[bytes],
-    bans: Bans,
-    known: Sequence[Way],
-    prover: Prover,
-    most_tried: int,
-    most_masks: int,
-    until: float,
-) -> list[int] | None:
-    for deeper in levels:
-        search = _Search(
-            matcher=matcher,
-            lexicon=lexicon,
-            masks=masks,
-            stops=bans.ends(stop_token_ids),
-            limit=limit,
-            past=list(past[-max(RECENT, bans.most_before) :]),
-            cursors=[cursor],
-            witnesses=witnesses,
-            ends=ends,
-            bans=bans,
-            known=known,
-            prover=prover,
-            most_tried=most_tried if deeper is None else min(most_tried, MAX_TRIED) // len(DEEPER),
-            most_masks=most_masks if deeper is None else most_masks // len(DEEPER),
-            most_open=None if cursor is None or deeper is None else len(cursor.open) + deeper,
-            until=until,
-        )
-        if (found := search.completion()) is not None:
-            return found
-    return None
+    prover = prover or Prover(matcher, bans.ends(stop_token_ids), work)
+    return _Search(
+        matcher=matcher,
+        lexicon=lexicon,
+        # the states of a search have few masks that differ, and so have those of others
+        masks={} if bans.of_completion else lexicon.masks,
+        stops=bans.ends(stop_token_ids),
+        limit=limit,
+        most=2 * limit + SHORT,
+        past=list(past[-max(RECENT, bans.most_before) :]),
+        root=_Node((), cursor),
+        witnesses=witnesses,
+        ends=ends,
+        bans=bans,
+        known=known,
+        prover=prover,
+        work=work,
+        until=until,
+    ).completion()
 
 
 def brings_about(bans: Bans, past: Sequence[int], token_ids: Sequence[int], lexicon: Lexicon) -> bool:
@@ -195,6 +125,28 @@ def brings_about(bans: Bans, past: Sequence[int], token_ids: Sequence[int], lexi
     return False
 
 
+@dataclass(slots=True, eq=False)
+class _Node:
+    """What the search has written, as a step after another one."""
+
+    token_ids: Sequence[int]
+    cursor: JsonCursor | None
+    before: _Node | None = None
+    num_tokens: int = 0
+    digest: int = 1
+    """Of the text, whatever its tokens."""
+    cost: int = 0
+    """The worse tries that were taken on the way."""
+    tries: Iterator[Sequence[int]] | None = None
+
+    def path(self) -> list[int]:
+        steps, node = list[Sequence[int]](), self
+        while node.before is not None:
+            steps.append(node.token_ids)
+            node = node.before
+        return [token_id for step in reversed(steps) for token_id in step]
+
+
 @dataclass(slots=True)
 class _Search:
     matcher: Matcher
@@ -203,165 +155,140 @@ class _Search:
     """The tokens of masks that were filled of late, in searches with the same bans."""
     stops: list[int]
     limit: int
+    most: int
+    """Tokens of a completion that is looked for: more than `limit`, as it may be made shorter, until one was not."""
     past: list[int]
-    cursors: list[JsonCursor | None]
-    """The places where the text ends before each step, and after the last."""
+    root: _Node
     witnesses: Sequence[str]
     ends: Sequence[bytes]
     bans: Bans
-    most_tried: int
-    most_masks: int
-    prover: Prover
     known: Sequence[Way]
     """Ways that completed what the output was before: the search may come back to one."""
-    most_open: int | None
-    """So many arrays and objects may be open in one another; None: any number."""
-    until: float = math.inf
+    prover: Prover
+    work: int
+    """What is left of it."""
+    until: float
     """The processor time of the thread at which it gives up."""
-    joined: list[int] | None = None
-    """The path and the rest of a known way, if it came back to one."""
     path: list[int] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
-    """Tokens of each step."""
-    digests: list[int] = field(default_factory=lambda: [1])
-    """The digest of the path's text before each step, and after the last."""
+    """The tokens that the matcher has accepted."""
     seen: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
-    """By digest and `_tail` the fewest tokens of each text that the path has been, from where it begins: the texts
+    """By digest and `_tail` the fewest tokens of each text that was written, from where it begins: the texts
     themselves would take memory that grows with the square of their length."""
-    num_failed: Counter[int] = field(default_factory=Counter)
-    """The number of times that a step that began with a token was taken back."""
-    num_masks: int = 0
     num_tried: int = 0
+    at: _Node = field(init=False)
+    """Where the matcher stands."""
     rows: Bitmask = field(init=False)
     """One between two guards."""
-    unbanned: NDArray[np.bool_] = field(init=False)
-    """By token whether it is not banned everywhere."""
 
     def __post_init__(self) -> None:
-        if self.bans.of_completion:
-            self.unbanned = self.lexicon.unbanned(self.bans)
+        self.at = self.root
         self.rows = np.full((3, self.lexicon.words), GUARD, dtype=np.int32)
 
     def completion(self) -> list[int] | None:
         """The path and a stop token, if it completes the output. The matcher is left as it was."""
+        numbers, cursor = count(), self.root.cursor
+        deepest = DEEPER + (0 if cursor is None else len(cursor.open))
+        left = [(0, 0, 0, self.root)]
+        """By the worse tries, those that their place counts for included, the longest and last first."""
         try:
-            if not self._run():
-                return None
-            ends = (token_id for token_id in self.stops if self.matcher.validate((token_id,)) == 1)
-            return self.joined or next(([*self.path, token_id] for token_id in ends), None)
+            while left and self.work > 0:
+                cost, _, _, node = heappop(left)
+                if node.num_tokens + 1 >= self.most:
+                    continue
+                self._go_to(node)
+                if node.tries is None:
+                    if self.matcher.is_accepting():
+                        if (found := self._made_to_fit()) is not None:
+                            return found
+                        continue
+                    if self.known and (found := self._joined()) is not None:
+                        return found
+                    node.tries = self._tries()
+                if (after := self._advance(node)) is not None:
+                    deeper = 0 if after.cursor is None else max(0, len(after.cursor.open) - deepest)
+                    heappush(left, (after.cost + deeper, -after.num_tokens, -next(numbers), after))
+                    node.cost += 1
+                    heappush(left, (cost + 1, -node.num_tokens, -next(numbers), node))
+            return None
         finally:
             self.matcher.rollback(len(self.path))
 
-    def _join(self) -> bool:
-        """Return whether a way that is known completes the output from where the path has come to."""
-        joints = [(way.cost(at), i, at) for i, way in enumerate(self.known) for at in way.joints(b"", self.cursors[-1])]
+    def _go_to(self, node: _Node) -> None:
+        """Bring the matcher to where a step ends."""
+        if node is self.at:
+            return
+        path = node.path()
+        shared = next((i for i, (a, b) in enumerate(zip(path, self.path, strict=False)) if a != b), len(self.path))
+        shared = min(shared, len(path))
+        self.matcher.rollback(len(self.path) - shared)
+        if self.matcher.accept(tuple(path[shared:])) != len(path) - shared:
+            raise ConformanceError("it refused tokens that it had accepted before they were rolled back")
+        self.work -= len(path) - shared
+        self.path, self.at = path, node
+
+    def _made_to_fit(self) -> list[int] | None:
+        """The path and a stop token, made shorter if it is too long; None if it is still."""
+        stop = next((stop for stop in self.stops if self.matcher.validate((stop,)) == 1), None)
+        if stop is None:
+            return None
+        found = [*self.path, stop]
+        if len(found) > self.limit:
+            self._go_to(self.root)
+            cursor, is_free = self.root.cursor, self._is_free
+            found = shortened(self.matcher, self.lexicon, found, limit=self.limit, cursor=cursor, is_free=is_free)
+            self.most = self.limit
+        return found if len(found) <= self.limit else None
+
+    def _joined(self) -> list[int] | None:
+        """The path and what a known way completes the output with from where it has come to."""
+        joints = [(way.cost(at), i, at) for i, way in enumerate(self.known) for at in way.joints(b"", self.at.cursor)]
         for cost, i, at in sorted(joints)[:MOST_JOINED]:
-            if len(self.path) + cost >= self.limit:
-                break
-            way, before = self.known[i], self._last(self.bans.most_before)
-            if self.prover.proves(way, at) and not brings_about(self.bans, before, way.path(at), self.lexicon):
-                rest = way.path(at)
+            rest = self.known[i].path(at)
+            if len(self.path) + cost < self.limit and self.prover.proves(self.known[i], at) and self._is_free(rest):
                 stop = next(stop for stop in self.stops if self.matcher.validate((*rest, stop)) > len(rest))
-                self.joined = [*self.path, *rest, stop]
-                return True
-        return False
+                return [*self.path, *rest, stop]
+        return None
 
-    def _run(self) -> bool:
-        """Return whether the path completes the output. It is as far as the matcher went."""
-        tries: list[Iterator[Sequence[int]]] = []
-        chooses_at = self.most_tried // 2
-        while not self.matcher.is_accepting():
-            if self.known and self._join():
-                return True
-            # a value near the beginning may have chosen what is too long; not where the way is long, and leads there
-            is_lost = self.num_tried > max(chooses_at, FEW_TRIED * len(self.path))
-            if is_lost and (first := self._first_choice()) is not None:
-                chooses_at = (self.num_tried + self.most_tried) // 2
-                del tries[first + 1 :]
-                while len(self.lengths) > first:
-                    self._take_back()
-            else:
-                tries.append(self._tries())
-            while not self._advance(tries[-1]):
-                if self.num_masks > self.most_masks or self.num_tried > self.most_tried:
-                    return False
-                for _ in range(self._blamed()):
-                    tries.pop()
-                    if not self.lengths:
-                        return False
-                    self._take_back()
-        return len(self.path) < self.limit
+    def _is_free(self, token_ids: Sequence[int]) -> bool:
+        """Return whether tokens after the path do without what is banned."""
+        return not brings_about(self.bans, self._last(self.bans.most_before), token_ids, self.lexicon)
 
-    def _take_back(self) -> None:
-        """Take the last step back."""
-        length = self.lengths.pop()
-        self.num_failed[self.path[-length]] += 1
-        del self.path[-length:]
-        self.digests.pop()
-        self.cursors.pop()
-        self.matcher.rollback(length)
-
-    def _first_choice(self) -> int | None:
-        """The first step of the path that chose a value in an array or object; None if there is none."""
-        places = enumerate(self.cursors[:-1])
-        return next((i for i, at in places if at is not None and at.place is Place.VALUE and at.open), None)
-
-    def _blamed(self) -> int:
-        """Return how many steps are taken back where there is no way on: one, but where levels are limited, none that
-        chose a number or a word is blamed for what comes after it."""
-        cursor = self.cursors[-1]
-        if self.most_open is None or cursor is None or cursor.place is Place.SCALAR:
-            return 1
-        count, at = 1, len(self.path)
-        for length, before in zip(reversed(self.lengths), reversed(self.cursors[:-1]), strict=True):
-            at -= length
-            assert before is not None
-            begins = self.lexicon.tokens[self.path[at]][:1]
-            if before.place is not Place.SCALAR and not (before.place is Place.VALUE and SCALAR.fullmatch(begins)):
-                break
-            count += 1
-        return count
-
-    def _advance(self, tries: Iterator[Sequence[int]]) -> bool:
-        tokens, before = self.lexicon.tokens, self.digests[-1]
-        for token_ids in tries:
+    def _advance(self, node: _Node) -> _Node | None:
+        """Go on from where the matcher stands with the next try that it takes, to a text that is new."""
+        tokens, num_last = self.lexicon.tokens, max(map(len, self.bans.bad_words), default=1) - 1
+        assert node.tries is not None
+        for token_ids in node.tries:
             added = tokens[token_ids[0]] if len(token_ids) == 1 else b"".join([tokens[i] for i in token_ids])
-            digest, length = _digest(before, added), len(self.path) + len(token_ids)
-            key = digest, self._tail(token_ids)
-            fewest = self.seen.get(key)  # however it was cut into tokens, as far as bans do not tell
-            if fewest is not None and (fewest <= length or self.most_open is not None):
+            length = len(self.path) + len(token_ids)
+            # however it was cut into tokens, as far as bans do not tell: the last may begin a bad word
+            key = (
+                _digest(node.digest, added),
+                tuple([*self._last(num_last), *token_ids][-num_last:] if num_last else ()),
+            )
+            if self.seen.get(key, length + 1) <= length:
                 continue
             self.num_tried += 1
-            if not self.num_tried % CLOCK and time.thread_time() > self.until:
-                self.most_tried = 0
-            fits = length < self.limit
-            if fits and self.bans.of_completion:
-                fits = not brings_about(self.bans, self._last(self.bans.most_before), token_ids, self.lexicon)
-            count = self.matcher.accept(token_ids) if fits else 0
-            if count == len(token_ids):
-                cursor = self.cursors[-1]
-                if cursor is not None:
-                    cursor = cursor.after(added)
-                    if self.most_open is not None and len(cursor.open) > self.most_open:
-                        self.matcher.rollback(count)
-                        continue
-                self.seen[key] = length
-                self.digests.append(digest)
-                self.cursors.append(cursor)
-                self.lengths.append(count)
-                self.path += token_ids
-                return True
-            self.matcher.rollback(count)
-            if self.num_tried > self.most_tried:
-                break
-        return False
+            if self.work <= 0 or (not self.num_tried % CLOCK and time.thread_time() > self.until):
+                self.work = 0
+                return None
+            if length >= self.most or not self._is_free(token_ids):
+                continue
+            num_taken = self.matcher.accept(token_ids)
+            self.work -= 1 + num_taken
+            if num_taken < len(token_ids):
+                self.matcher.rollback(num_taken)
+                continue
+            self.seen[key] = length
+            self.path += token_ids
+            cursor = None if node.cursor is None else node.cursor.after(added)
+            self.at = _Node(token_ids, cursor, node, length, key[0], node.cost)
+            return self.at
+        return None
 
     def _tries(self) -> Iterator[Sequence[int]]:
         """Yield what may come next, in the order in which it is tried."""
-        if len(self.path) + 1 >= self.limit:
-            return
         quick: Sequence[int] = ()
-        lexicon, cursor = self.lexicon, self.cursors[-1]
+        lexicon, cursor, is_new = self.lexicon, self.at.cursor, self._is_in_new()
         if cursor is not None:
             # a name ends with nothing but its quote
             inner = () if cursor.place is Place.KEY else cursor.open[:-3:-1]
@@ -378,15 +305,13 @@ class _Search:
             if cursor.place is Place.VALUE:
                 yield from lexicon.spelt_values
                 quick = [*quick, *lexicon.values]
-        if cursor is not None and cursor.place is Place.KEY and self._is_in_new():
+        if cursor is not None and cursor.place is Place.KEY and is_new:
             yield from self._missing_names(cursor)
-        if self.witnesses and self._is_in_new():
+        if self.witnesses and is_new:
             if cursor is not None:  # short texts first: an example of another string may be longer
                 yield from filter(None, map(lexicon.spell, SHORT_TEXTS))
             yield from self._ends()
-        if self.num_masks >= self.most_masks:
-            return
-        self.num_masks += 1
+        self.work -= MASK
         self.prover.num_left -= MASK
         try:
             self.matcher.fill_bitmask(self.rows, 1)
@@ -394,15 +319,11 @@ class _Search:
             return
         if (self.rows[::2] != GUARD).any():
             raise ConformanceError("it wrote outside its row")
-        if cursor is None and self._among().letters:  # in free text, which may be the content of a tag
+        among = self._among()
+        if cursor is None and among.letters:  # in free text, which may be the content of a tag
             yield from filter(None, map(lexicon.spell, self.ends))
         tried = set(quick)
-        yield from ((token_id,) for token_id in self._of_mask() if token_id not in tried)
-
-    def _tail(self, token_ids: Sequence[int]) -> tuple[int, ...]:
-        """Return the last of these tokens, which follow the path: those that may be the beginning of a bad word."""
-        num_tokens = max(map(len, self.bans.bad_words), default=1) - 1
-        return tuple([*self._last(num_tokens), *token_ids][-num_tokens:]) if num_tokens else ()
+        yield from ((token_id,) for token_id in self._of_mask(among) if token_id not in tried)
 
     def _last(self, num_tokens: int) -> list[int]:
         """The last tokens of the output and the path."""
@@ -411,11 +332,10 @@ class _Search:
 
     def _is_in_new(self) -> bool:
         """Return whether the text ends in a string, or in what is no JSON, that the path has not gone on with yet."""
-        cursor = self.cursors[-1]
-        if cursor is None or not self.lengths:
-            return not self.lengths and (cursor is None or cursor.in_string)
-        before = self.cursors[-2]
-        return cursor.in_string and before is not None and not before.in_string
+        cursor, before = self.at.cursor, self.at.before
+        if cursor is None or before is None or before.cursor is None:
+            return before is None and (cursor is None or cursor.in_string)
+        return cursor.in_string and not before.cursor.in_string
 
     def _missing_names(self, cursor: JsonCursor) -> Iterator[Sequence[int]]:
         """Yield how names go on that the object still requires, if the matcher knows them."""
@@ -428,24 +348,20 @@ class _Search:
     def _ends(self) -> Iterator[Sequence[int]]:
         """Yield how witnesses go on from where the text stands in them, to where the string or the output may end:
         whole ones in a string that the path has opened, else the shortest of their ends first."""
-        quote, left = self.lexicon.of([b'"']), MOST_OF_ENDS
-        is_json, is_whole = self.cursors[-1] is not None, bool(self.lengths)
+        quote, is_json, is_whole = self.lexicon.of([b'"']), self.at.cursor is not None, bool(self.path)
         texts = [json.dumps(each, ensure_ascii=False)[1:-1] if is_json else each for each in self.witnesses]
         ends = (text[i:].encode(errors="replace") for text in texts for i in range(1 if is_whole else len(text)))
-        for end in sorted(dict.fromkeys(ends), key=len):
-            if (left := left - len(end)) < 0:
-                return
+        for end in sorted(dict.fromkeys(ends), key=len)[:MOST_OF_ENDS]:
             token_ids = self.lexicon.spell(end)
-            if token_ids is None or len(token_ids) > self.limit:
+            if token_ids is None or len(token_ids) > self.most:
                 continue
             if is_json:
                 yield [*token_ids, *quote]
             elif any(self.matcher.validate((*token_ids, stop)) > len(token_ids) for stop in self.stops):
                 yield token_ids
 
-    def _of_mask(self) -> list[int]:
-        lexicon, cursor = self.lexicon, self.cursors[-1]
-        among = self._among()
+    def _of_mask(self, among: AllowedTokens) -> list[int]:
+        lexicon, cursor = self.lexicon, self.at.cursor
         allowed, longest_first = among.allowed, among.longest
         if among.is_one_text:
             return longest_first
@@ -455,8 +371,6 @@ class _Search:
             found = among.plain + lexicon.letters
         elif cursor is not None and cursor.in_string:
             found = longest_first[:AT_MOST]
-            if self.most_open is not None:  # a name that led astray comes after one that did not
-                found.sort(key=self.num_failed.__getitem__)
         else:
             quick = [i for i in (*lexicon.closers, *lexicon.values) if allowed[i]] if cursor is None else []
             found = [*quick, *among.shortest, *among.long]
@@ -472,7 +386,7 @@ class _Search:
                 self.masks.clear()
             allowed = self.lexicon.bits(self.rows[1])
             if self.bans.of_completion:
-                allowed &= self.unbanned
+                allowed &= self.lexicon.unbanned(self.bans)
             found = self.masks[key] = AllowedTokens.of(allowed, self.lexicon)
         return found
 
