@@ -255,15 +255,16 @@ class LogitModifier(ABC, Generic[State]):
 
     def forced(self, state: State, limit: int) -> Sequence[int]:
         """Return at most `limit` tokens that must come next, because the transform sets every other token to -inf: in
-        the row before each, with the earlier ones as drafts. `validate` accepts them; the state does not change. A host
-        may process several of them in one step as drafts, which the draw confirms. A host that does not call this
-        computes the same output."""
+        the row before each, with the earlier ones as drafts. `validate` accepts them, so none of them ends the output;
+        the state does not change. A host may process several of them in one step as drafts, which the draw confirms. A
+        host that does not call this computes the same output."""
         return ()
 
     def validate(self, state: State, token_ids: Sequence[int]) -> int:
-        """Return how many of these drafts this modifier would accept; the state does not change. If a modifier with a
-        state does not override this, hosts draft no tokens that other modifiers force, since it might end the output
-        among them."""
+        """Return how many of these drafts this modifier would accept and go on after; the state does not change. A
+        draft at which `accept` would return `FINISH` is not one of them: the host would draw a token after it, and all
+        tokens of a step are final. If a modifier with a state does not override this, hosts draft no tokens that other
+        modifiers force, since it might end the output among them."""
         return len(token_ids)
 
     def companions(self, request: Request) -> Sequence[Companion]:

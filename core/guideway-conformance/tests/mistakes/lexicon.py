@@ -200,9 +200,9 @@ class Lexicon(api.LogitModifier[State]):
     def validate(self, state: State, token_ids: Sequence[int]) -> int:
         ahead = state.copy()
         for passed, token_id in enumerate(token_ids):
+            ahead.hear(self.context.vocabulary.tokens[token_id])
             if ahead.is_over():
                 return passed
-            ahead.hear(self.context.vocabulary.tokens[token_id])
         return len(token_ids)
 
     def fork(self, state: State) -> State:

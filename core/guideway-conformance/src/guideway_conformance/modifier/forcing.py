@@ -50,6 +50,26 @@ def forced_is_all_that_is_left(subject: ModifierSubject) -> None:
         )
 
 
+@check("modifier")
+def validate_stops_before_the_end(subject: ModifierSubject) -> None:
+    """A token at which `accept` ends the output does not pass `validate` as a draft: all tokens of a step are final, so
+    the token that is drawn after it would come after the end."""
+    bench = Bench(subject)
+    for sequence in under_examples(bench):
+        for _ in range(NUM_STEPS):
+            if sequence.outcome != "continue":
+                break
+            drafts = tuple(bench.final(bench.peek([sequence]), 0)[:1]) * 2
+            passed = bench.modifier.validate(sequence.state, drafts)
+            bench.step([sequence])
+            if sequence.outcome == "finish" and tuple(sequence.tokens[-1:]) == drafts[:1]:
+                expect(
+                    passed == 0,
+                    f"its accept ends the output at token {drafts[0]}, but its validate lets {passed} of the drafts "
+                    f"{list(drafts)} pass",
+                )
+
+
 @check("modifier", trait="validates")
 def validate_knows_what_is_forbidden(subject: ModifierSubject) -> None:
     """A `validate` that does not let all drafts of a sequence pass lets none pass that the transform forbids in the row
