@@ -100,15 +100,15 @@ class MaskRows:
         bitmask = buffer[1 : 1 + len(rows)]
         if batch.num_rows != batch.num_sequences:
             bitmask[:] = FULL  # rows no draft reaches stay open
-        failed: dict[GrammarState, BaseException] = {}
+        failed: dict[int, BaseException] = {}
         for block in blocks.values():
             failed |= self._fill_block(block, buffer)
         empty = empty_rows(bitmask)
         if empty.any():
             for block in blocks.values():
-                for state in block.states:
+                for i, state in zip(block.sequences, block.states, strict=True):
                     if empty[state.rows].any():
-                        failed[state] = ConformanceError("it filled a row that allows no token")
+                        failed[i] = ConformanceError("it filled a row that allows no token")
         faults = self._faults(states, failed, bitmask) if failed else {}
         self._blocks = list(blocks.values())
         return Payload(np.array(rows, dtype=np.int32), {"bitmask": bitmask}, faults=faults)
@@ -182,8 +182,8 @@ class MaskRows:
         self._buffers[0][num_rows + 1] = GUARD
         return self._buffers[0]
 
-    def _fill_block(self, block: StrategyBlock, buffer: Bitmask) -> dict[GrammarState, BaseException]:
-        """Fill the rows of a block and return the errors by state."""
+    def _fill_block(self, block: StrategyBlock, buffer: Bitmask) -> dict[int, BaseException]:
+        """Fill the rows of a block and return the errors by sequence."""
         strategy, jobs = block.strategy, block.jobs
         waits, began = block.home.waits, time.monotonic()
         with self._clock.wait if waits else self._clock.fill:
@@ -196,21 +196,21 @@ class MaskRows:
         FILL_SECONDS.labels(block.name).observe(time.monotonic() - began)
         if waits:  # hosts have deadlines of their own
             self._stopwatch.leave_out(began, waited=True)
-        failed: dict[GrammarState, BaseException] = {}
+        failed: dict[int, BaseException] = {}
         counts = accepted.tolist()
         began = time.monotonic()
-        for state, count in zip(block.states, counts, strict=True):
+        for i, state, count in zip(block.sequences, block.states, counts, strict=True):
             state.num_live_drafts = count
             if count >= 0 and (why := self._close(state, count, buffer)) is not None:
-                failed[state] = why
+                failed[i] = why
             if state.canonical and count > 0:
                 self._keep_canonical(state, count, buffer)
         self._stopwatch.leave_out(began, waited=False)  # its work is bounded
         if min(counts) < 0:
-            for state, count in zip(block.states, counts, strict=True):
+            for i, state, count in zip(block.sequences, block.states, counts, strict=True):
                 if count < 0:
                     unsaid = ConformanceError("fill returned -1 without setting the job's error")
-                    failed[state], state.job.error = state.job.error or unsaid, None
+                    failed[i], state.job.error = state.job.error or unsaid, None
         return failed
 
     def _close(self, state: GrammarState, count: int, buffer: Bitmask) -> BaseException | None:
@@ -259,16 +259,16 @@ class MaskRows:
         return accepted
 
     def _faults(
-        self, states: Sequence[GrammarState | None], failed: Mapping[GrammarState, BaseException], bitmask: Bitmask
+        self, states: Sequence[GrammarState | None], failed: Mapping[int, BaseException], bitmask: Bitmask
     ) -> dict[int, Fault]:
         """Return `Payload.faults` and open the rows of failed and late states, so that the draw stays finite."""
         faults = {}
-        for i, state in enumerate(states):
-            if state is None or state not in failed:
-                continue
+        for i, error in failed.items():
+            state = states[i]
+            assert state is not None
             bitmask[state.rows] = FULL
-            if isinstance(failed[state], Late):
+            if isinstance(error, Late):
                 self.late.add(state)
             else:
-                faults[i] = Fault.of(f"grammar.{state.candidate.name}", "fill", failed[state])
+                faults[i] = Fault.of(f"grammar.{state.candidate.name}", "fill", error)
         return faults
