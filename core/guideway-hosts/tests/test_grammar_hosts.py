@@ -184,7 +184,7 @@ def test_a_step_that_fails_ends_its_request_alone(
 
 @pytest.mark.slow
 def test_what_hangs_in_the_search_for_an_end_is_killed_while_the_others_go_on(hosts: Hosts) -> None:
-    host = served(hosts, hosts=hosts)  # hosts have deadlines of their own
+    host = served(hosts)  # hosts have deadlines of their own
     good = replace(GOOD, constraint=Regex("[a-z]{3,12}(x|y)", strategy="hostile"))
     (alone,) = host.generate([PROMPT], [good])
     # so long that its end is searched for before the first token

@@ -263,16 +263,7 @@ class HostSource:
     def start(self) -> None:
         """Build the plugins. Raises what is wrong with their options, and `PluginLoadError`."""
         with self.server.lock:
-            try:
-                self._start()
-            except GuidewayError:
-                raise
-            except LOST as lost:
-                raise PluginLoadError(
-                    "the process that hosts are forked from ended or did not answer while it built "
-                    f"the plugins: {text_of(lost)}",
-                    plugin="runtime",
-                ) from lost
+            self._start()
 
     @property
     def is_built(self) -> bool:
@@ -332,20 +323,25 @@ class HostSource:
         except GuidewayError as error:
             self._rests_until = time.monotonic() + RESTS
             raise HostDied(f"no host can be started: {error}") from error
-        except LOST as lost:
-            raise HostDied(f"no host can be started: {text_of(lost)}") from lost
 
     def _start(self) -> None:
-        """Raises what is wrong with the plugins, and `LOST` where the fork server was lost again and again."""
+        """Raises what is wrong with the plugins, and `PluginLoadError` where the fork server was lost again and
+        again."""
         for last in (False, False, True):  # some of it may be anybody's doing
             try:
                 if self.server.is_gone():
                     self.server.start()
                 self._build()
                 return
-            except LOST as error:
-                if last or isinstance(error, GuidewayError):
-                    raise
+            except GuidewayError:
+                raise
+            except LOST as lost:
+                if last:
+                    raise PluginLoadError(
+                        "the process that hosts are forked from ended or did not answer while it built the plugins: "
+                        f"{text_of(lost)}",
+                        plugin="runtime",
+                    ) from lost
 
     def _build(self) -> None:
         environ = host_environment(self.spec.variables)

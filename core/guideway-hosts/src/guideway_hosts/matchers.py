@@ -107,7 +107,7 @@ class MatcherHost:
                 host.close()
                 if error.by_itself:
                     self._refuse(grammar.strategy, grammar.constraint, str(error))
-                raise Died(error) from error
+                raise Died(error, grammar.number) from error
             with self._lock:
                 if number == self.common.number:
                     self.common.loaded.add(grammar.number)

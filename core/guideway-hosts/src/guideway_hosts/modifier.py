@@ -116,18 +116,14 @@ class States(Seat):
         self._lock = threading.RLock()
         self._closed = False
 
-    def start(self, state: HostedState, seconds: float) -> Any:
-        """Make a new state. Return what the host says of it. Raises `Died`, and what the modifier raises."""
-        job = [state.number, state.birth(), []]
-        (found,) = self._guard([state], lambda host: self._each(host, "start", [job], self._allowed([state], seconds)))
-        return found
-
     def each(
         self, method: str, states: Sequence[HostedState], arguments: Sequence[Sequence[Any]], seconds: float
     ) -> list[Any]:
-        """Return what a method says of each state, or its error. Raises `Died`."""
+        """Return what a method says of each state, or its error; `start` makes the state. Raises `Died`."""
 
         def work(host: Host) -> list[Any]:
+            if method == "start":
+                return self._make(host, method, states, seconds)
             self._revive(host, states)
             pairs = zip(states, arguments, strict=True)
             jobs = [[state.number, None, encode(list(given))] for state, given in pairs]
@@ -138,16 +134,16 @@ class States(Seat):
     def prepare(
         self, states: Sequence[HostedState], places: list[int], arrays: Sequence[Any], apart: bool, allowed: Allowed
     ) -> tuple[Payload | None, dict[int, GuidewayError]]:
-        """Return the payload for these states, and the errors of those without one, by index. Raises `Died`, and what
-        the modifier raises for all of them."""
+        """Return the payload for the states at these places, and the errors by place. Raises `Died`, and what the
+        modifier raises for all of them."""
 
         def work(host: Host) -> tuple[Payload | None, dict[int, GuidewayError]]:
             self._revive(host, states)
             numbers = [state.number for state in states]
             answer, data = self._tell(host, "prepare", numbers, places, encode(list(arrays)), apart, allowed=allowed)
-            failed = {int(i): error_of(words) for i, words in answer["errors"].items()}
-            if not failed.keys() <= set(range(len(states))):
-                raise ValueError(f"errors of {sorted(failed)}, of {len(states)}")
+            failed = {int(place): error_of(words) for place, words in answer["errors"].items()}
+            if not failed.keys() <= set(places):
+                raise ValueError(f"errors of {sorted(failed)}, of {places}")
             return None if answer["payload"] is None else unpacked(answer["payload"], data or b""), failed
 
         return self._guard(states, work)
@@ -164,7 +160,7 @@ class States(Seat):
                 host.call("load_value", self._name, *recipe, seconds=self._limits.compile_seconds, beside=True)
             except HostDied as error:
                 host.close()
-                raise Died(error) from error
+                raise Died(error, value.number) from error
             value.born_in = number
             return left
 
@@ -218,10 +214,19 @@ class States(Seat):
         lost = list({state.number: state for state in states if state.born_in != self.number}.values())
         if not lost:
             return
-        allowed = self._allowed(lost, self._limits.start_seconds)
-        jobs = [[state.number, state.birth(), []] for state in lost]
-        self._each(host, "revive", jobs, allowed)
+        self._make(host, "revive", lost, self._limits.start_seconds)
         self._note(lost)
+
+    def _make(self, host: Host, method: str, states: Sequence[HostedState], seconds: float) -> list[Any]:
+        """Let the host make states; each may take so long, and its tokens and its value besides."""
+        more = {}
+        for state in states:
+            more[state.number] = SECONDS_PER_TOKEN * sum(len(token_ids) for token_ids, _ in state.steps)
+            if state.compiled is not None and state.compiled.born_in != self.number:
+                more[state.number] += 2 * self._limits.compile_seconds  # its grammar and its own
+        jobs = [[state.number, state.birth(), []] for state in states]
+        allowed = Allowed(seconds, seconds * (1 + len(states)) + sum(more.values()), more)
+        return self._each(host, method, jobs, allowed)
 
     def _each(self, host: Host, method: str, jobs: list[Any], allowed: Allowed) -> list[Any]:
         answer, _ = self._tell(host, "each", method, jobs, allowed=allowed)
@@ -245,15 +250,6 @@ class States(Seat):
             state.born_in = self.number
             if state.compiled is not None:
                 state.compiled.born_in = self.number
-
-    def _allowed(self, states: Sequence[HostedState], seconds: float) -> Allowed:
-        """Return the time that making these states may take."""
-        more = {}
-        for state in states:
-            more[state.number] = SECONDS_PER_TOKEN * sum(len(token_ids) for token_ids, _ in state.steps)
-            if state.compiled is not None and state.compiled.born_in != self.number:
-                more[state.number] += 2 * self._limits.compile_seconds  # its grammar and its own
-        return Allowed(seconds, seconds * (1 + len(states)) + sum(more.values()), more)
 
 
 class HostedModifier(LogitModifier[HostedState]):
@@ -323,15 +319,10 @@ class HostedModifier(LogitModifier[HostedState]):
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> HostedState | None:
         state = HostedState(self._home, self._sent(request), sequence, compiled)
-        found: list[Any] = []
-
-        def attempt(left: list[HostedState], _: bool) -> list[HostedState]:
-            found.append(self._home.start(state, self._limits.start_seconds))
-            return left
-
-        isolate([state], attempt, lambda each: each.number, lambda _, died: found.append(self._error(died, "start")))
-        (said,) = found
-        if isinstance(said, GuidewayError):
+        (said,) = self._each("start", [(state, ())], self._limits.start_seconds)
+        if isinstance(said, HostDied):
+            raise self._error(said, "start") from said
+        if isinstance(said, BaseException):
             raise said
         if not said["acts"]:
             return None
@@ -358,14 +349,14 @@ class HostedModifier(LogitModifier[HostedState]):
             mine, places = [state for _, state in left], [i for i, _ in left]
             payload, failed = self._home.prepare(mine, places, arrays, apart, Allowed(seconds, seconds * share))
             payloads.extend([] if payload is None else [payload])
-            for j, error in failed.items():
-                fail(left[j], error)
+            for place, error in failed.items():
+                fail(place, error)
             return left
 
-        def fail(item: tuple[int, HostedState], error: GuidewayError) -> None:
-            faults[item[0]] = Fault.of(self.plugin_of(item[1]), "prepare", _refusal(error))
+        def fail(place: int, error: GuidewayError) -> None:
+            faults[place] = Fault.of(self.plugin_of(states[place]), "prepare", _refusal(error))
 
-        isolate(own, attempt, lambda item: item[1].number, fail)
+        isolate(own, attempt, lambda item: item[1].number, lambda item, died: fail(item[0], died))
         payload = payloads[0] if payloads else None
         if not faults:
             return payload
@@ -382,7 +373,7 @@ class HostedModifier(LogitModifier[HostedState]):
         answers = self._each("accept", [(state, (ids, emitted)) for state, ids, emitted in told])
         for (state, ids, emitted), answer in zip(told, answers, strict=True):
             state.steps.append((ids, emitted))
-            state.answered = ids, answer
+            state.answered = ids, _refusal(answer)
 
     def accept(self, state: HostedState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
         if not self._has("accept"):
@@ -455,15 +446,16 @@ class HostedModifier(LogitModifier[HostedState]):
             raise self._error(died, method) from died
         return found
 
-    def _each(self, method: str, jobs: Sequence[tuple[HostedState, Sequence[Any]]]) -> list[Any]:
+    def _each(
+        self, method: str, jobs: Sequence[tuple[HostedState, Sequence[Any]]], seconds: float | None = None
+    ) -> list[Any]:
         """Return what a method says of each state, given its arguments, or its error."""
         answers: dict[int, Any] = {}
 
         def attempt(left: list[int], _: bool) -> list[int]:
             states, arguments = [jobs[i][0] for i in left], [jobs[i][1] for i in left]
-            answers.update(
-                zip(left, self._home.each(method, states, arguments, self._limits.step_seconds), strict=True)
-            )
+            found = self._home.each(method, states, arguments, seconds or self._limits.step_seconds)
+            answers.update(zip(left, found, strict=True))
             return left
 
         try:
@@ -471,11 +463,11 @@ class HostedModifier(LogitModifier[HostedState]):
         except BaseException as error:
             contain(error)
             answers = dict.fromkeys(range(len(jobs)), error)
-        return [_refusal(answers[i]) for i in range(len(jobs))]
+        return [answers[i] for i in range(len(jobs))]
 
     def _say(self, state: HostedState, method: str, *arguments: Any) -> Any:
         """Return what a method says of a state. Raises its error."""
-        (found,) = self._each(method, [(state, arguments)])
+        (found,) = map(_refusal, self._each(method, [(state, arguments)]))
         if isinstance(found, BaseException):
             raise found
         return found

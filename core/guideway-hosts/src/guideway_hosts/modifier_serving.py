@@ -95,16 +95,16 @@ class StateServer:
         apart: bool,
     ) -> tuple[dict[str, Any], bytes | None]:
         """Return the payload of a step for the sequences at these places. `apart`: prepare it for each alone before, so
-        that the serving process knows over which of them this process ended."""
+        that the serving process knows over which of them this process ended. Errors are by place."""
         modifier, said = self._begin(name, told)
         batch = StepBatch(*arrays)
         owners = None if batch.num_rows == batch.num_sequences else sequence_of_row(batch)
         of_place, errors = {}, {}
-        for i, (number, place) in enumerate(zip(numbers, places, strict=True)):
+        for number, place in zip(numbers, places, strict=True):
             try:
                 of_place[place] = self._state(number)
             except BaseException as error:
-                errors[i] = words_of(error)
+                errors[place] = words_of(error)
 
         def attempt(some: Sequence[int], working_on: int) -> tuple[dict[str, Any], bytes | None]:
             given = tuple([of_place[i] if i in some else None for i in range(batch.num_sequences)])
@@ -112,14 +112,14 @@ class StateServer:
                 payload = check_payload(modifier.prepare(batch, given), batch, given, owners)
                 return ({}, None) if payload is None else packed(payload)
 
-        for i, place in enumerate(places if apart else ()):
+        number_of = dict(zip(places, numbers, strict=True))
+        for place in list(of_place) if apart else ():
             try:
-                if place in of_place:
-                    attempt([place], numbers[i])
+                attempt([place], number_of[place])
             except BaseException as error:
-                errors[i] = words_of(error)
+                errors[place] = words_of(error)
                 del of_place[place]
-        only = next((numbers[i] for i, place in enumerate(places) if place in of_place), IDLE)
+        only = next((number_of[place] for place in of_place), IDLE)
         words, data = attempt(list(of_place), only if len(of_place) == 1 else IDLE) if of_place else ({}, None)
         return {"payload": words or None, "errors": errors, "said": said}, data
 

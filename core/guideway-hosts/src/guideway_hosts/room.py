@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,19 +191,10 @@ class Room(Seat):
             host = self.alive()
         except HostDied as error:
             raise MatcherDied(error, matchers[0].number if len(matchers) == 1 else None) from error
-        commands, first, number = [], 1, self.number
+        commands, first = list[Job](), 1
         for i, matcher in zip(group, matchers, strict=True):
-            if matcher.born_in != number and matcher.born_in != -1:
-                matcher.moves()
-            command = matcher.job(number, jobs[i].draft_token_ids, first)
-            if command.birth is not None and command.birth.grammar not in self.loaded:
-                # with the command, so that a step which has no patience does not wait for this either
-                grammar = matcher.grammar
-                birth = command.birth._replace(strategy=grammar.strategy, given=encode(grammar.given))
-                command = command._replace(birth=birth)
-            if limits and limits[i]:
-                command = command._replace(num_forced=limits[i])
-            commands.append(command)
+            command = self._job(matcher, jobs[i].draft_token_ids, first)
+            commands.append(command._replace(num_forced=limits[i]) if limits and limits[i] else command)
             first += 1 + len(jobs[i].draft_token_ids)
         told = self._to_tell()
         grammars, numbers = [matcher.grammar for matcher in matchers], {matcher.number for matcher in matchers}
@@ -213,15 +205,9 @@ class Room(Seat):
                 lent.keep_rows()
         self.lent = []
         self.num_commands += 1
-        try:
+        with self._losing(pending):
             self._pending = pending
             host.send("step", *host.masks.write_jobs(commands), told)
-        except HostDied as error:
-            self.lose()
-            raise pending.died(error) from error
-        except BaseException:  # interrupted: the answer to half a command would be waited for
-            self.lose()
-            raise
 
     def end(self, patience: Patience | None) -> Answer | None:
         """Return what became of the command that was begun; None if it is not known before `patience` ends. What it
@@ -243,7 +229,7 @@ class Room(Seat):
         pending = self._pending
         assert pending is not None and self.host is not None
         commands = pending.commands
-        try:
+        with self._losing(pending):
             answer = self.host.answer(self._allowed(commands), patience=patience)
             if answer is None:
                 pending.is_ahead = False
@@ -251,19 +237,6 @@ class Room(Seat):
             rows = self.host.masks.rows
             is_plain = answer[0] == PLAIN and not any(command.draft_token_ids for command in commands)
             outcomes = None if is_plain else _read(answer[0], commands, pending.grammars, rows)
-        except HostDied as error:
-            self.lose()
-            raise pending.died(error) from error
-        except (KeyError, TypeError, ValueError, GuidewayError) as error:  # no strategy is asked what it makes of this
-            self.lose()
-            why = (
-                f"its grammar host sent an answer that is none ({text_of(error)}): is guideway installed in several "
-                "versions, or was it changed while the server ran? Start it anew."
-            )
-            raise pending.died(HostDied(why)) from error
-        except BaseException:  # interrupted: the answer may be half read
-            self.lose()
-            raise
         matchers = [reference() for reference in pending.matchers]
         failed = () if outcomes is None else {i for i, outcome in enumerate(outcomes) if outcome.count < 0}
         for i, (matcher, command) in enumerate(zip(matchers, commands, strict=True)):
@@ -285,32 +258,22 @@ class Room(Seat):
             return True
         pending = self._pending
         assert pending is not None and self.host is not None
-        try:
+        with self._losing(pending):
             return self.host.is_answered(self._allowed(pending.commands), patience=NONE)
-        except HostDied as error:
-            self.lose()
-            raise pending.died(error) from error
 
     def ask(self, matcher: HostedMatcher, method: str, arguments: Sequence[Any]) -> Any:
         """Return what a method of a matcher returns. Raises what it raises there, and `HostDied`."""
-        host = self.alive()
-        self.ensure_loaded(host, matcher.grammar)
-        if matcher.born_in not in (-1, self.number):
-            matcher.moves()
-        job = matcher.job(self.number)
+        host, job = self.alive(), self._job(matcher)
         seconds = self._limits.fill_seconds + sum(self._more_seconds([job]).values())
         if method in ("accept", "validate"):
             seconds += SECONDS_PER_TOKEN * len(arguments[0])
         host.send("ask", *host.masks.write_jobs([job]), self._to_tell(), method, arguments)
         answer = host.answer(Allowed(seconds))
         assert answer is not None
+        if job.birth is not None:
+            self.loaded.add(job.birth.grammar)
         matcher.done(self.number)
         return answer[0]
-
-    def ensure_loaded(self, host: Host, grammar: HostedGrammar) -> None:
-        if grammar.number not in self.loaded:
-            self.load(host, grammar)
-            self.loaded.add(grammar.number)
 
     def load(self, host: Host, grammar: HostedGrammar) -> None:
         """Hand a grammar to the host beside what else it does. Raises what the strategy raises, and `HostDied`."""
@@ -331,6 +294,36 @@ class Room(Seat):
         """Nobody uses a grammar any more."""
         if grammar in self.loaded:
             self.tell("unload", grammar, self.number)
+
+    @contextmanager
+    def _losing(self, pending: _Pending) -> Iterator[None]:
+        """Around what is said of a command: end the host, unless all of it was. Raises `Died`."""
+        try:
+            yield
+        except HostDied as error:
+            self.lose()
+            raise pending.died(error) from error
+        except (KeyError, TypeError, ValueError, GuidewayError) as error:  # no strategy is asked what it makes of this
+            self.lose()
+            why = (
+                f"its grammar host sent an answer that is none ({text_of(error)}): is guideway installed in several "
+                "versions, or was it changed while the server ran? Start it anew."
+            )
+            raise pending.died(HostDied(why)) from error
+        except BaseException:  # interrupted: the rest of an answer may be on its way
+            self.lose()
+            raise
+
+    def _job(self, matcher: HostedMatcher, draft_token_ids: Sequence[int] = (), first_row: int = 0) -> Job:
+        """Return a matcher's part of a command: with what its grammar is made from, where that is not loaded, so that
+        a step which has no patience does not wait for this either."""
+        if matcher.born_in not in (-1, self.number):
+            matcher.moves()
+        job = matcher.job(self.number, draft_token_ids, first_row)
+        if job.birth is None or job.birth.grammar in self.loaded:
+            return job
+        grammar = matcher.grammar
+        return job._replace(birth=job.birth._replace(strategy=grammar.strategy, given=encode(grammar.given)))
 
     def _to_tell(self) -> list[tuple[str, int]]:
         told = self.news()

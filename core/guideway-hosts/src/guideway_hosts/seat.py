@@ -58,8 +58,7 @@ def isolate(
         try:
             done = call(left, apart)
         except Died as died:
-            known = [item for item in left if died.number in (None, number(item))] if len(left) == 1 else []
-            known = known or [item for item in left if number(item) == died.number]
+            known = [item for item in left if number(item) == died.number]
             if died.number is not None and not known:  # it worked on something else
                 continue
             apart = apart or not known

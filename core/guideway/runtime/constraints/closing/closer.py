@@ -249,10 +249,11 @@ class Closer:
         reserve, num_accepted = self._budget.reserve, len(self._accepted) + num_tokens
         if num_accepted < record.free_until:
             return True
-        num_open = 1 + num_tokens + (len(self._cursor().open) if reserve.is_json else 0)
+        num_open = 1 + (num_tokens + len(self._cursor().open) if reserve.is_json else 0)
         spare = self._budget.num_tokens - num_accepted - num_open * reserve.level - reserve.growth
         if not num_tokens and spare > 1:
-            each = 1 + reserve.level * max(1, self._lexicon.most_opened)  # of it a token takes at most
+            # of it a token takes at most
+            each = 1 + (reserve.level * max(1, self._lexicon.most_opened) if reserve.is_json else 0)
             self._far_from, self._far_until = num_accepted, num_accepted + (spare - 1) // each
         return spare > 0
 
