@@ -7,4 +7,4 @@ from guideway.conformance import conformance
 
 pytestmark = pytest.mark.slow
 
-TestConformance = conformance("modifier.healing", up_to="smoke")
+TestConformance = conformance("modifier.healing", up_to="core")
