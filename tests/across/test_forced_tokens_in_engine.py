@@ -229,7 +229,7 @@ class Trace:
         self.note(monkeypatch, Room, "begin", "ask")
         self.note(monkeypatch, Host, "answer")
         if late:  # as a host that has not answered when the next step is planned
-            monkeypatch.setattr(Room, "is_answered", lambda _: False)
+            monkeypatch.setattr(Host, "has_news", lambda _: False)
 
     def note(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, event: str = "") -> None:
         method = getattr(owner, name)

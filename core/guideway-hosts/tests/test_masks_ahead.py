@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from guideway import Engine, EngineConfig
-from guideway.api import Choice, JsonSchema, Regex, SamplingParams
+from guideway.api import Choice, FillJob, GuidewayError, JsonSchema, Regex, SamplingParams
+from guideway.api.bitmask import allocate
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.forced import ForcedTokens
@@ -20,6 +22,7 @@ from guideway_hosts.host import Host
 from guideway_hosts.hosts import Hosts
 from guideway_hosts.matchers import MatcherHost
 from guideway_hosts.room import Room
+from guideway_hosts.strategy import HostedStrategy
 
 from tests.support.fake_host import FakeHost
 from tests.support.hostility import PROMPT, VOCABULARY
@@ -202,3 +205,33 @@ def test_the_engine_says_ahead_what_its_steps_are_of_where_no_forced_tokens_are_
     assert result.error is None
     assert len(ahead) > 6
     assert sum(ahead) >= len(ahead) - 1
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known masks", "unknown masks"])
+def test_advancing_does_what_accepting_does(hosts: Hosts, known: bool) -> None:
+    strategy, random_ = hosts.strategies["hostile"], random.Random(0)
+    assert isinstance(strategy, HostedStrategy)
+    compiled = strategy.compile(Regex("[a-z]{1,3}(x|y)", strategy="hostile"))
+    stops, width = VOCABULARY.stop_token_ids, VOCABULARY.logits_width
+    odd = [-1, -33, width - 1, width, 1 << 40, *stops]
+    legal = [i for i, token in enumerate(VOCABULARY.tokens) if token.isalpha() and token.islower()]
+    num_accepted = 0
+    for _ in range(4):
+        one, other = compiled.matcher(stops), compiled.matcher(stops)
+        for _ in range(6):
+            token_id = random_.choice(odd if random_.random() < 0.2 else legal)
+            bitmask = allocate(2, width)
+            if known:
+                strategy.fill([FillJob(one, (), 0), FillJob(other, (), 1)], bitmask)
+                assert (bitmask[0] == bitmask[1]).all()
+            try:
+                expected = other.accept((token_id,))
+            except GuidewayError:
+                expected = -1
+            (count,) = strategy.advance([one], np.array([token_id], dtype=np.int64)).tolist()
+            assert count == expected
+            num_accepted += count == 1
+            assert one.is_terminated() is other.is_terminated()
+            if count < 0 or one.is_terminated():
+                break
+    assert num_accepted > 4

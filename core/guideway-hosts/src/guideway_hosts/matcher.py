@@ -145,6 +145,19 @@ class HostedMatcher(Matcher):
             self._to_accept.append(token_id)
         return len(token_ids)
 
+    def advance(self, token_id: int) -> int:
+        """Do what `accept` does with one token, in half its time where nothing is unusual."""
+        mask = self._row()
+        if mask is None or self._drafts or self.ends or self.is_terminated():
+            return self.accept((token_id,))
+        word = token_id >> 5
+        if not 0 <= word < len(mask) or not mask.item(word) >> (token_id & 31) & 1 or self._row() is None:
+            return self.accept((token_id,))
+        self.forced = self._at = None
+        self._accepted.append(token_id)
+        self._to_accept.append(token_id)
+        return 1
+
     def is_terminated(self) -> bool:
         return bool(self._accepted) and self._accepted[-1] in self._stop_token_ids
 

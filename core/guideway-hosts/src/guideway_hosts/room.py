@@ -107,6 +107,8 @@ class _Pending:
     """The numbers of matchers that somebody still has."""
     is_ahead: bool = False
     """True if nobody has waited for the answer yet."""
+    searches: bool = False
+    """True if the host is to find forced tokens."""
 
     def died(self, cause: HostDied) -> MatcherDied:
         """Over what."""
@@ -199,7 +201,7 @@ class Room(Seat):
         told = self._to_tell()
         grammars, numbers = [matcher.grammar for matcher in matchers], {matcher.number for matcher in matchers}
         references = [weakref.ref(matcher) for matcher in matchers]
-        pending = _Pending(commands, references, grammars, numbers, is_ahead)
+        pending = _Pending(commands, references, grammars, numbers, is_ahead, any(limits))
         for lent in (reference() for reference in self.lent):
             if lent is not None:
                 lent.keep_rows()
@@ -220,9 +222,12 @@ class Room(Seat):
         return answer
 
     def hear(self, *, waits: bool) -> None:
-        """Let `HostedMatcher.forced` be what the host found, if it has answered, or with `waits` in any case. Raises
-        `Died`."""
-        if self._heard is None and (waits or self.is_answered()):
+        """Let `HostedMatcher.forced` be what the host was to find, if it has answered, or with `waits` in any case.
+        Raises `Died`."""
+        pending, host = self._pending, self.host
+        if pending is None or host is None or self._heard is not None or not pending.searches:
+            return
+        if waits or host.has_news():
             self._heard = self._receive(None)
 
     def _receive(self, patience: Patience | None) -> Answer | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher, Support
 from guideway.api.types import Constraint, JsonSchema, Loss, Losses
 from guideway.api.vocabulary import Vocabulary
-from guideway.errors import LimitExceeded
+from guideway.errors import LimitExceeded, contain
 from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.closing import Beginnings, Budget, Record, Reserve
 from guideway.runtime.constraints.digests import constraint_digest
@@ -148,6 +148,15 @@ class HostedStrategy(GrammarStrategy):
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         return self._matchers.fill(jobs, bitmask)
+
+    def advance(self, matchers: Sequence[Matcher], token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        counts = [-1] * len(matchers)
+        for i, (matcher, token_id) in enumerate(zip(matchers, token_ids.tolist(), strict=True)):
+            try:
+                counts[i] = cast("HostedMatcher", matcher).advance(token_id)
+            except BaseException as error:
+                contain(error)
+        return np.array(counts, dtype=np.int32)
 
     def fail(self, job: FillJob) -> None:
         self._matchers.fail(job)
