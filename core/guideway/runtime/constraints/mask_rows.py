@@ -37,6 +37,8 @@ class StrategyBlock:
     states: list[GrammarState] = field(default_factory=list)
     start: int = 0
     end: int = 0
+    jobs: tuple[FillJob, ...] = ()
+    """The jobs of the states."""
 
     @property
     def name(self) -> str:
@@ -50,10 +52,6 @@ class StrategyBlock:
     @property
     def home(self) -> Home:
         return self.states[0].candidate.home
-
-    @property
-    def jobs(self) -> tuple[FillJob, ...]:
-        return tuple([state.job for state in self.states])
 
 
 class MaskRows:
@@ -165,7 +163,7 @@ class MaskRows:
                 state.job.first_row = state.first_row - guard
                 state.job.draft_token_ids = tuple(drafts[start - i : end - i - 1])
                 rows += range(start, end)
-        block.end = len(rows)
+        block.end, block.jobs = len(rows), tuple([state.job for state in block.states])
 
     def _allocate(self, num_rows: int) -> Bitmask:
         """Return a buffer with `num_rows` rows between two guards."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +52,9 @@ class SteadyBatch:
         blocks: Sequence[StrategyBlock],
         stopwatch: Stopwatch,
     ) -> None:
-        self._step = step
+        same = {each.name: getattr(step, each.name) for each in fields(step) if each.name not in ("batch", "payloads")}
+        self._step_again = partial(StepInput, **same)
+        """Makes the input of a step from its batch and payloads."""
         self._slots = step.batch.slots.tobytes()
         self._sequences = sequences
         self._states = states
@@ -96,7 +99,7 @@ class SteadyBatch:
             self._go_back(None)
             return None
         # the rest is the same for the same sequences, one row each
-        return replace(self._step, batch=batch, payloads={GRAMMAR_MASK: Payload(self._places, {"bitmask": bitmask})})
+        return self._step_again(batch=batch, payloads={GRAMMAR_MASK: Payload(self._places, {"bitmask": bitmask})})
 
     def accept(self, token_ids: Sequence[Sequence[int]]) -> list[Outcome] | None:
         """Accept the final tokens of a step and return the outcomes; None if they have to be accepted sequence by
@@ -116,7 +119,7 @@ class SteadyBatch:
         try:
             began = self._stopwatch.start()
             for block in self._blocks:
-                matchers = tuple([state.job.matcher for state in block.states])
+                matchers = tuple([job.matcher for job in block.jobs])
                 where, asked = slice(block.start, block.end), time.monotonic()
                 counts[where] = advance_matchers(block.strategy, matchers, constrained[where])
                 if block.home.waits:  # it may have waited for its host

@@ -55,7 +55,7 @@ def fill_jobs(strategy: GrammarStrategy, jobs: Sequence[FillJob], bitmask: Bitma
     own matchers; jobs with more drafts than these can roll back use the default, which replays, and so do those with a
     tracker."""
     is_default = type(strategy).fill is GrammarStrategy.fill
-    if is_default or (_needs_no_replay(strategy) and not any(type(job.matcher) is TrackedMatcher for job in jobs)):
+    if is_default or (_needs_no_replay(strategy) and TrackedMatcher not in {type(job.matcher) for job in jobs}):
         return strategy.fill(jobs, bitmask)
     own, others, lent = list[int](), list[int](), list[tuple[FillJob, ReplayingMatcher]]()
     for i, job in enumerate(jobs):
@@ -92,7 +92,7 @@ def advance_matchers(
 ) -> NDArray[np.int32]:
     """Call `GrammarStrategy.advance` for matchers from `new_matcher`. A strategy that overrides it gets its own
     matchers, if none has a tracker."""
-    if type(strategy).advance is not GrammarStrategy.advance and any(type(each) is TrackedMatcher for each in matchers):
+    if type(strategy).advance is not GrammarStrategy.advance and TrackedMatcher in set(map(type, matchers)):
         found = GrammarStrategy.advance(strategy, matchers, token_ids)
     elif type(strategy).advance is GrammarStrategy.advance or _needs_no_replay(strategy):
         found = strategy.advance(matchers, token_ids)
