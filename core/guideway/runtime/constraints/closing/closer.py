@@ -38,21 +38,18 @@ SEARCH_SECONDS = 4.0
 """Processor time of a step after which a search gives up, which its work bounds long before: less than what a host may
 take, so that a slow matcher loses the end of its output and not the request."""
 NO_BANS = Bans()
-PART_FIRST = 8
-"""The part of the work that a first search takes, and one that comes after a search in vain: nearly all that are found
-are found by it."""
-MOST_SHORTER = 4
-"""Completions that are looked for, each shorter than the one before, to find the shortest."""
 MOST_AVOIDED = 32
 """Banned tokens that another spelling of a text is looked for without, one after another."""
-MOST_BACK = 256
-"""Tokens that are rolled back to look for what completes the beginning."""
 MOST_BEGINNINGS = 64
 """The number of beginnings that are kept of one grammar."""
+MOST_BACK = 256
+"""Tokens that are rolled back to look for what completes the beginning."""
+MOST_SHORTER = 4
+"""Completions that are looked for, each shorter than the one before, to find the shortest."""
+PART = 8
+"""The part of the work of a thorough search that others take: nearly all that are found are found by it."""
 AGAIN = 2
 """The part of the budget that is left after which a completion is looked for anew, where none was found."""
-TOO_LONG = 2
-"""A search is not repeated if the first completion has this many times the tokens that are left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +76,6 @@ class Record:
     """True if the first has what is banned, because no other was found."""
     bans_at: int = 0
     """Before so many tokens no other is looked for."""
-    mask: int = 0
-    """The checksum of the mask whose tokens were judged."""
-    costs: tuple[tuple[int, int], ...] = ()
-    """The judged tokens, and the tokens of the shortest completion known after each."""
 
     @property
     def found_none(self) -> bool:
@@ -92,21 +85,14 @@ class Record:
     def to_json(self) -> list[Any]:
         """Return the record as values of JSON, for a message."""
         texts = [text.decode("latin-1") for text in self.texts]
-        return [self.free_until, self.at, texts, self.lifts_bans, self.bans_at, self.mask, self.costs]
+        return [self.free_until, self.at, texts, self.lifts_bans, self.bans_at]
 
     @classmethod
     def from_json(cls, values: Sequence[Any]) -> Record:
         """Return the record that `to_json` wrote."""
-        free_until, at, texts, lifts_bans, bans_at, mask, costs = values
-        return cls(
-            int(free_until),
-            int(at),
-            tuple(text.encode("latin-1") for text in texts),
-            bool(lifts_bans),
-            int(bans_at),
-            int(mask),
-            tuple((int(token_id), int(cost)) for token_id, cost in costs),
-        )
+        free_until, at, texts, lifts_bans, bans_at = values
+        texts = tuple(text.encode("latin-1") for text in texts)
+        return cls(int(free_until), int(at), texts, bool(lifts_bans), int(bans_at))
 
 
 Beginnings: TypeAlias = dict[tuple[Budget, frozenset[int]], Record]
@@ -146,13 +132,16 @@ class Closer:
         """The processor time of the thread at which a search gives up."""
         self._far_from, self._far_until = 0, -1
         """Found out after so many tokens: up to so many, rows included, the end is far whatever they are."""
+        self._opened: dict[tuple[int, bytes], int | None] = {}
+        """In free text, by mask and what is written of a trigger: the tokens of the shortest way out of the tag; None
+        if none was found."""
 
     def fork(self, matcher: Matcher) -> Closer:
         """Return a closer for a sequence with the same past, which has `matcher`."""
         copy = Closer(self._lexicon, self._stop_token_ids, self._budget, self.record, self._beginnings)
         copy._accepted, copy._cursors, copy.records = list(self._accepted), list(self._cursors), self.records
         copy._far_from, copy._far_until = self._far_from, self._far_until
-        copy._ways = dict(self._ways)
+        copy._ways, copy._opened = dict(self._ways), self._opened
         return copy
 
     def accept(self, token_ids: Sequence[int]) -> None:
@@ -266,7 +255,7 @@ class Closer:
         reserve, num_accepted = self._budget.reserve, len(self._accepted)
         left = self._budget.num_tokens - num_accepted
         if reserve.triggers and matcher.is_accepting():
-            return self._judge_triggers(matcher, record, row, left - 1)
+            return Record(0, num_accepted, (b"",)), self._judge_triggers(matcher, row, left - 1)
         record = self._follow(matcher, record, left) or self._looked_for(matcher, record, left)
         if not record.texts:
             return record, None
@@ -281,7 +270,6 @@ class Closer:
         self, matcher: Matcher, record: Record, row: NDArray[np.int32], limit: int
     ) -> tuple[Record, NDArray[np.int32] | None]:
         """Return what is known of the state once its tokens are judged, and those its mask may keep; None: all."""
-        mask = crc32(row.tobytes())
         banned, apart = ([], []) if record.lifts_bans else self._find_banned()
         judge = Judge(
             banned=banned,
@@ -293,66 +281,50 @@ class Closer:
             cursor=self._position(len(self._accepted)),
             limit=limit,
             ways=self._known_ways(record),
-            costs=dict(record.costs) if mask == record.mask else {},
             prover=Prover(matcher, self._stop_token_ids, MOST_PROVED),
             searcher=Prover(matcher, self._stop_token_ids, MOST_PROVED),
             find=partial(self._find_after, matcher, record.lifts_bans),
             is_free=partial(self._is_free_way, record.lifts_bans),
         )
         refused = judge.refused(row)
-        record = self._record_of(judge.ways, record.lifts_bans, record.bans_at, mask, tuple(judge.costs.items()))
-        if not refused:
-            return record, None
-        keep = np.full(self._lexicon.words, -1, dtype=np.int32)
-        _clear(keep, refused)
-        return record, keep if (row & keep).any() else None
+        keep = _without(refused, self._lexicon.words)
+        return self._record_of(judge.ways, record.lifts_bans, record.bans_at), keep if (row & keep).any() else None
 
-    def _judge_triggers(
-        self, matcher: Matcher, record: Record, row: NDArray[np.int32], limit: int
-    ) -> tuple[Record, NDArray[np.int32] | None]:
-        """Return what is known of a state in free text, which is complete as it stands, and the tokens that its mask
-        may keep: all but those that open a tag which is not complete within `limit` further tokens."""
+    def _judge_triggers(self, matcher: Matcher, row: NDArray[np.int32], limit: int) -> NDArray[np.int32]:
+        """Return the tokens that the mask of a state in free text, which is complete as it stands, may keep: all but
+        those that open a tag which is not complete within `limit` further tokens."""
         past = self._lexicon.write(self._accepted[-MOST_BACK:])
         opening: dict[int, bytes] = {}
         """By token what it writes of a tag, from the trigger on: those that write the same need the same."""
-        begun = []
         for trigger in map(str.encode, self._budget.reserve.triggers):
             opening |= self._lexicon.opening(trigger)
             for end in range(1, len(trigger)):
                 if past.endswith(trigger[:end]):
-                    begun.append(trigger[end:])
-                    opening |= {
-                        i: trigger[:end] + self._lexicon.tokens[i] for i in self._lexicon.which("begins", trigger[end:])
-                    }
-        # the same tokens open the same tags where the mask is the same and as much of a trigger is written
-        mask = crc32(row.tobytes(), crc32(b"\0".join(begun), 1))
-        costs = dict(record.costs) if mask == record.mask else {}
-        found: dict[bytes, int] = {}
+                    tokens = self._lexicon.which("begins", trigger[end:])
+                    opening |= {i: trigger[:end] + self._lexicon.tokens[i] for i in tokens}
+        mask, refused = crc32(row.tobytes()), []
         for token_id, written in opening.items():
-            if token_id not in costs:
-                if written not in found:
-                    found[written] = self._find_cost(matcher, token_id, limit)
-                costs[token_id] = found[written]
-        refused = [token_id for token_id, cost in costs.items() if cost > limit]
-        record = self._record_of([Way(b"", None, self._lexicon)], mask=mask, costs=tuple(costs.items()))
-        if not refused:
-            return record, None
-        keep = np.full(self._lexicon.words, -1, dtype=np.int32)
-        _clear(keep, refused)
-        return record, keep
+            if is_allowed(row[np.newaxis], 0, token_id):
+                if (mask, written) not in self._opened:
+                    self._opened[mask, written] = self._find_cost(matcher, token_id)
+                if (cost := self._opened[mask, written]) is None or cost > limit:
+                    refused.append(token_id)
+        return _without(refused, self._lexicon.words)
 
-    def _find_cost(self, matcher: Matcher, token_id: int, limit: int) -> int:
-        """Return the tokens of the shortest completion found after a token, a stop token included; `MOST` if it has
-        more than `limit`, and 0 if the matcher does not take the token or the output is complete with it."""
+    def _find_cost(self, matcher: Matcher, token_id: int) -> int | None:
+        """Count the tokens of the shortest completion found after a token, a stop token included: 0 if the output is
+        complete with it; None if none is found."""
         if matcher.accept((token_id,)) != 1:
             return 0
         self._accepted.append(token_id)
         try:
-            found = () if matcher.is_accepting() else self._find(matcher, part=PART_FIRST, limit=limit)
+            if matcher.is_accepting():
+                return 0
+            found = self._find_shortest(matcher)
+            return None if found is None else 1 + self._spell(found[1], found[0], None).cost()
         finally:
             self.rollback(1)
             matcher.rollback(1)
-        return MOST if found is None else len(found)
 
     def _find_banned(self) -> tuple[list[int], list[list[int]]]:
         """Return the tokens that bring about a stop string; and groups of those after which a completion may bring
@@ -419,15 +391,13 @@ class Closer:
         ways: Sequence[Way],
         lifts_bans: bool = False,
         bans_at: int = 0,
-        mask: int = 0,
-        costs: tuple[tuple[int, int], ...] = (),
     ) -> Record:
         """Return the knowledge that these ways complete the output."""
         self._ways = {way.text: way for way in ways}
         if self._budget.bans.of_completion:  # spelled as whoever gets the record spells them
             self._ways.clear()
         texts = tuple(dict.fromkeys(way.text for way in ways))
-        return Record(0, len(self._accepted), texts, lifts_bans, bans_at, mask, costs)
+        return Record(0, len(self._accepted), texts, lifts_bans, bans_at)
 
     def _follow(self, matcher: Matcher, record: Record, left: int) -> Record | None:
         """Return the knowledge of the end where what completed the output before completes it still, or a part of it
@@ -490,37 +460,36 @@ class Closer:
         num_accepted = len(self._accepted)
         if self._budget.num_tokens < self._budget.reserve.fewest:
             return Record(self._budget.num_tokens, num_accepted)
-        if record.found_none and self._needs_too_many(matcher, left):
-            return Record(self._budget.num_tokens, num_accepted)
         again = num_accepted + max(1, left // AGAIN)
         known = self._known_ways(record) if record.at <= num_accepted else []
         for lifts in (False, True) if self._budget.bans.of_completion else (False,):
             if num_accepted < record.bans_at and not lifts:
                 continue
-            for part in (PART_FIRST,) if record.found_none or record.lifts_bans else (PART_FIRST, 1):
-                if (found := self._find(matcher, part=part, lifts=lifts, known=known)) is not None:
-                    text = b"".join([self._lexicon.tokens[i] for i in found[:-1]])
-                    way = self._spell(lifts, text, self._position(num_accepted))
-                    return self._record_of([way], lifts, again if lifts else 0)
+            quick = self._find(matcher, lifts=lifts, known=known)
+            is_enough = quick is not None or record.found_none or record.lifts_bans
+            found = quick if is_enough else self._find(matcher, lifts=lifts, known=known, is_thorough=True)
+            if found is not None:
+                text = b"".join([self._lexicon.tokens[i] for i in found[:-1]])
+                way = self._spell(lifts, text, self._position(num_accepted))
+                return self._record_of([way], lifts, again if lifts else 0)
         return Record(again, num_accepted)
 
-    def _needs_too_many(self, matcher: Matcher, left: int) -> bool:
-        """Return whether what completes the output, found without regard to what is `left`, is far longer than that.
-        Such a search takes few steps back, and a small part of the work of one that looks for what fits."""
-        found = self._find(matcher, lifts=True, limit=LONGEST, work=WORK // PART_FIRST)
-        return found is not None and len(found) > TOO_LONG * left
-
     def shortest(self, matcher: Matcher) -> int | None:
-        """Count the tokens of the shortest completion that is found, however few are left; None if none is."""
+        """Count the tokens of the shortest output that is found, however many may be left; None if none is."""
+        found = self._find_shortest(matcher)
+        return None if found is None else 1 + self._spell(found[1], found[0], self._position(0)).cost()
+
+    def _find_shortest(self, matcher: Matcher) -> tuple[bytes, bool] | None:
+        """Find the shortest completion, however many tokens are left: its text, and whether it has what is banned, as
+        no other was found."""
         for lifts in (False, True) if self._budget.bans.of_completion else (False,):
             found, limit = None, LONGEST
             for _ in range(MOST_SHORTER):
-                shorter = self._find(matcher, lifts=lifts, limit=limit, work=WORK // 4)
-                if shorter is None:
+                if (shorter := self._find(matcher, lifts=lifts, limit=limit, is_thorough=found is None)) is None:
                     break
                 found, limit = shorter, len(shorter) - 1
             if found is not None:
-                return len(found)
+                return b"".join([self._lexicon.tokens[i] for i in found[:-1]]), lifts
         return None
 
     def _find(
@@ -529,7 +498,7 @@ class Closer:
         *,
         lifts: bool = False,
         limit: int | None = None,
-        part: int = 1,
+        is_thorough: bool = False,
         work: int | None = None,
         known: Sequence[Way] = (),
         prover: Prover | None = None,
@@ -540,7 +509,7 @@ class Closer:
         if limit is None:
             limit = self._budget.num_tokens - len(self._accepted)
         if work is None:  # more where it may be long
-            work = (WORK + WORK_PER_TOKEN * min(limit, reserve.level)) // part
+            work = (WORK + WORK_PER_TOKEN * min(limit, reserve.level)) // (1 if is_thorough else PART)
         if (told := self._told(matcher, limit)) is not None and (lifts or not told or self._is_free(told[:-1])):
             return told or None
         return find_completion(
@@ -579,8 +548,9 @@ class Closer:
         return not bans.of_completion or not brings_about(bans, self._accepted, token_ids, self._lexicon)
 
 
-def _clear(words: NDArray[np.int32], token_ids: Sequence[int]) -> None:
-    """Clear the bits of these tokens."""
-    found = np.ones(len(words) * BITS_PER_WORD, dtype=np.bool_)
+def _without(token_ids: Sequence[int], num_words: int) -> NDArray[np.int32]:
+    """Return a row of a bitmask of all tokens but these."""
+    found = np.ones(num_words * BITS_PER_WORD, dtype=np.bool_)
     found[token_ids] = False
-    words &= pack(found[np.newaxis])[0]
+    row: NDArray[np.int32] = pack(found[np.newaxis])[0]
+    return row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ class Judge:
     """Tokens that are left after the next one, a stop token included."""
     ways: list[Way]
     """The known completions, the shortest first. What is found is added."""
-    costs: dict[int, int]
+    costs: dict[int, int] = field(init=False, default_factory=dict)
     """By token the tokens of the shortest completion that is known after it; `MOST` where none was found."""
     prover: Prover
     """For tokens after which a known way may complete the output."""

@@ -15,7 +15,7 @@ from guideway.api.bitmask import Bitmask, is_allowed, num_words
 from guideway.api.vocabulary import Vocabulary
 from guideway.runtime.constraints.bans import Bans
 
-__all__ = ["MOST", "MOST_MASKS_KEPT", "SCALAR", "AllowedTokens", "Lexicon", "Shapes"]
+__all__ = ["MOST", "MOST_MASKS_KEPT", "AllowedTokens", "Lexicon", "Shapes"]
 
 MOST = 1 << 20
 """Tokens of what cannot be written."""
@@ -43,10 +43,8 @@ QUOTES = (b'"}}', b'"]}', b'"}', b'"]', b'"')
 CLOSERS = (b"}}", b"]}", b"}", b"]")
 VALUES = (b"0", b'""', b"null", b"[]", b"{}", b"true", b"false", b"1", b'"', b"{", b"[", b"-")
 """The shortest values, and what begins the others."""
-# bytes that are tried where a text is no JSON: what ends it first, and what patterns have between their parts
+# bytes that are tried where a text is no JSON: what ends it first
 MARKS = b"\">)]}';.,:/"
-SEPARATORS = b"/-.:@_#+=,;?&%$*!|~^()<>[]{}'" + b"0123456789" + bytes(range(65, 91)) + bytes(range(97, 123))
-SCALAR = re.compile(rb"[0-9a-zA-Z.+-]+")
 PLAIN = re.compile(rb"[A-Za-z0-9]+")
 
 KINDS = bytes(
@@ -329,11 +327,6 @@ class Lexicon:
     def marks(self) -> list[int]:
         """Single bytes that are neither letters nor digits, those first that end texts."""
         return self.of([bytes([byte]) for byte in MARKS])
-
-    @cached_property
-    def separators(self) -> list[int]:
-        """Single bytes, those first that patterns have between their parts."""
-        return self.of([bytes([byte]) for byte in SEPARATORS])
 
     def by_length(self, allowed: NDArray[np.bool_], num_longest: int, num_shortest: int) -> tuple[list[int], list[int]]:
         """The longest tokens of text that are allowed, longest first, and the shortest, shortest first: at most so many

@@ -12,7 +12,6 @@ from itertools import count
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import Matcher
@@ -33,8 +32,6 @@ MASK = 16
 DEEPER = 2
 """Objects and arrays that are opened in one another before each further one counts as a worse try: recursion leads
 astray."""
-RECENT = 12
-"""Tokens looked back upon for what repeats itself."""
 AT_MOST = 24
 """Tokens of one bitmask that are tried."""
 MOST_OF_ENDS = 256
@@ -98,7 +95,7 @@ def find_completion(
         stops=bans.ends(stop_token_ids),
         limit=limit,
         most=2 * limit + SHORT,
-        past=list(past[-max(RECENT, bans.most_before) :]),
+        past=list(past[-max(1, bans.most_before) :]),
         root=_Node((), cursor),
         witnesses=witnesses,
         ends=ends,
@@ -376,7 +373,7 @@ class _Search:
             found = [*quick, *among.shortest, *among.long]
         if cursor is None:  # what ends a text is a mark more often than a letter
             found = [*(i for i in lexicon.marks if allowed[i]), *found]
-        return list(dict.fromkeys(self._fresh(found or longest_first[:1], allowed)))
+        return list(dict.fromkeys(found or longest_first[:1]))
 
     def _among(self) -> AllowedTokens:
         """The tokens of the mask."""
@@ -389,16 +386,6 @@ class _Search:
                 allowed &= self.lexicon.unbanned(self.bans)
             found = self.masks[key] = AllowedTokens.of(allowed, self.lexicon)
         return found
-
-    def _fresh(self, found: list[int], allowed: NDArray[np.bool_]) -> list[int]:
-        """`found`, but what came twice of late gives way to single bytes that did not come, those first that patterns
-        have between their parts."""
-        recent = self._last(RECENT)
-        repeated = {i for i in found if recent.count(i) >= 2 and i not in self.lexicon.quotes}
-        if not repeated:
-            return found
-        ones = [i for i in self.lexicon.separators if allowed[i] and i not in recent]
-        return [*(i for i in found if i not in repeated), *ones, *(i for i in found if i in repeated)]
 
 
 def _digest(before: int, added: bytes) -> int:
