@@ -27,8 +27,6 @@ HOW: dict[str, Callable[[bytes, bytes], bool]] = {
 }
 LONGEST = 32
 """Bytes of a token that a text is spelt with."""
-FEW = 4096
-"""Tokens that are quickly put in order, or looked at."""
 LOOKED_AT = 400
 """The longest tokens of a bitmask, among which some are looked for."""
 MOST_SHORT = 95
@@ -43,9 +41,6 @@ QUOTES = (b'"}}', b'"]}', b'"}', b'"]', b'"')
 CLOSERS = (b"}}", b"]}", b"}", b"]")
 VALUES = (b"0", b'""', b"null", b"[]", b"{}", b"true", b"false", b"1", b'"', b"{", b"[", b"-")
 """The shortest values, and what begins the others."""
-# bytes that are tried where a text is no JSON: what ends it first
-MARKS = b"\">)]}';.,:/"
-PLAIN = re.compile(rb"[A-Za-z0-9]+")
 
 KINDS = bytes(
     0x75 if byte > 0x7F  # "u": a part of a character that is not ASCII
@@ -103,7 +98,9 @@ class AllowedTokens:
     def of(allowed: NDArray[np.bool_], lexicon: Lexicon) -> AllowedTokens:
         """Those that `allowed` is True of."""
         tokens = lexicon.tokens
-        longest, shortest = lexicon.by_length(allowed, LOOKED_AT, MOST_SHORT)
+        ids = np.flatnonzero(allowed & (lexicon.lengths > 0))
+        ids = ids[np.argsort(-lexicon.lengths[ids], kind="stable")]
+        longest, shortest = ids[:LOOKED_AT].tolist(), ids[::-1][:MOST_SHORT].tolist()
         first = tokens[longest[0]] if longest else b""
         are_all = len(longest) < LOOKED_AT
         return AllowedTokens(
@@ -111,7 +108,7 @@ class AllowedTokens:
             longest,
             are_all and len(longest) <= len(first) and all(first.startswith(tokens[i]) for i in longest),
             all(allowed[i] for i in lexicon.letters),
-            [i for i in longest if PLAIN.fullmatch(tokens[i])][:3],
+            [i for i in longest if tokens[i].isalnum()][:3],
             [i for i in longest if tokens[i].strip()][:3],
             [i for i in shortest if tokens[i].strip()][:6],
         )
@@ -325,47 +322,12 @@ class Lexicon:
 
     @cached_property
     def marks(self) -> list[int]:
-        """Single bytes that are neither letters nor digits, those first that end texts."""
-        return self.of([bytes([byte]) for byte in MARKS])
-
-    def by_length(self, allowed: NDArray[np.bool_], num_longest: int, num_shortest: int) -> tuple[list[int], list[int]]:
-        """The longest tokens of text that are allowed, longest first, and the shortest, shortest first: at most so many
-        of each."""
-        order = self._longest_first
-        if np.count_nonzero(allowed) > FEW:
-            return _first(order, allowed, num_longest), _first(order[::-1], allowed, num_shortest)
-        places = np.sort(self._places[np.flatnonzero(allowed)])
-        found = order[places[places < len(order)]]
-        return found[:num_longest].tolist(), found[::-1][:num_shortest].tolist()
-
-    @cached_property
-    def _longest_first(self) -> NDArray[np.intp]:
-        """The tokens of text by their length."""
-        order = np.argsort(-self.lengths, kind="stable")
-        return order[self.lengths[order] > 0]
-
-    @cached_property
-    def _places(self) -> NDArray[np.int32]:
-        """The place of each token in `_longest_first`; past its end for those of no text."""
-        places = np.full(len(self.tokens), len(self.tokens), dtype=np.int32)
-        places[self._longest_first] = np.arange(len(self._longest_first), dtype=np.int32)
-        return places
+        """Single bytes that end texts, those first that do so most."""
+        return self.of([bytes([byte]) for byte in b"\">)]}';.,:/"])
 
     def bits(self, row: Bitmask) -> NDArray[np.bool_]:
         """By token whether a row of a bitmask allows it."""
         return np.unpackbits(row.view(np.uint8), bitorder="little")[: len(self.tokens)].view(np.bool_)
-
-
-def _first(order: NDArray[np.intp], allowed: NDArray[np.bool_], number: int) -> list[int]:
-    """The first tokens of an order that are allowed, at most so many: where most are, a look at its beginning is
-    enough."""
-    found: list[int] = []
-    for start in range(0, len(order), FEW):
-        some = order[start : start + FEW]
-        found += some[allowed[some]].tolist()
-        if len(found) >= number:
-            break
-    return found[:number]
 
 
 def _is_whole(token: bytes) -> bool:

@@ -36,8 +36,6 @@ AT_MOST = 24
 """Tokens of one bitmask that are tried."""
 MOST_OF_ENDS = 256
 """Ends of witnesses that are tried for one string at most."""
-SHORT_TEXTS = (b'a"', b'aq"', b'aqZ"')
-"""The shortest strings, but for the empty one."""
 SHORT = 16
 """Tokens of a completion that are too few for that a longer one could be made as short."""
 MOST_JOINED = 4
@@ -305,8 +303,6 @@ class _Search:
         if cursor is not None and cursor.place is Place.KEY and is_new:
             yield from self._missing_names(cursor)
         if self.witnesses and is_new:
-            if cursor is not None:  # short texts first: an example of another string may be longer
-                yield from filter(None, map(lexicon.spell, SHORT_TEXTS))
             yield from self._ends()
         self.work -= MASK
         self.prover.num_left -= MASK
