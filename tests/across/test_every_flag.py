@@ -395,6 +395,7 @@ WRONG: dict[str, dict[str, str]] = {
         "a.jsonl --strategy nosuch": "'nosuch'",
         "a.jsonl --jobs 0": "must be at least 1",
         "a.jsonl --seconds 0": "must be greater than 0",
+        "a.jsonl --properties-order up": "invalid choice",
         "a.jsonl --strategy reference --output /dev/null": "/dev/null",
     },
     "conform matrix": {"absent --html a.html": "names a file", "absent --markdown absent": "name the same file"},
@@ -779,7 +780,9 @@ def test_conform_does_what_its_flags_say(run: Run, tmp_path: Path) -> None:
     assert Path("site/index.html").exists() and Path("m.md").exists()
 
 
-COVERED = "a.jsonl --strategy reference --strategy lmfe,reference --output out --jobs 2 --seconds 9"
+COVERED = (
+    "a.jsonl --strategy reference --strategy lmfe,reference --output out --jobs 2 --seconds 9 --properties-order any"
+)
 
 
 def test_coverage_does_what_its_flags_say(run: Run, tmp_path: Path) -> None:
