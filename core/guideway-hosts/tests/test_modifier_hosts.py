@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -342,6 +343,16 @@ def test_one_that_compiles_with_grammars_of_this_process_is_inline(
 def test_options_that_are_wrong_are_refused_at_the_start(served: Served) -> None:
     with pytest.raises(PluginLoadError, match=r"modifier\.hostile failed while it was built: ValueError: no such"):
         served(("hostile",), options={"modifier.hostile": {"refuse": True}})
+
+
+def test_options_of_a_configuration_keep_nothing_here(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """Configurations hold options as read-only mappings, in tuples too."""
+    given = MappingProxyType({"parts": (MappingProxyType({"kind": "x"}),)})
+    host = served(("hostile",), options=MappingProxyType({"modifier.hostile": given}))
+    assert [type(m).__name__ for m in host.runtime._by_name.values()] == ["HostedModifier"]
+    assert host.runtime.has_grammar_hosts
+    assert "runs in the serving process" not in caplog.text
+    assert host.generate([PROMPT], [using()])[0].error is None
 
 
 def test_options_that_are_no_json_keep_their_component_here(served: Served, caplog: pytest.LogCaptureFixture) -> None:

@@ -167,8 +167,13 @@ class RuntimePlan:
 
 
 def _is_json(options: Any) -> bool:
+    def as_dict(value: Any) -> dict[Any, Any]:
+        if not isinstance(value, Mapping):
+            raise TypeError
+        return dict(value)
+
     try:
-        json.dumps(options)
+        json.dumps(options, default=as_dict)  # configurations hold read-only mappings
     except (TypeError, ValueError, RecursionError):
         return False
     return True

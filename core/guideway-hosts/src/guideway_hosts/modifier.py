@@ -112,7 +112,7 @@ class States(Seat):
 
     def __init__(self, name: str, source: HostSource, limits: Limits) -> None:
         super().__init__(f"states:{name}", source, limits)
-        self._name = name
+        self.name = name
         self._lock = threading.RLock()
         self._closed = False
 
@@ -157,7 +157,7 @@ class States(Seat):
                 host, number = self._living(), self.number
             try:
                 recipe = (value.number, value.request, value.grammar)
-                host.call("load_value", self._name, *recipe, seconds=self._limits.compile_seconds, beside=True)
+                host.call("load_value", self.name, *recipe, seconds=self._limits.compile_seconds, beside=True)
             except HostDied as error:
                 host.close()
                 raise Died(error, value.number) from error
@@ -174,7 +174,7 @@ class States(Seat):
                     self._tell(self.host, "close", allowed=Allowed(self._limits.start_seconds))
             except BaseException as error:
                 contain(error)
-                log.warning("modifier.%s failed in close: %s", self._name, passable(str(error)))
+                log.warning("modifier.%s failed in close: %s", self.name, passable(str(error)))
             self._closed = True
             self.close()
 
@@ -182,7 +182,7 @@ class States(Seat):
 
     def _living(self) -> Host:
         if self._closed:
-            raise GuidewayError(f"closed: modifier.{self._name} is used no more")
+            raise GuidewayError(f"closed: modifier.{self.name} is used no more")
         return self.alive()
 
     def _guard(self, states: Sequence[HostedState], work: Callable[[Host], T]) -> T:
@@ -237,11 +237,11 @@ class States(Seat):
 
     def _tell(self, host: Host, command: str, *arguments: Any, allowed: Allowed) -> tuple[Any, bytes | None]:
         """Return the answer to a command, whose arguments are encoded."""
-        host.send(command, self._name, self.news(), *arguments)
+        host.send(command, self.name, self.news(), *arguments)
         answer = host.answer(allowed)
         assert answer is not None
         for said in answer[0]["said"]:
-            log.warning("modifier.%s failed in release; its sequence had ended: %s", self._name, passable(str(said)))
+            log.warning("modifier.%s failed in release; its sequence had ended: %s", self.name, passable(str(said)))
         return answer
 
     def _note(self, states: Sequence[HostedState]) -> None:
