@@ -97,7 +97,7 @@ def test_the_operators_word_is_that_of_requests_that_do_not_say() -> None:
     [
         (REMOTE, "$ref:remote"),
         ({**REMOTE, "$defs": {"a": {"type": "string"}}}, "$ref:remote"),
-        ({"not": {"type": "string"}}, "not"),
+        ({"contains": {"type": "string"}}, "contains"),
         ({"patern": "a"}, "patern"),
     ],
 )

@@ -100,7 +100,8 @@ def choose(
     leave a keyword unenforced; a strategy that would enforce no outermost keyword of a schema is refused, and one whose
     limits the constraint exceeds is not asked. Unsatisfiable parts of a schema are pruned if the strategy takes the
     rest. A schema is also rewritten in the keywords that a strategy takes: an equivalent schema comes after the schema
-    itself and before other strategies, a weaker one before strategies that would not enforce all. Raises
+    itself and before other strategies, a weaker one before strategies that would not enforce all, unless one of these
+    leaves only a part of what it leaves. Raises
     `InvalidGrammar` if nothing satisfies the constraint, `UnsupportedGrammar` with all reasons if no strategy takes it,
     and `LimitExceeded` if it is too large for all strategies of its kind.
     """
@@ -145,7 +146,11 @@ def choose(
             f"no configured strategy can serve this {kind} constraint ({said})",
             feature=missing[0] if missing else kind,
         )
-    return Chosen(full + weaker + partial, refusals)
+    rest = weaker + partial
+    leaves = [set(each.unenforced) for each in rest]
+    # what leaves all that another one leaves, and more, comes after it
+    rest.sort(key=lambda each: sum(fewer < set(each.unenforced) for fewer in leaves))
+    return Chosen(full + rest, refusals)
 
 
 def _offered(constraint: Constraint) -> Constraint:

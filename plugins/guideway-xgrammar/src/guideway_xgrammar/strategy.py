@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
@@ -141,6 +141,10 @@ class Strategy(GrammarStrategy):
 
         self._rules = {word: WritingRule(self._json.tokens, word) for word in WHITESPACE}
         self._characters = CharacterRule(self._plain.tokens)
+
+    @property
+    def takes(self) -> Set[str]:
+        return SUPPORT.takes()
 
     def supports(self, constraint: Constraint) -> Support:
         if isinstance(constraint, JsonSchema):
