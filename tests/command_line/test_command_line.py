@@ -398,7 +398,9 @@ def test_the_commands_of_our_other_distributions_are_known() -> None:
     brought = {
         command: path.parent.name.removeprefix("guideway-")
         for path in projects
-        for command in tomllib.loads(path.read_text("utf-8"))["project"]["entry-points"]["guideway.commands"]
+        for command in tomllib.loads(path.read_text("utf-8"))["project"]
+        .get("entry-points", {})
+        .get("guideway.commands", ())
     }
     assert brought == BROUGHT_BY
 

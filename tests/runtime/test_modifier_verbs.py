@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from guideway.api import (
     CONTINUE,
-    FINISH,
     Array,
     Fault,
     Feedback,
@@ -28,7 +27,7 @@ from guideway.api import (
     StepBatch,
     fail,
 )
-from guideway.api.bitmask import allocate, allow_only
+from guideway.api.bitmask import allocate
 from guideway.devices.numpy.device import NumpyDevice
 
 from tests.support.fake_host import FakeHost
@@ -156,42 +155,3 @@ def test_the_name_of_the_grammar_mask_is_reserved() -> None:
         FakeHost(VOCABULARY, NumpyDevice(), modifiers=[named("grammar")])
     with pytest.raises(ValueError, match=r"two logit modifiers are named 'a'; rename one of them$"):
         FakeHost(VOCABULARY, NumpyDevice(), modifiers=[named("a"), named("a")])
-
-
-class Farewell(LogitModifier[list[int]]):
-    """Ends the output with three tokens. It forces the last one too, which its `validate` leaves out."""
-
-    name, stage, transform = "farewell", Stage.MASK, Forbids
-    WORDS = (5, 6, 7)
-
-    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> list[int] | None:
-        return [] if self.name in request.params.modifiers else None
-
-    def prepare(self, batch: StepBatch, states: Sequence[list[int] | None]) -> Payload | None:
-        rows, sequences = batch.select(states)
-        bitmask = allocate(len(rows), VOCABULARY.logits_width)
-        for i, row in enumerate(rows - batch.row_start[sequences]):
-            heard = len(states[sequences[i]] or ()) + int(row)
-            allow_only(bitmask, i, self.WORDS[heard : heard + 1])
-        return Payload(rows, {"bitmask": bitmask})
-
-    def accept(self, state: list[int], token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
-        state += token_ids
-        return FINISH if len(state) >= len(self.WORDS) else CONTINUE
-
-    def forced(self, state: list[int], limit: int) -> Sequence[int]:
-        return self.WORDS[len(state) :][:limit]
-
-    def validate(self, state: list[int], token_ids: Sequence[int]) -> int:
-        return min(len(token_ids), len(self.WORDS) - len(state) - 1)
-
-    def fork(self, state: list[int]) -> list[int]:
-        return list(state)
-
-
-def test_no_token_is_forced_that_ends_the_output() -> None:
-    host = FakeHost(VOCABULARY, NumpyDevice("cpu"), modifiers=[Farewell])
-    params = SamplingParams(max_tokens=9, modifiers={"farewell": {}})
-    host.join(0, Request(request_id="r", prompt_token_ids=tuple(PROMPTS[0]), params=params))
-    assert list(host.runtime.forced({0: 8})[0]) == [5, 6]
-    assert list(host.runtime.forced({0: 1})[0]) == [5]

@@ -250,6 +250,6 @@ def test_one_line_is_logged_at_the_start_and_certification_is_not_mentioned(capl
         r"strategies guideway-llguidance/grammar\.llguidance \S+, guideway-xgrammar/grammar\.xgrammar \S+; "
         r"modifiers guideway-hello/modifier\.hello \S+; worker mixins none; "
         r"hooks guideway-tenant-policy/hooks\.tenant_policy \S+; device guideway/device\.torch \S+; "
-        r"fingerprint [0-9a-f]{64}",
+        r"grammar_host=process; fingerprint [0-9a-f]{64}",
         record.message,
     )

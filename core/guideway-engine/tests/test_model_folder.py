@@ -305,4 +305,4 @@ def test_settings_that_make_float32_less_precise_are_named_at_the_start_and_in_r
     monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
     assert digest() != before
     with caplog.at_level("INFO", "guideway_engine"), Engine(EngineConfig(model="demo")):
-        assert "; ONEDNN_DEFAULT_FPMATH_MODE=BF16; fingerprint " in caplog.text
+        assert "; ONEDNN_DEFAULT_FPMATH_MODE=BF16; grammar_host=process; fingerprint " in caplog.text

@@ -28,7 +28,7 @@ class Recorder:
         taken = self.rows if padding is None else padding.aligned(self.rows)
         self._taken = self._ops.asarray(taken)
         self.model = context.logprobs_of(logits, self.rows, 0, padding, "records/model")
-        self._masked: RowLogprobs | None = None
+        self._constrained: RowLogprobs | None = None
         """The model's distribution over the allowed tokens, if it is not what tokens are drawn from."""
         self._drawn: RowLogprobs | None = None
         self._allowed: NDArray[np.int64] | None = None
@@ -79,7 +79,7 @@ class Recorder:
             self._allowed[here] = count_allowed(mask.arrays["bitmask"][there], num_tokens)
         if masked is not None:
             values = self._ops.log_softmax(self._read(masked))
-            self._masked = RowLogprobs(self._ops, values, self.rows, 0, self._padding, "records/masked")
+            self._constrained = RowLogprobs(self._ops, values, self.rows, 0, self._padding, "records/masked")
 
     def finish(self, logits: Array, *, normalized: bool, is_kept: bool) -> None:
         """Take `logits` as the distribution that tokens are drawn from. `normalized`: they are log-probabilities.
@@ -104,7 +104,7 @@ class Recorder:
 
     @property
     def _parts(self) -> list[RowLogprobs]:
-        return [each for each in (self.model, self._masked, self._drawn) if each is not None]
+        return [each for each in (self.model, self._constrained, self._drawn) if each is not None]
 
     def result(self, host: Mapping[str, NDArray[Any]], ineffective: Mapping[str, NDArray[np.int32]]) -> Records:
         """Build the records from `downloads`, copied to the host. `ineffective` are the rows that were drawn without a
@@ -115,7 +115,7 @@ class Recorder:
         if self._allowed is None:
             allowed, pressure = host["records/allowed"][:num_rows], host["records/pressure"][:num_rows]
         else:
-            masked = drawn if self._masked is None else self._masked.result(host).chosen
+            masked = drawn if self._constrained is None else self._constrained.result(host).chosen
             allowed, pressure = self._allowed, np.exp(model - masked)
         changed = {
             name.removeprefix(prefix): np.array(host[name][:num_rows], dtype=np.bool_)

@@ -94,14 +94,14 @@ class EngineSettings:
     num_speculative_tokens: Annotated[int, Range(0)] = 0
     """Tokens to draft by prompt lookup and verify in one step; changes speed, never tokens."""
     forced_tokens: Literal["auto", "exact", "canonical", "off"] = "auto"
-    """Forced tokens: ``exact``, ``auto`` (where that pays), ``canonical`` (split as by the tokenizer), or ``off``, one
-    step each."""
+    """Forced tokens: ``auto`` or ``exact``, ``canonical`` (split as by the tokenizer), or ``off``. ``auto`` is
+    ``exact`` where that pays."""
     split_special_tokens: bool = True
     """Encoding of special tokens in chat messages as plain text. If False, ``<|im_end|>`` in a message is the token, so
     its author can end the message and speak in another role. In prompts given as text it is always the token."""
     grammar_host: Literal["auto", "process", "inline"] = "auto"
-    """Place of grammar strategies: ``process``, in grammar hosts, ``inline``, in this process, or ``auto``, in grammar
-    hosts where they can be used."""
+    """Place of grammar strategies: grammar hosts (``process``), or this process (``inline``). ``auto`` is ``process``
+    where hosts can be used."""
     modifier_host: Literal["process", "inline"] = "inline"
     """Place of modifiers' states: ``process``, in modifier hosts, or ``inline``, in this process."""
     host_environment: Names = ()

@@ -18,7 +18,6 @@ from guideway.api.grammar import CompiledGrammar
 from guideway.api.modifier import LogitModifier, ModifierContext, Sampler
 from guideway.api.steps import (
     CONTINUE,
-    GRAMMAR_MASK,
     Fault,
     Feedback,
     Need,
@@ -409,14 +408,13 @@ class ModifierSet:
                 others = [other for other, _ in sequence.stateful if other is not modifier]
                 # a modifier that does not validate drafts might end the output among them
                 if all(self.overrides(other, "validate") for other in others):
-                    own = modifier if modifier.name == GRAMMAR_MASK else None  # others may not tell where they end
-                    return ids[: self.validate(sequence, ids, says=own)]
+                    return ids[: self.validate(sequence, ids, says=modifier)]
         return ()
 
     def validate(
         self, sequence: ActiveSequence, token_ids: Sequence[int], *, says: LogitModifier[Any] | None = None
     ) -> int:
-        """Return how many of these drafts all modifiers accept, except `says`, which is known to."""
+        """Return how many of these drafts all modifiers accept, except `says`, which proposed them."""
         count = len(token_ids)
         for modifier, state in sequence.acting:
             if modifier is says:
