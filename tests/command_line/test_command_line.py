@@ -393,6 +393,10 @@ def test_a_command_that_is_not_installed_says_what_brings_it(bare: Environment) 
     assert "did you mean 'generate'?" in bare.guideway("genrate").stderr
 
 
+def _entry_points(project: Path) -> dict[str, dict[str, str]]:
+    return tomllib.loads(project.read_text("utf-8"))["project"].get("entry-points", {})  # type: ignore[no-any-return]
+
+
 def test_the_commands_of_our_other_distributions_are_known() -> None:
     projects = (ROOT / "core").glob("guideway-*/pyproject.toml")
     brought = {
