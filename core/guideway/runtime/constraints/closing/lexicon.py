@@ -93,6 +93,8 @@ class AllowedTokens:
     long: list[int]
     shortest: list[int]
     """Not only blanks, as `long`."""
+    signs: list[int]
+    """Short ones without a letter or blank."""
 
     @staticmethod
     def of(allowed: NDArray[np.bool_], lexicon: Lexicon) -> AllowedTokens:
@@ -111,6 +113,7 @@ class AllowedTokens:
             [i for i in longest if tokens[i].isalnum()][:3],
             [i for i in longest if tokens[i].strip()][:3],
             [i for i in shortest if tokens[i].strip()][:6],
+            [i for i in shortest if len(tokens[i]) == 1 and not tokens[i].isalpha() and tokens[i].strip()],
         )
 
 

@@ -368,7 +368,9 @@ class _Search:
             quick = [i for i in (*lexicon.closers, *lexicon.values) if allowed[i]] if cursor is None else []
             found = [*quick, *among.shortest, *among.long]
         if cursor is None:  # what ends a text is a mark more often than a letter
-            found = [*(i for i in lexicon.marks if allowed[i]), *found]
+            ends = [i for i in among.signs if any(self.matcher.validate((i, stop)) == 2 for stop in self.stops)]
+            self.work -= len(among.signs)
+            found = [*ends, *(i for i in lexicon.marks if allowed[i]), *found]
         return list(dict.fromkeys(found or longest_first[:1]))
 
     def _among(self) -> AllowedTokens:
