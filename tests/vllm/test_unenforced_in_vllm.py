@@ -22,10 +22,10 @@ TWICE = {"type": "array", "items": ONE, "minItems": 2, "maxItems": 2, "uniqueIte
 
 ONCE = {
     "type": "array",
-    "prefixItems": [{"const": 1}],
+    "prefixItems": [{"const": 1}, {"const": 2}],
     "items": False,
-    "minItems": 1,
-    "maxItems": 1,
+    "minItems": 2,
+    "maxItems": 2,
     "uniqueItems": True,
 }
 FULL = {"type": "array", "items": {"const": 1}, "minItems": 1, "maxItems": 1}
@@ -164,7 +164,7 @@ def test_what_a_stop_string_cuts_is_told_and_judged_as_it_is(client: openai.Open
     cut = chat(client, ONCE, "check", stop=["1"])
     assert cut.choices[0].message.content == "["
     assert report_of(cut) == {"strategy": "xgrammar", "unenforced": ["uniqueItems", "constraint"], "valid": False}
-    assert json.loads(chat(client, ONCE, "check").choices[0].message.content) == [1]
+    assert json.loads(chat(client, ONCE, "check").choices[0].message.content) == [1, 2]
     assert report_of(chat(client, FULL, stop=["1"])) == {"strategy": "xgrammar", "unenforced": ["constraint"]}
     assert report_of(chat(client, FULL, stop=["2"])) == {"strategy": "xgrammar"}
 

@@ -1,12 +1,12 @@
-"""Closing: a constrained output is complete before its budget ends, and one that fits is the model's own.
+"""Closing: complete a constrained output before its budget ends, without changing outputs that fit.
 
-Far from the end nothing is done; `Reserve` says from the constraint when to look. Near it, `Closer` keeps the
-completions that are known (`Way`), and `Judge` leaves out of a mask only tokens after which none is found that fits.
-Completions are found and proved with the matcher alone. The work is bounded; a clock ends it only where its host would
-be ended otherwise.
+Far from the end of the budget, closing does nothing: `Reserve` estimates from the constraint when to start. Near the
+end, `Closer` keeps known completions (`Way`), and `Judge` excludes from a mask only tokens after which no completion is
+found that fits. Closing finds and proves completions with the matcher alone. Its work is bounded. A time limit stops it
+only if its host would be ended otherwise.
 
-Three numbers of tokens are easily confused: the budget, which an output may have; the fewest (`Reserve.fewest`), for
-which it is proved that no output has less; and the shortest that was found, which another may undercut.
+Do not confuse three numbers of tokens: the budget, which is the most that an output may have; `Reserve.fewest`, a
+proved lower bound of every output; and the length of the shortest output found, which may not be the shortest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Closing an output: what its masks leave out as its budget ends, so that it is complete before."""
+"""Closing of one output: near the end of its budget, exclude tokens after which no completion fits."""
 
 from __future__ import annotations
 
@@ -27,84 +27,85 @@ from guideway.runtime.constraints.closing.ways import Prover, Way
 __all__ = ["SEARCH_SECONDS", "Beginnings", "Budget", "Closer", "Record"]
 
 LONGEST = 4096
-"""Tokens of a completion that is looked for whatever is left."""
+"""Most tokens of a completion in a search without a budget, and most tokens that `_follow` validates."""
 MOST_PROVED = 2048
-"""Tokens of completions that are validated in one step, to judge the tokens of its mask."""
+"""Tokens validated in one step to judge the tokens of its mask: as many for known ways, and again for searches."""
 WORK_PER_TOKEN = 48
-"""Work of a search for each token that the completion may have."""
+"""Work of a search per token that the completion may have, in the unit of `WORK`."""
 BRIDGE_WORK = 320
-"""Work of a search for a completion after a token that is judged."""
+"""Work of the search for a completion after one judged token, in the unit of `WORK`."""
 SEARCH_SECONDS = 4.0
-"""Processor time of a step after which a search gives up, which its work bounds long before: less than what a host may
-take, so that a slow matcher loses the end of its output and not the request."""
+"""CPU seconds of a step after which its searches stop. The limit on work usually stops them long before. It is below
+the CPU time that a host grants a matcher, so a slow matcher loses its completion but not its request."""
 NO_BANS = Bans()
 MOST_AVOIDED = 32
-"""Banned tokens that another spelling of a text is looked for without, one after another."""
+"""Tokens of one text to avoid because of bans. The text is spelled again after each of them."""
 MOST_BEGINNINGS = 64
-"""The number of beginnings that are kept of one grammar."""
+"""Entries of `Beginnings` to keep for one grammar."""
 MOST_BACK = 256
-"""Tokens that are rolled back to look for what completes the beginning."""
+"""Tokens to roll back at most for a search at the beginning of the output. Also the number of last tokens in which a
+trigger may have begun."""
 MOST_SHORTER = 4
-"""Completions that are looked for, each shorter than the one before, to find the shortest."""
+"""Searches for the shortest completion. Each has to find one shorter than the one before."""
 PART = 8
-"""The part of the work of a thorough search that others take: nearly all that are found are found by it."""
+"""Divisor of the work for searches that are not thorough: they still find nearly all completions."""
 AGAIN = 2
-"""The part of the budget that is left after which a completion is looked for anew, where none was found."""
+"""Divisor of the remaining tokens: after a failed search, this share of them is drawn before the next search."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The number of tokens that an output may have, its stop token included, and what is kept of them for its end."""
+    """The tokens that an output may have, its stop token included, with the estimates and bans for its completion."""
 
     num_tokens: int
     reserve: Reserve
     bans: Bans = NO_BANS
-    """The tokens and texts that a completion does without if it can."""
+    """Tokens and texts that a completion avoids if it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """State of closing for one output. With its tokens it decides all later masks, so a replay needs it."""
+    """State of closing for one output. With the output's tokens it determines all later masks, so a replay needs it."""
 
     free_until: int = 0
-    """So many tokens are drawn before anything has to be found out."""
+    """Number of accepted tokens below which `restrict` has nothing to do."""
     at: int = 0
-    """It was found out after so many tokens."""
+    """Number of accepted tokens when the record was made. The texts continue the output from there."""
     texts: tuple[bytes, ...] = ()
-    """Each completes those tokens, the one in fewest tokens first; empty: nothing is known that does."""
+    """Texts that each complete the first `at` tokens; empty if none is known. The first text decides when the masks are
+    judged."""
     lifts_bans: bool = False
-    """True if the first has what is banned, because no other was found."""
+    """True if the first text contains banned tokens or texts, because no other was found."""
     bans_at: int = 0
-    """Before so many tokens no other is looked for."""
+    """Number of accepted tokens below which no completion without bans is searched for again."""
 
     @property
     def found_none(self) -> bool:
-        """True if a completion was looked for in vain."""
+        """True if the last search found no completion."""
         return self.free_until > 0 and not self.texts
 
     def to_json(self) -> list[Any]:
-        """Return the record as values of JSON, for a message."""
+        """Return the record as JSON values, for a message."""
         texts = [text.decode("latin-1") for text in self.texts]
         return [self.free_until, self.at, texts, self.lifts_bans, self.bans_at]
 
     @classmethod
     def from_json(cls, values: Sequence[Any]) -> Record:
-        """Return the record that `to_json` wrote."""
+        """Return the record from the JSON values that `to_json` returned."""
         free_until, at, texts, lifts_bans, bans_at = values
         texts = tuple(text.encode("latin-1") for text in texts)
         return cls(int(free_until), int(at), texts, bool(lifts_bans), int(bans_at))
 
 
 Beginnings: TypeAlias = dict[tuple[Budget, frozenset[int]], Record]
-"""The knowledge of the ends of one grammar's outputs before their first token, by budget and stop tokens: it is the
-same for all of them."""
+"""Records of one grammar before the first token, by budget and stop tokens. All outputs of the grammar share them."""
 
 
 class Closer:
-    """Keeps the masks of one sequence to what can still be completed.
+    """Restriction of the masks of one sequence, so that its output is complete within its budget.
 
-    Far from the end it does nothing. As the budget ends it leaves out the tokens after which no completion is found
-    that fits; one that ends the output is always allowed.
+    Far from the end of the budget it does nothing. Near the end it excludes tokens after which no completion is found
+    that fits. Legal tokens that end the output are always allowed.
     """
 
     def __init__(
@@ -122,22 +123,23 @@ class Closer:
         self._regions = [(begin.encode(), end.encode()) for begin, end in budget.reserve.regions]
         self.record = record or Record()
         self.records: list[Record] = []
-        """By row of the last `restrict` what is known once a token was drawn from it."""
+        """By row of the last `restrict`: the record that applies after a token is drawn from the row."""
         self._accepted: list[int] = []
         self._cursors: list[JsonCursor] = [START]
-        """After each of the accepted tokens, as far as anybody asked."""
+        """By number of accepted tokens: the position in JSON after them. Filled on demand."""
         self._ways: dict[bytes, Way] = {}
-        """By text those of the record, as far as they were made."""
+        """By text: ways of the record. Filled on demand."""
         self._until = math.inf
-        """The processor time of the thread at which a search gives up."""
+        """CPU time of the thread, in seconds, at which a search stops."""
         self._far_from, self._far_until = 0, -1
-        """Found out after so many tokens: up to so many, rows included, the end is far whatever they are."""
+        """`_far_until` is the most tokens, rows included, for which the end is far with any tokens. `_far_from` is the
+        number of accepted tokens when it was computed."""
         self._opened: dict[tuple[int, bytes], int | None] = {}
-        """In free text, by mask and what is written of a trigger: the tokens of the shortest way out of the tag; None
-        if none was found."""
+        """In free text, by checksum of the mask and text since the trigger began: tokens of the shortest completion
+        found after that text; None if none was found."""
 
     def fork(self, matcher: Matcher) -> Closer:
-        """Return a closer for a sequence with the same past, which has `matcher`."""
+        """Return a closer for a copy of the sequence, with the same past. `matcher` is the matcher of the copy."""
         copy = Closer(self._lexicon, self._stop_token_ids, self._budget, self.record, self._beginnings)
         copy._accepted, copy._cursors, copy.records = list(self._accepted), list(self._cursors), self.records
         copy._far_from, copy._far_until = self._far_from, self._far_until
@@ -145,8 +147,8 @@ class Closer:
         return copy
 
     def accept(self, token_ids: Sequence[int]) -> None:
-        """Accept final tokens, each drawn from one row of the last `restrict`, in order."""
-        if not token_ids:  # what is known stays: the rows of the last `restrict` may still be drawn from
+        """Accept final tokens. Each was drawn from one row of the last `restrict`, in order."""
+        if not token_ids:  # keep the records: tokens may still be drawn from the rows of the last `restrict`
             return
         if self.records:
             self.record = self.records[min(len(token_ids), len(self.records)) - 1]
@@ -154,7 +156,7 @@ class Closer:
         self._accepted += token_ids
 
     def write(self, num_tokens: int, token_ids: Sequence[int]) -> None:
-        """Replace the accepted tokens after the first `num_tokens`. `is_far` was True for each of the new ones."""
+        """Replace the accepted tokens after the first `num_tokens`. `is_far` must have been True for each new token."""
         self._accepted[num_tokens:] = token_ids
 
     @property
@@ -163,14 +165,14 @@ class Closer:
         return max(self._far_until, self.record.free_until - 1) - len(self._accepted) - 1
 
     def _cursor(self) -> JsonCursor:
-        """That after the accepted tokens."""
+        """Return the position in JSON after the accepted tokens."""
         cursors, tokens = self._cursors, self._lexicon.tokens
         for token_id in self._accepted[len(cursors) - 1 :]:
             cursors.append(cursors[-1].after(tokens[token_id]))
         return cursors[-1]
 
     def _position(self, num_tokens: int) -> JsonCursor | None:
-        """The position in JSON after the first accepted tokens; None where they end in no JSON."""
+        """Return the position in JSON after the first `num_tokens` accepted tokens; None if they do not end in JSON."""
         reserve = self._budget.reserve
         if reserve.is_json:
             self._cursor()
@@ -182,20 +184,23 @@ class Closer:
         rest = text[at + len(begin) :]
         if at < 0 or (end and end in rest):
             return None
-        opened = begin.find(b"{")  # of the object that the tag's content is in, if any
+        opened = begin.find(b"{")  # the object, if any, that contains the content of the tag
         return START.after(begin[opened:] + rest if opened >= 0 else rest)
 
     def rollback(self, num_tokens: int) -> None:
-        """Forget the last accepted tokens."""
+        """Remove the last `num_tokens` accepted tokens."""
         if num_tokens:
             del self._accepted[-num_tokens:]
             num_left = len(self._accepted)
             del self._cursors[num_left + 1 :]
-            if num_left < self._far_from:  # more may have been open there
+            if num_left < self._far_from:  # more objects and arrays may have been open there
                 self._far_from, self._far_until = 0, -1
 
     def is_far(self, num_rows: int) -> bool:
-        """Return whether the end is so far that `restrict` would leave so many rows as they are, and learn nothing."""
+        """Return whether the end is too far for `restrict` to change any of `num_rows` rows or the record.
+
+        If so, the records of the last `restrict` are dropped.
+        """
         num_ahead = len(self._accepted) + num_rows
         if num_ahead <= self._far_until or num_ahead < self.record.free_until:
             self.records = []
@@ -203,9 +208,12 @@ class Closer:
         return False
 
     def restrict(self, matcher: Matcher, draft_token_ids: Sequence[int], rows: Bitmask) -> int | None:
-        """Take from `rows`, the masks of the state of `matcher` and of those after each draft it accepts, what would
-        not be completed in time; there may be more rows. Returns the first row that lost something. The matcher is left
-        as it was."""
+        """Exclude from `rows` the tokens after which no completion is found that fits.
+
+        The first row is the mask of the current state of `matcher`. The next ones are the masks after each draft token
+        that it accepts; further rows stay as they are. Return the index of the first row that lost a token, or None.
+        The state of the matcher does not change.
+        """
         first, record, done = None, self.record, 0
         self.records = []
         self._until = time.thread_time() + SEARCH_SECONDS
@@ -216,7 +224,7 @@ class Closer:
                     if (
                         self._is_far(record, len(rows))
                         or draft in self._stop_token_ids
-                        or not is_allowed(rows, i - 1, draft)  # by what is left of the row before
+                        or not is_allowed(rows, i - 1, draft)  # excluded from the row before
                         or matcher.accept((draft,)) != 1
                     ):
                         break
@@ -234,14 +242,14 @@ class Closer:
         return first
 
     def _is_far(self, record: Record, num_tokens: int = 0) -> bool:
-        """Return whether nothing has to be found out for this state, and those after so many more tokens."""
+        """Return whether this state, and all states after up to `num_tokens` more tokens, need no search."""
         reserve, num_accepted = self._budget.reserve, len(self._accepted) + num_tokens
         if num_accepted < record.free_until:
             return True
         num_open = 1 + (num_tokens + len(self._cursor().open) if reserve.is_json else 0)
         spare = self._budget.num_tokens - num_accepted - num_open * reserve.level - reserve.growth
         if not num_tokens and spare > 1:
-            # of it a token takes at most
+            # the most that one token takes from `spare`
             each = 1 + (reserve.level * max(1, self._lexicon.most_opened) if reserve.is_json else 0)
             self._far_from, self._far_until = num_accepted, num_accepted + (spare - 1) // each
         return spare > 0
@@ -249,7 +257,7 @@ class Closer:
     def _decide(
         self, matcher: Matcher, record: Record, row: NDArray[np.int32]
     ) -> tuple[Record, NDArray[np.int32] | None]:
-        """Return what is known of the state, and the tokens its mask may keep; None: all."""
+        """Return the record of the state, and a row of the tokens that its mask may keep; None for all."""
         if self._is_far(record):
             return record, None
         reserve, num_accepted = self._budget.reserve, len(self._accepted)
@@ -269,7 +277,7 @@ class Closer:
     def _judge(
         self, matcher: Matcher, record: Record, row: NDArray[np.int32], limit: int
     ) -> tuple[Record, NDArray[np.int32] | None]:
-        """Return what is known of the state once its tokens are judged, and those its mask may keep; None: all."""
+        """Judge the tokens of a mask. Return the new record, and a row of the tokens to keep; None for all."""
         banned, apart = ([], []) if record.lifts_bans else self._find_banned()
         judge = Judge(
             banned=banned,
@@ -291,11 +299,13 @@ class Closer:
         return self._record_of(judge.ways, record.lifts_bans, record.bans_at), keep if (row & keep).any() else None
 
     def _judge_triggers(self, matcher: Matcher, row: NDArray[np.int32], limit: int) -> NDArray[np.int32]:
-        """Return the tokens that the mask of a state in free text, which is complete as it stands, may keep: all but
-        those that open a tag which is not complete within `limit` further tokens."""
+        """Return a row of the tokens that the mask may keep in free text, where the output is already complete.
+
+        Excluded are tokens that open a tag if no completion in at most `limit` further tokens is found.
+        """
         past = self._lexicon.write(self._accepted[-MOST_BACK:])
         opening: dict[int, bytes] = {}
-        """By token what it writes of a tag, from the trigger on: those that write the same need the same."""
+        """By token: the text that it writes from the trigger on. Tokens that write the same text have the same cost."""
         for trigger in map(str.encode, self._budget.reserve.triggers):
             opening |= self._lexicon.opening(trigger)
             for end in range(1, len(trigger)):
@@ -312,8 +322,10 @@ class Closer:
         return _without(refused, self._lexicon.words)
 
     def _find_cost(self, matcher: Matcher, token_id: int) -> int | None:
-        """Count the tokens of the shortest completion found after a token, a stop token included: 0 if the output is
-        complete with it; None if none is found."""
+        """Return the number of tokens of the shortest completion found after a token, stop token included.
+
+        Return 0 if the token completes the output or the matcher does not take it, None if no completion is found.
+        """
         if matcher.accept((token_id,)) != 1:
             return 0
         self._accepted.append(token_id)
@@ -327,8 +339,10 @@ class Closer:
             matcher.rollback(1)
 
     def _find_banned(self) -> tuple[list[int], list[list[int]]]:
-        """Return the tokens that bring about a stop string; and groups of those after which a completion may bring
-        about a banned text, where it does not after others like them."""
+        """Return the tokens that complete a stop string, and groups of tokens to judge separately from their shape.
+
+        After a token of such a group, a completion may contain a banned text that it does not contain after others.
+        """
         bans, tokens = self._budget.bans, self._lexicon.tokens
         banned: list[int] = []
         apart = [[token_id] for word in bans.bad_words for token_id in word]
@@ -344,7 +358,7 @@ class Closer:
     def _find_after(
         self, matcher: Matcher, lifts: bool, token_id: int, known: Sequence[Way], prover: Prover
     ) -> Sequence[int] | None:
-        """Look for a completion after a token that the matcher has accepted, with little work."""
+        """Return a completion after a token that the matcher has accepted; None if a short search finds none."""
         self._accepted.append(token_id)
         try:
             return self._find(
@@ -358,7 +372,7 @@ class Closer:
             self.rollback(1)
 
     def _known_ways(self, record: Record) -> list[Way]:
-        """The ways of a record of the state after `record.at` tokens."""
+        """Return the ways of a record, in the order of its texts. They begin after `record.at` tokens."""
         begin = self._position(record.at)
         for text in record.texts:
             if text not in self._ways:
@@ -366,8 +380,11 @@ class Closer:
         return [self._ways[text] for text in record.texts]
 
     def _spell(self, lifts: bool, text: bytes, begin: JsonCursor | None, num_accepted: int | None = None) -> Way:
-        """Return the way of a text that goes on after the first accepted tokens; without what is banned, unless it
-        `lifts` that, if a few other spellings show how."""
+        """Return the way of a text that continues the first `num_accepted` accepted tokens; None for all of them.
+
+        Unless `lifts` is True, try up to `MOST_AVOIDED` spellings for one without banned tokens. If there is none, the
+        way contains banned tokens.
+        """
         bans, past = self._budget.bans, self._accepted[:num_accepted]
         if bans.of_completion and not lifts:
             avoid: set[tuple[int, int]] = set()
@@ -392,17 +409,19 @@ class Closer:
         lifts_bans: bool = False,
         bans_at: int = 0,
     ) -> Record:
-        """Return the knowledge that these ways complete the output."""
+        """Return the record for ways that complete the output after the accepted tokens."""
         self._ways = {way.text: way for way in ways}
-        if self._budget.bans.of_completion:  # spelled as whoever gets the record spells them
+        if self._budget.bans.of_completion:  # spell them again from the record, as a replay does
             self._ways.clear()
         texts = tuple(dict.fromkeys(way.text for way in ways))
         return Record(0, len(self._accepted), texts, lifts_bans, bans_at)
 
     def _follow(self, matcher: Matcher, record: Record, left: int) -> Record | None:
-        """Return the knowledge of the end where what completed the output before completes it still, or a part of it
-        does from where the output stands now; None if no way does. None also for one with what is banned, unless no
-        other was found of late."""
+        """Return the record of the current state if the matcher takes a way of `record`, or the rest of one.
+
+        Return None if no way fits in `left` tokens. Ways with banned tokens count only until `record.bans_at`: after
+        that, a search for another one is due.
+        """
         if not record.texts or record.at > len(self._accepted):
             return None
         if record.at == len(self._accepted):
@@ -418,7 +437,7 @@ class Closer:
             is_free = self._is_free_way(False, ways[i], at)
             if not is_free and len(self._accepted) >= record.bans_at:
                 continue
-            if at == 0:  # the output stands in the string where the ways begin
+            if at == 0:  # the output is still in the string in which the ways begin
                 first = [ways[i], *(way for way in ways if way is not ways[i])]
                 found = self._record_of(first, not is_free, record.bans_at)
             else:
@@ -428,8 +447,11 @@ class Closer:
         return None
 
     def _looked_for(self, matcher: Matcher, record: Record, left: int) -> Record:
-        """Look for a completion; the knowledge of the end after it. Where nothing is known yet, one that goes back to
-        that of the beginning, which all outputs share, takes a small part of a search."""
+        """Search for a completion and return the record of the state.
+
+        If no search was made before, first follow the completion of the beginning, which all outputs share: this takes
+        a small part of the work of a search.
+        """
         if not self._accepted:
             return self._beginning(matcher)
         if not record.found_none and not record.texts and len(self._accepted) <= MOST_BACK:
@@ -439,7 +461,7 @@ class Closer:
         return self._searched(matcher, record, left)
 
     def _beginning(self, matcher: Matcher) -> Record:
-        """The knowledge of the end before the first token, looked for once. The matcher is left as it was."""
+        """Return the record before the first token. All outputs share its search. The matcher's state stays."""
         key = (self._budget, self._stop_token_ids)
         if (known := self._beginnings.get(key)) is None:
             accepted, cursors = self._accepted, self._cursors
@@ -475,13 +497,15 @@ class Closer:
         return Record(again, num_accepted)
 
     def shortest(self, matcher: Matcher) -> int | None:
-        """Count the tokens of the shortest output that is found, however many may be left; None if none is."""
+        """Return the number of tokens of the shortest output found, regardless of the budget; None if none is found."""
         found = self._find_shortest(matcher)
         return None if found is None else 1 + self._spell(found[1], found[0], self._position(0)).cost()
 
     def _find_shortest(self, matcher: Matcher) -> tuple[bytes, bool] | None:
-        """Find the shortest completion, however many tokens are left: its text, and whether it has what is banned, as
-        no other was found."""
+        """Return the text of the shortest completion found, regardless of the budget; None if none is found.
+
+        The bool is True if it may contain banned tokens or texts, because no other was found.
+        """
         for lifts in (False, True) if self._budget.bans.of_completion else (False,):
             found, limit = None, LONGEST
             for _ in range(MOST_SHORTER):
@@ -503,12 +527,15 @@ class Closer:
         known: Sequence[Way] = (),
         prover: Prover | None = None,
     ) -> Sequence[int] | None:
-        """Find what completes the output in `limit` tokens, or in what is left, without what is banned, or, where it
-        `lifts` that, with it."""
+        """Return a completion of at most `limit` tokens, by default the remaining ones; None if none is found.
+
+        It contains no banned tokens or texts unless `lifts` is True. `work` limits the search, by default according to
+        `limit` and `is_thorough`.
+        """
         reserve = self._budget.reserve
         if limit is None:
             limit = self._budget.num_tokens - len(self._accepted)
-        if work is None:  # more where it may be long
+        if work is None:  # more for a completion that may be long
             work = (WORK + WORK_PER_TOKEN * min(limit, reserve.level)) // (1 if is_thorough else PART)
         if (told := self._told(matcher, limit)) is not None and (lifts or not told or self._is_free(told[:-1])):
             return told or None
@@ -529,7 +556,7 @@ class Closer:
         )
 
     def _told(self, matcher: Matcher, limit: int) -> Sequence[int] | None:
-        """Return what the matcher itself says completes the output; empty if nothing does, None if it does not tell."""
+        """Return the completion that the matcher computes; empty if there is none, None if it cannot or is wrong."""
         try:
             found = matcher.shortest_completion(limit)
         except UnsupportedCapability:
@@ -543,13 +570,13 @@ class Closer:
         return lifts or not self._budget.bans.of_completion or self._is_free((*before, *way.path(at)))
 
     def _is_free(self, token_ids: Sequence[int]) -> bool:
-        """Return whether a completion without its stop token does without what is banned."""
+        """Return whether a completion, given without its stop token, contains no banned tokens or texts."""
         bans = self._budget.bans
         return not bans.of_completion or not brings_about(bans, self._accepted, token_ids, self._lexicon)
 
 
 def _without(token_ids: Sequence[int], num_words: int) -> NDArray[np.int32]:
-    """Return a row of a bitmask of all tokens but these."""
+    """Return a row of a bitmask that allows all tokens except `token_ids`."""
     found = np.ones(num_words * BITS_PER_WORD, dtype=np.bool_)
     found[token_ids] = False
     row: NDArray[np.int32] = pack(found[np.newaxis])[0]

@@ -1,4 +1,4 @@
-"""Which tokens of a mask an output may go on with, near its end: those after which a completion is found that fits."""
+"""Choice of the tokens that a mask may keep near the end of the budget: tokens after which a completion fits."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from guideway.runtime.constraints.closing.ways import Prover, Way
 __all__ = ["Judge"]
 
 MOST_WAYS = 12
-"""Completions that are kept for the next tokens."""
+"""Most ways to keep in `Judge.ways`, to try after the next tokens."""
 MOST_TRIED = 4
-"""Places of known completions that are tried after one token."""
+"""Most places in known ways to try to join after one token."""
 
 
 @dataclass(slots=True)
 class Judge:
-    """Judges the tokens of one mask. Tokens of one shape are judged together, by samples."""
+    """Judgment of the tokens of one mask. It judges one sample for all tokens of a shape."""
 
     matcher: Matcher
     lexicon: Lexicon
     stop_token_ids: frozenset[int]
     cursor: JsonCursor | None
     limit: int
-    """Tokens that are left after the next one, a stop token included."""
+    """Tokens that remain after the next one, stop token included."""
     ways: list[Way]
-    """The known completions, the shortest first. What is found is added."""
+    """Known completions, the fallback first. The judge appends completions that it finds."""
     costs: dict[int, int] = field(init=False, default_factory=dict)
-    """By token the tokens of the shortest completion that is known after it; `MOST` where none was found."""
+    """By token: tokens of the completion known after it, stop token included; `MOST` if none was found."""
     prover: Prover
-    """For tokens after which a known way may complete the output."""
+    """Limits and validates attempts to complete the output by a known way."""
     searcher: Prover
-    """For those that need a search."""
+    """Limits and validates attempts of searches."""
     spell: Callable[[bytes, JsonCursor | None], Way]
-    """Makes the way of a text."""
+    """Returns the way of a text that begins at a position in JSON."""
     find: Callable[[int, Sequence[Way], Prover], Sequence[int] | None]
-    """Finds a completion after a token that the matcher has accepted."""
+    """Returns a completion after a token that the matcher has accepted; None if it finds none."""
     is_free: Callable[..., bool]
-    """Whether a way does without what is banned from a byte on, after some tokens."""
+    """Returns whether a way, from a byte on and after some tokens, contains no banned tokens or texts."""
     banned: Sequence[int]
-    """Tokens that bring about what is banned."""
+    """Tokens that complete a banned text."""
     apart: Sequence[Sequence[int]]
-    """Groups of tokens that do not speak for others of their shape, because of what is banned."""
+    """Groups of tokens that are judged separately from others of their shape, because bans may differ after them."""
     in_text: bool = False
     """True if the mask allows letters: the output is in a string, or in free text."""
 
     def refused(self, row: NDArray[np.int32]) -> list[int]:
-        """Return the tokens of a mask that are not allowed."""
+        """Return the tokens to exclude from a mask."""
         shapes = self.lexicon.shapes_of(row)
         self.in_text = shapes.in_text
         way = self.ways[0]
@@ -79,8 +79,11 @@ class Judge:
         return [*self.banned, *too_long, *(i for part in refused for i in part.tolist() if i not in keep)]
 
     def _parts(self, group: NDArray[np.int32]) -> list[NDArray[np.int32]]:
-        """Divide tokens into those that are judged together: all, if a known way completes the output after the
-        shortest, the longest and one between them, or after none of these; else those of one size."""
+        """Return groups of tokens that are judged together.
+
+        If a known way completes the output after the shortest token, the longest and one between them, or after none of
+        the three, return the whole group. Otherwise return one group per token length.
+        """
         fit = [self._is_known(i) and self.costs[i] <= self.limit for i in group[[0, len(group) // 2, -1]].tolist()]
         if all(fit) or not any(fit):
             return [group]
@@ -91,7 +94,7 @@ class Judge:
         return token_id in self.costs or self._find_among_ways(token_id)
 
     def _find_among_ways(self, token_id: int) -> bool:
-        """Return whether a known way completes the output after a token; note its cost."""
+        """Return whether a known way completes the output after a token. If so, set its entry in `costs`."""
         token = self.lexicon.tokens[token_id]
         finish = self.lexicon.finish(token) if self.in_text else b""
         before = (token_id, *(self.lexicon.spell(finish) or ()))
@@ -110,12 +113,14 @@ class Judge:
         return False
 
     def _proves(self, before: tuple[int, ...], way: Way, at: int) -> bool:
-        """Return whether a way completes the output from byte `at` on, after these tokens, without what is banned."""
+        """Return whether a way completes the output from byte `at` on, after `before`, without bans."""
         return self.prover.proves(way, at, before) and self.is_free(way, at, *before)
 
     def _search(self, token_id: int) -> None:
-        """Look for a completion after a token, as far as the work goes; note its cost, `MOST` if none is found. What is
-        not judged for lack of work has another try in the next step."""
+        """Search for a completion after a token and set its entry in `costs`; `MOST` if none is found.
+
+        Set no entry if the work ran out. The next step tries again.
+        """
         if self.in_text and self.lexicon.finish(self.lexicon.tokens[token_id]):
             return
         if self.searcher.num_left < 0 or self.matcher.accept((token_id,)) != 1:
@@ -134,7 +139,7 @@ class Judge:
 
 
 def _sample(part: NDArray[np.int32]) -> int:
-    """Return the token that is judged for others."""
+    """Return the token of a group that is judged for all of it."""
     return int(part[0])
 
 

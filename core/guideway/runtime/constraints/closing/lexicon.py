@@ -1,4 +1,4 @@
-"""The knowledge that closing has of a vocabulary's tokens."""
+"""Facts about the tokens of a vocabulary that closing uses, computed once and cached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from guideway.runtime.constraints.bans import Bans
 __all__ = ["MOST", "MOST_MASKS_KEPT", "AllowedTokens", "Lexicon", "Shapes"]
 
 MOST = 1 << 20
-"""Tokens of what cannot be written."""
+"""Number of tokens that means: no tokens write the text, or no completion was found."""
 
 HOW: dict[str, Callable[[bytes, bytes], bool]] = {
     "begins": bytes.startswith,
@@ -26,24 +26,24 @@ HOW: dict[str, Callable[[bytes, bytes], bool]] = {
     "holds": bytes.__contains__,
 }
 LONGEST = 32
-"""Bytes of a token that a text is spelt with."""
+"""Most bytes of a token to spell texts with, which limits the time for each byte of a text."""
 LOOKED_AT = 400
-"""The longest tokens of a bitmask, among which some are looked for."""
+"""Number of the longest tokens of a bitmask among which to choose tokens to try."""
 MOST_SHORT = 95
-"""The shortest ones."""
+"""Number of the shortest tokens of a bitmask among which to choose tokens to try."""
 MOST_SPELLED = 8
-"""Spelled texts that are kept."""
+"""Spelled texts to keep, because consecutive texts often have the same end."""
 MOST_MASKS_KEPT = 64
-"""Bitmasks whose tokens are kept."""
+"""Bitmasks whose tokens to keep; also the entries of other caches of a `Lexicon`."""
 
 QUOTES = (b'"}}', b'"]}', b'"}', b'"]', b'"')
-"""The tokens that end a string, the longest first."""
+"""Texts that end a string, without or with brackets after it, the longest first."""
 CLOSERS = (b"}}", b"]}", b"}", b"]")
 VALUES = (b"0", b'""', b"null", b"[]", b"{}", b"true", b"false", b"1", b'"', b"{", b"[", b"-")
-"""The shortest values, and what begins the others."""
+"""The shortest values, and the first bytes of other values."""
 
 KINDS = bytes(
-    0x75 if byte > 0x7F  # "u": a part of a character that is not ASCII
+    0x75 if byte > 0x7F  # "u": a byte of a character that is not ASCII
     else 0x30 if 0x30 <= byte <= 0x39
     else 0x61 if chr(byte).isalpha()
     else 0x20 if byte in b" \t\r\n"
@@ -51,54 +51,54 @@ KINDS = bytes(
     else byte
     for byte in range(256)
 )  # fmt: skip
-"""The kind of each byte: tokens of one shape do the same to a text, as far as their bytes tell."""
+"""The kind of each byte. Tokens with the same kinds of bytes, repetitions aside, have the same shape."""
 AGAIN = re.compile(rb"([u0a ])\1+")
 IN_STRING = re.compile(rb'(?:[^"\\]|\\.)*\\?', re.DOTALL)
-"""What goes on with a string: characters, escapes, and one that has begun."""
+"""Text that continues a string: characters, escapes, and the beginning of an escape."""
 CONTINUATIONS = tuple(lead + b"\x80" * n for n in (0, 1, 2) for lead in (b"\x80", b"\xa0", b"\x90"))
-"""Ends of characters in UTF-8 that have begun."""
+"""Bytes that may end a character in UTF-8 that has begun."""
 UNFINISHED = re.compile(rb"(?<!\\)(?:\\\\)*\\(u[0-9a-fA-F]{0,3})?\Z")
-"""A token that ends in an escape."""
+"""Matches tokens that end within an escape."""
 BLANKS = b" \t\n"
-"""White space that nothing has to follow; a carriage return may ask for a line feed."""
+"""White space after which any text may follow. A carriage return may require a line feed."""
 FEW_OF_A_SHAPE = 20
-"""So many tokens of one shape are told apart outside strings: all digits, blanks before them included."""
+"""Most tokens of a shape outside strings to group by their text without blanks. Enough for the digits with blanks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """The tokens of a mask by what they do to an output, in order of size."""
+    """The tokens of a mask, grouped by their effect on the output. Groups are sorted by the bytes of tokens."""
 
     in_text: bool
     """True if the mask allows letters: the output is in a string, or in free text."""
     alike: list[NDArray[np.int32]]
-    """Groups whose tokens differ in white space, or in the text before the end of a string."""
+    """Groups of tokens that differ only in white space or in the text before the end of a string."""
     mixed: list[NDArray[np.int32]]
-    """Groups whose tokens are text of other size, or have the same kinds of characters only."""
+    """Groups of tokens that are text of different lengths, or share only their kinds of characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedTokens:
-    """The tokens that a mask allows, as a search looks at them."""
+    """The tokens that a mask allows, with the choices of tokens that a search tries."""
 
     allowed: NDArray[np.bool_]
     longest: list[int]
-    """The longest of them, longest first."""
+    """The longest allowed tokens, longest first, at most `LOOKED_AT`."""
     is_one_text: bool
-    """True if there are no others, and each begins the longest; or there are none."""
+    """True if `longest` has all allowed tokens and each is a prefix of the longest, or if no token is allowed."""
     letters: bool
-    """True if tokens that can stand in any string are among them."""
+    """True if the mask allows all `Lexicon.letters`, as inside a string or free text."""
     plain: list[int]
-    """Long ones that are letters and digits."""
+    """The three longest tokens that consist of letters and digits."""
     long: list[int]
     shortest: list[int]
-    """Not only blanks, as `long`."""
+    """The six shortest tokens that are not only blanks. `long` has the three longest."""
     signs: list[int]
-    """Short ones without a letter or blank."""
+    """All single bytes that are no letters and no blanks."""
 
     @staticmethod
     def of(allowed: NDArray[np.bool_], lexicon: Lexicon) -> AllowedTokens:
-        """Those that `allowed` is True of."""
+        """Return the tokens for which `allowed` (``bool[num_tokens]``) is True."""
         tokens = lexicon.tokens
         ids = np.flatnonzero(allowed & (lexicon.lengths > 0))
         ids = ids[np.argsort(-lexicon.lengths[ids], kind="stable")]
@@ -118,14 +118,14 @@ class AllowedTokens:
 
 
 class Lexicon:
-    """The knowledge that closing has of a vocabulary's tokens. One thread uses it at a time."""
+    """Facts about the tokens of a vocabulary, with caches. Only one thread may use it at a time."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokens = vocabulary.tokens
         self._special = {i: name.encode() for i, name in vocabulary.special_tokens.items()}
         self.words = num_words(vocabulary.logits_width)
         self.masks: dict[bytes, AllowedTokens] = {}
-        """The tokens of rows that searches came upon of late; at most `MOST_MASKS_KEPT`."""
+        """By bytes of a row: its allowed tokens, from recent searches; at most `MOST_MASKS_KEPT`."""
         self._unbanned: tuple[Bans, NDArray[np.bool_]] | None = None
         self._closing: dict[bytes, tuple[list[int], list[int]]] = {}
         self._shapes_of: dict[bytes, Shapes] = {}
@@ -134,7 +134,7 @@ class Lexicon:
 
     @cached_property
     def ids(self) -> dict[bytes, int]:
-        """The first token of each text."""
+        """By text: the first token that writes it."""
         found: dict[bytes, int] = {}
         for token_id, token in enumerate(self.tokens):
             if token:
@@ -142,17 +142,17 @@ class Lexicon:
         return found
 
     def unbanned(self, bans: Bans) -> NDArray[np.bool_]:
-        """`Bans.unbanned`, kept from one search to the next."""
+        """Return `Bans.unbanned` for all tokens, from a cache if `bans` is the same object as before."""
         if self._unbanned is None or self._unbanned[0] is not bans:
             self._unbanned = bans, bans.unbanned(len(self.tokens))
         return self._unbanned[1]
 
     def write(self, token_ids: Sequence[int]) -> bytes:
-        """Return the text of tokens, with the names of special tokens, by which structural tags are found."""
+        """Return the text of tokens, including names of special tokens, which may begin structural tags."""
         return b"".join([self.tokens[i] or self._special.get(i, b"") for i in token_ids])
 
     def which(self, how: str, text: bytes) -> list[int]:
-        """Return the tokens that a text ``"begins"`` or ``"ends"``, or that it is in (``"holds"``)."""
+        """Return the tokens that begin (``"begins"``) or end (``"ends"``) with a text, or contain it (``"holds"``)."""
         if (found := self._which.get((how, text))) is None:
             if len(self._which) >= MOST_MASKS_KEPT:
                 self._which.clear()
@@ -160,14 +160,16 @@ class Lexicon:
         return found
 
     def opening(self, trigger: bytes) -> dict[int, bytes]:
-        """Return the tokens that write a trigger, or begin it with the name of a special token, each with what it
-        writes from the trigger on."""
+        """Return tokens that contain a trigger, each with its text from the trigger on.
+
+        Include special tokens whose name begins the trigger, each with its name.
+        """
         texts = {i: self.tokens[i] for i in self.which("holds", trigger)}
         found = {i: text[text.find(trigger) :] for i, text in texts.items()}
         return found | {i: name for i, name in self._special.items() if name and trigger.startswith(name)}
 
     def finish(self, token: bytes) -> bytes:
-        """Return bytes that end the character or the escape in which a token ends; empty where it ends in none."""
+        """Return bytes that complete the character or escape within which a token ends; empty if it ends in none."""
         if escape := UNFINISHED.search(token):
             return b"u001f"[len(escape[1]) :] if escape[1] else b"n"
         if _is_whole(token):
@@ -175,7 +177,7 @@ class Lexicon:
         return next((finish for finish in CONTINUATIONS if _is_whole(token + finish)), b"")
 
     def spell(self, text: bytes) -> list[int] | None:
-        """Tokens of a text, the longest that begins what is left first; None if there are none of a byte."""
+        """Return tokens of a text, each the longest that fits; None if no token writes a byte of it."""
         found, at = [], 0
         while at < len(text):
             lengths = range(min(self.longest, len(text) - at), 0, -1)
@@ -189,14 +191,17 @@ class Lexicon:
     def spell_from_each_byte(
         self, text: bytes, bans: Bans | None = None, avoid: Collection[tuple[int, int]] = ()
     ) -> tuple[list[int], list[int]]:
-        """Return the fewest tokens that write the rest of a text from each byte on, and the bytes of the first of
-        them; `MOST` tokens where none do. They do without the tokens that `bans` exclude everywhere, and without those
-        that write the bytes of the text from one place to another, for each pair of places in `avoid`."""
+        """Return for each byte the fewest tokens that write the rest of the text, and the bytes of the first of them.
+
+        Both lists have one entry more than the text has bytes. If no tokens write a rest, its number is `MOST`. The
+        tokens exclude those that `bans` exclude at every position, and those that write exactly the bytes between the
+        two positions of a pair in `avoid`.
+        """
         size, ids, longest = len(text), self.ids, self.longest
         is_plain = bans is None and not avoid
         cost, lengths = [0], [0]
         for known, its_cost, its_lengths in self._spelled if is_plain else ():
-            num_equal = _count_equal_at_end(text, known)  # texts that are spelled one after another end alike
+            num_equal = _count_equal_at_end(text, known)  # consecutive texts often have the same end
             if num_equal >= len(cost):
                 cost, lengths = its_cost[len(known) - num_equal :], its_lengths[len(known) - num_equal :]
         begin = size + 1 - len(cost)
@@ -216,27 +221,27 @@ class Lexicon:
 
     @cached_property
     def longest(self) -> int:
-        """The most bytes of a token that texts are spelled with."""
+        """Most bytes of a token to spell texts with, at most `LONGEST`."""
         return min(LONGEST, int(self.lengths.max()))
 
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
-        """Bytes of each token."""
+        """``int32[num_tokens]``: bytes of each token."""
         return np.array([len(token) for token in self.tokens], dtype=np.int32)
 
     @cached_property
     def most_opened(self) -> int:
-        """The most objects and arrays that one token may open."""
+        """Most objects and arrays that one token may open."""
         opening = [token for token in self.tokens if b"{" in token or b"[" in token]
         return max((token.count(b"{") + token.count(b"[") for token in opening), default=0)
 
     @cached_property
     def letters(self) -> list[int]:
-        """Tokens that can stand in any string."""
+        """Tokens of letters, which any string or free text may contain."""
         return self.of((b"a", b"q", b"Z"))
 
     def has_letters(self, row: NDArray[np.int32]) -> bool:
-        """Return whether a row of a bitmask allows them all."""
+        """Return whether a row of a bitmask allows all `letters`."""
         return all(is_allowed(row[np.newaxis], 0, token_id) for token_id in self.letters)
 
     @cached_property
@@ -248,8 +253,11 @@ class Lexicon:
         return self.of(CLOSERS)
 
     def closing(self, brackets: bytes) -> tuple[list[int], list[int]]:
-        """The `closers`, and the `quotes`, after which no bracket is closed but these, the innermost first, of which
-        two are enough."""
+        """Return the `closers` and the `quotes` that close only the given brackets.
+
+        `brackets` are the closing brackets of open objects and arrays, the innermost first. Two are enough, because no
+        closer and no quote closes more.
+        """
         if (found := self._closing.get(brackets)) is None:
             closers = [i for i in self.closers if brackets.startswith(self.tokens[i])]
             quotes = [i for i in self.quotes if brackets.startswith(self.tokens[i][1:])]
@@ -262,7 +270,7 @@ class Lexicon:
 
     @cached_property
     def spelt_values(self) -> list[list[int]]:
-        """Tokens of each, also of those that take several."""
+        """The tokens of each of `VALUES`, including values that need several tokens."""
         return [token_ids for text in VALUES if (token_ids := self.spell(text)) is not None]
 
     @cached_property
@@ -274,8 +282,11 @@ class Lexicon:
         return self.of((b":",))
 
     def shapes_of(self, row: NDArray[np.int32]) -> Shapes:
-        """Return the tokens of a row of a bitmask by their shape. A string that letters may go on with may go on with
-        any text: there only the end of the string, and what comes after it, makes a shape."""
+        """Return the tokens of a row of a bitmask, grouped by shape.
+
+        A string that letters may continue may continue with any text. There, only the end of the string and the text
+        after it determine the shape.
+        """
         key = row.tobytes()
         if (found := self._shapes_of.get(key)) is None:
             if len(self._shapes_of) >= MOST_MASKS_KEPT:
@@ -297,7 +308,7 @@ class Lexicon:
         return found
 
     def _without_blanks(self, ids: NDArray[np.int32]) -> list[NDArray[np.int32]]:
-        """Group tokens that differ in white space alone."""
+        """Return groups of tokens that differ only in white space."""
         found: dict[bytes, list[int]] = {}
         for token_id in ids.tolist():
             found.setdefault(self.tokens[token_id].translate(None, BLANKS), []).append(token_id)
@@ -305,7 +316,7 @@ class Lexicon:
 
     @cached_property
     def _shapes(self) -> NDArray[np.int32]:
-        """By token its shape outside strings, as a number; and that in strings, 0 for text that may stand in any."""
+        """``int32[2, num_tokens]``: numbers of shapes outside strings, and in strings. 0 in strings is plain text."""
         numbers, known, shapes = {b"": 0}, dict[bytes, list[int]](), []
         for token in self.tokens:
             kinds = token.translate(KINDS)
@@ -320,21 +331,21 @@ class Lexicon:
         return np.array(shapes, dtype=np.int32).T
 
     def of(self, texts: Sequence[bytes]) -> list[int]:
-        """The tokens of those texts that have one."""
+        """Return the tokens of `texts`. Texts without a token are left out."""
         return [self.ids[text] for text in texts if text in self.ids]
 
     @cached_property
     def marks(self) -> list[int]:
-        """Single bytes that end texts, those first that do so most."""
+        """Tokens of one punctuation mark, the most frequent last characters of texts first."""
         return self.of([bytes([byte]) for byte in b"\">)]}';.,:/"])
 
     def bits(self, row: Bitmask) -> NDArray[np.bool_]:
-        """By token whether a row of a bitmask allows it."""
+        """Return ``bool[num_tokens]``: True for tokens that a row of a bitmask allows."""
         return np.unpackbits(row.view(np.uint8), bitorder="little")[: len(self.tokens)].view(np.bool_)
 
 
 def _is_whole(token: bytes) -> bool:
-    """Return whether a token is of whole characters in UTF-8."""
+    """Return whether a token consists of whole characters in UTF-8."""
     try:
         token.decode()
     except UnicodeDecodeError:
@@ -343,7 +354,7 @@ def _is_whole(token: bytes) -> bool:
 
 
 def _count_equal_at_end(text: bytes, other: bytes) -> int:
-    """Count the bytes in which two texts end alike."""
+    """Return the length of the longest common suffix of two texts, in bytes."""
     low, high = 0, min(len(text), len(other))
     while low < high:
         middle = (low + high + 1) // 2

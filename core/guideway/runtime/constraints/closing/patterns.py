@@ -1,7 +1,7 @@
-"""The least that a regular expression asks for: how much, and examples of it.
+"""Shortest lengths and examples of the texts of a regular expression.
 
-Read by the parser of Python's ``re``, whose syntax is close to that of JSON Schema's patterns. What it cannot read has
-examples; whether an example is one is the matcher's affair, which each of them is tried on.
+The parser of Python's ``re`` reads it, because its syntax is close to the patterns of JSON Schema. Examples may be
+wrong: a search tries each of them on the matcher.
 """
 
 from __future__ import annotations
@@ -11,37 +11,39 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from re import _parser as parser  # type: ignore[attr-defined]  # what `sre_parse` was
+from re import _parser as parser  # type: ignore[attr-defined]  # `sre_parse` in older versions of Python
 from typing import Any
 
 __all__ = ["Pattern"]
 
 MOST = 1 << 20
-"""Characters of anything."""
+"""Upper bound of any length, in characters."""
 LONGEST = 256
-"""Characters of an example."""
+"""Most characters of an example. Longer examples are dropped."""
 MOST_EXAMPLES = 8
 NESTED = re.compile(r"(?<!\\)\[\^?\]?[^\]\\\[]*(?:\\.[^\]\\\[]*)*\[", re.DOTALL)
-"""A class of characters in a class: Python reads it otherwise, and does not always warn."""
+"""Matches a character class inside another one. Python reads it differently and does not always warn."""
 PREFERRED = "a0A-_ .:/@"
-"""The characters that stand for a class of characters, the first of these that is in it."""
+"""Characters to use as the example of a character class. The first one in the class is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A part of a regular expression, or all of it."""
+    """Lengths and examples of the texts of a regular expression or of a part of one."""
 
     least: int
-    """Characters of its shortest text."""
+    """Characters of the shortest text."""
     farthest: int
-    """Characters to the end of it, at most, from anywhere within."""
+    """Most characters to the end of a text from any position in it, if the shortest rest is chosen."""
     examples: tuple[str, ...] = ()
-    """Short texts of it, of every alternative one, the shortest first."""
+    """Short texts, at most 8, one of each alternative first, the shortest first."""
 
     @classmethod
     def of(cls, pattern: str) -> Pattern | None:
-        """The pattern of a regular expression; None if Python's parser cannot read it, or others may read it
-        otherwise, as ``[[:space:]]``."""
+        """Return the pattern of a regular expression; None if Python's parser cannot read it.
+
+        Return None also for syntax that other parsers may read differently, such as ``[[:space:]]``.
+        """
         if NESTED.search(pattern):
             return None
         try:
@@ -86,7 +88,7 @@ def _part(kind: str, value: Any) -> Pattern:
             return _sequence(value)
         case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
             return _repeated(int(value[0]), int(value[1]), _sequence(value[2]))
-    return EMPTY  # an anchor or assertion, or what was matched before
+    return EMPTY  # an anchor, an assertion or a reference to a group
 
 
 def _character(character: str) -> Pattern:
@@ -96,13 +98,13 @@ def _character(character: str) -> Pattern:
 def _repeated(least: int, most: int, part: Pattern) -> Pattern:
     examples = [text * least for text in part.examples if len(text) * least <= LONGEST]
     if least == 0 and most > 0:
-        examples = ["", *part.examples]  # once: it is what an output may stand in the midst of
+        examples = ["", *part.examples]  # one repetition, because the output may be in the middle of one
     farthest = part.farthest + max(0, least - 1) * part.least if most else 0
     return Pattern(min(MOST, least * part.least), min(MOST, farthest), _short(examples))
 
 
 def _joined(parts: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """The first of each part, and each other one among the first of the others."""
+    """Yield the first examples of all parts, joined. Then yield each other example, joined with the first ones."""
     first = [texts[0] if texts else None for texts in parts]
     if None in first:
         return
@@ -120,7 +122,7 @@ def _short(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _of_class(members: Sequence[Any]) -> str:
-    """A character of a class."""
+    """Return one character of a character class, if possible one of `PREFERRED`."""
     negated = bool(members) and str(members[0][0]) == "NEGATE"
     allowed = {each for each in PREFERRED if any(_is_in(each, str(kind), value) for kind, value in members) != negated}
     if found := next((each for each in PREFERRED if each in allowed), None):

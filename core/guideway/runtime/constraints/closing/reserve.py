@@ -1,4 +1,4 @@
-"""What closing knows of the ends of a constraint's outputs before it asks a matcher: when to look, and what to try."""
+"""Estimates from a constraint alone: when closing has to start, and texts for it to try."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from guideway.runtime.constraints.closing.spelling import Spelling
 __all__ = ["Reserve"]
 
 UNKNOWN = 24
-"""Tokens that one token may add where the constraint does not say how many."""
+"""Tokens by which one token may lengthen the shortest completion, if the constraint does not tell."""
 SCALAR = 6
-"""Tokens to the end of any number or word that has begun, or of a character in a string."""
+"""Tokens to the end of any number or word that has begun, or of a character in a string. An estimate."""
 MOST = 1 << 20
-"""The upper bound of any size, in tokens; half of it is without an end."""
+"""Upper bound of any size, in tokens. A size of at least half of it means that the value has no end."""
 MOST_WITNESSES = 32
-"""Examples of strings that are kept: each is tried at each string."""
+"""Most examples of strings to keep, because a search tries each of them at each string."""
 MOST_TEXTS = 300
-"""Texts whose fewest tokens are looked for; what comes then counts as nothing."""
+"""Most texts of a schema to spell for `Size.fewest`, which limits the time. Further texts count 0 tokens."""
 DEEPEST = 60
-"""Schemas in one another, references included; of what is deeper nothing is known."""
+"""Most nested schemas to measure, references included. Deeper schemas count as unknown."""
 FORMATS = {
     "date": "2000-01-01",
     "time": "00:00:00Z",
@@ -50,43 +50,43 @@ FORMATS = {
     "relative-json-pointer": "0",
     "regex": "a",
 }
-"""An example of each, as short as one may be."""
+"""One example of each format, as short as possible."""
 SCHEMAS = ("json_schema", "schema")
-"""The names that a structural tag has for the schemas of its regions, in its newer form and the older one."""
+"""Keys of a structural tag for the schemas of its regions, in its newer form and its older form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """The knowledge of the ends of its outputs, in tokens, from the constraint alone. What estimates miss makes an
-    output end at its limit, not complete; it is never wrong for it."""
+    """Estimates of the tokens that complete the outputs of one constraint.
+
+    If an estimate is too low, an output may be cut at its budget. It is never invalid.
+    """
 
     growth: int
-    """By so many tokens the shortest ending grows at most with one token: says when to look at it, and forbids
-    nothing."""
+    """Most tokens by which one token lengthens the shortest completion. Decides when to search; excludes nothing."""
     level: int
-    """So many are needed at most to end one open array or object, what is in it included; of what is no JSON, to end
-    the output."""
+    """Most tokens to complete one open array or object, content included. Without JSON, to complete the output."""
     is_json: bool
     witnesses: tuple[str, ...] = ()
-    """Examples of what strings or, of what is no JSON, the output may be: an end that asks for something far away is
-    found by trying the ends of these."""
+    """Examples of strings, or of the whole output if it is not JSON. A search tries their ends, to find completions
+    that it would not find token by token."""
     fewest: int = 1
-    """No output has fewer tokens, its stop token included: this is no estimate."""
+    """Proved lower bound of the tokens of any output, stop token included."""
     triggers: tuple[str, ...] = ()
-    """Texts that open a tag in free text; empty where there is no free text."""
+    """Texts that open a tag in free text; empty if the constraint has no free text."""
     regions: tuple[tuple[str, str], ...] = ()
-    """What begins and ends each tag whose content is JSON."""
+    """Texts that begin and end each tag whose content is JSON."""
     ends: tuple[str, ...] = ()
-    """What ends each tag."""
+    """Texts that end tags."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Reserve:
-        """Return the reserve whose fields were written as values of JSON."""
+        """Return the reserve from its fields as JSON values."""
         return cls(**{name: _freeze(value) for name, value in values.items()})
 
     @classmethod
     def of(cls, constraint: Constraint, vocabulary: Vocabulary) -> Reserve:
-        """The reserve for a constraint that a strategy has compiled."""
+        """Return the reserve for a constraint that a strategy has compiled."""
         spelling = _spelling(tuple(vocabulary.tokens))
         if isinstance(constraint, TrackedSchema) and constraint.alternatives is not None:
             constraint = JsonSchema(constraint.ordered, whitespace=constraint.whitespace)
@@ -138,12 +138,12 @@ def _unique(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _freeze(value: Any) -> Any:
-    """Return a value of JSON with tuples in place of lists."""
+    """Return a JSON value with tuples in place of lists."""
     return tuple(map(_freeze, value)) if isinstance(value, list) else value
 
 
 def _nodes_in(tag: Any) -> Iterator[Mapping[str, Any]]:
-    """The objects of a structural tag, those of its schemas not included."""
+    """Yield the objects of a structural tag, except for the objects inside its schemas."""
     left = [tag]
     while left:
         node = left.pop()
@@ -155,16 +155,16 @@ def _nodes_in(tag: Any) -> Iterator[Mapping[str, Any]]:
 
 
 _spelling = lru_cache(maxsize=1)(Spelling)
-"""The spelling of the vocabulary in use: it takes a while to make."""
+"""Cached constructor of `Spelling`. It keeps the last vocabulary's, because building one takes long."""
 
 
 class Size(NamedTuple):
-    """The tokens of the shortest value of a schema."""
+    """Numbers of tokens of the shortest value of a schema."""
 
     fewest: int
-    """That begin within it, at the least: proved."""
+    """Proved lower bound of the tokens that begin within the value."""
     least: int
-    """Estimated."""
+    """Estimate of its tokens."""
 
 
 KINDS = {
@@ -172,26 +172,29 @@ KINDS = {
     "array": frozenset({"items", "prefixItems", "minItems", "contains"}),
     "string": frozenset({"pattern", "minLength", "format"}),
 }
-"""The keywords that tell of a schema without a type what its values may be."""
+"""Keywords that imply a type of the values of a schema without ``type``."""
 
 
 class _Sizes:
-    """The sizes of schemas, in one walk over each. Every strategy spells the names of required properties, constants
-    and members of enumerations as JSON does, without an escape that it can do without."""
+    """Sizes of schemas, measured recursively.
+
+    Lower bounds rely on a rule for strategies: they spell names of required properties, constants and members of
+    enumerations as JSON, without optional escapes.
+    """
 
     def __init__(self, schemas: Sequence[Schema], spelling: Spelling) -> None:
         self._spelling = spelling
         self.fewest = 0
         self.growth, self.level, self._within = SCALAR, SCALAR, SCALAR
         self._examples: dict[str, None] = {}
-        """A dict for its order."""
+        """Examples of strings, in a dict to keep their order."""
         self._counts: dict[bytes, int] = {}
         for self._root in schemas:
             inner = (each for _, each in subschemas(self._root) if isinstance(each, Mapping) and each is not self._root)
             self._is_one = not any(each.keys() & {"$id", "id"} for each in inner)
-            """True if all references within it are from its root."""
+            """True if no inner schema has an ``id``, so that all references start from the root."""
             self._before: dict[int, Size] = {}
-            for _ in range(2):  # the second time, the size of what is met in itself is known
+            for _ in range(2):  # the second pass knows the sizes of recursive schemas
                 self._known: dict[int, Size] = {}
                 self._depth = self._num_texts = 0
                 self.fewest = self._size(self._root).fewest
@@ -229,14 +232,14 @@ class _Sizes:
         conditional = [self._size(schema.get(keyword)).least for keyword in ("then", "else")]
         self._grow(*conditional, but=1)
         least += sum(part.least for part in parts) + max(conditional) - 1
-        if isinstance(reference := schema.get("$ref"), str):  # what stands beside it counts in some drafts
+        if isinstance(reference := schema.get("$ref"), str):  # some drafts also apply the keywords next to `$ref`
             target = self._size(resolve(self._root, reference))
             is_local = self._is_one and (reference == "#" or reference.startswith("#/"))
             return Size(target.fewest if is_local else 0, least + target.least)
         return Size(fewest, least)
 
     def _grow(self, *sizes: int, but: int = 0) -> None:
-        """One token may add so much, `but` not what was needed anyway; what has no end is not written."""
+        """Raise `growth` to the largest size minus `but`, the tokens needed anyway. Ignore sizes without an end."""
         self.growth = max(self.growth, *(size - but for size in (0, *sizes) if size < MOST // 2))
 
     def _of_type(self, schema: Mapping[str, Any]) -> Size:
@@ -254,7 +257,7 @@ class _Sizes:
 
     def _object(self, schema: Mapping[str, Any]) -> Size:
         declared = schema.get("properties", {})
-        required = dict.fromkeys(schema.get("required", ()))  # in their order: not all texts may be looked at
+        required = dict.fromkeys(schema.get("required", ()))  # in order: only the first `MOST_TEXTS` count
         fewest = sum(self._value(name).fewest + self._size(declared.get(name)).fewest for name in required)
         needed = self._count(b"{}") + sum(self._property(name, declared.get(name)) for name in required)
         others = [self._property(name, child) for name, child in declared.items() if name not in required]
@@ -271,7 +274,7 @@ class _Sizes:
         return Size(fewest, needed)
 
     def _property(self, name: str, schema: Any) -> int:
-        """Estimate the tokens of a property, with its colon and comma."""
+        """Return an estimate of the tokens of a property, with its colon and comma."""
         return self._count(b"," + _json(name) + b":") + self._size(schema).least
 
     def _array(self, schema: Mapping[str, Any]) -> Size:
@@ -301,7 +304,7 @@ class _Sizes:
         return Size(fewest, found)
 
     def _pattern(self, pattern: str) -> int:
-        """Characters to the end of a regular expression's text from anywhere in it, at most."""
+        """Return the most characters to the end of a text of `pattern` from any position in it. Keep its examples."""
         read = Pattern.of(pattern)
         self._examples |= dict.fromkeys(read.examples if read else ())
         return max(1, read.farthest) if read else UNKNOWN
@@ -313,8 +316,10 @@ class _Sizes:
         return Size(0, found)
 
     def _value(self, value: Any) -> Size:
-        """The size of a value that is spelt out. Numbers have many forms, and so has what is escaped or not ASCII:
-        nothing is proved of them."""
+        """Return the size of a given value.
+
+        Numbers, escapes and characters that are not ASCII have several spellings, so they count 0 in `Size.fewest`.
+        """
         fewest = 0
         if isinstance(value, list):
             fewest = sum(self._value(each).fewest for each in value)

@@ -1,4 +1,4 @@
-"""A short way from where a matcher stands to the end of its grammar, found by trying."""
+"""Search for a short completion of an output, by trying tokens on its matcher."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from guideway.runtime.constraints.mask_block import GUARD
 __all__ = ["WORK", "brings_about", "find_completion"]
 
 WORK = 16_000
-"""What bounds a search, since time would make it another one each time, in tokens that are tried or validated."""
+"""Limit of a search, in tokens tried or validated. A time limit would make its result depend on the machine."""
 MASK = 16
-"""The tokens that a bitmask counts for, as they take as long."""
+"""Work of filling a bitmask, in tokens: it takes about as long as trying this many."""
 DEEPER = 2
-"""Objects and arrays that are opened in one another before each further one counts as a worse try: recursion leads
-astray."""
+"""Nested objects and arrays that a search may open without extra cost. Each further level costs as much as a worse try,
+because recursive schemas would lead the search ever deeper."""
 AT_MOST = 24
-"""Tokens of one bitmask that are tried."""
+"""Most tokens of one bitmask to try in a string that letters cannot continue."""
 MOST_OF_ENDS = 256
-"""Ends of witnesses that are tried for one string at most."""
+"""Most ends of witnesses to try for one string."""
 SHORT = 16
-"""Tokens of a completion that are too few for that a longer one could be made as short."""
+"""Tokens added to twice the limit: a completion within the sum is accepted, because it may be made shorter."""
 MOST_JOINED = 4
-"""Places of known completions that are tried from one place."""
+"""Most places in known ways to try to join from one state of the matcher."""
 PRIME = (1 << 64) - 59
-"""The largest prime of 64 bits: so many digests of texts there are."""
+"""The largest prime of 64 bits, the number of different digests of texts."""
 CLOCK = 64
-"""Tokens that are tried between two looks at the clock."""
+"""Tries between two readings of the clock."""
 
 
 @runtime_checkable
 class Demanding(Protocol):
-    """A matcher that knows names which must come, in any order."""
+    """A matcher that knows the names of missing required properties."""
 
     def missing_names(self) -> Sequence[str]:
-        """Return names that the last open object still requires."""
+        """Return the names that the innermost open object still requires, in any order."""
 
 
 def find_completion(
@@ -70,25 +70,31 @@ def find_completion(
     work: int = WORK,
     until: float = math.inf,
 ) -> list[int] | None:
-    """At most `limit` token ids, a stop token last, that `matcher` takes from where it stands; None if none were found.
-    `past` are the last tokens it accepted, `cursor` where the output ends if it is JSON, `witnesses` are examples of
-    what its strings, or of what is no JSON, it may be, `ends` what ends free text in it. `bans` are not in it, but
-    for a stop token where all of them are banned. What `prover` validates to come back to a `known` way is not part of
-    the `work`.
+    """Return a completion that `matcher` takes next: at most `limit` token ids, a stop token last, or None.
 
-    In each place are tried: what closes what is open, the shortest value, how a witness goes on, then what a bitmask
-    allows. The first try is followed to its end; then the search goes on where the fewest worse tries were taken, from
-    the end on (W. Harvey and M. Ginsberg, Limited Discrepancy Search, 1995).
-    Work is bounded, and the result a function of the arguments: with the first token of a completion accepted, the rest
-    of it is found. The matcher is left as it was. It is not always the shortest. A search that is still under way when
-    the processor time of the thread is `until` gives up: it would be ended, and its request with it.
+    It is not always the shortest. The state of the matcher does not change.
+
+    - `past`: the last tokens that the matcher accepted.
+    - `cursor`: the position in JSON at the end of the output; None if the output is not JSON there.
+    - `witnesses`: examples of the output's strings, or of the whole output if it is not JSON.
+    - `ends`: texts that end free text in a tag.
+    - `bans`: tokens and texts that the completion does not contain, except for a stop token if all of them are banned.
+    - `known`: ways that completed the output before. The search may join a known way.
+    - `prover`: validates joins with `known`. Its tokens do not count as `work`.
+    - `work`: the limit of the search, in tokens tried or validated.
+    - `until`: CPU time of the thread, in seconds, at which the search stops, because its host would end the request.
+
+    In each state the search tries tokens that close strings and brackets, the shortest values, the rest of each
+    witness, then tokens of the bitmask. It follows each first try to its end. Then it continues from the state with the
+    fewest worse tries before it, the longest text first (W. Harvey and M. Ginsberg, Limited Discrepancy Search, 1995).
+    Unless the clock stops it, the result depends on the arguments alone.
     """
     bans = bans or Bans()
     prover = prover or Prover(matcher, bans.ends(stop_token_ids), work)
     return _Search(
         matcher=matcher,
         lexicon=lexicon,
-        # the states of a search have few masks that differ, and so have those of others
+        # the states of one search share few masks, and so do the states of different searches
         masks={} if bans.of_completion else lexicon.masks,
         stops=bans.ends(stop_token_ids),
         limit=limit,
@@ -106,7 +112,7 @@ def find_completion(
 
 
 def brings_about(bans: Bans, past: Sequence[int], token_ids: Sequence[int], lexicon: Lexicon) -> bool:
-    """Return whether tokens after others have, or complete, what is banned."""
+    """Return whether `token_ids`, which follow `past`, contain or complete a banned token or text."""
     if not bans.of_completion:
         return False
     if bans.forbids(past, token_ids):
@@ -122,16 +128,16 @@ def brings_about(bans: Bans, past: Sequence[int], token_ids: Sequence[int], lexi
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """What the search has written, as a step after another one."""
+    """A state of the search: the text of the node before, and the tokens of one step."""
 
     token_ids: Sequence[int]
     cursor: JsonCursor | None
     before: _Node | None = None
     num_tokens: int = 0
     digest: int = 1
-    """Of the text, whatever its tokens."""
+    """Digest of the text. It does not depend on how the text is divided into tokens."""
     cost: int = 0
-    """The worse tries that were taken on the way."""
+    """Number of worse tries on the path to this node."""
     tries: Iterator[Sequence[int]] | None = None
 
     def path(self) -> list[int]:
@@ -147,44 +153,44 @@ class _Search:
     matcher: Matcher
     lexicon: Lexicon
     masks: dict[bytes, AllowedTokens]
-    """The tokens of masks that were filled of late, in searches with the same bans."""
+    """By bytes of a mask: its allowed tokens. Shared by searches with the same bans."""
     stops: list[int]
     limit: int
     most: int
-    """Tokens of a completion that is looked for: more than `limit`, as it may be made shorter, until one was not."""
+    """Most tokens of a path. More than `limit`, because `shortened` may shorten it, until that fails once."""
     past: list[int]
     root: _Node
     witnesses: Sequence[str]
     ends: Sequence[bytes]
     bans: Bans
     known: Sequence[Way]
-    """Ways that completed what the output was before: the search may come back to one."""
+    """Ways that completed the output before. The search may join a known way."""
     prover: Prover
     work: int
-    """What is left of it."""
+    """Tokens that may still be tried or validated."""
     until: float
-    """The processor time of the thread at which it gives up."""
+    """CPU time of the thread, in seconds, at which the search stops."""
     path: list[int] = field(default_factory=list)
-    """The tokens that the matcher has accepted."""
+    """Tokens that the matcher has accepted in this search."""
     seen: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
-    """By digest and `_tail` the fewest tokens of each text that was written, from where it begins: the texts
-    themselves would take memory that grows with the square of their length."""
+    """By digest of a text and its last tokens, as far as bad words depend on them: the fewest tokens of a path that
+    writes it. The texts themselves as keys would take memory that grows with the square of their length."""
     num_tried: int = 0
     at: _Node = field(init=False)
-    """Where the matcher stands."""
+    """The node whose path the matcher has accepted."""
     rows: Bitmask = field(init=False)
-    """One between two guards."""
+    """The row to fill, between two rows of guards."""
 
     def __post_init__(self) -> None:
         self.at = self.root
         self.rows = np.full((3, self.lexicon.words), GUARD, dtype=np.int32)
 
     def completion(self) -> list[int] | None:
-        """The path and a stop token, if it completes the output. The matcher is left as it was."""
+        """Return the first completion found; None if there is none. The state of the matcher does not change."""
         numbers, cursor = count(), self.root.cursor
         deepest = DEEPER + (0 if cursor is None else len(cursor.open))
         left = [(0, 0, 0, self.root)]
-        """By the worse tries, those that their place counts for included, the longest and last first."""
+        """Heap of nodes to continue from: fewest worse tries (with extra depth), then longest path, then latest."""
         try:
             while left and self.work > 0:
                 cost, _, _, node = heappop(left)
@@ -209,7 +215,7 @@ class _Search:
             self.matcher.rollback(len(self.path))
 
     def _go_to(self, node: _Node) -> None:
-        """Bring the matcher to where a step ends."""
+        """Roll back and advance the matcher to the path of `node`."""
         if node is self.at:
             return
         path = node.path()
@@ -222,7 +228,7 @@ class _Search:
         self.path, self.at = path, node
 
     def _made_to_fit(self) -> list[int] | None:
-        """The path and a stop token, made shorter if it is too long; None if it is still."""
+        """Return the path and a stop token, shortened if it is too long; None if it does not fit in the limit."""
         stop = next((stop for stop in self.stops if self.matcher.validate((stop,)) == 1), None)
         if stop is None:
             return None
@@ -235,7 +241,7 @@ class _Search:
         return found if len(found) <= self.limit else None
 
     def _joined(self) -> list[int] | None:
-        """The path and what a known way completes the output with from where it has come to."""
+        """Return the path, the rest of a known way and a stop token; None if no known way completes the path."""
         joints = [(way.cost(at), i, at) for i, way in enumerate(self.known) for at in way.joints(b"", self.at.cursor)]
         for cost, i, at in sorted(joints)[:MOST_JOINED]:
             rest = self.known[i].path(at)
@@ -245,17 +251,17 @@ class _Search:
         return None
 
     def _is_free(self, token_ids: Sequence[int]) -> bool:
-        """Return whether tokens after the path do without what is banned."""
+        """Return whether tokens after the path contain and complete no banned token or text."""
         return not brings_about(self.bans, self._last(self.bans.most_before), token_ids, self.lexicon)
 
     def _advance(self, node: _Node) -> _Node | None:
-        """Go on from where the matcher stands with the next try that it takes, to a text that is new."""
+        """Return the node after the next try that the matcher takes and that writes a new text, or None."""
         tokens, num_last = self.lexicon.tokens, max(map(len, self.bans.bad_words), default=1) - 1
         assert node.tries is not None
         for token_ids in node.tries:
             added = tokens[token_ids[0]] if len(token_ids) == 1 else b"".join([tokens[i] for i in token_ids])
             length = len(self.path) + len(token_ids)
-            # however it was cut into tokens, as far as bans do not tell: the last may begin a bad word
+            # other tokens for the same text count as the same, unless the last ones may begin a bad word
             key = (
                 _digest(node.digest, added),
                 tuple([*self._last(num_last), *token_ids][-num_last:] if num_last else ()),
@@ -281,11 +287,11 @@ class _Search:
         return None
 
     def _tries(self) -> Iterator[Sequence[int]]:
-        """Yield what may come next, in the order in which it is tried."""
+        """Yield the tokens that may follow the path, in the order in which to try them."""
         quick: Sequence[int] = ()
         lexicon, cursor, is_new = self.lexicon, self.at.cursor, self._is_in_new()
         if cursor is not None:
-            # a name ends with nothing but its quote
+            # only a quote ends a name
             inner = () if cursor.place is Place.KEY else cursor.open[:-3:-1]
             closers, quotes = lexicon.closing(b"".join(b"]" if names is None else b"}" for names in inner))
             if cursor.in_string:
@@ -313,25 +319,25 @@ class _Search:
         if (self.rows[::2] != GUARD).any():
             raise ConformanceError("it wrote outside its row")
         among = self._among()
-        if cursor is None and among.letters:  # in free text, which may be the content of a tag
+        if cursor is None and among.letters:  # free text, which may be the content of a tag
             yield from filter(None, map(lexicon.spell, self.ends))
         tried = set(quick)
         yield from ((token_id,) for token_id in self._of_mask(among) if token_id not in tried)
 
     def _last(self, num_tokens: int) -> list[int]:
-        """The last tokens of the output and the path."""
+        """Return the last `num_tokens` tokens of the output, the path included."""
         missing = num_tokens - len(self.path)
         return [*self.past[-missing:], *self.path] if missing > 0 else self.path[len(self.path) - num_tokens :]
 
     def _is_in_new(self) -> bool:
-        """Return whether the text ends in a string, or in what is no JSON, that the path has not gone on with yet."""
+        """Return whether the path just opened a string, or is empty and the output ends in a string or outside JSON."""
         cursor, before = self.at.cursor, self.at.before
         if cursor is None or before is None or before.cursor is None:
             return before is None and (cursor is None or cursor.in_string)
         return cursor.in_string and not before.cursor.in_string
 
     def _missing_names(self, cursor: JsonCursor) -> Iterator[Sequence[int]]:
-        """Yield how names go on that the object still requires, if the matcher knows them."""
+        """Yield the rest of each name that the object still requires, if the matcher knows them and a name fits."""
         for name in self.matcher.missing_names() if isinstance(self.matcher, Demanding) else ():
             text = json.dumps(name, ensure_ascii=False)[1:].encode(errors="replace")
             token_ids = self.lexicon.spell(text.removeprefix(cursor.name)) if text.startswith(cursor.name) else None
@@ -339,8 +345,10 @@ class _Search:
                 yield token_ids
 
     def _ends(self) -> Iterator[Sequence[int]]:
-        """Yield how witnesses go on from where the text stands in them, to where the string or the output may end:
-        whole ones in a string that the path has opened, else the shortest of their ends first."""
+        """Yield ends of witnesses, the shortest first, that may end the string or the output.
+
+        In a string that the path has opened, yield whole witnesses only.
+        """
         quote, is_json, is_whole = self.lexicon.of([b'"']), self.at.cursor is not None, bool(self.path)
         texts = [json.dumps(each, ensure_ascii=False)[1:-1] if is_json else each for each in self.witnesses]
         ends = (text[i:].encode(errors="replace") for text in texts for i in range(1 if is_whole else len(text)))
@@ -360,21 +368,21 @@ class _Search:
             return longest_first
         found: list[int]
         if among.letters and (cursor is None or cursor.in_string):
-            # a string that may not end yet: long tokens bring it there sooner
+            # the string may not end yet: long tokens reach its minimum length sooner
             found = among.plain + lexicon.letters
         elif cursor is not None and cursor.in_string:
             found = longest_first[:AT_MOST]
         else:
             quick = [i for i in (*lexicon.closers, *lexicon.values) if allowed[i]] if cursor is None else []
             found = [*quick, *among.shortest, *among.long]
-        if cursor is None:  # what ends a text is a mark more often than a letter
+        if cursor is None:  # a text ends in a punctuation mark more often than in a letter
             ends = [i for i in among.signs if any(self.matcher.validate((i, stop)) == 2 for stop in self.stops)]
             self.work -= len(among.signs)
             found = [*ends, *(i for i in lexicon.marks if allowed[i]), *found]
         return list(dict.fromkeys(found or longest_first[:1]))
 
     def _among(self) -> AllowedTokens:
-        """The tokens of the mask."""
+        """Return the tokens of the filled mask, without banned ones."""
         key = self.rows[1].tobytes()
         if (found := self.masks.get(key)) is None:
             if len(self.masks) >= MOST_MASKS_KEPT:
@@ -387,6 +395,9 @@ class _Search:
 
 
 def _digest(before: int, added: bytes) -> int:
-    """The digest of a text that goes on with `added`, however it is cut (M. O. Rabin, Fingerprinting by Random
-    Polynomials, 1981, with integers in place of polynomials)."""
+    """Return the digest of a text with the digest `before`, followed by `added`.
+
+    It does not depend on how the text is divided (M. O. Rabin, Fingerprinting by Random Polynomials, 1981, with
+    integers in place of polynomials).
+    """
     return (before * pow(256, len(added), PRIME) + int.from_bytes(added)) % PRIME

@@ -1,4 +1,4 @@
-"""A completion in fewer tokens: the same text spelt with fewest, without the members it can do without."""
+"""Shorten a completion: spell its text with the fewest tokens, and leave out optional members of objects."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["shortened"]
 
 MOST_TRIED = 32
-"""Members that are left out, to see whether the matcher takes the rest."""
+"""Most members to try to leave out. The matcher validates each try."""
 LONGEST = 8192
-"""Bytes of a text that is looked at."""
+"""Most bytes of a text to shorten, which limits the time."""
 
 
 def shortened(
@@ -29,9 +29,14 @@ def shortened(
     cursor: JsonCursor | None,
     is_free: Callable[[Sequence[int]], bool],
 ) -> list[int]:
-    """Return a completion of at most as many tokens as `found`, which completes the text that ends at `cursor` too;
-    that is None where the text is no JSON. It is the same text unless that has more than `limit` tokens. `is_free` says
-    whether tokens do without what is banned. The matcher proves what is returned."""
+    """Return a completion of at most as many tokens as `found`, for the same output. The matcher has validated it.
+
+    Its text is the same, unless that text needs more than `limit` tokens: then members of objects may be left out.
+
+    - `found`: token ids, a stop token last.
+    - `cursor`: the position in JSON where the completion begins; None if the output is not JSON.
+    - `is_free`: returns whether tokens contain no banned tokens or texts.
+    """
     stop = found[-1]
     tokens = [lexicon.tokens[i] for i in found[:-1]]
     text = b"".join(tokens)
@@ -62,7 +67,7 @@ def shortened(
 
 
 def _members(text: bytes, cursor: JsonCursor) -> Iterator[tuple[int, int]]:
-    """Yield where members of objects begin and end in a text that goes on at a cursor, those first that begin first."""
+    """Yield where each member of an object begins and ends in a text that begins at `cursor`, in order."""
     found: list[tuple[int, int]] = []
     begun: list[tuple[int, int]] = []
     for at in range(len(text)):
@@ -76,7 +81,7 @@ def _members(text: bytes, cursor: JsonCursor) -> Iterator[tuple[int, int]]:
 
 
 def _without(text: bytes, begin: int, end: int) -> bytes:
-    """Leave out a member, and the comma after it or else the one before."""
+    """Return the text without a member, and without the comma after it or, if there is none, before it."""
     before, after = text[:begin], text[end:]
     if after.startswith(b","):
         return before + after[1:].lstrip(b" ")

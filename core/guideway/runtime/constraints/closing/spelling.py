@@ -1,4 +1,4 @@
-"""The fewest tokens that spell a text, alone or within an output: bounds that are proved from the vocabulary alone."""
+"""Proved lower bounds, from the vocabulary alone, of the tokens that spell a text, alone or within an output."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from functools import cached_property
 __all__ = ["Spelling"]
 
 BETWEEN = b"\x00\xfd\xfe\xff\x00"
-"""Stands between tokens. One that holds it makes a bound smaller, never wrong."""
+"""Separator of joined tokens. A token that contains it may make a bound lower, but never wrong."""
 LONGEST = 256
-"""Bytes of a text that are looked at."""
+"""Most bytes of a text to spell exactly, which limits the time. Longer texts get a lower bound."""
 
 
 class Spelling:
-    """A count of how few tokens spell a text."""
+    """Lower bounds of the tokens that spell texts in one vocabulary."""
 
     def __init__(self, tokens: tuple[bytes, ...]) -> None:
         self._tokens = frozenset(token for token in tokens if token)
 
     def whole(self, text: bytes) -> int:
-        """Tokens of a text that begins and ends with its tokens, at the least."""
+        """Return a lower bound of the tokens of a text that begins and ends with whole tokens."""
         if len(text) > LONGEST:
             return self.any_of(len(text), straddled=False)
         return self._spelt(text, [0] + [len(text)] * len(text))[-1]
 
     def part(self, text: bytes) -> int:
-        """Tokens that begin within a text which is a part of the output, at the least: the first bytes of it may end a
-        token, and the last begin one."""
+        """Return a lower bound of the tokens that begin within a text that is a part of an output.
+
+        The first bytes of the text may be the end of a token, and the last bytes may be the beginning of a token.
+        """
         text = text[:LONGEST]
-        if self._joined.count(text) > (text in self._tokens):  # a token holds it, and more
+        if self._joined.count(text) > (text in self._tokens):  # a longer token contains it
             return 0
         length = len(text)
         begun = [0 if i == 0 or _goes_on(self._reversed, text[:i][::-1]) else length for i in range(length + 1)]
@@ -38,12 +40,12 @@ class Spelling:
         return min([best[-1], *over])
 
     def any_of(self, length: int, *, straddled: bool) -> int:
-        """The same of any text of so many bytes, or more."""
+        """Return the lower bound for any text of at least `length` bytes: as `part` if `straddled`, else as `whole`."""
         before = self._longest - 1 if straddled else 0
         return max(0, -(-(length - before) // self._longest))
 
     def _spelt(self, text: bytes, best: list[int]) -> list[int]:
-        """Count how few tokens bring a text as far as each of its bytes, `best` being what is known so far."""
+        """Lower each entry of `best` to the fewest tokens that write the text up to its byte. Return `best`."""
         for end in range(1, len(text) + 1):
             starts = (i for i in range(max(0, end - self._longest), end) if text[i:end] in self._tokens)
             best[end] = min([best[end], *(1 + best[i] for i in starts)])
@@ -67,6 +69,6 @@ class Spelling:
 
 
 def _goes_on(tokens: list[bytes], text: bytes) -> bool:
-    """Return whether one of some sorted tokens begins with `text` and is longer."""
+    """Return whether any of the sorted tokens begins with `text` and is longer."""
     at = bisect_right(tokens, text)
     return at < len(tokens) and tokens[at].startswith(text)

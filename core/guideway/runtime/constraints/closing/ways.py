@@ -1,4 +1,4 @@
-"""Texts that complete an output, which the output may follow in tokens of its own."""
+"""Texts that complete an output, and the check that an output may still follow them in other tokens."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ if TYPE_CHECKING:
 __all__ = ["Prover", "Way"]
 
 MOST_JOINTS = 2
-"""Places of one way from which it is tried to go on."""
+"""Most bytes of one way per kind and depth of place from which to try to continue."""
 MOST_BYTES = 1024
-"""Bytes of a way in which such places are looked for."""
+"""Bytes of a way among which to look for such places."""
 IN_STRING = (Place.STRING, Place.KEY)
 
 
 class Way:
-    """A text that completes an output, and the fewest tokens that write what is left of it from each byte on, found by
-    dynamic programming from its end. The stop token is not included."""
+    """A text that completes an output, and for each byte the fewest tokens that write the rest of it.
+
+    Dynamic programming from the end finds them. The stop token is not included.
+    """
 
     __slots__ = ("_begin", "_costs", "_ends", "_joints", "_lexicon", "_places", "text")
 
@@ -35,8 +37,11 @@ class Way:
         bans: Bans | None = None,
         avoid: Collection[tuple[int, int]] = (),
     ) -> None:
-        """`begin` is the position in JSON at which the text begins; None where it is no JSON. No token is banned
-        everywhere, or writes the text between two of its bytes that are in `avoid`."""
+        """`begin` is the position in JSON at which the text begins; None if the text is not JSON.
+
+        The tokens are not banned at every position by `bans`, and none writes exactly the bytes between the two
+        positions of a pair in `avoid`.
+        """
         self.text = text
         self._begin = begin
         self._lexicon = lexicon
@@ -45,11 +50,11 @@ class Way:
         self._joints: dict[tuple[Place, int], list[int]] | None = None
 
     def cost(self, at: int = 0) -> int:
-        """Count the tokens of the text from byte `at` on; very many if no tokens write it."""
+        """Return the number of tokens of the text from byte `at` on; at least `lexicon.MOST` if no tokens write it."""
         return self._costs[at]
 
     def path(self, at: int = 0) -> list[int]:
-        """Return the fewest tokens of the text from byte `at` on; an empty list if none write it."""
+        """Return the fewest tokens that write the text from byte `at` on; an empty list if no tokens write it."""
         found: list[int] = []
         while at < len(self.text) and self._ends[at]:
             found.append(self._lexicon.ids[self.text[at : at + self._ends[at]]])
@@ -57,7 +62,7 @@ class Way:
         return found
 
     def rest(self, at: int, begin: JsonCursor | None) -> Way:
-        """Return the way from byte `at` on, where the output stands at `begin`."""
+        """Return the way from byte `at` on. `begin` is the position in JSON of the output there."""
         way = Way.__new__(Way)
         way.text, way._begin, way._lexicon = self.text[at:], begin, self._lexicon
         way._costs, way._ends = self._costs[at:], self._ends[at:]
@@ -65,14 +70,16 @@ class Way:
         return way
 
     def first_tokens(self) -> Iterator[tuple[int, int]]:
-        """Yield the tokens that the text begins with, and the bytes of each."""
+        """Yield the tokens that are prefixes of the text, each with its number of bytes."""
         for end in range(1, min(len(self.text), self._lexicon.longest) + 1):
             if (token_id := self._lexicon.ids.get(self.text[:end])) is not None:
                 yield token_id, end
 
     def follow(self, written: bytes) -> int | None:
-        """Return the byte that an output has reached that wrote this from the way's beginning; None if it left the
-        way. White space between tokens of JSON may be missing in either."""
+        """Return the byte of the way at which an output is that wrote `written` since the way's beginning.
+
+        Return None if the output left the way. White space between tokens of JSON may be missing in either text.
+        """
         text, size = self.text, len(self.text)
         if text.startswith(written):
             return len(written)
@@ -89,13 +96,15 @@ class Way:
         return at
 
     def joints(self, written: bytes, cursor: JsonCursor | None) -> Iterator[int]:
-        """Yield the bytes from which the way may complete an output that left it, wrote this since the way's beginning,
-        and now stands at `cursor`: those of the same place at the same depth, of a string the last byte. Only the
-        matcher proves it."""
+        """Yield the bytes from which the way may complete an output that left the way. Only the matcher can prove it.
+
+        The output wrote `written` since the way's beginning and is now at `cursor`. The bytes are at the same kind of
+        place and the same depth as `cursor`: in a string, its last byte.
+        """
         size = len(self.text)
         if cursor is None or self._begin is None:
             shared = next((i for i, byte in enumerate(written) if self.text[i : i + 1] != bytes([byte])), 0)
-            later = self.text.find(written) + len(written)  # it may have begun what ends free text
+            later = self.text.find(written) + len(written)  # the output may have begun the end of free text
             yield from dict.fromkeys(i for i in (0, later, len(written), shared) if i <= size)
             return
         places, wanted = self._all_places(), (_kind(cursor.place), len(cursor.open))
@@ -106,7 +115,7 @@ class Way:
                 if is_last and len(found := self._joints.setdefault(place, [])) < MOST_JOINTS:
                     found.append(i)
         yield from self._joints.get(wanted, ())
-        if wanted[0] in IN_STRING and places[0] == wanted:  # as many bytes, or characters, of it are written
+        if wanted[0] in IN_STRING and places[0] == wanted:  # try to skip as many bytes, or characters, as are written
             counts = dict.fromkeys((len(written), len(written.decode(errors="ignore"))))
             yield from (count for count in counts if 0 < count <= size)
 
@@ -114,7 +123,7 @@ class Way:
         return self._all_places()[at][0] in IN_STRING
 
     def _all_places(self) -> Sequence[tuple[Place, int]]:
-        """The kind of place before each byte, and the number of objects and arrays that are open there."""
+        """Return the kind of place before each byte, and the number of objects and arrays that are open there."""
         if self._places is None:
             assert self._begin is not None
             cursor, found = self._begin, []
@@ -126,21 +135,21 @@ class Way:
 
 
 def _kind(place: Place) -> Place:
-    """A number may have ended, as any value has: the same may follow."""
+    """Return the kind of a place: `AFTER` for `SCALAR`, because a number may have ended and the same may follow."""
     return Place.AFTER if place is Place.SCALAR else place
 
 
 class Prover:
-    """Asks a matcher whether ways complete its output. The work is bounded."""
+    """Validation of ways with a matcher, for a limited number of tokens."""
 
     def __init__(self, matcher: Matcher, stop_token_ids: Collection[int], most_tokens: int) -> None:
-        """`most_tokens` are validated in all; what has more is not proved."""
+        """`most_tokens` limits the tokens of all validations. After that, no way counts as proved."""
         self._matcher = matcher
         self._stop_token_ids = stop_token_ids
         self.num_left = most_tokens
 
     def proves(self, way: Way, at: int, before: Sequence[int] = ()) -> bool:
-        """Return whether the way completes the output from byte `at` on, once it goes on with the tokens `before`."""
+        """Return whether the tokens `before` and then the way from byte `at` on complete the output."""
         path = (*before, *way.path(at))
         self.num_left -= len(path)
         return self.num_left >= 0 and any(
