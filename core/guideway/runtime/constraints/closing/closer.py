@@ -39,14 +39,14 @@ SEARCH_SECONDS = 4.0
 the CPU time that a host grants a matcher, so a slow matcher loses its completion but not its request."""
 NO_BANS = Bans()
 MOST_AVOIDED = 32
-"""Tokens of one text to avoid because of bans. The text is spelled again after each of them."""
+"""Most banned tokens to avoid in one text. Each of them needs another spelling of the text."""
 MOST_BEGINNINGS = 64
-"""Entries of `Beginnings` to keep for one grammar."""
+"""Most entries of `Beginnings` to keep for one grammar."""
 MOST_BACK = 256
-"""Tokens to roll back at most for a search at the beginning of the output. Also the number of last tokens in which a
+"""Most tokens to roll back for a search at the beginning of the output. Also the number of last tokens in which a
 trigger may have begun."""
 MOST_SHORTER = 4
-"""Searches for the shortest completion. Each has to find one shorter than the one before."""
+"""Most searches for the shortest completion. Each must find one that is shorter than the one before."""
 PART = 8
 """Divisor of the work for searches that are not thorough: they still find nearly all completions."""
 AGAIN = 2
@@ -339,7 +339,7 @@ class Closer:
             matcher.rollback(1)
 
     def _find_banned(self) -> tuple[list[int], list[list[int]]]:
-        """Return the tokens that complete a stop string, and groups of tokens to judge separately from their shape.
+        """Return the tokens that complete a stop string, and groups of tokens to judge separately within their shape.
 
         After a token of such a group, a completion may contain a banned text that it does not contain after others.
         """
@@ -449,8 +449,8 @@ class Closer:
     def _looked_for(self, matcher: Matcher, record: Record, left: int) -> Record:
         """Search for a completion and return the record of the state.
 
-        If no search was made before, first follow the completion of the beginning, which all outputs share: this takes
-        a small part of the work of a search.
+        If no search was made before, first try the rest of a completion from before the first token. All outputs share
+        that one, and the try takes a small part of the work of a search.
         """
         if not self._accepted:
             return self._beginning(matcher)
@@ -461,7 +461,7 @@ class Closer:
         return self._searched(matcher, record, left)
 
     def _beginning(self, matcher: Matcher) -> Record:
-        """Return the record before the first token. All outputs share its search. The matcher's state stays."""
+        """Return the record before the first token, which all outputs share. Restore the state of the matcher."""
         key = (self._budget, self._stop_token_ids)
         if (known := self._beginnings.get(key)) is None:
             accepted, cursors = self._accepted, self._cursors
@@ -556,7 +556,7 @@ class Closer:
         )
 
     def _told(self, matcher: Matcher, limit: int) -> Sequence[int] | None:
-        """Return the completion that the matcher computes; empty if there is none, None if it cannot or is wrong."""
+        """Return the completion that the matcher computes; empty if there is none, None if it cannot or errs."""
         try:
             found = matcher.shortest_completion(limit)
         except UnsupportedCapability:

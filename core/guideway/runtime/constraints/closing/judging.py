@@ -23,7 +23,7 @@ MOST_TRIED = 4
 
 @dataclass(slots=True)
 class Judge:
-    """Judgment of the tokens of one mask. It judges one sample for all tokens of a shape."""
+    """Judgment of the tokens of one mask. One sample decides for all tokens of a group of the same shape."""
 
     matcher: Matcher
     lexicon: Lexicon
@@ -32,7 +32,7 @@ class Judge:
     limit: int
     """Tokens that remain after the next one, stop token included."""
     ways: list[Way]
-    """Known completions, the fallback first. The judge appends completions that it finds."""
+    """Known completions, in the order of `Record.texts`. The judge appends completions that it finds."""
     costs: dict[int, int] = field(init=False, default_factory=dict)
     """By token: tokens of the completion known after it, stop token included; `MOST` if none was found."""
     prover: Prover
@@ -48,7 +48,7 @@ class Judge:
     banned: Sequence[int]
     """Tokens that complete a banned text."""
     apart: Sequence[Sequence[int]]
-    """Groups of tokens that are judged separately from others of their shape, because bans may differ after them."""
+    """Groups of tokens to judge separately from others of their shape, because a banned text may begin with them."""
     in_text: bool = False
     """True if the mask allows letters: the output is in a string, or in free text."""
 

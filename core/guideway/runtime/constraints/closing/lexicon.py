@@ -32,9 +32,9 @@ LOOKED_AT = 400
 MOST_SHORT = 95
 """Number of the shortest tokens of a bitmask among which to choose tokens to try."""
 MOST_SPELLED = 8
-"""Spelled texts to keep, because consecutive texts often have the same end."""
+"""Most spelled texts to keep, because consecutive texts often have the same end."""
 MOST_MASKS_KEPT = 64
-"""Bitmasks whose tokens to keep; also the entries of other caches of a `Lexicon`."""
+"""Most entries of each cache of a `Lexicon`, such as the tokens of recent bitmasks."""
 
 QUOTES = (b'"}}', b'"]}', b'"}', b'"]', b'"')
 """Texts that end a string, without or with brackets after it, the longest first."""

@@ -1,7 +1,7 @@
 """Shortest lengths and examples of the texts of a regular expression.
 
-The parser of Python's ``re`` reads it, because its syntax is close to the patterns of JSON Schema. Examples may be
-wrong: a search tries each of them on the matcher.
+The parser of Python's ``re`` reads it, because its syntax is close to the patterns of JSON Schema. Assertions and
+references to groups count as empty, so examples may be wrong: a search tries each of them on the matcher.
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ class _Sizes:
         return Size(fewest, least)
 
     def _grow(self, *sizes: int, but: int = 0) -> None:
-        """Raise `growth` to the largest size minus `but`, the tokens needed anyway. Ignore sizes without an end."""
+        """Increase `growth` to the largest size minus `but`, the tokens needed anyway. Ignore sizes without an end."""
         self.growth = max(self.growth, *(size - but for size in (0, *sizes) if size < MOST // 2))
 
     def _of_type(self, schema: Mapping[str, Any]) -> Size:

@@ -251,7 +251,7 @@ class _Search:
         return None
 
     def _is_free(self, token_ids: Sequence[int]) -> bool:
-        """Return whether tokens after the path contain and complete no banned token or text."""
+        """Return whether tokens after the path neither contain nor complete a banned token or text."""
         return not brings_about(self.bans, self._last(self.bans.most_before), token_ids, self.lexicon)
 
     def _advance(self, node: _Node) -> _Node | None:

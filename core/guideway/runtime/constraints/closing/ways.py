@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["Prover", "Way"]
 
 MOST_JOINTS = 2
-"""Most bytes of one way per kind and depth of place from which to try to continue."""
+"""Most bytes of a way from which to try to continue, for one kind and depth of place in JSON."""
 MOST_BYTES = 1024
-"""Bytes of a way among which to look for such places."""
+"""First bytes of a way among which to look for such bytes, which limits the time."""
 IN_STRING = (Place.STRING, Place.KEY)
 
 
@@ -98,8 +98,8 @@ class Way:
     def joints(self, written: bytes, cursor: JsonCursor | None) -> Iterator[int]:
         """Yield the bytes from which the way may complete an output that left the way. Only the matcher can prove it.
 
-        The output wrote `written` since the way's beginning and is now at `cursor`. The bytes are at the same kind of
-        place and the same depth as `cursor`: in a string, its last byte.
+        The output wrote `written` since the way's beginning and is now at `cursor`. In JSON, the bytes are at the same
+        kind of place and the same depth as `cursor`; in a string, the last byte of the string is chosen.
         """
         size = len(self.text)
         if cursor is None or self._begin is None:
