@@ -1,4 +1,4 @@
-"""Processes that this one did not fork itself, and uses."""
+"""Processes that this process uses, but did not fork itself."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from guideway_hosts.messages import Frames
 __all__ = ["Child", "answer_of", "await_bytes", "is_stopped"]
 
 LOOKS_EVERY = 0.1
-"""Seconds between two looks at whether who should answer was stopped."""
+"""Seconds between two checks whether the process that should answer was stopped."""
 
 
 class Child:
-    """One of them, until `close`."""
+    """A process that this process did not fork itself. Call `close` when it is no longer used."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        # a number that another process may have later is not enough to kill by
+        # a PID is not safe to kill by, because another process may have it later
         self._handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
         self._closed = False
         self._closing = threading.Lock()
 
     def kill(self) -> None:
-        """End it, if it has not ended. Waits for nothing, not even for a lock: the collector of garbage may call."""
+        """Kill the process if it has not ended. Waits for nothing, not even a lock: the garbage collector may call
+        it."""
         if not self._closing.acquire(blocking=False):
             return
         try:
@@ -45,7 +46,7 @@ class Child:
             self._closing.release()
 
     def close(self) -> None:
-        """It is to be reaped, and its number may be another's from then on."""
+        """Release the process, which will be reaped: another process may have its PID after that."""
         with self._closing:
             if not self._closed:
                 self._closed = True
@@ -53,16 +54,16 @@ class Child:
                     os.close(self._handle)
 
     def end_orphan(self, within: float) -> None:
-        """End one that is nobody's child, after it had so many seconds to end by itself."""
+        """End a process whose parent has ended, after it had `within` seconds to end by itself."""
         if is_stopped(self.pid) or not self.has_ended(within):
             self.kill()
             self.has_ended(1.0)
         self.close()
-        with suppress(ChildProcessError):  # it is a child after all where this process is that of all orphans
+        with suppress(ChildProcessError):  # orphans are children of this process if it is the init process
             os.waitpid(self.pid, os.WNOHANG)
 
     def has_ended(self, within: float) -> bool:
-        """Return whether it ends within so many seconds; only where the system tells."""
+        """Return whether the process ends within `within` seconds. False if the system has no pidfd."""
         if self._handle is None:
             return False
         poll = select.poll()
@@ -70,8 +71,8 @@ class Child:
         return bool(poll.poll(within * 1000))
 
     def watched(self, end: socket.socket) -> select.poll:
-        """Tells that something is to be read, or that the process has ended: what it forked may keep its end of the
-        socket open."""
+        """Return a poll for data at a socket or the end of the process. The socket alone is not enough: a process that
+        it forked may keep the other end open."""
         poll = select.poll()
         poll.register(end, select.POLLIN)
         if self._handle is not None:
@@ -79,15 +80,15 @@ class Child:
         return poll
 
     def processor_seconds(self) -> float:
-        """Return the seconds it has taken of a processor; 0 where the system does not tell."""
+        """Return the CPU seconds that the process has used; 0 if the system does not report them."""
         try:
-            return time.clock_gettime((~self.pid << 3) | 2)  # the process's clock, as Linux numbers it
+            return time.clock_gettime((~self.pid << 3) | 2)  # the number that Linux gives the process's CPU clock
         except OSError:
             return 0.0
 
     def memory(self) -> tuple[int, int]:
-        """Return the bytes of memory that it has, with what it shares, and those of them that belong to no file; zeros
-        where the system does not tell."""
+        """Return the resident bytes of the process, including shared ones, and the resident bytes without files; zeros
+        if the system does not report them."""
         try:
             with open(f"/proc/{self.pid}/statm") as file:  # noqa: PTH123 - as below
                 resident, of_files = map(int, file.read().split()[1:3])
@@ -97,7 +98,7 @@ class Child:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether somebody stopped a process, by what Linux knows."""
+    """Return whether a process is stopped (SIGSTOP or a debugger). False if the system does not report it."""
     try:
         with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - a path for each look costs more
             return file.read().rpartition(")")[2].split()[0] in "Tt"
@@ -106,22 +107,22 @@ def is_stopped(pid: int) -> bool:
 
 
 def answer_of(frames: Frames, pid: int, seconds: float, without: Child | None = None) -> Any:
-    """Return what a process answers within so many seconds. Raises what `await_bytes` raises, and ValueError for what
-    is no answer."""
+    """Return the message that a process sends within `seconds`. Raises the errors of `await_bytes`, and ValueError for
+    a malformed message."""
     await_bytes(frames, pid, seconds, without)
     return frames.receive()
 
 
 def await_bytes(frames: Frames, pid: int, seconds: float, without: Child | None = None) -> None:
-    """Wait until a process has sent something. Raises TimeoutError if it does not within so many seconds, and EOFError
-    if it ended or was stopped, or `without` ended."""
+    """Wait until a process has sent something. Raises TimeoutError after `seconds`, and EOFError if the process ended
+    or was stopped, or `without` ended."""
     poll = select.poll()
     poll.register(frames.socket, select.POLLIN)
     end = time.monotonic() + seconds
     while not poll.poll(LOOKS_EVERY * 1000):
         if is_stopped(pid):
             raise EOFError("it was stopped")
-        if without is not None and without.has_ended(0):  # somebody else may have its end of the socket open
+        if without is not None and without.has_ended(0):  # another process may keep its end of the socket open
             raise EOFError("it has ended")
         if time.monotonic() > end:
             raise TimeoutError(f"no answer in {seconds:g} s")

@@ -1,7 +1,7 @@
-"""Values of Python as JSON, for messages from the serving process to its hosts.
+"""Python values as JSON, for messages from the serving process to its hosts.
 
-What JSON has stands for itself, but for dicts. Everything else is an object with one key, which says what it is. Hosts
-trust the serving process: a class is imported by its name. The serving process decodes nothing that hosts send.
+A JSON value other than a dict is encoded as itself, and every other value as an object with one key, its kind. Hosts
+trust the serving process: they import a class by its name. The serving process decodes nothing that hosts send.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PLAIN = (str, int, float, bool, type(None))
 
 
 def encode(value: Any) -> Any:
-    """Return a value as JSON. Raises TypeError for one that `decode` could not make again."""
+    """Return a value as JSON. Raises TypeError for a value that `decode` could not restore."""
     kind: Any = type(value)
     if kind in PLAIN:
         return value
@@ -50,12 +50,12 @@ def encode(value: Any) -> Any:
     if isinstance(value, type):
         return {"class": _name(value)}
     bases: tuple[Any, ...] = (str, int, float, tuple)
-    for base in bases:  # of a derived class
+    for base in bases:  # a value of a derived class
         if isinstance(value, base):
             return {"derived": [_name(kind), encode(base(value))]}
     if kind.__module__ == "builtins" or isinstance(value, FunctionType):
         raise TypeError(f"a {kind.__name__} cannot be sent to another process")
-    match value.__reduce_ex__(2):  # such as a vocabulary's encoder, which has to pickle
+    match value.__reduce_ex__(2):  # for example a vocabulary's encoder, which can be pickled
         case (make, arguments, *rest) if not any(rest[1:]):
             return {"reduced": [_name(make), encode(arguments), encode(rest[0] if rest else None)]}
     raise TypeError(f"a {kind.__name__} cannot be sent to another process")
@@ -79,7 +79,7 @@ def _name(kind: Any) -> str:
 
 @lru_cache
 def _fields(kind: Any) -> tuple[str, ...]:
-    """Return the fields that an object of a dataclass is made from; those that it does not show are caches."""
+    """Return the fields to send of a dataclass. Fields without `repr` are caches."""
     return tuple(each.name for each in dataclasses.fields(kind) if each.init and each.repr)
 
 

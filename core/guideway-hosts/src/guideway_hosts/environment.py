@@ -1,4 +1,4 @@
-"""The environment variables that processes of hosts are given."""
+"""The environment variables that the processes of hosts get."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from guideway_hosts.joining import VARIABLE
 __all__ = ["host_environment"]
 
 ALLOWED = (
-    # places, language and time
+    # folders, language and time
     *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TEMP", "TMP", "XDG_*_HOME"),
     *("LANG", "LANGUAGE", "LC_*", "TZ", "TZDIR"),
-    # Python, and the loader of libraries
+    # Python, and the dynamic loader
     *("PYTHON*", "VIRTUAL_ENV", "CONDA_PREFIX"),
     *("LD_LIBRARY_PATH", "LD_PRELOAD", "DYLD_*", "GLIBC_TUNABLES", "MALLOC_*", "RUST_BACKTRACE"),
     # threads and devices of numerical libraries
     *("OMP_*", "KMP_*", "GOMP_*", "MKL_*", "OPENBLAS_*", "BLIS_*", "VECLIB_*", "NUMEXPR_*", "RAYON_*"),
     "*_VISIBLE_DEVICES",
-    # where models are, and that none is to be downloaded
+    # the folder of models, and the ban on downloads
     *("HF_HOME", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "TOKENIZERS_PARALLELISM"),
 )
-"""The names that hosts are given, as patterns. Keys and credentials have none of these."""
+"""Names of the variables that hosts get, as patterns. Names of keys and credentials do not match."""
 
 
 def host_environment(more: Sequence[str]) -> dict[str, str]:
-    """Return the variables of this process that its hosts are given: those above, and those that match `more`, the
-    operator's patterns. Never the secret that serving processes share."""
+    """Return this process's variables that its hosts get: the variables above, and the ones that match the operator's
+    patterns `more`. Excludes the secret that serving processes share."""
     patterns = (*ALLOWED, *more)
     return {
         name: value

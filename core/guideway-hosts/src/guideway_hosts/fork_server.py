@@ -1,4 +1,4 @@
-"""The process that all hosts of this one are forked from, as the serving process sees it: started, and anew when it is
+"""The fork server, as the serving process uses it: the process from which all hosts are forked, restarted if it is
 lost."""
 
 from __future__ import annotations
@@ -37,62 +37,63 @@ __all__ = ["ForkServer", "HostSource", "module_path"]
 log = logging.getLogger(__name__)
 
 START_SECONDS = 300.0
-"""For importing and building all plugins of one specification."""
+"""Seconds for importing and building all plugins of one specification."""
 
 LISTENS_WITHIN = 10.0
-"""Seconds until one that was started listens for other processes."""
+"""Seconds until the fork server of another process, which has been started, accepts connections."""
 
 ANSWER_SECONDS = 10.0
 
 REAPS_WITHIN = 1.0
-"""Seconds that the end of a host waits for what else the fork server does, before nobody asks how it ended."""
+"""Seconds that the end of a host waits for the fork server's other work before its exit status is given up."""
 
 RESTS = 5.0
-"""Seconds between two attempts to build plugins that cannot be built."""
+"""Seconds between two attempts to build plugins that could not be built."""
 
 LOST = (OSError, EOFError, ValueError)
-"""The errors that talking to a fork server raises, where it is gone or what it says is no answer."""
+"""The errors of a fork server that has ended or sent a malformed answer."""
 
 _NUMBERS = itertools.count()
-"""The numbers of fork servers, and of specifications, of this process."""
+"""The numbers of fork servers and of specifications, unique in this process."""
 
 
 def module_path() -> tuple[str, ...]:
-    """Return where modules are found here."""
+    """Return the folders in which this process finds modules."""
     return tuple(entry for entry in sys.path if isinstance(entry, str))
 
 
 class ForkServer:
-    """Imports and builds plugins, and forks hosts. There is one for all whose modules are found in the same places and
-    that are given the same environment variables, as long as one of them is open; started with the first host, and anew
-    if it is lost, and all its hosts with it. Where several processes share what they build (`share_fork_server`), it is
-    forked from that of another one.
+    """A process that imports and builds plugins, and forks hosts.
 
-    It is no child of this process, and ends when this one closes its socket, also by being killed: what kills the
-    descendants of a server one by one, as vLLM does, may rely on each of them being there until its turn.
+    Users with the same module folders and the same environment variables share a fork server, which ends with the last
+    of them. It is started with the first host, and again if it is lost, which ends all its hosts. If several processes
+    share their imports (`share_fork_server`), it is forked from another process's fork server.
+
+    It is not a child of this process. It ends when this process closes its socket, or is killed. Programs that kill the
+    descendants of a server one by one, as vLLM does, can therefore rely on every descendant being there at its turn.
     """
 
     _all: ClassVar[dict[tuple[int, tuple[str, ...], tuple[str, ...]], ForkServer]] = {}
-    _of_all = threading.RLock()  # the collector of garbage may call `release` at any moment
+    _of_all = threading.RLock()  # reentrant: the garbage collector may call `release` at any moment
 
     def __init__(self, path: tuple[str, ...], variables: tuple[str, ...]) -> None:
         self._key = os.getpid(), path, variables
         self._num_users = 0
         self.lock = threading.Lock()
-        """For whoever calls `is_gone`, `start`, `ask`, `tidy` or `end`."""
+        """Held by callers of `is_gone`, `start`, `ask`, `tidy` and `end`."""
         self.number = -1
-        """Changes whenever it is started: nothing that was built in the one before is left."""
+        """The number of the running fork server. It changes with each start: plugins must then be built again."""
         self.process: Child | None = None
         self._control: Frames | None = None
         self._ended: deque[int] = deque()
-        """The hosts that are to be reaped."""
+        """The PIDs of ended hosts that must be reaped."""
         self._dropped: deque[int] = deque()
-        """The specifications that nobody needs any more."""
+        """The numbers of specifications that are no longer used."""
 
     @classmethod
     def of(cls, path: tuple[str, ...], variables: tuple[str, ...] = ()) -> ForkServer:
-        """The one for modules that are found in these places, given these variables beside the usual ones
-        (`host_environment`). Give it back with `release`."""
+        """Return the fork server for these module folders, and these variables in addition to the usual ones
+        (`host_environment`). Call `release` when it is no longer used."""
         with cls._of_all:
             key = os.getpid(), path, variables
             server = cls._all.setdefault(key, cls(path, variables))
@@ -100,31 +101,31 @@ class ForkServer:
             return server
 
     def release(self, number: int) -> None:
-        """One of its users needs it no more, nor what was built of the specification with this number. Waits for
-        nothing that is done with it at the moment."""
+        """End the use of the specification with this number, and of the fork server by its owner. Does not wait for
+        running work."""
         with self._of_all:
             self._num_users -= 1
             self._dropped.append(number)
             if self._num_users or self._key[0] != os.getpid():
                 return
             del self._all[self._key]
-        if self.lock.acquire(blocking=False):  # else it ends with its last host
+        if self.lock.acquire(blocking=False):  # otherwise the current holder's end, or the last host, ends it
             try:
                 self.end()
             finally:
                 self.lock.release()
 
     def is_gone(self) -> bool:
-        """Return whether there is none, or it has ended."""
-        return self._control is None or self._control.has_news()  # it says nothing unasked
+        """Return whether the fork server has not been started, or has ended."""
+        return self._control is None or self._control.has_news()  # it sends nothing without a command
 
     def ask(self, *command: Any, seconds: float = ANSWER_SECONDS, ends: tuple[int, ...] = ()) -> Any:
-        """Return what it answers to a command, with which it is given these descriptors. Raises `LOST`."""
+        """Return the answer to a command, with which these descriptors are sent. Raises `LOST`."""
         self.tidy()
         return self._ask(command, seconds, ends)
 
     def tidy(self) -> None:
-        """Let go what is to be reaped, and what nobody needs any more."""
+        """Reap ended hosts, and drop specifications that are no longer used."""
         if os.getpid() != self._key[0]:
             return
         while self._ended and self._control is not None:
@@ -133,12 +134,12 @@ class ForkServer:
             self._ask(("drop", self._dropped.popleft()), ANSWER_SECONDS)
 
     def reap(self, child: Child, number: int) -> int | None:
-        """Return how a host that is ending ended, which the fork server with this number had forked: its exit status,
-        or the negative number of a signal; None: nobody knows."""
+        """Return how a host ended that the fork server with this number forked: its exit status, or the negative number
+        of a signal; None if that is unknown."""
         child.close()
         if os.getpid() != self._key[0]:
             return None
-        if not self.lock.acquire(timeout=REAPS_WITHIN):  # it builds for somebody else
+        if not self.lock.acquire(timeout=REAPS_WITHIN):  # it is building plugins for another user
             self._ended.append(child.pid)
             return None
         try:
@@ -152,7 +153,7 @@ class ForkServer:
             self.lock.release()
 
     def start(self) -> None:
-        """Start it anew. Raises `LOST`, and `PluginLoadError` where there can be none."""
+        """Start the fork server again. Raises `LOST`, and `PluginLoadError` if this process cannot start one."""
         self.end()
         _, path, variables = self._key
         meeting = Meeting.of(path, *variables)
@@ -168,7 +169,7 @@ class ForkServer:
         self.number = next(_NUMBERS)
 
     def end(self) -> None:
-        """End it, and with it all hosts."""
+        """End the fork server, and with it all its hosts."""
         control, process, self._control, self.process = self._control, self.process, None, None
         if control is None:
             return
@@ -191,7 +192,7 @@ class ForkServer:
             if ends:
                 socket.send_fds(self._control.socket, [b"\0"], ends)
             return answer_of(self._control, self.process.pid, seconds)
-        except BaseException:  # a late answer would be taken for the next
+        except BaseException:  # the next command would take a late answer for its own
             self.end()
             raise
 
@@ -204,17 +205,17 @@ class ForkServer:
             )
         ours, theirs = socket.socketpair()
         listener = None if meeting is None else meeting.listener
-        # modules are found where the serving process finds them, and not in the folder it was started in
+        # modules are found where the serving process finds them, not in the current folder
         descriptors = [theirs.fileno()] if listener is None else [theirs.fileno(), listener.fileno()]
         numbers = ",".join(map(str, descriptors))
         command = [sys.executable, "-P", "-m", "guideway_hosts", numbers, shown(os.getpid())]
         _, places, variables = self._key
         path = os.pathsep.join(entry for entry in places if entry)
         control = Frames(ours)
-        ours.settimeout(ANSWER_SECONDS)  # one that was stopped takes no long command
+        ours.settimeout(ANSWER_SECONDS)  # sending a long command to a stopped process would block forever
         try:
-            # a group of its own, so that a terminal's signals are not for it, and the session of this one: Linux shares
-            # processors among sessions first. Its output never mixes with ours
+            # its own process group, so that a terminal's signals do not reach it, but this process's session, because
+            # Linux first divides processors among sessions. Its standard output goes to standard error
             starter = subprocess.Popen(
                 command,
                 pass_fds=descriptors,
@@ -244,7 +245,7 @@ class ForkServer:
 
 
 class HostSource:
-    """Has the plugins of one specification built in the fork server, and hosts forked that have them."""
+    """Builds the plugins of one specification in the fork server, and forks hosts from it."""
 
     def __init__(self, spec: Spec, limits: Limits) -> None:
         self.spec = spec
@@ -254,29 +255,29 @@ class HostSource:
         self.server = ForkServer.of(spec.path, spec.variables)
         self._release = weakref.finalize(self, self.server.release, self._number)
         self._built_in = -1
-        """The number of the fork server that has built them."""
+        """The number of the fork server that has built the plugins; -1: none has."""
         self._owner = os.getpid()
         self._closed = False
         self._rests_until = 0.0
         self._failure, self._failed_until = "", 0.0
 
     def start(self) -> None:
-        """Build the plugins. Raises what is wrong with their options, and `PluginLoadError`."""
+        """Build the plugins. Raises the errors of their options, and `PluginLoadError`."""
         with self.server.lock:
             self._start()
 
     @property
     def is_built(self) -> bool:
-        """True if there is a fork server that has built the plugins."""
+        """True if the running fork server has built the plugins."""
         return self._built_in == self.server.number and not self.server.is_gone()
 
     @property
     def failure(self) -> str | None:
-        """Why there could be no host a moment ago; None: there could, or it was not tried lately."""
+        """Why the last attempt to start a host failed; None if it succeeded, or was not recent."""
         return self._failure if time.monotonic() < self._failed_until else None
 
     def fork(self, role: str) -> Host:
-        """A new host, which lists of processes show as `role`. Raises `HostDied` if there can be none."""
+        """Return a new host, which lists of processes show as `role`. Raises `HostDied` if none can be started."""
         try:
             host = self._forked(role)
         except HostDied as error:
@@ -286,7 +287,7 @@ class HostSource:
         return host
 
     def close(self) -> None:
-        """End its hosts, and the fork server with those of its last user."""
+        """End the hosts, and the fork server if this was its last user."""
         with self.server.lock:
             self._closed, self._built_in = True, -1
         self._release()
@@ -325,9 +326,9 @@ class HostSource:
             raise HostDied(f"no host can be started: {error}") from error
 
     def _start(self) -> None:
-        """Raises what is wrong with the plugins, and `PluginLoadError` where the fork server was lost again and
-        again."""
-        for last in (False, False, True):  # some of it may be anybody's doing
+        """Build the plugins, in a new fork server if necessary. Raises the plugins' errors, and `PluginLoadError` if
+        the fork server was lost three times."""
+        for last in (False, False, True):  # a loss may have a cause outside this process
             try:
                 if self.server.is_gone():
                     self.server.start()

@@ -1,4 +1,4 @@
-"""One grammar host as the serving process sees it: asked, waited for within limits, killed."""
+"""A host process, as the serving process uses it: it is asked, waited for within limits, and killed."""
 
 from __future__ import annotations
 
@@ -28,22 +28,25 @@ __all__ = ["Allowed", "Host", "HostDied", "Patience"]
 log = logging.getLogger(__name__)
 
 LOOKS_EVERY = 0.02
-"""Seconds between two looks at how much time a host has taken."""
+"""Seconds between two checks of the processor time that a host has used."""
 
 STOPPED_FOR = 0.5
-"""Seconds between two looks at whether somebody stopped a host; twice in turn is enough."""
+"""Seconds between two checks whether a host is stopped (SIGSTOP, for example). Two in a row end the host."""
 
 CLOSING_SECONDS = SEARCH_SECONDS + 1.0
-"""The seconds of a processor that the search for the end of an output may take besides. It is bounded in work, and
-gives up before; this is for what hangs in it."""
+"""CPU seconds that a search for a completion may take in addition. The search limits its own work to
+`SEARCH_SECONDS`, so this ends only one that hangs."""
 
 WEIGHS_EVERY = 0.02
-"""Seconds of work between two looks at how much memory a host has."""
+"""Seconds between two checks of the memory that a host uses."""
 
 
 class HostDied(GuidewayError):
-    """A host is gone. `broke`: for a limit; `by_itself`: it broke one of its own, or crashed; else somebody killed or
-    stopped it, or all hosts together held too much memory."""
+    """The host process has ended.
+
+    `broke`: because of a limit. `by_itself`: because it exceeded a limit of its own or crashed; otherwise it was killed
+    or stopped from outside, or all hosts together used too much memory.
+    """
 
     def __init__(self, message: str, *, broke: bool = False, by_itself: bool = False, working_on: int = IDLE) -> None:
         super().__init__(message)
@@ -52,54 +55,54 @@ class HostDied(GuidewayError):
         self.working_on = working_on
 
     def error(self) -> GuidewayError:
-        """Return what the request it worked for fails with."""
+        """Return the error for the request that the host was working for."""
         return LimitExceeded(str(self), field="constraint") if self.broke else self
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """For how many seconds of a processor an answer is waited for."""
+    """CPU seconds to wait for an answer."""
 
     alone: float
-    """The seconds for work on one matcher; by the clock, for all of it, as many times as many as the limits say."""
+    """CPU seconds for work on one matcher. Also the wall-clock limit of the whole wait, times `Limits.wall_factor`."""
     together: float
-    """The seconds for work on several at once."""
+    """CPU seconds for work on several matchers at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The seconds of a processor that a call may take, beyond which its host is killed."""
+    """CPU seconds that a call may take before its host is killed."""
 
     alone: float
-    """From its beginning, or from when the host last began with another matcher."""
+    """CPU seconds since the beginning of the call, or since the host started to work on another matcher."""
     together: float = 0.0
-    """The same of what it does for several at once, where that is more."""
+    """CPU seconds for work on several matchers at once, if that is more than `alone`."""
     more: Mapping[int, float] = field(default_factory=dict)
-    """By the number of a matcher, beside `alone`."""
+    """By the number of a matcher the CPU seconds in addition to `alone`."""
 
 
 @dataclass(slots=True)
 class _Watch:
-    """Since when a call is watched."""
+    """The beginning of the current work of a call, against which its limits are checked."""
 
     on: int
-    """The work it did then."""
+    """The number of the matcher that the host was working on then."""
     taken: float
-    """The host's processor time then."""
+    """The CPU seconds that the host had used then."""
     began: float = field(default_factory=time.monotonic)
     looked: float = 0.0
-    """Seconds after that when it was last looked whether somebody had stopped the host."""
+    """Seconds from `began` to the last check whether the host was stopped."""
     stopped: bool = False
-    """True if somebody had stopped the host then."""
+    """The result of that check."""
 
     def is_stopped(self, pid: int, waited: float) -> bool:
-        """Return whether somebody has stopped the host, and had at the last look."""
+        """Return whether the host is stopped now and was at the last check."""
         before, self.looked, self.stopped = self.stopped, waited, is_stopped(pid)
         return before and self.stopped
 
 
 class Host:
-    """One host. A call that breaks a limit kills it."""
+    """One host process. A call that exceeds a limit kills it."""
 
     def __init__(
         self,
@@ -113,35 +116,36 @@ class Host:
     ) -> None:
         self._child = child
         self._reap = reap
-        """The way it ended, asked once after it was killed: its exit status, or the negative number of a signal."""
+        """Returns once, after the kill, how the process ended: its exit status, or the negative number of a signal."""
         self._owner = os.getpid()
         self._frames = {False: commands, True: beside}
         self._talking = {False: threading.RLock(), True: threading.RLock()}
-        """One call at a time over each of the two sockets."""
+        """Locks for the two sockets: one call at a time over each."""
         self._busy = {False: False, True: False}
         self._watch = {beside: _Watch(IDLE, 0.0) for beside in (False, True)}
         self._amid_both = False
-        """True if calls over both were under way when it ended."""
+        """True if calls over both sockets were running when it ended."""
         self._killed: tuple[bool, str] | None = None
-        """The call it was killed for, and the limit that broke; empty for none."""
+        """The socket of the call that it was killed for (as in `_frames`), and the limit exceeded; empty: it was
+        stopped."""
         self._is_largest = False
-        """True if it was killed because all hosts together held too much."""
+        """True if it was killed because all hosts together used too much memory."""
         self._limits = limits
         self.masks = masks
         self._lock = threading.Lock()
         self.alive = True
         self.given_up = False
-        """True if it was ended because nobody waits for what it does."""
+        """True if it was killed because its result is no longer needed."""
         self._bytes = 0
-        """As the metric has them."""
+        """The bytes that the metric counts for this host."""
         self._total_bytes = total_bytes
-        """The bytes that all hosts may hold together."""
+        """The bytes that all hosts may use together."""
         self._began_with = child.memory()[1]
         self._grown = 0
         self._weighed_at = 0.0
         self._status: int | None = None
         self._is_counted = False
-        for frames in (commands, beside):  # a stopped host takes no long command
+        for frames in (commands, beside):  # sending a long command to a stopped host would block forever
             frames.socket.settimeout(limits.compile_seconds * limits.wall_factor)
         HELD.add(self)
 
@@ -150,8 +154,8 @@ class Host:
         return self._child.pid
 
     def call(self, name: str, *arguments: Any, seconds: float, beside: bool = False) -> tuple[Any, bytes | None]:
-        """Return what the host answers, and the bytes with it. `seconds`: `Allowed.alone`. Raises what the strategy
-        raised, and `HostDied`."""
+        """Return the host's answer, and the bytes sent with it. `seconds` is `Allowed.alone`. Raises the strategy's
+        errors, and `HostDied`."""
         with self._talking[beside]:
             self.send(name, *map(encode, arguments), beside=beside)
             answer = self.answer(Allowed(seconds), beside=beside)
@@ -159,7 +163,7 @@ class Host:
             return answer
 
     def send(self, name: str, *arguments: Any, beside: bool = False) -> None:
-        """Begin a call with encoded arguments, of which `answer` tells the end. Raises `HostDied`."""
+        """Start a call with encoded arguments. `answer` waits for its result. Raises `HostDied`."""
         if os.getpid() != self._owner:
             raise HostDied("a forked process cannot use the hosts of its parent")
         with self._talking[beside]:
@@ -171,7 +175,8 @@ class Host:
     def answer(
         self, allowed: Allowed, *, patience: Patience | None = None, beside: bool = False
     ) -> tuple[Any, bytes | None] | None:
-        """`call` after `send`. With `patience`, None if there is no answer when that has ended: ask again."""
+        """Return the result of the call that `send` started, as `call` does. None if `patience` ends first: call
+        again."""
         with self._talking[beside]:
             if not self.is_answered(allowed, patience=patience, beside=beside):
                 return None
@@ -185,42 +190,42 @@ class Host:
         return answer["value"], data
 
     def is_answered(self, allowed: Allowed, *, patience: Patience | None = None, beside: bool = False) -> bool:
-        """Wait as `answer` does, and leave the answer to it; False if there is none when `patience` has ended."""
+        """Wait as `answer` does, but do not read the answer. Return False if `patience` ends first."""
         with self._talking[beside], self._until_gone(beside):
             return self._await(self._frames[beside].socket, allowed, patience, beside)
 
     @contextmanager
     def _until_gone(self, beside: bool) -> Iterator[None]:
-        """Around what is said over a socket."""
+        """Raise `HostDied` if the body cannot use the socket, and close the host if the body is interrupted."""
         try:
             yield
         except BROKEN as error:
             death = self._death(beside)
             self._busy[beside] = False
             raise death from error
-        except BaseException:  # interrupted: the answer would be taken for that of the next call
+        except BaseException:  # interrupted: the next call would take this answer for its own
             self.close()
             self._busy[beside] = False
             raise
 
     def kill(self) -> None:
-        """End it without waiting for anything: calls find it gone."""
+        """Kill the process without waiting. Calls then raise `HostDied`."""
         if self.alive and os.getpid() == self._owner:
             self.given_up = True
             self._child.kill()
 
     @property
     def held_bytes(self) -> int:
-        """The bytes that it holds beyond those that it was forked with, as last seen."""
+        """Bytes that the host has allocated since it was forked, at the last check."""
         return self._grown if self.alive and os.getpid() == self._owner else 0
 
     @property
     def is_busy(self) -> bool:
-        """True if a call is under way."""
+        """True if a call is running."""
         return any(self._busy.values())
 
     def end_for_memory(self) -> None:
-        """End it, because all hosts together hold too much. A call under way raises `HostDied`."""
+        """Kill the process because all hosts together use too much memory. A running call raises `HostDied`."""
         busy = [beside for beside, is_busy in self._busy.items() if is_busy]
         if busy and self._killed is None:
             self._is_largest = True
@@ -238,15 +243,15 @@ class Host:
         self._child.kill()
 
     def is_gone(self) -> bool:
-        """Return whether it ended while nobody called."""
+        """Return whether the process has ended while no call was running."""
         return not self.alive or self.has_news()
 
     def has_news(self) -> bool:
-        """Return whether it has begun to answer, or ended."""
+        """Return whether an answer has begun to arrive, or the process has ended."""
         return self._frames[False].has_news()
 
     def close(self) -> None:
-        """End it, also amid a call of another thread, which then raises `HostDied`."""
+        """End the process. If a call of another thread is running, the call raises `HostDied`."""
         with self._lock:
             if not self.alive or os.getpid() != self._owner:
                 return
@@ -257,12 +262,12 @@ class Host:
             self._child.kill()
             self._status = self._reap()
         for beside, frames in self._frames.items():
-            with self._talking[beside]:  # a call finds out at once, now that the process is gone
+            with self._talking[beside]:  # a running call fails at once, because the process has ended
                 frames.close()
 
     def _await(self, sock: socket.socket, allowed: Allowed, patience: Patience | None, beside: bool) -> bool:
-        """Wait for an answer, and no longer than `patience`; whether there is one. Kills the host if it takes too
-        long."""
+        """Wait for an answer, at most for `patience`, and return whether it has arrived. Raises EOFError if the process
+        ended or must be killed because it took too long."""
         poll = self._child.watched(sock)
         watch, factor = self._watch[beside], self._limits.wall_factor
         looks_every, lost_patience = LOOKS_EVERY, float("inf")
@@ -276,7 +281,7 @@ class Host:
             limit = max(allowed.alone, allowed.together) if on == IDLE else allowed.alone + allowed.more.get(on, 0.0)
             if self.masks.is_closing and not beside:
                 limit += CLOSING_SECONDS
-            amid_both = self._busy[True] and not beside  # what is done beside takes time of the same process
+            amid_both = self._busy[True] and not beside  # the second thread's CPU time counts too
             most = limit + (self._limits.compile_seconds if amid_both else 0)
             used, waited = self._child.processor_seconds() - watch.taken, time.monotonic() - watch.began
             if used > most:
@@ -297,7 +302,7 @@ class Host:
         return True
 
     def _weigh(self) -> None:
-        """Now and then, look how much memory the host has, and let the largest of all go if they have too much."""
+        """Check the memory of the host every `WEIGHS_EVERY` seconds. End the largest host if all use too much."""
         with self._lock:
             if not self.alive or time.monotonic() - self._weighed_at < WEIGHS_EVERY:
                 return
@@ -313,17 +318,17 @@ class Host:
             HOSTS_ENDED.labels(how).inc()
 
     def _death(self, beside: bool) -> HostDied:
-        """Why it is gone, as a call over one of the sockets sees it."""
+        """Close the host and return the reason of its end for a call over one of the sockets."""
         working_on = self.masks.working_on
         self.close()
         if self._killed is not None and self._killed[1] and self._killed[0] is beside:
             self._count("limit")
             return HostDied(self._killed[1], broke=True, by_itself=not self._is_largest, working_on=working_on)
         status = self._status
-        # of two calls nobody knows whose crash it was: each is tried again, and the culprit crashes alone
+        # with calls over both sockets it is unknown which one crashed: each is tried again, and crashes alone
         if self._killed is None and not self._amid_both and status is not None and status not in INNOCENT:
             self._count("crash")
-            if status == -signal.SIGABRT:  # how native code ends that does not go on without memory
+            if status == -signal.SIGABRT:  # native code usually aborts if it cannot allocate memory
                 why = "its process aborted (signal SIGABRT), as native code does that runs out of memory"
                 return HostDied(why, broke=True, by_itself=True, working_on=working_on)
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
@@ -334,5 +339,4 @@ class Host:
 
 
 INNOCENT = (-signal.SIGKILL, -signal.SIGTERM, 0, 70)
-"""The ways in which a host ends for no reason of its work: killed, told to end, its socket closed, or it could not
-begin."""
+"""Ends of a host that its work did not cause: killed, terminated, its socket closed, or a failed start (70)."""

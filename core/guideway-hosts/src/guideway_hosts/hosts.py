@@ -1,5 +1,5 @@
-"""The hosts of one runtime: where constraints compile, matchers and states of modifiers live, and finished texts are
-checked."""
+"""The hosts of one runtime: they compile constraints, keep matchers and states of modifiers, and check finished
+texts."""
 
 from __future__ import annotations
 
@@ -35,13 +35,16 @@ SMALL = Vocabulary(
     stop_token_ids=frozenset({256}),
     special_tokens={256: "</s>"},
 )
-"""Every byte, and an end."""
+"""A vocabulary of all bytes and a stop token, for trying whether strategies can be built."""
 
 
 class Hosts:
-    """Hosts for these strategies and modifiers, by class where they are installed. The first call starts them, or
-    `start_soon`. They are given the environment variables that match `variables`, beside the usual ones. Raises, for
-    a plugin that cannot be built, what building it raises. `fills`: False where constraints are only tried."""
+    """Hosts for strategies and modifiers, given by their class with the record of the installed plugin.
+
+    The first call starts them, or `start_soon`. They get the environment variables that match `variables`, in addition
+    to the usual ones. Set `fills=False` if constraints are only compiled. Raises the error of a plugin that cannot be
+    built.
+    """
 
     def __init__(
         self,
@@ -67,13 +70,13 @@ class Hosts:
         self._is_starting = False
         self.refused = Refused(limits.remembered_seconds)
         self.matchers = MatcherHost(self._source, limits, self.refused.remember, sits_out=sits_out, loads=fills)
-        """The hosts where matchers live."""
+        """The hosts with the matchers."""
         self.shared = Shared(self._pool, self.matchers, self.refused, limits, self.close)
         self._lock = threading.Lock()
         self._open = set(ids)
         if modifiers or not _can_be_built(list(strategies), its_own):
             try:
-                self._source.start()  # which says why, or that the small vocabulary was the reason
+                self._source.start()  # raises the real error, or succeeds if only the small vocabulary was the problem
             except BaseException:
                 self._source.close()
                 raise
@@ -81,7 +84,7 @@ class Hosts:
             cls.name: HostedStrategy(cls, context.vocabulary, its_own[f"grammar.{cls.name}"], self.shared)
             for cls in strategies
         }
-        """By name, what a runtime is given in place of the strategies."""
+        """By name the proxies that the runtime uses in place of the strategies."""
         self.modifiers = {
             cls.name: HostedModifier(
                 cls,
@@ -94,18 +97,18 @@ class Hosts:
             )
             for cls in modifiers
         }
-        """By name, what a runtime is given in place of the modifiers."""
+        """By name the proxies that the runtime uses in place of the modifiers."""
         self.homes: Mapping[str, Home] = self.strategies
         self.classes: Mapping[str, type[LogitModifier[Any]]] = {cls.name: cls for cls in modifiers}
         self.judge = Judge(self._pool, self, limits)
 
     @property
     def failure(self) -> str | None:
-        """Why a call would have no host now; None if it would, or none was needed yet."""
+        """Why a call could not get a host now; None if it could, or no host was needed yet."""
         return "grammar hosts are being started" if self._is_starting else self._source.failure
 
     def start_soon(self) -> None:
-        """Start beside what else is done the hosts that the first constraint would wait for."""
+        """Start the hosts that the first constraint would wait for, in a thread."""
         if not self.strategies:
             return
         self._is_starting = True
@@ -118,19 +121,19 @@ class Hosts:
         try:
             self._pool.start()
             self.matchers.start()
-        except GuidewayError:  # it is logged, and the next one is told
+        except GuidewayError:  # it is logged, and the next call raises it
             pass
         finally:
             self._is_starting = False
 
     def close(self, plugin: str) -> None:
-        """Nobody uses a plugin any more: end all hosts with the last one."""
+        """Close a plugin. The last one ends all hosts."""
         with self._lock:
             self._open.discard(plugin)
         self.end_unused()
 
     def end_unused(self) -> None:
-        """End all hosts, unless a plugin is in use."""
+        """End all hosts if every plugin is closed."""
         with self._lock:
             if self._open:
                 return
@@ -141,12 +144,12 @@ class Hosts:
     # Modifiers
 
     def announce(self, modifier: str, steps: Sequence[tuple[Any, tuple[int, ...], Any]]) -> None:
-        """Let a modifier take what is final of several sequences in one command."""
+        """Send the final tokens of several sequences to a modifier in one command."""
         self.modifiers[modifier].take(steps)
 
 
 class Judge:
-    """Validates finished texts in hosts that hold nothing."""
+    """Validates finished texts in hosts without state."""
 
     def __init__(self, pool: Pool, hosts: Hosts, limits: Limits) -> None:
         self.pool = pool
@@ -161,15 +164,15 @@ class Judge:
         return found if isinstance(found, bool) else None
 
     def close(self) -> None:
-        """Kill the hosts that are at work on it."""
+        """Kill the hosts that are checking texts."""
         self._closed = True
         self.pool.give_up("judge")
         self._hosts.end_unused()
 
 
 def _can_be_built(classes: Sequence[type[GrammarStrategy]], options: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Return whether strategies can be built over a small vocabulary: that tells what is wrong with their options, and
-    takes no process."""
+    """Return whether strategies can be built over a small vocabulary. This finds wrong options without starting a
+    process."""
     try:
         built = build_strategies(classes, SMALL, options)
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""One import, and one building, for the hosts of several serving processes: a server's front end and its cores."""
+"""Sharing of one import and one build of plugins by several serving processes: a server's front end and its cores."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ log = logging.getLogger(__name__)
 VARIABLE = "GUIDEWAY_FORK_SERVER"
 """The environment variable with the secret that the processes of a server share."""
 CONNECTS_WITHIN = 10.0
-"""Seconds that it may take to connect to one that listens, and to send it what is wanted."""
+"""Seconds for connecting to a fork server that is listening, and for sending it the request."""
 LOOKS_EVERY = 0.05
 CREDENTIALS = struct.Struct("3i")
-"""Process, user and group at the other end, as Linux tells them."""
+"""PID, user and group of the process at the other end, as Linux reports them."""
 NUM_BYTES = 32
 """Bytes of a nonce, and of a proof."""
 PROVES_WITHIN = 5.0
-"""Seconds until a process that has connected has proved that it knows the key."""
+"""Seconds until a process that has connected must have proved that it knows the key."""
 MOST_UNPROVEN = 64
-"""Connections that have not proved it yet; one more closes the oldest."""
+"""Most connections without a proof. One more closes the oldest."""
 
 
 def share_fork_server() -> None:
-    """Let this process and those that it starts from now on share what their hosts import, and what they build from the
-    same options over the same vocabulary. Only Linux can do that."""
+    """Let this process and the processes that it starts later share their hosts' imports, and plugins built from the
+    same options and vocabulary. Has no effect outside Linux."""
     if sys.platform == "linux":
         os.environ.setdefault(VARIABLE, secrets.token_hex(16))
 
 
 def _peer_of(end: socket.socket) -> int:
-    """Return the process at the other end. Raises `PermissionError` if it is another user's."""
+    """Return the PID of the process at the other end. Raises `PermissionError` if it belongs to another user."""
     pid, user, _ = CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
     if user != os.getuid():
         raise PermissionError("it is another user's")
@@ -52,34 +52,34 @@ def _peer_of(end: socket.socket) -> int:
 
 
 def _proof(key: bytes, role: bytes, nonces: bytes) -> bytes:
-    """Return what shows that the process in this role knows the key. The nonces are the listening and the joining
-    process's."""
+    """Return the bytes that prove that the process in this role knows the key. `nonces` are the listening process's
+    nonce, followed by the joining process's nonce."""
     return hmac.digest(key, role + nonces, "sha256")
 
 
 class Meeting:
-    """The place where the processes of a server find the fork server of the first of them.
+    """The address at which the processes of a server find the fork server of the first of them.
 
-    A socket without a file, which is free again when that one has ended. Every process of the network namespace can
-    list and connect to it, so each end proves to the other that it knows the key before it reads, or tells, anything.
+    It is an abstract socket, without a file, so it is free again when the listening process ends. Every process in the
+    network namespace can list it and connect to it. Both ends therefore prove that they know the key before they read
+    or send anything else.
     """
 
     def __init__(self, address: bytes, key: bytes) -> None:
         self._address = address
         self.key = key
-        """Follows from the secret, as the address does; from neither follows the other."""
+        """Derived from the secret, as the address is. Neither reveals the other."""
         self.listener: socket.socket | None = None
-        """For the fork server, where this process is the first."""
+        """The listening socket for the fork server, if this process is the first."""
 
     @classmethod
     def of(cls, path: tuple[str, ...], *variables: str) -> Meeting | None:
-        """The one for modules that are found in these places, given these variables; None if this process shares
-        nothing."""
+        """Return the meeting for these module folders and variables; None if this process shares nothing."""
         secret = os.environ.get(VARIABLE)
         if not secret or sys.platform != "linux":
             return None
-        # what an import may depend on, and the session, among which Linux shares processors; a process that
-        # `multiprocessing` spawns has some places twice
+        # all that imports may depend on, and the session, because Linux divides processors among sessions; a process
+        # spawned by `multiprocessing` has some folders twice
         facts = (tuple(dict.fromkeys(path)), sys.executable, _folder(), os.getsid(0), os.getuid(), *variables)
         uses = [repr((use, facts)).encode() for use in ("address", "key")]
         address, key = (hmac.digest(secret.encode(), use, "sha256") for use in uses)
@@ -89,13 +89,16 @@ class Meeting:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The fork server has the listener now."""
+        """Close the listener in this process. The fork server has it now."""
         if self.listener is not None:
             self.listener.close()
 
     def join(self, *, listens_within: float, answers_within: float) -> tuple[Child, Frames] | None:
-        """One that was forked from the one that is here; None if none is here that listens within so many seconds and
-        answers within so many, and this process is to start one."""
+        """Return a fork server that was forked from the one at this address, and the socket to it.
+
+        None if this process must start one itself, because there is none, or it does not accept connections within
+        `listens_within` seconds or answer within `answers_within` seconds.
+        """
         end = socket.socket(socket.AF_UNIX)
         try:
             if self._connected(end, listens_within):
@@ -121,25 +124,26 @@ class Meeting:
             raise
         end.close()
         if self.listener is None:
-            self._is_first()  # where whoever was is gone
+            self._is_first()  # takes the address if the process that had it has ended
         return None
 
     def _connected(self, end: socket.socket, within: float) -> bool:
-        """Return whether somebody is at the other end; if not, this process is the first. Raises `OSError`."""
+        """Return True if another process accepts the connection, and False if this process is the first. Raises
+        `OSError`."""
         until = time.monotonic() + within
         end.settimeout(CONNECTS_WITHIN)
         while not self._is_first():
             try:
                 end.connect(self._address)
                 return True
-            except (ConnectionRefusedError, BlockingIOError):  # it is being started, or is gone; or its queue is full
+            except (ConnectionRefusedError, BlockingIOError):  # it is starting or has ended, or its queue is full
                 if time.monotonic() > until:
                     raise
                 time.sleep(LOOKS_EVERY)
         return False
 
     def _is_first(self) -> bool:
-        """Return whether no other process has one here. Then this one is to start it."""
+        """Return whether the address was free. Then this process has it, and must start the fork server."""
         listener = socket.socket(socket.AF_UNIX)
         try:
             listener.bind(self._address)
@@ -151,9 +155,9 @@ class Meeting:
 
 
 class Listener:
-    """The socket at which a fork server is found, and the connections that have proved nothing yet.
+    """The socket at which a fork server accepts other processes, with the connections that are not proved yet.
 
-    Waits for none of them: all that one may send before it is trusted is its nonce and its proof, in one piece.
+    It waits for none of them: before it is trusted, a process may send only its nonce and proof, in one piece.
     """
 
     def __init__(self, listening: socket.socket, key: bytes) -> None:
@@ -161,19 +165,19 @@ class Listener:
         self._listening = listening
         self._key = key
         self._unproven: dict[socket.socket, tuple[bytes, float]] = {}
-        """The nonce that each was sent, and when its time ends; the oldest first."""
+        """The nonce sent over each connection, and the time until which it must be answered; the oldest first."""
 
     def sockets(self) -> list[socket.socket]:
-        """Return those at which something may come."""
+        """Return the sockets to wait for."""
         return [self._listening, *self._unproven]
 
     @property
     def seconds(self) -> float | None:
-        """The longest time to wait for them; None: for ever."""
+        """The longest time to wait for these sockets; None: no limit."""
         return PROVES_WITHIN if self._unproven else None
 
     def proven(self, ready: Collection[socket.socket]) -> Iterator[socket.socket]:
-        """Yield the connections of processes that know the key. `ready`: those sockets at which something has come."""
+        """Yield the connections of processes that know the key. `ready`: the sockets at which something has arrived."""
         for end, (nonce, until) in list(self._unproven.items()):
             if end in ready:
                 del self._unproven[end]
@@ -188,7 +192,7 @@ class Listener:
                 self._accept()
 
     def close(self) -> None:
-        """Keep none of them in this process."""
+        """Close all sockets in this process."""
         for end in self.sockets():
             end.close()
 
@@ -225,5 +229,5 @@ class Listener:
 def _folder() -> str:
     try:
         return str(Path.cwd())
-    except OSError:  # it was removed
+    except OSError:  # the folder was removed
         return ""

@@ -1,4 +1,4 @@
-"""Grammars and matchers that live in hosts, as the serving process sees them: under the contracts of any."""
+"""Proxies in the serving process for grammars and matchers in hosts, with the same interface."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from guideway_hosts.messages import Birth, Job
 __all__ = ["HostedGrammar", "HostedMatcher"]
 
 _NUMBERS = itertools.count()
-"""The numbers of grammars and matchers, in all hosts of this process."""
+"""The numbers of grammars and matchers, unique in all hosts of this process."""
 
 
 class Home(Protocol):
-    """The home of matchers: `MatcherHost`."""
+    """The part of `MatcherHost` that grammars and matchers call."""
 
     def unload(self, grammar: int) -> None: ...
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]: ...
@@ -34,13 +34,13 @@ class Home(Protocol):
 
 
 class Source(Protocol):
-    """The source of masks: `Room`."""
+    """The part of `Room` that tells a matcher whether its rows were overwritten."""
 
     num_commands: int
 
 
 class HostedGrammar(CompiledGrammar):
-    """A grammar in a matcher host, and what to make it from again."""
+    """A grammar in a host, with the source to make it from again."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class HostedGrammar(CompiledGrammar):
         self.constraint = constraint
         self.data = data
         self.reserve = reserve
-        """The reserve that its outputs need at their end."""
+        """Tokens to keep for completing an output."""
         self._home = home
         self._nbytes = nbytes
         self._check = check
-        """Raises `LimitExceeded` if a matcher of it broke a limit not long ago."""
+        """Raises `LimitExceeded` if a matcher of this constraint recently exceeded a limit."""
 
     def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
         self._check(self.constraint)
@@ -69,7 +69,7 @@ class HostedGrammar(CompiledGrammar):
 
     @property
     def given(self) -> Constraint | bytes:
-        """The constraint or bytes that its strategy makes it from."""
+        """The constraint or the bytes that the strategy makes the grammar from."""
         return self.constraint if self.data is None else self.data
 
     @property
@@ -85,41 +85,44 @@ class HostedGrammar(CompiledGrammar):
 
 
 class HostedMatcher(Matcher):
-    """Knows the masks of the last fill, and so what its matcher in the host will say of the tokens drawn from them:
-    what was accepted is told with the next command, and what cannot be known is asked."""
+    """A matcher in a host, with the masks of its last fill.
+
+    The masks decide whether a token is accepted, without asking the host. The next command sends the accepted tokens.
+    Methods that need more than the masks ask the host.
+    """
 
     def __init__(self, home: Home, grammar: HostedGrammar, stop_token_ids: frozenset[int], accepted: list[int]) -> None:
         self._home = home
         self.grammar = grammar
         self.number = next(_NUMBERS)
         self.recycled = False
-        """True if the strategy may use it again."""
+        """True if the strategy may use the matcher again."""
         self.budget: Budget | None = None
-        """Within which its output is to be complete; None: it need not. Set before its masks are asked for."""
+        """Budget within which the output must be complete; None: no limit. Set before the first masks are requested."""
         self.end: Record | None = None
-        """The knowledge of its end."""
+        """The closing record of the output (see `Record`)."""
         self.ends: Sequence[Record] = ()
-        """The same once a token was drawn from a row of the last fill; empty: no more than before."""
+        """The closing record after a token was drawn from each row of the last fill; empty: `end` does not change."""
         self.first_closed: int | None = None
-        """The first row of the last fill that does not allow all that its grammar does."""
+        """The first row of the last fill in which closing removed tokens that the grammar allows."""
         self.forced: tuple[int, ...] | None = None
-        """The tokens that must come next (`Forcing`), as its host said; None: it has not said since the last token."""
+        """The tokens that must come next (`Forcing`), as found by the host; None: not searched since the last token."""
         self._stop_token_ids = stop_token_ids
         self._accepted = accepted
         self.born_in = -1
-        """The number of the host that has it."""
+        """The number of the host that has the matcher; -1: no host has it."""
         self._to_roll_back = 0
         self._to_accept: list[int] = []
-        """The changes that the host does not know yet: it rolls back first."""
+        """The changes that the host does not know yet. The rollback is first."""
         self._rows: NDArray[np.int32] | None = None
-        """The masks of the last fill: of its state and of those after its drafts."""
+        """The masks of the last fill: for the state then, and for the state after each draft."""
         self._drafts: Sequence[int] = ()
         self._at: int | None = None
-        """The number of the mask of the state now; None: none is."""
+        """The index in `_rows` of the current state's mask; None: its mask is unknown."""
         self._filled_by: Source | None = None
         self._filled_in = -1
 
-    # What is known
+    # Answered from the masks
 
     def accept(self, token_ids: Sequence[int]) -> int:
         if not token_ids:
@@ -132,12 +135,12 @@ class HostedMatcher(Matcher):
                 return count
             mask = self._row()
             if mask is None and forced[: count + 1] == tuple(token_ids[: count + 1]):
-                allowed = True  # its host said so, and nobody has asked for the mask yet
+                allowed = True  # the host found this token as forced, and its mask was not requested yet
             elif mask is None:
                 return count + self._accept_there(tuple(token_ids[count:]))
             else:
                 allowed = _allows(mask, token_id)
-                if self._row() is None:  # a fill came between
+                if self._row() is None:  # another command overwrote the mask while it was read
                     return count + self._accept_there(tuple(token_ids[count:]))
             if not allowed:
                 return count
@@ -146,7 +149,7 @@ class HostedMatcher(Matcher):
         return len(token_ids)
 
     def advance(self, token_id: int) -> int:
-        """Do what `accept` does with one token, in half its time where nothing is unusual."""
+        """Accept one token like `accept`, in half the time if the mask is known and there are no drafts."""
         mask = self._row()
         if mask is None or self._drafts or self.ends or self.is_terminated():
             return self.accept((token_id,))
@@ -187,7 +190,7 @@ class HostedMatcher(Matcher):
         child.budget, child.end, child.ends = self.budget, self.end, self.ends
         return child
 
-    # What is asked
+    # Answered by the host
 
     def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
         job = FillJob(self, (), row)
@@ -206,10 +209,10 @@ class HostedMatcher(Matcher):
         found = self._home.ask(self, "shortest_completion", limit)
         return None if found is None else tuple(found)
 
-    # For its home
+    # For `MatcherHost`
 
     def job(self, host: int, draft_token_ids: Sequence[int] = (), first_row: int = 0) -> Job:
-        """Make the job that the host has to do for it."""
+        """Return the job that brings the host up to date and fills this matcher's rows."""
         if self.born_in == host:
             birth, rollback, news = None, self._to_roll_back, tuple(self._to_accept)
         else:
@@ -222,42 +225,42 @@ class HostedMatcher(Matcher):
         return Birth(self.grammar.number, stops, list(self._accepted), encode(self.budget), encode(self.end))
 
     def done(self, host: int) -> None:
-        """The host has done it."""
+        """Record that a host has executed the job, so that it knows all changes."""
         self.born_in, self._to_roll_back = host, 0
         self._to_accept.clear()
 
     def lost(self) -> None:
-        """Note that what the host has of it is not to be used any more."""
+        """Record that the host's copy must not be used again, and forget the masks."""
         self.moves()
         self._rows = self._at = None
 
     def filled(self, masks: NDArray[np.int32], draft_token_ids: Sequence[int], room: Source | None) -> None:
-        """Its masks are these, until the next command of the room they lie in; None: they are its own."""
+        """Set the masks. They are valid until the next command of `room`; None: the matcher owns the array."""
         self._rows, self._drafts, self._at = masks, draft_token_ids, 0
         self._filled_by, self._filled_in = room, 0 if room is None else room.num_commands
 
     def keep_rows(self) -> None:
-        """The next command of the room comes: keep the masks that may still be asked for."""
+        """Copy the masks that may still be needed, because the next command of the room overwrites them."""
         if self._row() is not None:
             assert self._rows is not None
             self._rows, self._filled_by = self._rows.copy(), None
 
     def has_news(self) -> bool:
-        """Return whether something happened to it that the host does not know."""
+        """Return whether there are changes that the host does not know."""
         return bool(self._to_accept or self._to_roll_back)
 
     def moves(self) -> None:
-        """Another host has it from now on; what is known of its masks holds."""
+        """Remove the matcher from its host, so that another host rebuilds it. The known masks stay valid."""
         if self.born_in >= 0:
             self._home.forget("end", self.number, self.born_in)
         self.born_in = -1
 
     def num_filled(self, count: int, draft_token_ids: Sequence[int]) -> int:
-        """Return how many of its rows a fill that accepted `count` drafts has written: none after the end."""
+        """Return how many rows a fill that accepted `count` drafts wrote. There is no row after a stop token."""
         return count if count and draft_token_ids[count - 1] in self._stop_token_ids else count + 1
 
     def _row(self) -> NDArray[np.int32] | None:
-        """The row of the state now, if it is known."""
+        """Return the current state's mask, or None if it is unknown or was overwritten."""
         if self._at is None or self._rows is None:
             return None
         if self._filled_by is not None and self._filled_in != self._filled_by.num_commands:
@@ -266,7 +269,7 @@ class HostedMatcher(Matcher):
         return mask
 
     def _note(self, token_id: int) -> None:
-        """It was accepted."""
+        """Record an accepted token, and move to the mask after it if it is the next draft."""
         self._accepted.append(token_id)
         if self._at is not None:
             at, masks = self._at, self._rows

@@ -1,4 +1,4 @@
-"""The matchers of all strategies in their hosts: one command a step, and all of them made anew where a host is lost."""
+"""The matchers of all strategies in their hosts: one command per step. Matchers of a lost host are rebuilt."""
 
 from __future__ import annotations
 
@@ -28,27 +28,29 @@ from guideway_hosts.seat import MAX_DEATHS, Died, isolate
 __all__ = ["MatcherHost"]
 
 LATE_WHERE_OTHERS_WAIT = 3
-"""So often the rows of one sequence may be late where the host cannot let it sit a step out."""
+"""Times that the rows of one sequence may be late if the host program cannot let a sequence skip a step."""
 
 MOST_OWN = 4
-"""Grammars that have a host of their own; one more ends the one that was not used for the longest."""
+"""Most grammars with a host of their own. One more ends the host that was unused for the longest time."""
 
 STARTS_WITHIN = 0.002
-"""Seconds that a step waits for a host which takes the place of a lost one; sequences that need it sit out then."""
+"""Seconds that a step waits for the replacement of a lost host. After that, sequences that need it skip the step."""
 
 HURRIED = Patience(2e-4, 2e-4)
-"""With sequences that are known to be slow."""
+"""The wait for sequences that are known to be slow."""
 
 
 T = TypeVar("T")
 
 
 class MatcherHost:
-    """The home of the matchers of all strategies. A host is started with the first grammar, and anew when it is lost:
-    matchers are rebuilt from what they accepted. What it was working on when it broke a limit, or crashed, fails.
+    """The hosts of the matchers of all strategies.
 
-    Where the host of the runtime can let a sequence sit a step out, one whose rows are late does: the next steps ask
-    for them again. Its grammar gets a host of its own, so that it is late alone.
+    A host is started with the first grammar, and again when it is lost: its matchers are rebuilt from the tokens that
+    they accepted. If a matcher makes its host crash or exceed a limit, its sequence fails.
+
+    If the host program can let a sequence skip a step, a sequence whose rows are late skips it, and the next steps ask
+    for the rows again. Its grammar gets a host of its own, so that it delays no other sequence.
     """
 
     def __init__(
@@ -63,26 +65,26 @@ class MatcherHost:
         self._source = source
         self._limits = limits
         self._refuse = refuse
-        """Told of a strategy's constraint that broke a limit or killed the host."""
+        """Called with the strategy, constraint and reason if a constraint exceeded a limit or killed the host."""
         self._sits_out = sits_out
         self._loads = loads
-        """True if a grammar is loaded before its first matcher is asked for anything."""
+        """True if a grammar is loaded in the host as soon as it is compiled."""
         self._most_late = limits.late_fills if sits_out else min(limits.late_fills, LATE_WHERE_OTHERS_WAIT)
         self._lock = threading.RLock()
         self.common = Room("fill", source, limits)
-        """The host of all that have none of their own."""
+        """The host of all grammars without a host of their own."""
         self.own: dict[int, Room] = {}
-        """By the number of a grammar whose rows were late its host, the longest unused first."""
+        """The hosts of grammars whose rows were late, by the grammar's number, the longest unused first."""
         self._unused: deque[int] = deque()
-        """Grammars that nobody uses any more."""
+        """Grammars that the serving process has dropped, whose own hosts are not closed yet."""
         self._num_late: dict[int, int] = {}
-        """By the number of a matcher how often its rows were."""
+        """By the number of a matcher how many of its steps were late."""
         self._deaths: dict[int, int] = {}
-        """By the number of a matcher how often the host died at work on it, since its last rows."""
+        """By the number of a matcher how often its host died while working on it, since its last rows."""
         self._failed: dict[int, GuidewayError] = {}
-        """By the number of a matcher why its rows will not come, which nobody was told yet."""
+        """By the number of a matcher the error that the next `fill` sets for its job."""
         self._kept: dict[int, Filled] = {}
-        """By the number of a matcher its rows, which came while it was in no step."""
+        """By the number of a matcher its rows that arrived in a step without its sequence."""
         self._closed = False
 
     @property
@@ -91,13 +93,12 @@ class MatcherHost:
         return [self.common, *list(self.own.values())]
 
     def start(self) -> None:
-        """Start the host that the first grammar would wait for. Raises `HostDied`."""
+        """Start the common host, so that the first grammar does not wait for it. Raises `HostDied`."""
         if self._loads:
             self._when_up()
 
     def load(self, grammar: HostedGrammar) -> None:
-        """Hand a grammar to the host, beside what it does otherwise. Raises what the strategy raises, and
-        `LimitExceeded`."""
+        """Load a grammar in the common host's second thread. Raises the strategy's errors, and `LimitExceeded`."""
 
         def attempt(left: list[HostedGrammar], _: bool) -> list[HostedGrammar]:
             host, number = self._when_up()
@@ -117,7 +118,8 @@ class MatcherHost:
             isolate([grammar], attempt, lambda each: each.number, _raise)
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
-        """`GrammarStrategy.fill`. The error of a job whose rows come in a later step is `Late`."""
+        """Fill the rows of the jobs, as `GrammarStrategy.fill` does. A job whose rows arrive in a later step gets the
+        error `Late`."""
         accepted = np.full(len(jobs), -1, dtype=np.int32)
         with self._lock:
             self._check_open()
@@ -126,19 +128,22 @@ class MatcherHost:
         return accepted
 
     def fail(self, job: FillJob) -> None:
-        """Let the next `fill` fail a job as the last one did."""
+        """Let the next `fill` fail this job with the error that it has now."""
         if isinstance(job.error, GuidewayError):
             with self._lock:
                 self._failed[matcher_of(job).number] = job.error
 
     def foresee(self, jobs: Sequence[FillJob], limits: Sequence[int] = ()) -> None:
-        """Begin with what `fill` is about to be asked for, in hosts that are there and do nothing else. What is asked
-        otherwise after all is done anew; what fails, fails then. `limits` says for each job how many forced tokens to
-        find as its drafts, empty: none for any. `hear` reads them."""
+        """Send the next step's jobs ahead to hosts that are started and idle.
+
+        If the step then needs other rows, `fill` asks for them again. Errors are reported by `fill`. `limits` has for
+        each job the most forced tokens that the host searches as its drafts; empty: it searches none. `hear` reads the
+        tokens.
+        """
         with self._lock:
             if self._closed:
                 return
-            # what comes of others is told before they are asked
+            # kept results and errors must be delivered before these matchers are asked again
             known = self._kept.keys() | self._failed.keys()
             chosen = [i for i, job in enumerate(jobs) if matcher_of(job).number not in known]
             for room, some in self._by_room(chosen, lambda i: matcher_of(jobs[i])).items():
@@ -152,7 +157,7 @@ class MatcherHost:
                     self._blame(died)
 
     def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any:
-        """Return what a method of a matcher returns. Raises what it raises there, and `LimitExceeded`."""
+        """Return the result of a matcher's method. Raises the errors that the method raises, and `LimitExceeded`."""
         found: list[Any] = []
 
         def attempt(left: list[HostedMatcher], _: bool) -> list[HostedMatcher]:
@@ -169,7 +174,7 @@ class MatcherHost:
                 died = MatcherDied(error, matcher.number, matcher.grammar)
                 self._hold_against(died)
                 raise died from error
-            except MatcherDied as died:  # over a command before
+            except MatcherDied as died:  # during an earlier command
                 self._hold_against(died)
                 raise
             except GuidewayError:
@@ -182,8 +187,8 @@ class MatcherHost:
         return found[0]
 
     def hear(self, *, waits: bool) -> None:
-        """Set `HostedMatcher.forced` of those for which `foresee` asked, in hosts that have answered, or with `waits`
-        in all. What fails, fails with the rows."""
+        """Set `HostedMatcher.forced` of the matchers for which `foresee` searched, in hosts that have answered; with
+        `waits`, wait for all hosts. Errors are reported with the rows."""
         with self._lock:
             for room in self.rooms:
                 try:
@@ -200,7 +205,7 @@ class MatcherHost:
                 room.close()
 
     def is_ready(self, matcher: HostedMatcher) -> bool:
-        """Return whether asking again for rows that were late may bring them: what they waited for has ended."""
+        """Return whether late rows of a matcher may be available now, so that asking again makes sense."""
         with self._lock:
             room = self._room_of(matcher)
             try:
@@ -212,27 +217,27 @@ class MatcherHost:
                 return True
 
     def is_slow(self, grammar: int) -> bool:
-        """Return whether nothing should be asked of the sequences of a grammar beside their masks."""
+        """Return whether a grammar is slow, so that its sequences should be asked for masks only."""
         room = self.own.get(grammar)
         return room is not None and room.left_to_prove > 0
 
-    # Called by the collector of garbage, at any moment: they take no lock
+    # The garbage collector calls these at any moment: they take no lock
 
     def forget(self, what: str, matcher: int, host: int) -> None:
-        """A host is to have a matcher no more."""
+        """Tell a host to drop a matcher. `what` is "end", or "recycle" if the strategy may use it again."""
         for room in self.rooms:
             if room.number == host:
                 room.tell(what, matcher, host)
 
     def end_for(self, matcher: int) -> None:
-        """Nobody uses a matcher any more."""
+        """Drop all records of a matcher that the serving process has dropped, and the work for it."""
         for known in (self._num_late, self._failed, self._deaths, self._kept):
             known.pop(matcher, None)
         for room in self.rooms:
             room.end_for(matcher)
 
     def unload(self, grammar: int) -> None:
-        """Nobody uses a grammar any more."""
+        """Release a grammar that the serving process has dropped, and its own host if it has one."""
         self.common.unload(grammar)
         if grammar in self.own:
             self._unused.append(grammar)
@@ -248,7 +253,7 @@ class MatcherHost:
         accepted: NDArray[np.int32],
         patience: Patience | None,
     ) -> None:
-        """Fill the rows of the jobs left."""
+        """Fill the rows of the jobs `left` in one host, and set the error of jobs that fail."""
         for i in left:
             jobs[i].error = None
         if self._failed or self._kept:
@@ -266,7 +271,7 @@ class MatcherHost:
                         group = room.fitting(jobs, left) if room.together else left[:1]
                         is_whole = len(group) == len(left)
                         room.begin(jobs, group)
-                    # the rows stay where they are, if no command follows before what is drawn is accepted
+                    # one command has all rows: they may stay in its memory until the host's next command
                     in_room = room if is_whole else None
                     answer = room.end(patience)
             except MatcherDied as died:
@@ -296,11 +301,11 @@ class MatcherHost:
         room.together = True
 
     def _is_calm(self, jobs: Sequence[FillJob], left: Sequence[int]) -> bool:
-        """Return whether nothing is to be remembered of jobs that were filled in time, and none has drafts."""
+        """Return whether no lateness or deaths are recorded and no job has drafts, so that nothing needs an update."""
         return not (self.own or self._num_late or self._deaths) and not any(jobs[i].draft_token_ids for i in left)
 
     def _is_up(self, room: Room, jobs: Sequence[FillJob], left: list[int], patience: Patience | None) -> bool:
-        """Return whether the room has a host. One is started while the steps go on, where they need not wait."""
+        """Return whether the room has a running host. With `patience`, steps continue while a host is starting."""
         try:
             return room.is_up(None if patience is None else 0.0 if room.is_starting else STARTS_WITHIN)
         except HostDied as error:
@@ -310,8 +315,11 @@ class MatcherHost:
     def _take(
         self, room: Room | None, job: FillJob, filled: Filled, bitmask: Bitmask, accepted: NDArray[np.int32], i: int
     ) -> bool:
-        """Let a job have what became of it; its rows stay in `room`, or None: become its own. False if it is to be
-        asked anew: alone, or because it was asked before with fewer or other drafts."""
+        """Set a job's rows and count, or its error.
+
+        Rows stay in the memory of `room`; with None the matcher gets a copy. Return False if the job must be sent
+        again: alone, or because it was sent ahead with other or fewer drafts.
+        """
         if filled.apart:
             return False
         if filled.error is not None:
@@ -320,7 +328,7 @@ class MatcherHost:
         count, sent, asked = filled.count, filled.command.draft_token_ids, tuple(job.draft_token_ids)
         if sent != asked:
             alike = next((n for n, pair in enumerate(zip(sent, asked, strict=False)) if pair[0] != pair[1]), len(sent))
-            if alike <= count and alike < len(asked):  # nobody knows of the next: a row after it would stay open
+            if alike <= count and alike < len(asked):  # the host did not check the next draft: its row is missing
                 return False
             count = min(count, len(asked))
         matcher = matcher_of(job)
@@ -341,15 +349,15 @@ class MatcherHost:
         return True
 
     def _had(self, job: FillJob, bitmask: Bitmask, accepted: NDArray[np.int32], i: int) -> bool:
-        """Let a job have what came for it while it was in no step, if something did."""
+        """Take the rows that arrived while the job's sequence was in no step. Return False if there are none, or if
+        they do not fit the job."""
         matcher = matcher_of(job)
         found = self._kept.pop(matcher.number, None)
         return found is not None and not matcher.has_news() and self._take(None, job, found, bitmask, accepted, i)
 
     def _note(self, filled: Mapping[int, Filled], asking: set[int]) -> None:
-        """Count how often the rows of a sequence were late: it, and all with its grammar, go on in the other room; and
-        how often they were not. Keep
-        what came for those that are not asking now."""
+        """Record for each sequence and its grammar whether the rows were late, and keep the rows of matchers that are
+        not in `asking`."""
         for number, outcome in filled.items():
             if outcome.slow:
                 self._num_late[number] = self._num_late.get(number, 0) + 1
@@ -358,7 +366,7 @@ class MatcherHost:
                 self._kept[number] = replace(outcome, masks=outcome.masks.copy())
 
     def _judge(self, grammar: int, slow: bool) -> None:
-        """Note whether the rows of a sequence of a grammar were late. Then the grammar has a host of its own."""
+        """Record whether a row of a grammar was late. A late grammar gets a host of its own."""
         if slow and self._sits_out and grammar not in self.own:
             if len(self.own) >= MOST_OWN:
                 idle = (number for number, room in self.own.items() if not room.is_pending)
@@ -368,7 +376,7 @@ class MatcherHost:
             self.own[grammar].judge(slow)
 
     def _ends(self, died: MatcherDied, matcher: int) -> bool:
-        """Return whether a sequence fails for the death of a host at work on it."""
+        """Return whether a sequence fails because the host died while working on it."""
         self._deaths[matcher] = self._deaths.get(matcher, 0) + 1
         return died.cause.by_itself or self._deaths[matcher] >= MAX_DEATHS
 
@@ -377,8 +385,8 @@ class MatcherHost:
             self._refuse(died.grammar.strategy, died.grammar.constraint, str(died.cause))
 
     def _blame(self, died: MatcherDied) -> None:
-        """A sequence that the first room died over fails with its next rows; where nobody knows which, they are asked
-        for one by one."""
+        """Fail the sequence that the host was working on when it died, with its next rows. If that sequence is unknown,
+        send the next jobs one at a time."""
         self._hold_against(died)
         if died.number is None:
             for room in self.rooms:
@@ -387,7 +395,7 @@ class MatcherHost:
             self._failed[died.number] = died.cause.error()
 
     def _by_room(self, items: Iterable[T], matcher: Callable[[T], HostedMatcher]) -> dict[Room, list[T]]:
-        """Return the items by the host of their matchers."""
+        """Return the items by the host of their matchers. Closes the hosts of dropped grammars."""
         while self._unused:
             if (room := self.own.pop(self._unused.popleft(), None)) is not None:
                 room.close()
@@ -401,7 +409,8 @@ class MatcherHost:
         return found
 
     def _room_of(self, matcher: HostedMatcher) -> Room:
-        """Return where it is asked: until a command about it is answered, where that is."""
+        """Return the host to ask for a matcher: while a command with the matcher is unanswered, the host that has that
+        command."""
         if not self.own:
             return self.common
         having = (room for room in self.rooms if room.has(matcher.number))
@@ -416,7 +425,7 @@ class MatcherHost:
         return Patience(late_seconds, late_seconds * (1 + num_jobs / 8))
 
     def _when_up(self) -> tuple[Host, int]:
-        """Return the common host and its number; while it is started, steps go on."""
+        """Wait for the common host and return it with its number. Steps continue while it starts."""
         while True:
             with self._lock:
                 self._check_open()
@@ -439,7 +448,7 @@ def _take_all(
     bitmask: Bitmask,
     accepted: NDArray[np.int32],
 ) -> None:
-    """Let the jobs of a group, which has all of an answer that says nothing else, have their rows."""
+    """Set the rows of all jobs of a group from an answer without errors, drafts or closing records."""
     accepted[group] = 0
     some = [jobs[i] for i in group]
     bitmask[[job.first_row for job in some]] = answer.masks

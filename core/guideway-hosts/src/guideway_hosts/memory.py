@@ -14,26 +14,29 @@ __all__ = ["HELD", "Holder", "Memory", "usable_bytes"]
 
 
 class Holder(Protocol):
-    """A host."""
+    """The part of `Host` that `Memory` calls."""
 
     @property
     def held_bytes(self) -> int:
-        """The bytes that it holds beyond those that it was forked with, as last seen."""
+        """Bytes that the host has allocated since it was forked, at the last check."""
         ...
 
     @property
     def is_busy(self) -> bool:
-        """True if a call is under way."""
+        """True if a call is running."""
         ...
 
     def end_for_memory(self) -> None:
-        """End it, because all hosts together hold too much."""
+        """Kill the process because all hosts together use too much memory."""
         ...
 
 
 class Memory:
-    """The account of what hosts hold. Whenever one is weighed and the sum is over the limit, the largest idle host is
-    ended if that is enough, by which nothing is lost; else the largest of all, whose work fails."""
+    """The sum of the memory of all hosts.
+
+    If it exceeds the limit when a host is checked, the largest idle host is ended if that is enough, which loses no
+    work. Otherwise the largest host is ended, and its call fails.
+    """
 
     def __init__(self) -> None:
         self._holders: WeakSet[Holder] = WeakSet()
@@ -48,7 +51,7 @@ class Memory:
             self._holders.discard(holder)
 
     def check(self, most: int) -> None:
-        """End hosts until all together hold at most so many bytes."""
+        """End hosts until all together use at most `most` bytes."""
         with self._lock:
             left = {holder: holder.held_bytes for holder in self._holders}
         while left and (excess := sum(left.values()) - most) > 0:
@@ -59,19 +62,19 @@ class Memory:
 
 
 HELD = Memory()
-"""That of all hosts of this process, whichever engine they serve."""
+"""The memory of all hosts of this process, of all engines."""
 
 
 def usable_bytes(root: Path = Path("/")) -> int:
-    """Return the bytes of memory that this process may use: those of the machine, or a lower limit of a control group
-    that it is in, or of `resource`. `root` is where ``proc`` and ``sys`` are."""
+    """Return the bytes of memory that this process may use: the machine's, or a lower limit of one of its control
+    groups or of `resource`. `root` is the folder with ``proc`` and ``sys``."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_cgroups(root)]
     limits += [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
     return min(limit for limit in limits if limit != resource.RLIM_INFINITY)
 
 
 def _cgroups(root: Path) -> Iterator[int]:
-    """Yield the limits of the control groups that this process is in, of version 1 or 2, and of those above them."""
+    """Yield the memory limits of the control groups, version 1 or 2, that this process is in, and of their parents."""
     mounted = root / "sys/fs/cgroup"
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, group = line.split(":", 2)
@@ -79,7 +82,7 @@ def _cgroups(root: Path) -> Iterator[int]:
             continue
         top, file = (mounted / "memory", "memory.limit_in_bytes") if controllers else (mounted, "memory.max")
         path = PurePosixPath(group.lstrip("/"))
-        # in a container the path may be that of the host, of which only the end is mounted: then the top has the limit
+        # in a container the path may be the host system's, of which only the end is mounted: the top has the limit then
         for each in (path, *path.parents):
             for text in _lines(top / each / file):
                 if text.isdigit():

@@ -1,7 +1,7 @@
 """The messages between the serving process and its hosts: frames of JSON over a socket.
 
-A command is a list: its name, and its arguments as `encode` returns them. An answer has a value or an error, and
-perhaps one frame of bytes after it.
+A command is a list: its name, and its arguments as `encode` returns them. An answer has a value or an error, and may be
+followed by one frame of bytes.
 """
 
 from __future__ import annotations
@@ -39,50 +39,50 @@ __all__ = ["BROKEN", "Birth", "Frames", "Job", "SharedMasks", "error_of", "packe
 
 HEADER = struct.Struct("!Q")
 MAX_FRAME = 1 << 28
-"""Bytes of an answer: a host that says more is broken."""
+"""Most bytes of an answer. A larger answer means that the host is broken."""
 MOST_AT_ONCE = 1 << 20
-"""Bytes that are asked of a socket at a time."""
+"""Most bytes to read from a socket at a time."""
 MAX_GRAMMAR = 64 << 20
-"""Bytes of a grammar that is handed over; a larger one is compiled again."""
+"""Most bytes of a grammar that is sent. A larger one is compiled again instead."""
 MAX_ROWS = 4096
-"""The most rows of a host's block of masks. Memory of rows that are not used is never touched."""
+"""Rows of a host's block of masks. Unused rows take no memory, because their pages are never touched."""
 MAX_INTEGERS = 1 << 16
-"""The most integers of the jobs of a command that its memory has room for."""
+"""Integers of jobs that fit into the shared memory of a host. Longer commands are sent over the socket."""
 IDLE = -1
 
 
 class Birth(NamedTuple):
-    """The facts that a matcher is made from, at the first use in a host."""
+    """The source of a matcher, sent with its first job in a host."""
 
     grammar: int
     stop_token_ids: Sequence[int]
     token_ids: Sequence[int]
-    """Accepted before."""
+    """The tokens accepted before."""
     budget: Any = None
-    """The `Budget` within which its output is to be complete, encoded; None: it need not."""
+    """The `Budget` within which the output must be complete, encoded; None: no limit."""
     end: Any = None
-    """The `Record` of its end so far, encoded."""
+    """The closing `Record` of the output until now, encoded."""
     strategy: str = ""
     given: Any = None
-    """The constraint or bytes that its strategy makes the grammar from, encoded; None: the host has it."""
+    """The constraint or bytes that the strategy makes the grammar from, encoded; None: the host has the grammar."""
 
 
 class Job(NamedTuple):
-    """One sequence's part of a command: what happened to it since the last one, and what it wants to know."""
+    """One sequence's part of a command: its changes since the last command, and the rows that it needs."""
 
     matcher: int
     birth: Birth | None
-    """None: the host has it."""
+    """None: the host has the matcher."""
     rollback: int
     accept: Sequence[int]
     draft_token_ids: Sequence[int] = ()
     first_row: int = 0
     num_forced: int = 0
-    """Above 0: its drafts are at most so many tokens that are forced."""
+    """Most forced tokens that the host searches as the job's drafts; 0: it searches none."""
 
 
 class Frames:
-    """Frames of bytes, each after its length. Raises EOFError where the other end is gone."""
+    """Frames of bytes over a socket, each preceded by its length. Raises EOFError if the other end is closed."""
 
     def __init__(self, sock: socket.socket, *, most: int = MAX_FRAME) -> None:
         self.socket = sock
@@ -109,7 +109,7 @@ class Frames:
         return self.receive_exactly(size)
 
     def has_news(self) -> bool:
-        """Return whether there is something to receive, or the other end is gone."""
+        """Return whether there are bytes to receive, or the other end is closed."""
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
         return bool(poll.poll(0))
@@ -118,10 +118,10 @@ class Frames:
         self.socket.close()
 
     def receive_exactly(self, size: int) -> bytes:
-        """Receive so many bytes, which are no frame."""
+        """Receive `size` bytes without a length before them."""
         try:
             data = self.socket.recv(min(size, MOST_AT_ONCE))
-            if len(data) == size:  # as nearly all are
+            if len(data) == size:  # the usual case
                 return data
             whole = bytearray(data)
             while data and len(whole) < size:
@@ -135,8 +135,8 @@ class Frames:
 
 
 class SharedMasks:
-    """Memory of the serving process and one host: rows of masks between guards, the integers of the jobs of a command,
-    and what the host is working on."""
+    """Memory shared by the serving process and one host: rows of masks between two guard rows, the integers of a
+    command's jobs, and the number of the matcher that the host is working on."""
 
     def __init__(self, words: int, descriptor: int | None = None) -> None:
         start = mmap.PAGESIZE + MAX_INTEGERS * 8
@@ -150,7 +150,7 @@ class SharedMasks:
         self.is_closing = False
 
     def write_jobs(self, jobs: Sequence[Job]) -> tuple[int | list[int], dict[int, Birth]]:
-        """Write the integers of jobs: return how many they are, or themselves if there is no room, and the births."""
+        """Write the integers of jobs. Return their number, or the integers if they do not fit, and the births."""
         told: list[int] = []
         births = {}
         for i, (matcher, birth, rollback, accept, drafts, _, num_forced) in enumerate(jobs):
@@ -163,7 +163,7 @@ class SharedMasks:
         return len(told), births
 
     def read_jobs(self, told: int | list[int], births: Mapping[str, Sequence[Any]]) -> list[Job]:
-        """Return the jobs that `write_jobs` wrote, from what it returned, as JSON has it."""
+        """Return the jobs that `write_jobs` wrote. The arguments are its results, after a round trip through JSON."""
         if isinstance(told, int):
             told = array("q", self._memory[mmap.PAGESIZE : mmap.PAGESIZE + 8 * told]).tolist()
         integers, jobs, first_row = iter(told), list[Job](), 1
@@ -176,7 +176,7 @@ class SharedMasks:
 
     @property
     def working_on(self) -> int:
-        """The matcher in work; `IDLE` between jobs and in work for several at once."""
+        """The number of the matcher that the host is working on; `IDLE` between jobs and during a batch."""
         return int(self._work[0])
 
     @working_on.setter
@@ -185,7 +185,7 @@ class SharedMasks:
 
     @property
     def is_closing(self) -> bool:
-        """True if it looks for the end of an output."""
+        """True while the host searches for a completion of an output."""
         return bool(self._work[1])
 
     @is_closing.setter
@@ -194,7 +194,7 @@ class SharedMasks:
 
 
 def words_of(error: BaseException) -> dict[str, Any]:
-    """An error for `error_of` in another process."""
+    """Return an error as JSON, for `error_of` in another process."""
     kind = next((cls.__name__ for cls in type(error).__mro__ if cls in PASSING), "")
     remote = RemoteError.of(error)
     found = {name: str(getattr(error, name, "")) for name in ("feature", "field")}
@@ -202,7 +202,7 @@ def words_of(error: BaseException) -> dict[str, Any]:
 
 
 def error_of(words: dict[str, Any]) -> GuidewayError:
-    """The error that `words_of` described: of the types a plugin may raise, or a `RemoteError`."""
+    """Return the error that `words_of` described: of a type in `PASSING`, or a `RemoteError`."""
     cls = next((known for known in PASSING if known.__name__ == words["kind"]), None)
     if cls is None:
         return RemoteError(words["text"], type_name=words["type"])
@@ -214,7 +214,7 @@ def error_of(words: dict[str, Any]) -> GuidewayError:
 
 
 BROKEN = (EOFError, KeyError, TypeError, ValueError)
-"""The errors that reading an answer raises, where the other end is gone or no answer is one."""
+"""The errors that reading an answer raises if the other end is closed or the answer is malformed."""
 
 PASSING: tuple[type[GuidewayError], ...] = (
     DeadEnd,
@@ -225,11 +225,11 @@ PASSING: tuple[type[GuidewayError], ...] = (
     UnsupportedCapability,
     UnsupportedGrammar,
 )
-"""The errors that a plugin may raise; of a class that derives from one of them, the nearest."""
+"""The error types that a plugin may raise. An error of a subclass is sent as its nearest base class in this list."""
 
 
 def _anonymous_file(size: int) -> int:
-    """A descriptor of memory that is gone with the last process that has it."""
+    """Return a descriptor of memory that is freed when its last process ends."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("guideway-masks", os.MFD_CLOEXEC)
     else:
@@ -240,7 +240,7 @@ def _anonymous_file(size: int) -> int:
 
 
 def packed(payload: Payload) -> tuple[dict[str, Any], bytes]:
-    """A checked payload as JSON, and the bytes of its arrays."""
+    """Return a checked payload as JSON, and the bytes of its arrays."""
     data: list[bytes] = []
 
     def described(name: str, array: NDArray[Any]) -> list[Any]:
@@ -265,7 +265,8 @@ def packed(payload: Payload) -> tuple[dict[str, Any], bytes]:
 
 
 def unpacked(words: Mapping[str, Any], data: bytes) -> Payload:
-    """Return what `packed` packed, in arrays of its own. Raises KeyError, TypeError and ValueError for what is none."""
+    """Return the payload that `packed` packed, with arrays of its own. Raises KeyError, TypeError or ValueError if it
+    is malformed."""
     at = 0
 
     def read(described: Sequence[Any]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""A modifier that lives in hosts, as the serving process sees it: under the contract of any modifier."""
+"""The proxy in the serving process for a modifier in hosts, with the same interface."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ __all__ = ["HostedModifier"]
 log = logging.getLogger(__name__)
 
 MOST_TOGETHER = 3.0
-"""Most time one `prepare` may take for all sequences, in deadlines of one sequence, before each is called alone."""
+"""Most time for one `prepare` of all sequences, in deadlines of one sequence. After that each is prepared alone."""
 
 T = TypeVar("T")
 
 _NUMBERS = itertools.count()
-"""The numbers of states and compiled values in all hosts of this process."""
+"""The numbers of states and compiled values, unique in all hosts of this process."""
 
 
 class HostedCompiled:
-    """A value of `LogitModifier.compile` in a host, and what it is made from."""
+    """A value of `LogitModifier.compile` in a host, with the source to make it from again."""
 
     def __init__(self, home: States, request: Request, grammar: Sequence[Any] | None) -> None:
         self.number = next(_NUMBERS)
         self.request = request
         self.grammar = grammar
-        """The strategy, and the constraint or bytes that it makes the grammar from."""
+        """The name of the strategy, and the constraint or bytes that it makes the grammar from."""
         self.born_in = -1
-        """The number of the host that has it."""
+        """The number of the host that has the value; -1: no host has it."""
         self._home = home
 
     def __del__(self) -> None:
@@ -61,7 +61,7 @@ class HostedCompiled:
 
 
 class HostedState:
-    """A state in a host, and what it is made from."""
+    """A state in a host, with the source to make it from again."""
 
     def __init__(
         self,
@@ -74,28 +74,28 @@ class HostedState:
     ) -> None:
         self.number = next(_NUMBERS)
         self.request = request
-        """Encoded."""
+        """The request, encoded."""
         self.sequence = sequence
         self.compiled = compiled
         self.steps = list(steps)
-        """Token ids and feedback of each accepted step."""
+        """Token ids and feedback of each accepted step, in order."""
         self.forks = forks
-        """By fork that it comes from, the number of steps before it."""
+        """For each fork in this state's history, the number of steps accepted before the fork."""
         self.born_in = -1
-        """The number of the host that has it."""
+        """The number of the host that has the state; -1: no host has it."""
         self.plugin = ""
         self.unenforced: Sequence[str] | GuidewayError = ()
         self.answered: tuple[tuple[int, ...], Any] | None = None
-        """Announced tokens and the host's answer to them, until they are accepted."""
+        """Tokens that `take` announced and the host's answer to them, until `accept` is called with the tokens."""
         self._home = home
 
     def birth(self) -> Any:
-        """Return what the host makes it from, encoded."""
+        """Return the encoded source that the host makes the state from."""
         compiled = None if self.compiled is None else [self.compiled.number, encode(self.compiled.grammar)]
         return [self.request, encode(self.sequence), compiled, encode(self.steps), list(self.forks)]
 
     def take_back(self) -> None:
-        """Take back tokens that were announced and did not become final: the state is made again without them."""
+        """Drop announced tokens that did not become final. The host makes the state again without them."""
         if self.answered is not None:
             self.answered = None
             self.steps.pop()
@@ -108,7 +108,7 @@ class HostedState:
 
 
 class States(Seat):
-    """The host of the states of one modifier."""
+    """The host with the states of one modifier."""
 
     def __init__(self, name: str, source: HostSource, limits: Limits) -> None:
         super().__init__(f"states:{name}", source, limits)
@@ -119,7 +119,8 @@ class States(Seat):
     def each(
         self, method: str, states: Sequence[HostedState], arguments: Sequence[Sequence[Any]], seconds: float
     ) -> list[Any]:
-        """Return what a method says of each state, or its error; `start` makes the state. Raises `Died`."""
+        """Return the answer of a method for each state, or its error. The method `start` makes the state. Raises
+        `Died`."""
 
         def work(host: Host) -> list[Any]:
             if method == "start":
@@ -134,8 +135,8 @@ class States(Seat):
     def prepare(
         self, states: Sequence[HostedState], places: list[int], arrays: Sequence[Any], apart: bool, allowed: Allowed
     ) -> tuple[Payload | None, dict[int, GuidewayError]]:
-        """Return the payload for the states at these places, and the errors by place. Raises `Died`, and what the
-        modifier raises for all of them."""
+        """Return the payload for the states at these places in the batch, and the errors by place. Raises `Died`, and
+        the modifier's error if it failed for all states."""
 
         def work(host: Host) -> tuple[Payload | None, dict[int, GuidewayError]]:
             self._revive(host, states)
@@ -149,7 +150,7 @@ class States(Seat):
         return self._guard(states, work)
 
     def load(self, value: HostedCompiled) -> None:
-        """Let the host compile a value beside what it does otherwise. Raises what the modifier raises, and
+        """Compile a value in the host's second thread, while commands continue. Raises the modifier's errors, and
         `HostDied`."""
 
         def attempt(left: list[HostedCompiled], _: bool) -> list[HostedCompiled]:
@@ -167,7 +168,7 @@ class States(Seat):
         isolate([value], attempt, lambda each: each.number, _raise)
 
     def end(self) -> None:
-        """Close the modifier in its host, and end that."""
+        """Close the modifier in its host, and end the host."""
         with self._lock:
             try:
                 if self.host is not None and self.host.alive:
@@ -186,7 +187,7 @@ class States(Seat):
         return self.alive()
 
     def _guard(self, states: Sequence[HostedState], work: Callable[[Host], T]) -> T:
-        """Return what `work` with the host returns, which then has these states. Raises `Died`."""
+        """Return the result of `work` with the host, after which the host has these states. Raises `Died`."""
         with self._lock:
             try:
                 host = self._living()
@@ -199,18 +200,18 @@ class States(Seat):
                 raise Died(error, error.working_on if known else None) from error
             except GuidewayError:
                 raise
-            except Exception as error:  # no modifier is asked to read this
+            except Exception as error:  # the answer has an unknown form; no modifier's error looks like that
                 self.lose()
                 only = states[0].number if len(states) == 1 else None
                 raise Died(HostDied(f"its answer cannot be read: {error}", by_itself=True), only) from error
-            except BaseException:  # interrupted: the answer may be half read
+            except BaseException:  # interrupted: part of the answer may still be unread
                 self.lose()
                 raise
             self._note(states)
             return result
 
     def _revive(self, host: Host, states: Sequence[HostedState]) -> None:
-        """Let the host make states that it does not have. Where a state is derived, forks share it."""
+        """Make the states that the host does not have. A state that occurs twice in `states` is made once."""
         lost = list({state.number: state for state in states if state.born_in != self.number}.values())
         if not lost:
             return
@@ -218,12 +219,12 @@ class States(Seat):
         self._note(lost)
 
     def _make(self, host: Host, method: str, states: Sequence[HostedState], seconds: float) -> list[Any]:
-        """Let the host make states; each may take so long, and its tokens and its value besides."""
+        """Make states in the host. Each may take `seconds`, plus time for its tokens and for compiling its value."""
         more = {}
         for state in states:
             more[state.number] = SECONDS_PER_TOKEN * sum(len(token_ids) for token_ids, _ in state.steps)
             if state.compiled is not None and state.compiled.born_in != self.number:
-                more[state.number] += 2 * self._limits.compile_seconds  # its grammar and its own
+                more[state.number] += 2 * self._limits.compile_seconds  # for its grammar and for its value
         jobs = [[state.number, state.birth(), []] for state in states]
         allowed = Allowed(seconds, seconds * (1 + len(states)) + sum(more.values()), more)
         return self._each(host, method, jobs, allowed)
@@ -236,7 +237,7 @@ class States(Seat):
         return [errors.get(i, found) for i, found in enumerate(answer["found"])]
 
     def _tell(self, host: Host, command: str, *arguments: Any, allowed: Allowed) -> tuple[Any, bytes | None]:
-        """Return the answer to a command, whose arguments are encoded."""
+        """Return the answer to a command with encoded arguments. Logs failures of `release` that it reports."""
         host.send(command, self.name, self.news(), *arguments)
         answer = host.answer(allowed)
         assert answer is not None
@@ -245,7 +246,7 @@ class States(Seat):
         return answer
 
     def _note(self, states: Sequence[HostedState]) -> None:
-        """The host has these."""
+        """Record that the current host has these states and their compiled values."""
         for state in states:
             state.born_in = self.number
             if state.compiled is not None:
@@ -253,10 +254,11 @@ class States(Seat):
 
 
 class HostedModifier(LogitModifier[HostedState]):
-    """Sends to a host what `cls` does for sequences, and to hosts that hold nothing what it does for a request.
+    """A proxy of the modifier `cls`.
 
-    When a host is lost, the next one makes its states again, and what it was working on when it broke a limit, or
-    crashed, fails. Raises `LimitExceeded`, beside what the contract names, for what breaks a limit of a host.
+    Calls for sequences are sent to the host with their states, calls for a request to a host without state. If a host
+    is lost, the next one makes its states again. A state during whose work the host crashed or exceeded a limit fails.
+    Raises `LimitExceeded`, in addition to the errors of the contract, if a call exceeds a limit of a host.
     """
 
     def __init__(
@@ -271,7 +273,7 @@ class HostedModifier(LogitModifier[HostedState]):
     ) -> None:
         super().__init__(options, context)
         self.cls = cls
-        # of the instance: the class stands for any modifier
+        # set on the instance, because this class is the proxy of every modifier
         self.name, self.stage, self.needs = cls.name, cls.stage, cls.needs  # type: ignore[misc]
         self.transform, self.derived, self.examples = cls.transform, cls.derived, cls.examples  # type: ignore[misc]
         self.contract = cls.contract  # type: ignore[misc]
@@ -293,7 +295,7 @@ class HostedModifier(LogitModifier[HostedState]):
         return tuple(int(token_id) for token_id in found["token_ids"]), bytes.fromhex(found["prefix"])
 
     def compile_key(self, request: Request) -> Hashable | None:
-        """None too for keys of which nobody can tell from outside of their process whether they are equal."""
+        """Return the key as text. None also if its equality cannot be decided outside the host."""
         key = self._look("compile_key", request) if self._has("compile_key") else None
         return None if key is None else str(key)
 
@@ -307,7 +309,7 @@ class HostedModifier(LogitModifier[HostedState]):
                 "modifier_host to 'inline', or use a strategy that runs in a grammar host",
                 field="modifiers",
             )
-        self._look("compile", request, given)  # where it ends nothing but itself
+        self._look("compile", request, given)  # first in a host without state: a crash there loses nothing
         compiled = HostedCompiled(self._home, request, given)
         try:
             self._home.load(compiled)
@@ -365,8 +367,8 @@ class HostedModifier(LogitModifier[HostedState]):
         return Payload(payload.rows, payload.arrays, payload.shared, {**payload.faults, **faults})
 
     def take(self, steps: Sequence[tuple[HostedState, tuple[int, ...], Feedback | None]]) -> None:
-        """Let the host accept what is final of several sequences in one command. `accept` of each says what came of
-        it."""
+        """Send the final tokens of several sequences to the host in one command. `accept` of each sequence returns the
+        answer."""
         if not self._has("accept"):
             return
         told = [(state, ids, None if feedback is None else dict(feedback)) for state, ids, feedback in steps]
@@ -422,7 +424,7 @@ class HostedModifier(LogitModifier[HostedState]):
     # Parts
 
     def _has(self, method: str) -> bool:
-        """Return whether the plugin has its own; else the contract says what happens."""
+        """Return whether the plugin implements a method. If not, the contract's default applies."""
         return getattr(self.cls, method) is not getattr(LogitModifier, method)
 
     def _sent(self, request: Request) -> Any:
@@ -436,7 +438,7 @@ class HostedModifier(LogitModifier[HostedState]):
             ) from error
 
     def _look(self, method: str, request: Request, *more: Any) -> Any:
-        """Return what a method says of a request, in a host that holds nothing."""
+        """Return the answer of a method that takes a request, from a host without state."""
         self._sent(request)
         limits = self._limits
         seconds = limits.compile_seconds if method == "compile" else limits.admission_seconds / limits.wall_factor
@@ -449,7 +451,7 @@ class HostedModifier(LogitModifier[HostedState]):
     def _each(
         self, method: str, jobs: Sequence[tuple[HostedState, Sequence[Any]]], seconds: float | None = None
     ) -> list[Any]:
-        """Return what a method says of each state, given its arguments, or its error."""
+        """Return for each state the answer of a method with its arguments, or its error."""
         answers: dict[int, Any] = {}
 
         def attempt(left: list[int], _: bool) -> list[int]:
@@ -466,21 +468,21 @@ class HostedModifier(LogitModifier[HostedState]):
         return [answers[i] for i in range(len(jobs))]
 
     def _say(self, state: HostedState, method: str, *arguments: Any) -> Any:
-        """Return what a method says of a state. Raises its error."""
+        """Return the answer of a method for one state. Raises its error."""
         (found,) = map(_refusal, self._each(method, [(state, arguments)]))
         if isinstance(found, BaseException):
             raise found
         return found
 
     def _error(self, died: HostDied, phase: str) -> GuidewayError:
-        """Return the error of a call over which the host died: one that broke a limit is a refusal."""
+        """Return the error of a call during which the host died: `LimitExceeded` if it exceeded a limit."""
         if not died.broke:
             return died
         return LimitExceeded(f"modifier.{self.name} failed in {phase}: {died}", field=f"modifiers.{self.name}")
 
 
 def _refusal(found: Any) -> Any:
-    """Return an answer, or an error: that of a broken limit is a refusal."""
+    """Return an answer or an error. If a host exceeded a limit, the error becomes `LimitExceeded`."""
     return LimitExceeded(str(found)) if isinstance(found, HostDied) and found.broke else found
 
 

@@ -1,4 +1,4 @@
-"""The answers of hosts about modifiers."""
+"""The commands about modifiers, as a host executes them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from guideway_hosts.plugins import Plugins
 __all__ = ["StateServer"]
 
 PLAIN = (bool, int, float, str, bytes, type(None))
-"""Types whose values are equal if their `repr` is."""
+"""Types whose values are equal if their types and their `repr` are equal."""
 
 
 class StateServer:
-    """Calls modifiers for requests, and holds states of sequences."""
+    """Calls modifiers for requests, and keeps the states of sequences."""
 
     def __init__(self, plugins: Plugins, shared: SharedMasks) -> None:
         self._plugins = plugins
         self._shared = shared
         self._states: dict[int, Any] = {}
         self._failed: dict[int, BaseException] = {}
-        """Errors of states that could not be made again."""
+        """By state number the error that occurred when the state was made again."""
         self._compiled: dict[int, Any] = {}
         self.commands: dict[str, Callable[..., Any]] = {
             "look": self._look,
@@ -45,7 +45,7 @@ class StateServer:
         self.beside: dict[str, Callable[..., Any]] = {"load_value": self._load}
 
     def _look(self, method: str, name: str, request: Request, *more: Any) -> Any:
-        """Return what a modifier's method says of a request."""
+        """Return the answer, as JSON, of a modifier's method that takes a request."""
         modifier = self._plugins.modifiers[name]
         if method == "compile":
             modifier.compile(request, self._grammar(*more))
@@ -53,15 +53,15 @@ class StateServer:
         return LOOKS[method](getattr(modifier, method)(request))
 
     def _load(self, name: str, number: int, request: Request, given: Sequence[Any] | None) -> None:
-        """Compile a value for states."""
+        """Compile a value that states use."""
         modifier = self._plugins.modifiers[name]
         self._compiled[number] = modifier.compile(request, self._grammar(given))
 
     def _each(
         self, name: str, told: Sequence[Sequence[Any]], method: str, jobs: Sequence[tuple[int, Any, Sequence[Any]]]
     ) -> dict[str, Any]:
-        """Return what a method says of each state, given the state's number, what it is made from and more arguments,
-        or its error."""
+        """Return for each state the answer of a method, or its error. A job has the state's number, the source that it
+        is made from and the method's other arguments."""
         modifier, said = self._begin(name, told)
         found: list[Any] = []
         errors: dict[int, Any] = {}
@@ -94,8 +94,11 @@ class StateServer:
         arrays: Sequence[NDArray[Any]],
         apart: bool,
     ) -> tuple[dict[str, Any], bytes | None]:
-        """Return the payload of a step for the sequences at these places. `apart`: prepare it for each alone before, so
-        that the serving process knows over which of them this process ended. Errors are by place."""
+        """Return the payload of a step for the sequences at these places, and errors by place.
+
+        With `apart`, each sequence is prepared alone first. If this process ends, the serving process then knows which
+        sequence caused it.
+        """
         modifier, said = self._begin(name, told)
         batch = StepBatch(*arrays)
         owners = None if batch.num_rows == batch.num_sequences else sequence_of_row(batch)
@@ -124,7 +127,7 @@ class StateServer:
         return {"payload": words or None, "errors": errors, "said": said}, data
 
     def _close(self, name: str, told: Sequence[Sequence[Any]]) -> dict[str, Any]:
-        """Close the modifier of this host, in which all states have ended."""
+        """Close the modifier of this host. All its states have ended."""
         modifier, said = self._begin(name, told)
         modifier.close()
         return {"said": said}
@@ -132,7 +135,7 @@ class StateServer:
     # Parts
 
     def _begin(self, name: str, told: Sequence[Sequence[Any]]) -> tuple[LogitModifier[Any], list[str]]:
-        """Take in what happened since the last command. Return the modifier, and what failed in that."""
+        """Execute the releases and drops since the last command. Return the modifier, and the errors of `release`."""
         modifier = self._plugins.modifiers[name]
         said = []
         for what, number in told:
@@ -156,7 +159,7 @@ class StateServer:
     def _start(
         self, modifier: LogitModifier[Any], number: int, request: Request, sequence: Any, compiled: Any, *past: Any
     ) -> dict[str, Any]:
-        """Make a new state. Return whether the modifier acts, and what it says of that."""
+        """Make a new state. Return whether the modifier acts, and if so its unenforced names and its plugin."""
         value = None
         if compiled is not None:
             its_number, given = compiled
@@ -183,7 +186,7 @@ class StateServer:
         steps: Sequence[Any],
         forks: Sequence[int],
     ) -> None:
-        """Make a state as it was in another host: after these steps, and forked after so many of them."""
+        """Make a state as it was in another host: accept `steps`, and fork after each number of steps in `forks`."""
         try:
             if not self._start(modifier, number, request, sequence, compiled)["acts"]:
                 raise ConformanceError("start left a sequence alone on which it had acted before")
@@ -218,8 +221,8 @@ class StateServer:
 
 
 def canonical(key: Any) -> str | None:
-    """Return text that two keys share only if they are equal; None if that cannot be known."""
-    if type(key) in PLAIN and key == key:  # a NaN is not
+    """Return text that two keys share only if they are equal; None if equality cannot be decided from text."""
+    if type(key) in PLAIN and key == key:  # excludes NaN
         return f"{type(key).__name__}:{key!r}"
     if isinstance(key, Enum):
         return f"{type(key).__module__}.{type(key).__qualname__}.{key.name}"
@@ -260,13 +263,13 @@ LOOKS: dict[str, Callable[[Any], Any]] = {
     "edit_prompt": _edit,
     "compile_key": lambda key: None if read_key(key) is None else canonical(key),
 }
-"""By method of a modifier, about a request, its answer as JSON."""
+"""By a modifier's method that takes a request: a function that converts its answer to JSON."""
 READ: dict[str, Callable[..., Any]] = {
     "accept": _outcome,
     "report": lambda found: None if found is None else read_report(found),
     "forced": lambda found, limit: read_ids(limit, found),
     "validate": lambda found, token_ids: read_count(len(token_ids), found),
 }
-"""The same of methods about a state."""
+"""By a modifier's method that takes a state: a function that checks its answer and converts it to JSON."""
 HANDED: dict[str, Callable[[Sequence[Any]], Sequence[Any]]] = {"accept": lambda given: (given[0], _lent(given[1]))}
-"""By method the arguments that a modifier is given."""
+"""By method: a function that returns the arguments for the modifier from the arguments sent. Others are unchanged."""

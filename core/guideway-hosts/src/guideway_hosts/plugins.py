@@ -1,4 +1,4 @@
-"""The plugins that the fork server holds, and its hosts a copy of."""
+"""The plugins that the fork server builds. Each host has a copy of them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["Plugins", "Spec"]
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The facts that plugins are built from."""
+    """The source of plugins: everything that they are built from."""
 
     path: tuple[str, ...]
-    """Places of modules, as in the serving process."""
+    """Module folders, as in the serving process."""
     variables: tuple[str, ...]
     """Patterns of the environment variables that the operator gives to hosts."""
     records: tuple[PluginRecord, ...]
@@ -33,22 +33,22 @@ class Spec:
 
     @property
     def words(self) -> int:
-        """Words of a mask."""
+        """Words (32 bits) of a mask."""
         return num_words(self.context.vocabulary.logits_width)
 
     @property
     def shared(self) -> str | None:
-        """Text that is equal if what another spec built is as good; None if nothing is."""
+        """Text that two specs share only if each can use the plugins built for the other; None if no other can."""
         classes = [load(record).component for record in self.records]
         if any(record.kind != "grammar" for record in self.records):
             return None
         if any(cls.close is not GrammarStrategy.close for cls in classes):
-            return None  # what one process closes would be gone for the others
+            return None  # closing them in one process could break the others
         return repr((self.records, self.options, self.context.vocabulary.fingerprint))
 
 
 class Plugins:
-    """The strategies and modifiers of a spec. Raises what building them raises."""
+    """The strategies and modifiers of a spec. Raises the errors of building them."""
 
     def __init__(self, spec: Spec) -> None:
         classes: dict[str, list[Any]] = {"grammar": [], "modifier": []}

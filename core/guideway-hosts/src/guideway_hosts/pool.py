@@ -1,4 +1,4 @@
-"""Hosts that hold nothing between two calls, and take those of all comers."""
+"""A pool of hosts without state between two calls, shared by all callers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["Pool"]
 
 
 QUICK = frozenset({"supports", "takes", "rewritings", "companions", "edit_prompt", "compile_key"})
-"""Commands, and methods of modifiers to look with, that wait for none that takes long."""
+"""Commands, and methods of `look`, that are short. They have places of their own, so they never wait for long ones."""
 
 AT_ONCE = 2
-"""Calls of each such kind, and of those that check texts."""
+"""Most short calls at once. Also the most checks of texts at once."""
 
 
 class Pool:
-    """Hosts that hold nothing between two calls, of which `num_slow` at once may take long."""
+    """Hosts without state between two calls. At most `num_slow` long calls run at once."""
 
     def __init__(self, role: str, source: HostSource, num_slow: int) -> None:
         self._role = role
@@ -30,16 +30,16 @@ class Pool:
         self._quick, self._checks = threading.Semaphore(AT_ONCE), threading.Semaphore(AT_ONCE)
         self._idle: list[Host] = []
         self._busy: dict[Host, tuple[Any, ...]] = {}
-        """The work that each is at."""
+        """The call that each host is executing."""
         self._lock = threading.Lock()
         self._closed = False
 
     def start(self) -> None:
-        """Have one for the first call. Raises `HostDied`."""
+        """Start a host for the first call. Raises `HostDied`."""
         self._put_back(self._take((), fresh=False))
 
     def call(self, name: str, *arguments: Any, seconds: float) -> tuple[Any, bytes | None]:
-        """`Host.call` of one that is free. One that is killed from outside is replaced, once."""
+        """Return `Host.call` of an idle host. If the host is killed from outside, try once more with a new one."""
         what = arguments[0] if name == "look" else name
         with self._quick if what in QUICK else self._checks if name == "judge" else self._slow:
             for last in (False, True):
@@ -54,7 +54,7 @@ class Pool:
         raise AssertionError
 
     def give_up(self, *work: Any) -> None:
-        """Kill the hosts that are at work on a command that begins so; nothing is held against it."""
+        """Kill the hosts that are executing a command with this beginning. It does not count as a failure."""
         with self._lock:
             hosts = [host for host, of in self._busy.items() if of[: len(work)] == work]
         for host in hosts:
@@ -62,7 +62,7 @@ class Pool:
             host.close()
 
     def close(self) -> None:
-        """End all, also those at work."""
+        """End all hosts, also busy ones."""
         with self._lock:
             self._closed = True
             hosts = [*self._idle, *self._busy]

@@ -1,8 +1,7 @@
-"""The program of all processes that hosts are: the fork server, which imports and builds plugins, and the hosts that it
-forks.
+"""The program of the fork server, which imports and builds plugins, and of the hosts that it forks.
 
-The fork server has one thread and has compiled nothing, so that a fork of it is whole. A host has two: one for
-commands, one for what takes long beside them; both with stacks that native recursion does not overflow at once.
+The fork server has one thread and compiles nothing, so that forking it is safe. A host has two threads: one for
+commands, and one for long work next to them. Both have stacks large enough for deep native recursion.
 """
 
 from __future__ import annotations
@@ -39,58 +38,61 @@ from guideway_hosts.upkeep import (
 __all__ = ["main"]
 
 MOST_WAITING = 64
-"""Processes that wait for a fork server of their own at once."""
+"""Length of the queue of processes that connect at the same time to get a fork server of their own."""
 
 PLAIN = ("step", "ask")
-"""Commands that decode what they need of their arguments, which are many."""
+"""Commands with many arguments. They decode only the arguments that need it."""
 
 SPEAKS_WITHIN = 5.0
-"""Seconds until a process that has come for one says who it is."""
+"""Seconds until a process that asks for a fork server must send its PID."""
 
 
 def main(descriptor: int, listener: int | None = None) -> None:
-    """Serve a process over a socket until its other end is closed, as nobody's child; over another socket let processes
-    have a fork server of their own, forked from this one."""
+    """Run the fork server: serve one process over a socket until its other end is closed.
+
+    The fork server is detached from its parent. At the socket `listener` it accepts other processes, and forks a fork
+    server for each.
+    """
     if os.fork():
         os._exit(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the serving process, which closes the socket
-    # the kernel sends one to all of the group when one of them ends while another is stopped, if its parent is then in
-    # its session (`kill_orphaned_pgrp`): who stops one host would end all
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the serving process, which then closes the socket
+    # when a process of a group ends while another is stopped and its parent is in the same session, the kernel sends
+    # SIGHUP to the whole group (`kill_orphaned_pgrp`): stopping one host would end all
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_before_others()
     enter_killable_host()
-    gc.disable()  # what is imported stays: to look through it again and again takes time
+    gc.disable()  # imported objects stay, so collecting them repeatedly would only take time
     _keep_from_others(descriptor, *([] if listener is None else [listener]))
     control, others = Frames(socket.socket(fileno=descriptor), most=1 << 40), None
     with suppress(EOFError):
         if listener is not None:
             listening = socket.socket(fileno=listener)
-            listening.listen(MOST_WAITING)  # here: who comes sees which process listens
+            listening.listen(MOST_WAITING)  # here, so that the peer's credentials are this process's
             others = Listener(listening, control.receive_bytes())
         _ForkServer(control, others, {}).serve()
 
 
 def _keep_from_others(*descriptors: int) -> None:
-    """Let no program that a plugin starts have them."""
+    """Make descriptors not inheritable, so that programs that plugins start do not get them."""
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
 
 
 class _ForkServer:
-    """The fork server of one process. At `others` come processes that are to have one of their own."""
+    """The fork server of one process. Other processes connect to `others` to get fork servers of their own."""
 
     def __init__(self, control: Frames, others: Listener | None, ready: dict[str, Plugins]) -> None:
         self._control = control
         self._others = others
         self._ready = ready
-        """What was built before this process was forked for another one, by `Spec.shared`."""
+        """By `Spec.shared`, the plugins that the parent fork server had built before it forked this one."""
         self._built: dict[int, tuple[Spec, Plugins]] = {}
-        """By the number that the other end gave it."""
+        """By the number that the serving process gave the specification."""
         self._hosts: dict[int, int] = {}
-        """By the PID of each host the number of what it has."""
+        """By the PID of each host the number of its specification."""
         self._is_open = False
-        """True once it has built something, for which others wait."""
+        """True after the first build. Only then are other processes let in, so that they share its imports."""
         self._commands: dict[str, Callable[..., dict[str, Any]]] = {
             "build": self._build,
             "fork": self._fork,
@@ -99,7 +101,7 @@ class _ForkServer:
         }
 
     def serve(self) -> None:
-        """Answer commands until the other end of the socket is closed."""
+        """Execute commands until the other end of the socket is closed."""
         show_as("fork-server")
         try:
             self._control.send({"pid": os.getpid()})
@@ -117,17 +119,18 @@ class _ForkServer:
                 self._drop(number)
 
     def _is_told(self, others: Listener) -> bool:
-        """Wait for a command or others; let those have their fork server. Return whether there is a command."""
+        """Wait for a command or for other processes, and fork a fork server for each of those. Return whether there is
+        a command."""
         ready = select.select([self._control.socket, *others.sockets()], [], [], others.seconds)[0]
         if self._control.socket in ready:
             return True
         for end in others.proven(ready):
-            with suppress(Exception):  # whatever comes there must not end what is served here
+            with suppress(Exception):  # another process's failure must not end this fork server
                 self._let_join(end, others)
         return False
 
     def _let_join(self, end: socket.socket, others: Listener) -> None:
-        """Fork a fork server for another process, which knows the key and says who it is, as nobody's child."""
+        """Fork a detached fork server for another process, which has proved that it knows the key and sends its PID."""
         with end:
             end.settimeout(SPEAKS_WITHIN)
             owner = Frames(end).receive()
@@ -147,8 +150,8 @@ class _ForkServer:
                 os._exit(0)
 
     def _build(self, number: int, environ: dict[str, str], spec: Spec) -> dict[str, Any]:
-        """Import and build plugins, unless equal ones were there at the beginning."""
-        os.environ.clear()  # it may be another one than when this process was started
+        """Import and build plugins, or take equal ones that the parent fork server had built."""
+        os.environ.clear()  # the environment may have changed since this process was started
         os.environ.update(environ)
         sys.path[:] = spec.path
         self._is_open = True
@@ -163,7 +166,7 @@ class _ForkServer:
         return {"error": None}
 
     def _fork(self, number: int, role: str, memory_bytes: int, late_seconds: float) -> dict[str, Any]:
-        """Fork a host, which has the descriptors that come with the command."""
+        """Fork a host with the three descriptors that follow the command: two sockets and the shared masks."""
         _, descriptors, _, _ = socket.recv_fds(self._control.socket, 1, 3)
         _keep_from_others(*descriptors)
         try:
@@ -175,7 +178,7 @@ class _ForkServer:
             status = 70
             try:
                 self._control.close()
-                if self._others is not None:  # else nobody could tell that this process has ended
+                if self._others is not None:  # otherwise the address would stay in use after this process ends
                     self._others.close()
                 die_with_parent()
                 show_as(role)
@@ -194,14 +197,14 @@ class _ForkServer:
         return {"pid": pid}
 
     def _reap(self, pid: int) -> dict[str, Any]:
-        """Say how a host ended that has ended, or was killed."""
+        """Wait for the end of a host that ended or was killed, and return its exit status."""
         if self._hosts.pop(pid, None) is None:
             return {"status": None}
         _, status = os.waitpid(pid, 0)
         return {"status": os.waitstatus_to_exitcode(status)}
 
     def _drop(self, number: int) -> dict[str, Any]:
-        """End the hosts of what was built, and close it."""
+        """Kill the hosts of a specification, and close its plugins."""
         for pid in [pid for pid, its in self._hosts.items() if its == number]:
             os.kill(pid, signal.SIGKILL)
             self._reap(pid)
@@ -217,7 +220,7 @@ def _serve_as_host(
 ) -> None:
     _silence_native_code()
     limit_memory(memory_bytes)
-    gc.freeze()  # else the first collection would write to all that is shared
+    gc.freeze()  # without it the first collection would write to, and so copy, all shared memory
     gc.enable()
     host = Server(built, SharedMasks(spec.words, shared), late_seconds)
     threading.stack_size(STACK_BYTES)
@@ -245,7 +248,7 @@ def _silence_native_code() -> None:
 
 
 def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
-    """Answer commands until the other end is closed."""
+    """Execute commands until the other end is closed."""
     heap = Heap()
     try:
         while True:

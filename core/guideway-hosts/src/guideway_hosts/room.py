@@ -1,4 +1,4 @@
-"""A host of matchers, with their grammars, and the command that it works on."""
+"""A host process for matchers and their grammars, and the command that it is executing."""
 
 from __future__ import annotations
 
@@ -25,20 +25,25 @@ from guideway_hosts.seat import SECONDS_PER_TOKEN, Died, Seat
 __all__ = ["NONE", "Answer", "Filled", "MatcherDied", "Room", "matcher_of"]
 
 PROVES_FAST = 16
-"""A grammar that was late is waited for as others are again after so many rows in turn that were not late; each further
-time after twice as many, at most `PROVES_FAST_AT_MOST`. What was late once may have found a cold cache, or a machine
-that stood still."""
+"""Consecutive rows that must arrive in time before a step waits as long for a grammar that was late as for any other.
+
+The number doubles each time the grammar is late again, up to `PROVES_FAST_AT_MOST`. One late row is weak evidence: the
+cache may have been cold, or the machine may have paused.
+"""
 PROVES_FAST_AT_MOST = 4096
 
 NONE = Patience(0.0, 0.0)
 
 PLAIN: dict[str, Any] = {"counts": None, "drafts": None, "errors": {}, "apart": [], "slow": [], "closing": {}}
-"""The answer to a step without drafts of which there is nothing to say."""
+"""The answer to a step without drafts in which every job was filled in time and nothing about closing changed."""
 
 
 class MatcherDied(Died):
-    """The host died during a command; `number` is the matcher that it was working on, `grammar` that one's, and
-    `wanted` whether somebody still has it."""
+    """The host died during a command.
+
+    `number` is the matcher that it was working on, `grammar` is that matcher's grammar. `wanted` is False if the
+    serving process has dropped the matcher since.
+    """
 
     def __init__(
         self, cause: HostDied, number: int | None = None, grammar: HostedGrammar | None = None, *, wanted: bool = True
@@ -54,20 +59,20 @@ class Filled:
 
     command: Job
     count: int
-    """Drafts accepted; -1: it failed."""
+    """Drafts accepted; -1 if the job failed."""
     error: GuidewayError | None
     apart: bool
-    """True if it failed together with others, and is to be asked alone."""
+    """True if a whole batch failed and it is unknown which job caused it: send this job again, alone."""
     slow: bool
-    """True if it took longer than rows should."""
+    """True if the job took longer than `Limits.late_seconds`."""
     grammar: int
-    """The number of the matcher's."""
+    """The number of the matcher's grammar."""
     masks: NDArray[np.int32]
-    """Its rows, until the next command."""
+    """The job's rows. The next command overwrites them."""
     first_closed: int | None = None
-    """The first of them that does not allow all that its grammar does."""
+    """The first row in which closing removed tokens that the grammar allows; None if there is no such row."""
     ends: Sequence[Record] = ()
-    """By row what is known of its end once a token was drawn from it; empty: what was known before."""
+    """The closing record for each row, valid after a token was drawn from it; empty if the record did not change."""
 
 
 @dataclass(slots=True)
@@ -76,14 +81,14 @@ class Answer:
 
     commands: list[Job]
     matchers: list[HostedMatcher | None]
-    """None: nobody has it any more."""
+    """None for a matcher that the serving process has dropped."""
     masks: NDArray[np.int32]
-    """The rows of them all, until the next command."""
+    """The rows of all jobs. The next command overwrites them."""
     outcomes: list[Filled] | None
-    """None: as nearly always, there were no drafts, every job was filled, and nothing else is to be said."""
+    """None in the usual case: no drafts, every job filled in time, and nothing about closing changed."""
 
     def by_number(self) -> dict[int, Filled]:
-        """The result of each job whose matcher somebody still has."""
+        """Return the result of each job whose matcher still exists, by the matcher's number."""
         outcomes = self.outcomes
         if outcomes is None:
             numbers = [0 if matcher is None else matcher.grammar.number for matcher in self.matchers]
@@ -104,14 +109,14 @@ class _Pending:
     grammars: list[HostedGrammar]
     """The grammars of the matchers, in the same order."""
     wanted: set[int]
-    """The numbers of matchers that somebody still has."""
+    """The numbers of the matchers that still exist in the serving process."""
     is_ahead: bool = False
-    """True if nobody has waited for the answer yet."""
+    """True if the command was sent by `foresee`, before a step needed its answer."""
     searches: bool = False
-    """True if the host is to find forced tokens."""
+    """True if the host must search forced tokens for a job of the command."""
 
     def died(self, cause: HostDied) -> MatcherDied:
-        """Over what."""
+        """Return the error for this command, with the matcher that the host was working on."""
         numbers = [command.matcher for command in self.commands]
         number = numbers[0] if len(numbers) == 1 else cause.working_on
         if number not in numbers:
@@ -120,27 +125,30 @@ class _Pending:
 
 
 class Room(Seat):
-    """A host of matchers. To be used under the lock of its `MatcherHost`, but for `load` and what the collector of
-    garbage calls."""
+    """A host of matchers.
+
+    Callers hold the lock of its `MatcherHost`, except for `load` and the methods that the garbage collector calls.
+    """
 
     def __init__(self, role: str, source: HostSource, limits: Limits) -> None:
         super().__init__(role, source, limits)
         self.loaded: set[int] = set()
         self._pending: _Pending | None = None
         self._heard: Answer | None = None
-        """The answer to that command, which nobody has had yet."""
+        """The answer to the pending command, received but not yet returned by `end`."""
         self.together = True
-        """True if commands are for several matchers: not after one of several ended the host and nobody knows which."""
+        """True if one command may contain several matchers. False after a command for several matchers ended the host
+        and it is unknown which matcher caused it."""
         self.num_commands = 0
-        """The masks of one are overwritten by the next."""
+        """Commands sent until now. Each command overwrites the masks of the one before."""
         self.lent: list[weakref.ref[HostedMatcher]] = []
-        """The matchers whose rows lie where the last command wrote them."""
+        """Matchers whose rows are still in the shared memory that the last command wrote."""
         self.left_to_prove = 0
-        """Rows in a row that have to come in time before a step waits for them as for any others."""
+        """Consecutive rows that must still arrive in time before a step waits for them as long as for any others."""
         self._had_to_prove = PROVES_FAST // 2
 
     def judge(self, slow: bool) -> None:
-        """Note whether rows were late."""
+        """Record whether a row was late."""
         if slow and not self.left_to_prove:
             self._had_to_prove = min(PROVES_FAST_AT_MOST, 2 * self._had_to_prove)
         self.left_to_prove = self._had_to_prove if slow else max(0, self.left_to_prove - 1)
@@ -152,16 +160,16 @@ class Room(Seat):
 
     @property
     def is_ahead(self) -> bool:
-        """True if a command is not answered yet that was sent before its answer was asked for."""
+        """True if a command that was sent ahead of its step is not answered yet."""
         return self._pending is not None and self._pending.is_ahead
 
     def is_about(self, jobs: Sequence[FillJob], group: Sequence[int]) -> bool:
-        """Return whether the command that is not answered is about the matchers of these, and no others."""
+        """Return whether the unanswered command is for the matchers of these jobs, in this order, and no others."""
         pending = self._pending
         return pending is not None and [each() for each in pending.matchers] == [jobs[i].matcher for i in group]
 
     def has(self, matcher: int) -> bool:
-        """Return whether the command that is not answered is about a matcher."""
+        """Return whether the unanswered command includes a matcher that still exists."""
         return self._pending is not None and matcher in self._pending.wanted
 
     def reset(self) -> None:
@@ -173,7 +181,8 @@ class Room(Seat):
         super().lose()
 
     def fitting(self, jobs: Sequence[FillJob], left: Sequence[int], limits: Sequence[int] = ()) -> list[int]:
-        """The first of the jobs left whose rows fit into the host's memory; `limits` as for `begin`."""
+        """Return the longest prefix of `left` whose rows fit into the host's memory, but at least one job. `limits` as
+        for `begin`."""
         group: list[int] = []
         room = MAX_ROWS
         for i in left:
@@ -186,8 +195,8 @@ class Room(Seat):
     def begin(
         self, jobs: Sequence[FillJob], group: Sequence[int], limits: Sequence[int] = (), *, is_ahead: bool = False
     ) -> None:
-        """Send the command for some of `jobs`. `limits` says for each how many forced tokens the host is to find as its
-        drafts; empty: none for any. Raises `Died`."""
+        """Send the command for the jobs of `group`. `limits` has for each job of `jobs` the most forced tokens that the
+        host searches as its drafts; empty: it searches none. Raises `Died`."""
         matchers = [matcher_of(jobs[i]) for i in group]
         try:
             host = self.alive()
@@ -212,8 +221,10 @@ class Room(Seat):
             host.send("step", *host.masks.write_jobs(commands), told)
 
     def end(self, patience: Patience | None) -> Answer | None:
-        """Return what became of the command that was begun; None if it is not known before `patience` ends. What it
-        says of matchers is noted there. Raises `Died`."""
+        """Return the answer to the command that `begin` sent, or None if `patience` ends before it arrives.
+
+        Matchers that still exist take over their results. Raises `Died`.
+        """
         if self._heard is None:
             self._heard = self._receive(patience)
         answer = self._heard
@@ -222,8 +233,8 @@ class Room(Seat):
         return answer
 
     def hear(self, *, waits: bool) -> None:
-        """Let `HostedMatcher.forced` be what the host was to find, if it has answered, or with `waits` in any case.
-        Raises `Died`."""
+        """Set `HostedMatcher.forced` to the tokens that the host found, if it has answered; with `waits`, wait for the
+        answer. Raises `Died`."""
         pending, host = self._pending, self.host
         if pending is None or host is None or self._heard is not None or not pending.searches:
             return
@@ -247,7 +258,7 @@ class Room(Seat):
         for i, (matcher, command) in enumerate(zip(matchers, commands, strict=True)):
             if command.birth is not None and i not in failed:
                 self.loaded.add(command.birth.grammar)
-            if matcher is None:  # born in the meantime, for nobody
+            if matcher is None:  # dropped while the host was working: the host must drop it too
                 self.tell("end", command.matcher, self.number)
             elif i in failed:
                 matcher.lost()
@@ -258,7 +269,7 @@ class Room(Seat):
         return Answer(commands, matchers, rows[1 : 1 + len(commands)], outcomes)
 
     def is_answered(self) -> bool:
-        """Return whether `end` need not wait. Raises `Died`."""
+        """Return whether `end` would return without waiting. Raises `Died`."""
         if self._heard is not None:
             return True
         pending = self._pending
@@ -267,7 +278,7 @@ class Room(Seat):
             return self.host.is_answered(self._allowed(pending.commands), patience=NONE)
 
     def ask(self, matcher: HostedMatcher, method: str, arguments: Sequence[Any]) -> Any:
-        """Return what a method of a matcher returns. Raises what it raises there, and `HostDied`."""
+        """Return the result of a matcher's method. Raises the errors that the method raises, and `HostDied`."""
         host, job = self.alive(), self._job(matcher)
         seconds = self._limits.fill_seconds + sum(self._more_seconds([job]).values())
         if method in ("accept", "validate"):
@@ -281,14 +292,15 @@ class Room(Seat):
         return answer[0]
 
     def load(self, host: Host, grammar: HostedGrammar) -> None:
-        """Hand a grammar to the host beside what else it does. Raises what the strategy raises, and `HostDied`."""
+        """Load a grammar in the host's second thread, while commands continue. Raises the strategy's errors, and
+        `HostDied`."""
         seconds = self._limits.compile_seconds
         host.call("load", grammar.number, grammar.strategy, grammar.given, seconds=seconds, beside=True)
 
-    # Called by the collector of garbage, at any moment: they take no lock and wait for nothing
+    # The garbage collector calls these at any moment: they take no lock and never wait
 
     def end_for(self, matcher: int) -> None:
-        """Nobody uses a matcher any more: what is computed for it alone is ended."""
+        """Remove a dropped matcher from the pending command. Kill the host if it works for dropped matchers only."""
         pending, host = self._pending, self.host
         if pending is not None and matcher in pending.wanted:
             pending.wanted.discard(matcher)
@@ -296,32 +308,32 @@ class Room(Seat):
                 host.kill()
 
     def unload(self, grammar: int) -> None:
-        """Nobody uses a grammar any more."""
+        """Tell the host to drop a grammar that the serving process has dropped."""
         if grammar in self.loaded:
             self.tell("unload", grammar, self.number)
 
     @contextmanager
     def _losing(self, pending: _Pending) -> Iterator[None]:
-        """Around what is said of a command: end the host, unless all of it was. Raises `Died`."""
+        """Kill the host if the body does not finish, because part of an answer may still arrive. Raises `Died`."""
         try:
             yield
         except HostDied as error:
             self.lose()
             raise pending.died(error) from error
-        except (KeyError, TypeError, ValueError, GuidewayError) as error:  # no strategy is asked what it makes of this
+        except (KeyError, TypeError, ValueError, GuidewayError) as error:  # a broken protocol, not a strategy's error
             self.lose()
             why = (
                 f"its grammar host sent an answer that is none ({text_of(error)}): is guideway installed in several "
                 "versions, or was it changed while the server ran? Start it anew."
             )
             raise pending.died(HostDied(why)) from error
-        except BaseException:  # interrupted: the rest of an answer may be on its way
+        except BaseException:  # interrupted: the rest of the answer may still arrive
             self.lose()
             raise
 
     def _job(self, matcher: HostedMatcher, draft_token_ids: Sequence[int] = (), first_row: int = 0) -> Job:
-        """Return a matcher's part of a command: with what its grammar is made from, where that is not loaded, so that
-        a step which has no patience does not wait for this either."""
+        """Return a matcher's job. If the host does not have the matcher's grammar, the job contains its source, so that
+        a step without patience does not wait for the grammar either."""
         if matcher.born_in not in (-1, self.number):
             matcher.moves()
         job = matcher.job(self.number, draft_token_ids, first_row)
@@ -336,13 +348,13 @@ class Room(Seat):
         return told
 
     def _allowed(self, commands: Sequence[Job]) -> Allowed:
-        """Return how long a command for these may take."""
+        """Return the time limits for a command with these jobs."""
         seconds, more = self._limits.fill_seconds, self._more_seconds(commands)
         return Allowed(seconds, seconds * (1 + len(commands)) + sum(more.values()), more)
 
     def _more_seconds(self, commands: Sequence[Job]) -> dict[int, float]:
-        """By the number of a matcher what else it may take that is rebuilt: from what it accepted, perhaps with its
-        grammar."""
+        """Return the extra seconds allowed for each matcher that the host must rebuild, by its number: for accepting
+        its tokens, and for compiling its grammar if the host does not have it."""
         return {job.matcher: self._seconds_of(job.birth) for job in commands if job.birth is not None}
 
     def _seconds_of(self, birth: Birth) -> float:
@@ -351,7 +363,7 @@ class Room(Seat):
 
 
 def matcher_of(job: FillJob) -> HostedMatcher:
-    """The matcher of a job for a host."""
+    """Return the matcher of a job. Raises `ConformanceError` if it is not a matcher of a grammar host."""
     matcher = job.matcher
     if not isinstance(matcher, HostedMatcher):
         raise ConformanceError(f"a {type(matcher).__name__} is no matcher of a grammar host")
@@ -361,7 +373,8 @@ def matcher_of(job: FillJob) -> HostedMatcher:
 def _read(
     answer: Any, commands: Sequence[Job], grammars: Sequence[HostedGrammar], rows: NDArray[np.int32]
 ) -> list[Filled]:
-    """Read what a host says of a step, and check it: it is not trusted to stay within what it was asked."""
+    """Return the results of a step from the host's answer. Raises ValueError, KeyError or TypeError if the answer does
+    not fit the command: the host is not trusted."""
     counts = [0] * len(commands) if answer["counts"] is None else answer["counts"]
     told = [()] * len(commands) if answer["drafts"] is None else answer["drafts"]
     errors, apart, slow, closing = dict(answer["errors"]), answer["apart"], set(answer["slow"]), dict(answer["closing"])

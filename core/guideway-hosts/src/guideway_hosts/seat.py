@@ -1,4 +1,4 @@
-"""A host for objects that are made again where it is lost, and who is to blame for that."""
+"""A host with objects that are made again if it is lost, and how to find the object that ended it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from guideway_hosts.host import Host, HostDied
 __all__ = ["MAX_DEATHS", "SECONDS_PER_TOKEN", "Died", "Seat", "isolate"]
 
 MAX_DEATHS = 3
-"""Times in a row that a host may be killed from outside while it works for one sequence, before that one fails."""
+"""Times in a row that a host may be killed from outside while it works for one sequence, before the sequence fails."""
 
 SECONDS_PER_TOKEN = 1e-3
-"""Additional seconds for an object that is made again, for each token it had accepted."""
+"""Seconds allowed in addition for each token of an object that is made again, to accept the tokens."""
 
 _NUMBERS = itertools.count()
-"""The numbers of the hosts of this process."""
+"""The numbers of the hosts, unique in this process."""
 
 T = TypeVar("T")
 
 
 class Died(Exception):
-    """A host died during a command. `number` is the object it was working on, if that is known."""
+    """A host died during a command. `number` is the object that it was working on; None if that is unknown."""
 
     def __init__(self, cause: HostDied, number: int | None = None) -> None:
         super().__init__(str(cause))
@@ -46,11 +46,10 @@ def isolate(
     fail: Callable[[T, HostDied], object],
     deaths: dict[int, int] | None = None,
 ) -> None:
-    """Do the work for all items at once, and, if their host dies over several and nobody knows over which, for one
-    after the other.
+    """Do the work for all items at once. If the host dies and it is unknown over which item, continue one by one.
 
-    ``call(left, apart)`` returns the items that are done. An item whose host broke a limit or crashed fails; one whose
-    host was killed from outside is tried again, `MAX_DEATHS` times in all, counted in `deaths` by `number`.
+    ``call(left, apart)`` returns the items that are done. An item whose host exceeded a limit or crashed fails. If the
+    host was killed from outside, the item is tried again, `MAX_DEATHS` times in all, counted in `deaths` by `number`.
     """
     left, apart = list(items), False
     deaths = {} if deaths is None else deaths
@@ -59,7 +58,7 @@ def isolate(
             done = call(left, apart)
         except Died as died:
             known = [item for item in left if number(item) == died.number]
-            if died.number is not None and not known:  # it worked on something else
+            if died.number is not None and not known:  # the host was working on something else
                 continue
             apart = apart or not known
             for item in known or list(left):
@@ -72,7 +71,7 @@ def isolate(
 
 
 class Seat:
-    """A host, started when it is needed and again when it was lost. Not thread-safe, but for `tell`."""
+    """A host, started when it is needed and again when it was lost. Not thread-safe, except for `tell`."""
 
     def __init__(self, role: str, source: HostSource, limits: Limits) -> None:
         self._role = role
@@ -97,8 +96,8 @@ class Seat:
         return self.host
 
     def is_up(self, seconds: float | None) -> bool:
-        """Return whether the host is there within so many seconds (None: without a limit); it is started in a thread.
-        Raises `HostDied` if there can be none."""
+        """Return whether the host is running within `seconds` (None: no limit). If not, a thread is starting it. Raises
+        `HostDied` if it cannot be started."""
         if self.host is not None and self.host.alive:
             return True
         if self.starting is None:
@@ -116,7 +115,7 @@ class Seat:
         return True
 
     def reset(self) -> None:
-        """Forget what the host before had."""
+        """Forget the objects of the previous host."""
 
     def lose(self) -> None:
         """End the host."""
@@ -125,18 +124,18 @@ class Seat:
             host.close()
 
     def close(self) -> None:
-        """End the host, also one that is being started."""
+        """End the host, and a host that is being started."""
         self.lose()
         if self.starting is not None:
             self.starting.add_done_callback(_close)
 
     def tell(self, what: str, number: int, born_in: int) -> None:
-        """Let a host know of an event with the next command. Takes no lock: the garbage collector may call it."""
+        """Send an event to a host with its next command. Takes no lock, because the garbage collector may call it."""
         if born_in >= 0:
             self._told.append((born_in, what, number))
 
     def news(self) -> list[tuple[str, int]]:
-        """Take the events for the host."""
+        """Return the events for the current host, and clear the list."""
         told = [self._told.popleft() for _ in range(len(self._told))]
         return [(what, number) for born_in, what, number in told if born_in == self.number]
 

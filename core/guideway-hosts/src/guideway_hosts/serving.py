@@ -1,4 +1,4 @@
-"""The answers of grammar hosts."""
+"""The commands about grammars and matchers, as a host executes them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ from guideway_hosts.plugins import Plugins
 __all__ = ["Server"]
 
 APART = 8
-"""For so many steps a batch that was slow is filled one by one."""
+"""Steps for which jobs are filled one by one after a slow batch, to find the slow one."""
 
 
 class Server:
-    """The answers of one host, by the name of a command. `beside` has those that take long, and are done beside the
-    others."""
+    """The commands of one host, by name. `beside` has the long ones, which a second thread executes."""
 
     def __init__(self, plugins: Plugins, masks: SharedMasks, late_seconds: float) -> None:
         of_states = StateServer(plugins, masks)
@@ -44,15 +43,15 @@ class Server:
         self._masks = masks
         self._late_seconds = late_seconds
         self._apart = 0
-        """For how many steps jobs are filled one by one, to find out which is slow."""
+        """Steps left in which jobs are filled one by one, to find the slow one."""
         self._usual_seconds = late_seconds
-        """The seconds that a batch may take before it is looked at one by one: more, once nobody in it was slow."""
+        """Seconds that a batch may take before its jobs are filled one by one: doubled if no single job was slow."""
         self._grammars: dict[int, tuple[GrammarStrategy, CompiledGrammar, Beginnings]] = {}
         self._matchers: dict[int, _Living] = {}
         self._forcing = Forcing(vocabulary.tokens, num_words(vocabulary.logits_width))
         self._lexicon: Lexicon | None = None
         self._compiled: tuple[str, Constraint, CompiledGrammar] | None = None
-        """The last one: its shortest output may be asked for next."""
+        """The last compiled grammar. The next command may ask for its shortest output."""
         self.commands: dict[str, Callable[..., Any]] = {
             "supports": self._supports,
             "takes": self._takes,
@@ -66,7 +65,7 @@ class Server:
         }
         self.beside: dict[str, Callable[..., Any]] = {"load": self._load, **of_states.beside}
 
-    # For any constraint
+    # For constraints
 
     def _supports(self, strategy: str, constraint: Constraint) -> dict[str, Any]:
         support = checked_support(self._strategies[strategy].supports(constraint))
@@ -85,7 +84,7 @@ class Server:
         return [(each.text, each.losses, each.ordered) for each in found]
 
     def _compile(self, strategy: str, constraint: Constraint) -> tuple[dict[str, Any], bytes | None]:
-        """Return how many bytes the grammar holds, its `Reserve`, and itself if it can be handed over."""
+        """Return the grammar's size in bytes, its `Reserve`, and its serialized bytes if it can be sent."""
         owner, self._compiled = self._strategies[strategy], None
         grammar = compile_grammar(owner, constraint)
         self._compiled = strategy, constraint, grammar
@@ -104,7 +103,7 @@ class Server:
         stop_token_ids: frozenset[int],
         budget: Budget,
     ) -> int | None:
-        """Return how many tokens the shortest output that is found has."""
+        """Return the number of tokens of the shortest output found, or None."""
         owner = self._strategies[strategy]
         if self._compiled is not None and self._compiled[:2] == (strategy, constraint):
             grammar = self._compiled[2]
@@ -120,9 +119,11 @@ class Server:
         self._grammars[grammar] = owner, _made(owner, given), {}
 
     def _step(self, asked: int | list[int], births: dict[str, Any], told: Sequence[Sequence[Any]]) -> dict[str, Any]:
-        """Bring matchers up to date and fill their rows: how many drafts each accepted, -1 with an error; None: none
-        accepted any, and none failed. Those that failed together, for nobody knows which of them, are to be asked
-        apart."""
+        """Update matchers and fill their rows.
+
+        Return the number of drafts that each job accepted, -1 with an error; None if all numbers are 0. Jobs that
+        failed in one batch are listed in `apart`, because it is unknown which caused it: they must be sent alone.
+        """
         self._forget(told)
         masks = self._masks
         jobs = masks.read_jobs(asked, births)
@@ -143,7 +144,7 @@ class Server:
                 errors[i] = words_of(error)
             first += 1 + len(job.draft_token_ids)
             ended_at = time.thread_time()
-            if job.birth is None:  # what is told anew takes its time
+            if job.birth is None:  # a rebuild may take long, so it does not count
                 taken[i] = ended_at - began
             began = ended_at
         block = masks.rows[: first + 1]
@@ -156,7 +157,7 @@ class Server:
             began = clock()
             try:
                 filled = fill_between_guards(partial(fill_jobs, strategy), some, block)
-            except BaseException as error:  # matchers and rows may be anywhere now
+            except BaseException as error:  # matchers and rows are in an unknown state now
                 errors |= dict.fromkeys(indices, words_of(error))
                 apart += indices if len(indices) > 1 else []
                 continue
@@ -183,8 +184,10 @@ class Server:
     def _close(
         self, jobs: Sequence[Job], counts: list[int], ready: Mapping[int, FillJob], errors: dict[int, Any]
     ) -> dict[int, Any]:
-        """Keep the rows of those whose budget ends to what can be completed. What is known of their end, where that is
-        new: the first row that lost something, and the fields of the `Record` of each row."""
+        """Remove tokens that lead to outputs that cannot be completed within their budget.
+
+        Return by job what changed: the first row that lost tokens, and the fields of the `Record` of each row.
+        """
         closing = {}
         for i, job in enumerate(jobs):
             living = self._matchers.get(job.matcher)
@@ -206,16 +209,17 @@ class Server:
 
     @contextmanager
     def _closing(self) -> Iterator[None]:
-        """Around what may take as long as a search for a completion does."""
+        """Allow the time of a search for a completion in the body."""
         self._masks.is_closing = True
         try:
             yield
         finally:
-            self._masks.working_on = IDLE  # first: what it took is not held against what comes then
+            self._masks.working_on = IDLE  # first, so that the search's time does not count for the next matcher
             self._masks.is_closing = False
 
     def _together(self, jobs: Sequence[Job], ready: dict[int, FillJob]) -> list[list[int]]:
-        """The jobs that are filled by one call: all, where the strategy fills batches by itself and is fast."""
+        """Return the jobs that are filled by one call: all of a strategy if it fills batches itself and no recent batch
+        was slow."""
         groups: dict[tuple[GrammarStrategy, int], list[int]] = {}
         for i in ready:
             strategy = self._matchers[jobs[i].matcher].strategy
@@ -231,7 +235,7 @@ class Server:
         method: str,
         arguments: Sequence[Any],
     ) -> Any:
-        """Return what a matcher's method returns."""
+        """Return the result of a matcher's method."""
         self._forget(told)
         (job,) = self._masks.read_jobs(asked, births)
         self._masks.working_on = job.matcher
@@ -249,7 +253,7 @@ class Server:
         return list(answer) if isinstance(answer, list | tuple) else answer
 
     def _living(self, job: Job) -> _Living:
-        """The matcher of a job, with everything done that was not."""
+        """Return a job's matcher, made if necessary and with the job's changes applied."""
         if job.birth is not None:
             if job.birth.given is not None and job.birth.grammar not in self._grammars:
                 self._load(job.birth.grammar, job.birth.strategy, decode(job.birth.given))
@@ -269,7 +273,7 @@ class Server:
         return living
 
     def _closer(self, birth: Birth, stop_token_ids: frozenset[int], beginnings: Beginnings) -> Closer | None:
-        """The closer of a matcher which is born."""
+        """Return the closer of a new matcher; None if its output has no budget."""
         budget = decode(birth.budget)
         if budget is None:
             return None
@@ -283,7 +287,8 @@ class Server:
         return self._lexicon
 
     def _drop(self, failed: Sequence[Job]) -> None:
-        """Keep nothing of these: who asks for them again says again what they are made from."""
+        """Drop the matchers of failed jobs, and the grammars sent with them unless other matchers use them. The serving
+        process sends `Birth` again."""
         for job in failed:
             self._matchers.pop(job.matcher, None)
         in_use = {id(living.grammar) for living in self._matchers.values()}
@@ -306,7 +311,7 @@ class Server:
 
 @dataclass(slots=True)
 class _Living:
-    """A matcher, and where it is from."""
+    """A matcher with the objects that it was made from."""
 
     strategy: GrammarStrategy
     grammar: CompiledGrammar
@@ -316,7 +321,7 @@ class _Living:
 
 
 def _judge(constraint: JsonSchema, text: str, enforces_formats: bool) -> bool | None:
-    """Return whether a finished text satisfies a schema, or None."""
+    """Return whether a finished text satisfies a schema, or None if that cannot be decided."""
     from guideway.json_schema.validity import is_valid
 
     most = sys.get_int_max_str_digits()

@@ -1,4 +1,4 @@
-"""A strategy that lives in hosts, as the serving process sees it: under the contract of any strategy."""
+"""The proxy in the serving process for a strategy in hosts, with the same interface."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["HostedStrategy", "Refused", "Shared"]
 
 
 class Refused:
-    """Constraints that broke a limit or ended a host not long ago."""
+    """Constraints that recently exceeded a limit or ended a host."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -39,7 +39,7 @@ class Refused:
         self._why.put((strategy, constraint.kind, constraint_digest(constraint)), why, self._seconds)
 
     def check(self, strategy: str, constraint: Constraint) -> None:
-        """Raise `LimitExceeded` for one of them."""
+        """Raise `LimitExceeded` for a constraint that is remembered."""
         if (why := self._why.get((strategy, constraint.kind, constraint_digest(constraint)))) is not None:
             raise LimitExceeded(
                 f"{strategy} failed on this constraint recently: {why}; it is tried again {self._seconds:g} s after "
@@ -60,10 +60,10 @@ class Shared:
 
 
 class HostedStrategy(GrammarStrategy):
-    """The proxy of a strategy, and its `Home`. Sends to a compile host what `cls` compiles, and to a matcher host what
-    its matchers do.
+    """The proxy of the strategy `cls`, and its `Home`. Compile hosts compile its constraints, matcher hosts have its
+    matchers.
 
-    Raises `LimitExceeded`, beside what the contract names, for a constraint over the limits of a host.
+    Raises `LimitExceeded`, in addition to the errors of the contract, if a constraint exceeds the limits of a host.
     """
 
     waits = True
@@ -72,7 +72,7 @@ class HostedStrategy(GrammarStrategy):
         self, cls: type[GrammarStrategy], vocabulary: Vocabulary, options: Mapping[str, Any], shared: Shared
     ) -> None:
         super().__init__(vocabulary, options)
-        # of the instance: the class stands for any strategy
+        # set on the instance, because this class is the proxy of every strategy
         self.name, self.kinds = cls.name, cls.kinds  # type: ignore[misc]
         self.capabilities = (cls.capabilities - {"serialize"}) | {"fork"}  # type: ignore[misc]
         self.max_rollback = None  # type: ignore[misc]
@@ -165,19 +165,19 @@ class HostedStrategy(GrammarStrategy):
         self._matchers.foresee(jobs, limits)
 
     def hear(self, *, waits: bool) -> None:
-        """Set `HostedMatcher.forced` of those that are told of to `foresee`: `waits` for the host, or as far as it has
-        answered."""
+        """Set `HostedMatcher.forced` of the matchers for which `foresee` searched, in hosts that have answered; with
+        `waits`, wait for all hosts."""
         self._matchers.hear(waits=waits)
 
     def close(self) -> None:
         self._shared.close(f"grammar.{self.name}")
 
     def _call(self, name: str, constraint: Constraint, *more: Any) -> tuple[Any, bytes | None]:
-        """Return what a compile host answers about a constraint, which is remembered if it ends the host."""
+        """Return a compile host's answer about a constraint. A constraint that ends the host is remembered."""
         shared, seconds = self._shared, self._shared.limits.compile_seconds
         shared.refused.check(self.name, constraint)
         try:
-            # for the shortest output it may have to be compiled again
+            # the search for the shortest output may have to compile the constraint again
             seconds *= 1 + (name == "shortest")
             return shared.pool.call(name, self.name, constraint, *more, seconds=seconds)
         except HostDied as error:
@@ -187,7 +187,7 @@ class HostedStrategy(GrammarStrategy):
 
 
 class HostedEnding:
-    """The `Ending` of an output whose rows are closed in their host."""
+    """The `Ending` of an output that its host closes."""
 
     num_free = 1 << 31
 
@@ -203,10 +203,10 @@ class HostedEnding:
         return HostedEnding(matcher)
 
     def accept(self, token_ids: Sequence[int]) -> None:
-        """The matcher has accepted them."""
+        """Do nothing: the matcher has accepted the tokens."""
 
     def write(self, num_tokens: int, token_ids: Sequence[int]) -> None:
-        """The matcher has them."""
+        """Do nothing: the matcher has the tokens."""
 
     def is_far(self, num_rows: int) -> bool:
         return not self.matcher.ends and self.matcher.first_closed is None

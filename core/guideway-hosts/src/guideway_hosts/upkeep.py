@@ -1,4 +1,4 @@
-"""The care of a process of hosts for itself: its name in lists, its end, its memory."""
+"""Functions that a process of hosts calls on itself: for its name in process lists, its end and its memory."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from guideway.runtime.work.stacks import STACK_BYTES
 __all__ = ["Heap", "die_before_others", "die_with_parent", "limit_memory", "show_as", "show_owner", "shown"]
 
 TRIMS_EVERY = 5.0
-"""Seconds of work after which a host gives the system back what was freed."""
+"""Seconds between two times that a host returns free memory to the system."""
 
 TRIMS_AT = 8 << 20
-"""The same, in bytes that it has grown by since."""
+"""Growth in bytes after which a host returns free memory earlier."""
 
 LOOKS_EVERY = 0.02
-"""Seconds between two looks at that, each of which takes as long as a short answer; to grow so much takes longer."""
+"""Seconds between two checks of the growth. A check takes as long as a short answer, and growing that much takes
+longer than this."""
 
 DIGITS = 10
-"""The most that a process's number has."""
+"""Most digits of a PID."""
 
 ARGUMENTS_END = 46
-"""The place in ``/proc/PID/stat``, after the name, of the address at which the command of a process ends."""
+"""Index, after the name, of the field of ``/proc/PID/stat`` with the address at which the process's arguments end."""
 
 HEAP_BYTES = 64 << 20
-"""Address space that glibc takes for the heap of a thread, whatever is allocated in it."""
+"""Bytes of address space that glibc reserves for each thread's heap, however little is allocated."""
 
 PDEATHSIG = 1
-"""The option of Linux's ``prctl`` for which signal a process has when its parent ends."""
+"""The option of Linux's ``prctl`` that sets the signal sent to a process when its parent ends."""
 
 
 class Heap:
-    """The memory that C allocates. glibc keeps what a large grammar had once that is freed, and so does every thread's
-    heap."""
+    """The heap of native code. glibc keeps the memory of a large grammar after it is freed, and so does the heap of
+    each thread."""
 
     def __init__(self) -> None:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -46,7 +47,7 @@ class Heap:
         self._pages = _pages(1)
 
     def tidy(self) -> None:
-        """Give the system back what is free, now and then."""
+        """Return free memory to the system, at most every `TRIMS_EVERY` seconds or `TRIMS_AT` bytes of growth."""
         now = time.monotonic()
         if self._trim is None or now < self._looked_at + LOOKS_EVERY:
             return
@@ -58,32 +59,32 @@ class Heap:
 
 
 def die_with_parent() -> None:
-    """End with the process that forked this one, also amid native code that never returns. Elsewhere than on Linux the
-    end of the socket has to do."""
+    """Let Linux kill this process when its parent ends, even if native code never returns. Other systems have only the
+    closed socket to end it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
 
 
 def die_before_others() -> None:
-    """Have the kernel end this process, or one that it forks, before any other one where memory runs out: what it did
-    can be done again, and what the serving process holds cannot."""
+    """Let the kernel kill this process and its children before any other when memory runs out: their work can be
+    repeated, the serving process's state cannot."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - as in `_pages`
         file.write("1000")
 
 
 def show_as(role: str) -> None:
-    """Have lists of processes show what this one is for, where the system lets it: its first 15 characters."""
+    """Show a role as the name of this process in process lists, if the system allows it: the first 15 characters."""
     with suppress(OSError), open("/proc/self/comm", "w") as file:  # noqa: PTH123 - as in `_pages`
         file.write(role)
 
 
 def shown(pid: int) -> str:
-    """The number of a process as the last argument of a command, where `show_owner` has room for any other."""
+    """Return a PID as the last argument of a command, padded so that `show_owner` can replace it with any other."""
     return str(pid).ljust(DIGITS)
 
 
 def show_owner(pid: int) -> None:
-    """Have the command of this process, in lists of processes, end with another process's number."""
+    """Replace the last argument of this process's command, in process lists, with another PID."""
     with suppress(OSError):
         with open("/proc/self/stat") as file:  # noqa: PTH123 - as in `_pages`
             end = int(file.read().rpartition(")")[2].split()[ARGUMENTS_END])
@@ -93,7 +94,7 @@ def show_owner(pid: int) -> None:
 
 
 def limit_memory(num_bytes: int) -> None:
-    """Let the process allocate so much more."""
+    """Limit the memory that the process may allocate from now on to `num_bytes`."""
     if not (pages := _pages(0)):
         return
     limit = pages * mmap.PAGESIZE + num_bytes + 2 * (STACK_BYTES + HEAP_BYTES)
@@ -102,8 +103,8 @@ def limit_memory(num_bytes: int) -> None:
 
 
 def _pages(which: int) -> int:
-    """Count the pages of this process: 0: all it may use; 1: those that are in memory. 0 where the system does not
-    tell."""
+    """Return the pages of this process: its address space (0) or its resident pages (1). 0 if the system does not
+    report them."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - a path for each look costs more
             return int(file.read(256).split()[which])
