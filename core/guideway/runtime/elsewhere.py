@@ -1,4 +1,4 @@
-"""The contract for work that another process does: the only part of such processes that the runtime knows."""
+"""The interface between the runtime and work in other processes. The runtime knows nothing else about them."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class Home(Protocol):
 
 
 class Hosts(Protocol):
-    """Processes of which each can be killed, for strategies, modifiers and the check of texts."""
+    """Processes that can be killed one by one, for strategies, modifiers and the check of texts."""
 
     @property
     def failure(self) -> str | None:
-        """Why none can be started at the moment, or None."""
+        """Why no process can be started at the moment, or None."""
 
     homes: Mapping[str, Home]
-    """The places of strategies by name."""
+    """The homes of strategies by name."""
     classes: Mapping[str, type[LogitModifier[Any]]]
     """The classes of modifiers by name."""
 

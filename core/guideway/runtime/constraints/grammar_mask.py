@@ -1,7 +1,7 @@
 """The grammar mask, one logit modifier among others: strategies fill rows on the CPU, the device applies them.
 
-This module owns the constraint. The runtime calls it directly for what only constraints have (compiling, where they
-begin, whether a text completes them) and otherwise treats it as any modifier.
+This module owns the constraint. The runtime calls it directly for things that only constraints have (compiling, their
+start, whether a text completes them) and otherwise treats it as any modifier.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class MaskTransform(LogitTransform):
 
 
 class GrammarMask(LogitModifier[GrammarState]):
-    """The modifier that enforces constraints: one bitmask row per row of the sequence. `MaskRows` says how long rows
-    stay valid."""
+    """The modifier that enforces constraints: one bitmask row per row of the sequence. `MaskRows` documents how long
+    rows stay valid."""
 
     name = GRAMMAR_MASK
     stage = Stage.MASK
@@ -92,7 +92,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         self._compiler = compiler
         self._shortest = shortest
         self._elsewhere = next((home for home in homes.values() if home.waits), None)
-        """A home in hosts; all have the same hosts."""
+        """The home of any strategy in hosts. All of them use the same hosts."""
         self._forced_tokens = forced_tokens
         self._num_forced = num_forced_tokens
 
@@ -136,8 +136,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         return state
 
     def ban(self, state: GrammarState | None, bans: Bans) -> MaskBans | None:
-        """Set the bans of a sequence that is about to begin, in addition to its stop strings. Completions avoid them if
-        possible. Returns the bans for the host to apply to the masks, or None."""
+        """Set the bans of a sequence before it begins, in addition to its stop strings. Completions avoid them if
+        possible. Return the bans for the host to apply to the masks, or None."""
         if state is None:
             return None
         state.bans = replace(bans, stop=state.bans.stop)
@@ -149,7 +149,7 @@ class GrammarMask(LogitModifier[GrammarState]):
             self.mask_rows.closing.discard(state)
 
     def recycle(self, state: GrammarState | None) -> None:
-        """Give the matcher of a sequence that ended without a failure back for reuse."""
+        """Give the matcher of a sequence that ended without a failure back to its strategy for reuse."""
         if state is None:
             return
         try:
@@ -177,7 +177,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         return state is None or state.job.matcher.validate(token_ids) == len(token_ids)
 
     def start_again(self, state: GrammarState | None) -> None:
-        """Take back the tokens that the constraint accepted: it has not begun after all."""
+        """Undo the tokens that the constraint accepted, because it has not begun after all."""
         if state is None:
             return
         self.mask_rows.closing.discard(state)
@@ -191,8 +191,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         recycle(state.grammar, old)
 
     def check_room(self, state: GrammarState | None, room: int, *, is_whole: bool = False) -> None:
-        """Raise `InvalidRequest` if it is proved that no output fits into `room` tokens at the start of a sequence; if
-        it must be `is_whole`, also if the shortest output that a search found does not fit."""
+        """Raise `InvalidRequest` if it is proved that no output fits into `room` tokens at the start of a sequence.
+        With `is_whole`, also if the shortest output that a search found does not fit."""
         if state is None or state.reserve is None:
             return
         shortest, least = state.shortest, state.reserve.fewest
@@ -225,8 +225,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         return None if state is None or state.begins_in != 0 else state.first_closed
 
     def note_own(self, state: GrammarState | None) -> None:
-        """Note that the tokens of the last step, which are about to be accepted, are those that would have been drawn
-        without closing."""
+        """Record that the tokens of the last step, which are about to be accepted, would also have been drawn without
+        closing."""
         if state is not None:
             state.first_closed = None
 
@@ -279,7 +279,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         state.learn_forced()
         began = time.monotonic()
         count = matcher.accept(ours)
-        if state.candidate.home.waits:  # it may have waited for its host
+        if state.candidate.home.waits:  # the call may have waited for its host
             self._stopwatch.leave_out(began, waited=True)
         if count != len(ours):
             return self._refusal(state, token_ids, num_before, num_before + count)
@@ -307,8 +307,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         return (forecast.run or ())[:limit]
 
     def look_ahead(self, states: Sequence[GrammarState | None], limits: Sequence[int]) -> None:
-        """Start filling the rows of these sequences in hosts, for the next `prepare`, with the forced tokens that are
-        expected as drafts, at most ``limits[i]``."""
+        """Start filling the rows of these sequences in hosts for the next `prepare`, with at most ``limits[i]``
+        expected forced tokens as drafts."""
         drafts = [
             (state.forecast.run or ())[:limit] if state is not None and state.forecast is not None else ()
             for state, limit in zip(states, limits, strict=True)
@@ -316,8 +316,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         self.foresee(states, drafts)
 
     def foresee(self, states: Sequence[GrammarState | None], drafts: Sequence[Sequence[int]]) -> None:
-        """Start filling the rows of these sequences and drafts in hosts, for the next `prepare`, where that need not
-        wait. The hosts search for forced tokens where there are no drafts and the forecast has none."""
+        """Start filling the rows of these sequences and drafts in hosts for the next `prepare`, if that does not wait.
+        For a sequence without drafts and without a forecast, the hosts search for forced tokens."""
         home, jobs, limits = None, list[FillJob](), list[int]()
         for state, token_ids in zip(states, drafts, strict=True):
             if _is_elsewhere(state):
@@ -334,14 +334,14 @@ class GrammarMask(LogitModifier[GrammarState]):
             self._elsewhere.hear(waits=False)
 
     def ask_forced(self, states: Sequence[GrammarState | None], limit: int) -> None:
-        """Wait until the hosts have found the forced tokens of these sequences, for `forced`."""
+        """Wait until the hosts have found the forced tokens of these sequences, so that `forced` returns them."""
         asked = [FillJob(state.job.matcher) for state in states if _is_elsewhere(state)]
         if self._elsewhere is not None and asked:
             self._elsewhere.foresee(asked, [limit] * len(asked))
             self._elsewhere.hear(waits=True)
 
     def keep_to(self, state: GrammarState | None, token_ids: Sequence[int]) -> None:
-        """Restrict the next step to these forced tokens, as far as they equal its drafts."""
+        """Restrict the next step to these forced tokens, up to the first that differs from its drafts."""
         if state is not None and state.begins_in == 0:
             state.canonical = tuple(token_ids)
 
@@ -370,7 +370,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         token_ids: Sequence[int] | None = state.accepted[:whole]
         if length < len(data):
             rest = vocabulary.encode(data[length:])
-            # the rest may begin inside a character, and then cannot be encoded by itself
+            # the rest may begin inside a character: then it cannot be encoded without the text before it
             token_ids = vocabulary.encode(data) if rest is None else [*state.accepted[:whole], *rest]
         return _is_whole(state.candidate, state.grammar, state.stop_token_ids, token_ids)
 
@@ -380,7 +380,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         return _is_whole(compiled.candidate, compiled.grammar, self._stop_token_ids(params), token_ids)
 
     def own_text(self, journal: Journal, text: str) -> str:
-        """Return the part of `text`, a prefix of the output, that belongs to the constraint: all after the
+        """Return the part of `text`, a prefix of the output, that belongs to the constraint: the text after the
         reasoning."""
         return self._own_bytes(journal, text).decode(errors="replace")
 
@@ -421,7 +421,7 @@ class GrammarMask(LogitModifier[GrammarState]):
 
 
 def _is_elsewhere(state: GrammarState | None) -> TypeGuard[GrammarState]:
-    """Return whether another process fills the rows of a state, and has to fill any."""
+    """Return whether another process fills the rows of a state, and the state's next step has rows to fill."""
     return state is not None and state.candidate.home.waits and state.begins_in == 0 and not state.terminated
 
 
@@ -431,7 +431,7 @@ def _is_whole(
     stop_token_ids: frozenset[int],
     token_ids: Sequence[int] | None,
 ) -> bool:
-    """Return whether a grammar accepts these tokens as a whole output; None: the text has no tokens."""
+    """Return whether a grammar accepts these tokens as a whole output. None means that the text has no tokens."""
     if token_ids is None:
         return False
     try:

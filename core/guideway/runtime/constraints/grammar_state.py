@@ -1,4 +1,4 @@
-"""The grammar mask's state of one sequence."""
+"""The state of the grammar mask for one sequence."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ class GrammarState:
     candidate: Candidate
     grammar: CompiledGrammar
     job: FillJob
-    """Holds the matcher."""
+    """The job with the sequence's matcher."""
     stop_token_ids: frozenset[int]
     reserve: Reserve | None = None
     """Tokens to keep for completing the output; None: it may be cut."""
     bans: Bans = NO_BANS
-    """Tokens and texts that completions avoid where possible."""
+    """Tokens and texts that completions avoid if possible."""
     accepted: list[int] = field(default_factory=list)
     """Every token that the matcher accepted."""
     num_live_drafts: int = 0
     """The number of the last step's drafts that led to a state with a legal token, or to the end."""
     terminated: bool = False
     begins_in: int | None = 0
-    """Tokens left before the constraint begins; None: not known yet."""
+    """Tokens left until the constraint begins; None: not known yet."""
     budget: Budget | None = None
-    """Budget for the complete output; None if it may be cut, or has not begun."""
+    """Budget for the complete output; None if it may be cut, or the constraint has not begun."""
     closer: Ending | None = None
-    """Completes the output; None if it may be cut, or has not begun."""
+    """Object that completes the output; None if it may be cut, or the constraint has not begun."""
     beginnings: Beginnings = field(default_factory=dict)
-    """The grammar's, shared with the closer."""
+    """The closing records of the grammar's outputs at their first token, shared with the closer."""
     shortest: int | None = None
     """Tokens of the shortest output, if one was searched for and found."""
     first_closed: int | None = None
@@ -51,15 +51,15 @@ class GrammarState:
     closed_early: bool = False
     """True if a token was drawn from such a row."""
     forecast: Forecast | None = None
-    """The forced tokens that are expected; None if expected ones are not used."""
+    """The expected forced tokens; None if forecasts are not used."""
     canonical: tuple[int, ...] = ()
-    """Forced tokens that the next step must draw, as far as they equal its drafts."""
+    """Forced tokens that the next step must draw, up to the first that differs from its drafts."""
     first_row: int = 0
     """Index of the first row in the last step's bitmask. The job's `first_row` counts within the strategy's block."""
     num_rows: int = 1
 
     def write(self, num_tokens: int, token_ids: Sequence[int]) -> None:
-        """Write tokens that the matcher accepted after the first `num_tokens`, in place of any that are there."""
+        """Write tokens that the matcher accepted after the first `num_tokens`, and replace the ones after those."""
         self.accepted[num_tokens:] = token_ids
         if self.closer is not None:
             self.closer.write(num_tokens, token_ids)

@@ -1,4 +1,4 @@
-"""The work of a strategy in this process."""
+"""Execution of a strategy in this process."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ class Here:
         self._bounds = bounds
         self._forcing: Forcing | None = None
         self._own = threading.local()
-        """One lexicon per thread that searches, so that a search that hangs blocks no other."""
+        """One lexicon per searching thread, so that a search that hangs blocks no other search."""
 
     def rewritings(self, constraint: JsonSchema, *, repeats: bool) -> list[Rewritten]:
         """Return `rewritings` of a schema in the keywords that the strategy takes."""
         return rewritings(constraint, checked_names(self._strategy.takes), self._bounds, repeats=repeats)
 
     def make(self, constraint: Constraint) -> tuple[CompiledGrammar, Reserve]:
-        """Compile a constraint. Return its grammar and the reserve of its outputs. Raises as `compile_grammar` does."""
+        """Compile a constraint. Return its grammar and the reserve of its outputs. Raises the errors of
+        `compile_grammar`."""
         return compile_grammar(self._strategy, constraint), Reserve.of(constraint, self._strategy.vocabulary)
 
     def shortest(self, grammar: CompiledGrammar, stop_token_ids: frozenset[int], budget: Budget) -> int | None:
@@ -51,7 +52,7 @@ class Here:
         return Closer(self._own.lexicon, stop_token_ids, budget).shortest(matcher)
 
     def give_up(self, method: str, *arguments: Any) -> None:
-        """End a running call of `make` or `shortest` with these arguments, if possible; nobody needs the result."""
+        """End a running call of `make` or `shortest` with these arguments, if possible. Its result is not needed."""
 
     def ending(
         self,
@@ -67,26 +68,30 @@ class Here:
         return Closer(self._lexicon, stop_token_ids, budget, record, beginnings)
 
     def foresee(self, jobs: Sequence[FillJob], limits: Sequence[int] = ()) -> None:
-        """Start what the next `fill` is likely to ask for, where that need not wait. `limits` says for each job how
-        many forced tokens to find as its drafts; empty: none for any."""
+        """Start the work of the next `fill` in advance, if that does not wait. `limits` has for each job the most
+        forced tokens to search as its drafts; empty: none."""
 
     def hear(self, *, waits: bool) -> None:
-        """Let `forced` return what was found for `foresee`, as far as it is known, or with `waits` all of it."""
+        """Make the forced tokens that `foresee` searched available to `forced`, if they have arrived; with `waits`,
+        wait for them."""
 
     def fail(self, job: FillJob) -> None:
-        """Let the next `fill` fail a job as the last one did, without trying it again."""
+        """Let the next `fill` fail this job with its present error, without trying it again."""
 
     def is_ready(self, matcher: Matcher) -> bool:
         """Return whether rows that were late may be ready now."""
         return True
 
     def is_slow(self, matcher: Matcher) -> bool:
-        """Return whether requests other than masks would keep other sequences waiting."""
+        """Return whether the sequence should be asked for masks only, because other requests would delay others."""
         return False
 
     def forced(self, matcher: Matcher, stop_token_ids: frozenset[int], limit: int) -> Sequence[int] | None:
-        """Return the tokens that must come next, as `Forcing.run` does: at most `limit`, or where `waits`, as many as
-        `foresee` asked for; None if they were not asked for since the last token, or the answer is not there yet."""
+        """Return the tokens that must come next, as `Forcing.run` does.
+
+        At most `limit` tokens; if the home `waits`, at most as many as `foresee` searched. None if they were not
+        searched since the last token, or the answer has not arrived.
+        """
         if self._forcing is None:
             vocabulary = self._strategy.vocabulary
             self._forcing = Forcing(vocabulary.tokens, num_words(vocabulary.logits_width))

@@ -65,21 +65,21 @@ class MaskRows:
         self._stopwatch = stopwatch
         self._clock = clock
         self.late: set[GrammarState] = set()
-        """States whose rows were not ready in the last step. Those rows are open, and tokens drawn from them are not
-        final."""
+        """States whose rows were not ready in the last step. Their rows allow every token, and tokens drawn from them
+        are not final."""
         self._blocks: list[StrategyBlock] = []
         self.closing: set[GrammarState] = set()
         """States with a closing record to journal. A host may prepare a step of other sequences before their tokens
         arrive."""
         self._buffers = [self._allocate(0) for _ in range(2)]
-        """Buffers grow with the batches, which are usually far below the maximum. The first row, and the one after the
-        rows in use, are guards."""
+        """Two buffers that grow with the batches, which are usually far below the maximum. The first row, and the row
+        after the rows in use, are guards."""
 
     def fill(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> Payload | None:
-        """Return the rows of a step as the array ``bitmask``, with the faults of failed sequences; None if all rows are
-        open."""
+        """Return the rows of a step as the array ``bitmask``, with the faults of failed sequences; None if all rows
+        allow every token."""
         self.late.clear()
-        # rows before the beginning and after the end of a constraint are open
+        # rows before the beginning and after the end of a constraint allow every token
         blocks: dict[str, StrategyBlock] = {}
         name = block = None
         for i, state in enumerate(states):
@@ -97,7 +97,7 @@ class MaskRows:
         buffer = self._buffer(len(rows))
         bitmask = buffer[1 : 1 + len(rows)]
         if batch.num_rows != batch.num_sequences:
-            bitmask[:] = FULL  # rows no draft reaches stay open
+            bitmask[:] = FULL  # rows that no draft reaches keep allowing every token
         failed: dict[int, BaseException] = {}
         for block in blocks.values():
             failed |= self._fill_block(block, buffer)
@@ -112,15 +112,15 @@ class MaskRows:
         return Payload(np.array(rows, dtype=np.int32), {"bitmask": bitmask}, faults=faults)
 
     def take_blocks(self) -> list[StrategyBlock]:
-        """Return the blocks of the last `fill`, and forget them, so that ended sequences are freed; empty if it was
-        asked before, or had no rows."""
+        """Return the blocks of the last `fill`, and forget them, so that ended sequences are freed. Empty if it had no
+        rows, or the blocks were taken before."""
         blocks, self._blocks = self._blocks, []
         return blocks
 
     def fill_again(self, blocks: Sequence[StrategyBlock]) -> Bitmask | None:
-        """Return the rows of the blocks of the last `fill`, without drafts, whose states have moved on. None if a
-        strategy failed for a sequence or filled a row without tokens, which `fill` attributes. Raises what a strategy
-        raises, and the matchers may then be in any state."""
+        """Return the rows, without drafts, of the blocks of the last `fill`, whose states have advanced. None if a
+        strategy failed for a sequence or filled a row without tokens: call `fill`, which finds the sequence. Raises the
+        strategy's errors, after which the matchers may be in any state."""
         num_rows = blocks[-1].end
         buffer = self._buffer(num_rows)
         for block in blocks:
@@ -130,7 +130,7 @@ class MaskRows:
                 counts = fill_between_guards(fill, block.jobs, buffer[block.start : block.end + 2])
             FILL_SECONDS.labels(block.name).observe(time.monotonic() - began)
             if counts.any():
-                for job in block.jobs:  # what takes until a limit is not tried twice
+                for job in block.jobs:  # work that exceeded a limit is not tried twice
                     home.fail(job)
                 return None
             if home.waits:
@@ -141,7 +141,7 @@ class MaskRows:
         return None if empty_rows(bitmask).any() else bitmask
 
     def forbade(self, state: GrammarState, token_ids: Sequence[int]) -> bool:
-        """Return whether the last step's mask forbade one of these tokens, which were drawn in it."""
+        """Return whether the last step's mask forbade one of these tokens, which were drawn in that step."""
         bitmask = self._buffers[0][1:][state.rows]
         pairs = zip(range(len(bitmask)), token_ids, strict=False)
         return any(not is_allowed(bitmask, row, token_id) for row, token_id in pairs)
@@ -172,8 +172,8 @@ class MaskRows:
         return buffer
 
     def _buffer(self, num_rows: int) -> Bitmask:
-        """Return the other buffer, with a guard before and after the first `num_rows` rows. Rows are not cleared: each
-        first row is overwritten by its fill or its fault."""
+        """Return the other buffer, with a guard before and after the first `num_rows` rows. Rows are not cleared: the
+        first row of each sequence is overwritten by its fill or its fault."""
         self._buffers.reverse()
         if len(self._buffers[0]) < num_rows + 2:
             self._buffers[0] = self._allocate(max(num_rows, 2 * len(self._buffers[0])))
@@ -192,7 +192,7 @@ class MaskRows:
                 log.warning("grammar.%s failed in fill; filling row by row", strategy.name, exc_info=True)
                 accepted = self._fill_one_by_one(block, buffer)
         FILL_SECONDS.labels(block.name).observe(time.monotonic() - began)
-        if waits:  # hosts have deadlines of their own
+        if waits:  # hosts enforce deadlines themselves
             self._stopwatch.leave_out(began, waited=True)
         failed: dict[int, BaseException] = {}
         counts = accepted.tolist()
@@ -203,7 +203,7 @@ class MaskRows:
                 failed[i] = why
             if state.canonical and count > 0:
                 self._keep_canonical(state, count, buffer)
-        self._stopwatch.leave_out(began, waited=False)  # its work is bounded
+        self._stopwatch.leave_out(began, waited=False)  # closing limits its own work
         if min(counts) < 0:
             for i, state, count in zip(block.sequences, block.states, counts, strict=True):
                 if count < 0:
@@ -213,7 +213,7 @@ class MaskRows:
 
     def _close(self, state: GrammarState, count: int, buffer: Bitmask) -> BaseException | None:
         """Clear tokens that could not be completed in the rows of a state, whose first `count` drafts were accepted.
-        Returns the error if that failed."""
+        Return the error if that failed."""
         if (closer := state.closer) is not None:
             if closer.is_far(count + 1):
                 state.first_closed = None
@@ -230,8 +230,8 @@ class MaskRows:
         return None
 
     def _keep_canonical(self, state: GrammarState, count: int, buffer: Bitmask) -> None:
-        """Allow only the canonical token in each row, as long as the state's first `count` drafts, which were accepted,
-        equal it."""
+        """Allow only the canonical token in each row, up to the first of the `count` accepted drafts that differs from
+        it."""
         rows = buffer[1:][state.rows]
         for row, (token_id, draft) in enumerate(zip(state.canonical, state.job.draft_token_ids[:count], strict=False)):
             if token_id != draft or not is_allowed(rows, row, token_id):  # closing excluded it
@@ -239,8 +239,8 @@ class MaskRows:
             allow_only(rows, row, (token_id,))
 
     def _fill_one_by_one(self, block: StrategyBlock, buffer: Bitmask) -> NDArray[np.int32]:
-        """Fill with the default, job by job, after a batch fill raised. It may have left matchers and rows in any
-        state, so matchers are rebuilt, and each job's rows have guards of their own."""
+        """Fill row by row, after a batch fill raised. That fill may have left matchers and rows in any state, so
+        matchers are rebuilt, and each job's rows have guards of their own."""
         accepted = np.full(len(block.states), -1, dtype=np.int32)
         buffer[1 + block.start : 1 + block.end] = FULL
         for i, state in enumerate(block.states):

@@ -1,8 +1,8 @@
-"""Steps of the same sequences, one row each, on which nothing acts but their constraints.
+"""Steps of the same sequences, one row each, on which only their constraints act.
 
-While the batch stays the same, each strategy accepts all tokens in one call and fills all masks in another, and the
-books of a sequence (its journal, and what the grammar mask keeps of it) are written when somebody reads them. Whatever
-is unusual ends this: the step is then done sequence by sequence, as if it had not begun.
+While the batch stays the same, each strategy accepts all tokens in one call and fills all masks in another. The books
+of a sequence (its journal, and the grammar mask's state) are written only when they are read. Anything unusual ends
+this: the step is then repeated sequence by sequence, as if it had not begun.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = ["SteadyBatch", "is_plain"]
 
 
 def is_plain(sequence: ActiveSequence, state: GrammarState | None) -> bool:
-    """Return whether a sequence may be in a `SteadyBatch`: only its constraint acts on it, which has begun and neither
-    ended nor is being closed. `state` is the grammar mask's."""
+    """Return whether a sequence may be in a `SteadyBatch`: only its constraint acts on it, and the constraint has
+    begun, has not ended and is not being closed. `state` is the grammar mask's."""
     if sequence.fault is not None or sequence.bans is not None or sequence.companions:
         return False
     if sequence.opening is not None and not sequence.opening.is_over(sequence.journal.token_ids):
@@ -40,8 +40,8 @@ def is_plain(sequence: ActiveSequence, state: GrammarState | None) -> bool:
 
 
 class SteadyBatch:
-    """The sequences of a step that was prepared, in the order of the batch. `states` are the grammar mask's, and `rows`
-    has filled the masks of `blocks`, at least one."""
+    """The sequences of a prepared step, in the order of the batch. `states` are the grammar mask's states. `rows` has
+    filled the masks of `blocks`, of which there is at least one."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class SteadyBatch:
     ) -> None:
         same = {each.name: getattr(step, each.name) for each in fields(step) if each.name not in ("batch", "payloads")}
         self._step_again = partial(StepInput, **same)
-        """Makes the input of a step from its batch and payloads."""
+        """Makes the input of a step from a batch and payloads."""
         self._slots = step.batch.slots.tobytes()
         self._sequences = sequences
         self._states = states
@@ -62,10 +62,10 @@ class SteadyBatch:
         self._blocks = blocks
         self._stopwatch = stopwatch
         self._places = step.payloads[GRAMMAR_MASK].rows
-        """``int32[m]``: the places in the batch of the constrained sequences, strategy by strategy."""
+        """``int32[m]``: the indices in the batch of the constrained sequences, grouped by strategy."""
         constrained = [state for block in blocks for state in block.states]
         self._forecast = [state for state in constrained if state.forecast is not None]
-        """All of `constrained`, or none."""
+        """The constrained states with a forecast: all of them, or none."""
         self._share = min(MOST_TOGETHER, 1 + (len(constrained) - 1) / 8)
         self._stops = np.zeros(rows.words * 32, dtype=np.bool_)
         """True for a stop token of any sequence."""
@@ -73,18 +73,19 @@ class SteadyBatch:
         self._ends_at = min([sequence.ends_at for sequence in sequences])
         free = [state.closer.num_free for state in constrained if state.closer is not None]
         self._num_left = min(free, default=1 << 31)
-        """Steps before closing may have anything to do."""
+        """Steps left in which closing certainly has nothing to do."""
         self._log: list[NDArray[np.int32]] = []
-        """The tokens of each step that is not in the books, ``int32[num_sequences]``."""
+        """The tokens of each step that is not yet in the books, ``int32[num_sequences]`` each."""
         self._written: tuple[list[NDArray[np.int32]], list[tuple[int, int, int]]] = ([], [])
-        """A log that is being written, and where it begins in the books of each sequence."""
+        """The log that is being written, and for each sequence the numbers of tokens, steps and accepted tokens before
+        it."""
 
     def is_of(self, batch: StepBatch) -> bool:
-        """Return whether a step has the same sequences, one row each."""
+        """Return whether a batch has the same sequences, one row each."""
         return batch.num_rows == batch.num_sequences and batch.slots.tobytes() == self._slots
 
     def prepare(self, batch: StepBatch) -> StepInput | None:
-        """Return the worker's input for the next step; None if it has to be prepared sequence by sequence."""
+        """Return the worker's input for the next step; None if it must be prepared sequence by sequence."""
         if self._num_left <= 0 or time.monotonic() > self._ends_at:
             return None
         self._num_left -= 1
@@ -98,12 +99,12 @@ class SteadyBatch:
             contain(error)
             self._go_back(None)
             return None
-        # the rest is the same for the same sequences, one row each
+        # the other fields stay the same for the same sequences with one row each
         return self._step_again(batch=batch, payloads={GRAMMAR_MASK: Payload(self._places, {"bitmask": bitmask})})
 
     def accept(self, token_ids: Sequence[Sequence[int]]) -> list[Outcome] | None:
-        """Accept the final tokens of a step and return the outcomes; None if they have to be accepted sequence by
-        sequence, and nothing has changed."""
+        """Accept the final tokens of a step and return the outcomes; None if they must be accepted sequence by
+        sequence. In that case nothing has changed."""
         if self._rows.closing:
             return None
         try:
@@ -122,7 +123,7 @@ class SteadyBatch:
                 matchers = tuple([job.matcher for job in block.jobs])
                 where, asked = slice(block.start, block.end), time.monotonic()
                 counts[where] = advance_matchers(block.strategy, matchers, constrained[where])
-                if block.home.waits:  # it may have waited for its host
+                if block.home.waits:  # the call may have waited for its host
                     self._stopwatch.leave_out(asked, waited=True)
             taken = self._stopwatch.overrun(began, self._share)
         except BaseException as error:
@@ -139,7 +140,7 @@ class SteadyBatch:
         return [CONTINUE] * len(self._sequences)
 
     def settle(self) -> None:
-        """Write what was accepted into the books. May be repeated after an interrupt."""
+        """Write the accepted tokens into the books. May be repeated after an interrupt."""
         log = self._log
         if not log:
             return
@@ -159,13 +160,13 @@ class SteadyBatch:
         self._log = []
 
     def _break(self) -> None:
-        """Note that the matchers may be in any state, also if an interrupt keeps them from being brought back."""
+        """Record that the matchers may be in any state, even if an interrupt prevents their restoration."""
         for sequence in self._sequences:
             sequence.broken = True
 
     def _go_back(self, counts: Sequence[int] | None) -> None:
-        """Bring all matchers back to the end of the books, after a call of `GrammarStrategy.advance` that returned
-        `counts`, or one that left them in any state. A sequence for which that fails has a fault."""
+        """Restore all matchers to the end of the books, after a call of `GrammarStrategy.advance` that returned
+        `counts`, or that left them in any state (None). A sequence whose matcher cannot be restored gets a fault."""
         self.settle()
         states = [state for block in self._blocks for state in block.states]
         for i, (state, place) in enumerate(zip(states, self._places.tolist(), strict=True)):
