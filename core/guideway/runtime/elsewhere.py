@@ -31,10 +31,10 @@ class Ending(Protocol):
 
 
 class Home(Protocol):
-    """The place where a strategy works. `Here` documents the methods."""
+    """The process in which a strategy works: this one, or hosts. `Here` documents the methods."""
 
     waits: bool
-    """True if calls wait for another process, which has deadlines of its own."""
+    """True if calls wait for another process, which enforces deadlines itself."""
 
     def rewritings(self, constraint: JsonSchema, *, repeats: bool) -> list[Rewritten]: ...
     def make(self, constraint: Constraint) -> tuple[CompiledGrammar, Reserve]: ...

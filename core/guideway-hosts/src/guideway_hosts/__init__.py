@@ -1,15 +1,15 @@
-"""Hosts: processes that work for a serving process and may be killed, so that what crashes, hangs or eats the memory
-there costs one request and not the server.
+"""Hosts: processes that work for a serving process and may be killed. If a plugin crashes, hangs or uses too much
+memory in a host, one request fails, and the server continues.
 
-`HostedStrategy` stands in the serving process for a strategy that lives in hosts, and `HostedModifier` for a modifier.
-Both obey the contracts that they stand for::
+`HostedStrategy` is the proxy in the serving process for a strategy in hosts, and `HostedModifier` for a modifier. Both
+obey the same contracts as the plugins::
 
     serving process        fork server                    forked from it
-    HostedStrategy ─┐                                   ┌─ compile hosts, which hold nothing: supports, compile, texts
+    HostedStrategy ─┐                                   ┌─ compile hosts, without state: supports, compile, texts
     HostedModifier ─┴ Hosts ─ imports and builds plugins ┼─ matcher hosts: one, and one for slow sequences
                                                         └─ one host for the states of each modifier
 
-The names are imported on first use: the fork server needs only a part of the package, and has to start fast.
+The names are imported on first use, because the fork server needs only a part of the package and must start fast.
 """
 
 from __future__ import annotations

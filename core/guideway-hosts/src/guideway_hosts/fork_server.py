@@ -69,8 +69,9 @@ class ForkServer:
     of them. It is started with the first host, and again if it is lost, which ends all its hosts. If several processes
     share their imports (`share_fork_server`), it is forked from another process's fork server.
 
-    It is not a child of this process. It ends when this process closes its socket, or is killed. Programs that kill the
-    descendants of a server one by one, as vLLM does, can therefore rely on every descendant being there at its turn.
+    It is not a child of the serving process. It ends when the serving process closes its socket or is killed. Programs
+    that kill the descendants of a server one by one, as vLLM does, can therefore rely on every descendant being
+    there at its turn.
     """
 
     _all: ClassVar[dict[tuple[int, tuple[str, ...], tuple[str, ...]], ForkServer]] = {}
@@ -109,7 +110,7 @@ class ForkServer:
             if self._num_users or self._key[0] != os.getpid():
                 return
             del self._all[self._key]
-        if self.lock.acquire(blocking=False):  # otherwise the current holder's end, or the last host, ends it
+        if self.lock.acquire(blocking=False):  # otherwise it ends with its last host
             try:
                 self.end()
             finally:
@@ -177,7 +178,7 @@ class ForkServer:
         self._dropped.clear()
         if process is not None and os.getpid() == self._key[0]:
             with suppress(OSError):
-                control.socket.shutdown(socket.SHUT_WR)  # it closes its plugins; its hosts end with it
+                control.socket.shutdown(socket.SHUT_WR)  # the fork server closes its plugins, and its hosts end with it
                 poll = select.poll()
                 poll.register(control.socket, select.POLLIN)
                 poll.poll(0 if is_stopped(process.pid) else 1000)

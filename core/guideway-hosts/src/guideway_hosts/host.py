@@ -86,7 +86,7 @@ class _Watch:
     """The beginning of the current work of a call, against which its limits are checked."""
 
     on: int
-    """The number of the matcher that the host was working on then."""
+    """The number of the matcher that the host was working on then; `IDLE` for work on several."""
     taken: float
     """The CPU seconds that the host had used then."""
     began: float = field(default_factory=time.monotonic)
@@ -216,7 +216,7 @@ class Host:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that the host has allocated since it was forked, at the last check."""
+        """Bytes that the host holds in addition to the bytes at its fork, at the last check."""
         return self._grown if self.alive and os.getpid() == self._owner else 0
 
     @property

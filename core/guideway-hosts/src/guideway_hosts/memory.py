@@ -18,7 +18,7 @@ class Holder(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that the host has allocated since it was forked, at the last check."""
+        """Bytes that the host holds in addition to the bytes at its fork, at the last check."""
         ...
 
     @property

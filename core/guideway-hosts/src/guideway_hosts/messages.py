@@ -89,11 +89,11 @@ class Frames:
         self._most = most
 
     def send(self, value: Any) -> None:
-        """Send JSON."""
+        """Send a value as JSON."""
         self.send_bytes(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
 
     def receive(self) -> Any:
-        """Receive what `send` sent."""
+        """Receive a value that `send` sent."""
         return json.loads(self.receive_bytes().decode("utf-8", "surrogatepass"))
 
     def send_bytes(self, data: bytes) -> None:

@@ -14,7 +14,7 @@ __all__ = ["Pool"]
 
 
 QUICK = frozenset({"supports", "takes", "rewritings", "companions", "edit_prompt", "compile_key"})
-"""Commands, and methods of `look`, that are short. They have places of their own, so they never wait for long ones."""
+"""Commands, and methods of `look`, that are short. They never wait for long ones."""
 
 AT_ONCE = 2
 """Most short calls at once. Also the most checks of texts at once."""

@@ -68,7 +68,7 @@ def main(descriptor: int, listener: int | None = None) -> None:
     with suppress(EOFError):
         if listener is not None:
             listening = socket.socket(fileno=listener)
-            listening.listen(MOST_WAITING)  # here, so that the peer's credentials are this process's
+            listening.listen(MOST_WAITING)  # in this process: SO_PEERCRED reports the one that listens
             others = Listener(listening, control.receive_bytes())
         _ForkServer(control, others, {}).serve()
 

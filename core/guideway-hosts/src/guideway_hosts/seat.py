@@ -90,7 +90,7 @@ class Seat:
         return self.starting is not None and not self.starting.done()
 
     def alive(self) -> Host:
-        """Return the host. Raises `HostDied` if there can be none."""
+        """Return the host, started if necessary. Raises `HostDied` if it cannot be started."""
         self.is_up(None)
         assert self.host is not None
         return self.host

@@ -326,7 +326,7 @@ class GrammarMask(LogitModifier[GrammarState]):
                 searches = not token_ids and state.forecast is not None and state.forecast.searches()
                 limits.append(self._num_forced if searches else 0)
         if home is not None:
-            home.foresee(jobs, limits if any(limits) else ())  # all have the same hosts
+            home.foresee(jobs, limits if any(limits) else ())  # any home will do, because all use the same hosts
 
     def hear(self) -> None:
         """Read the answer of the hosts to `look_ahead` if it has arrived, for `forced`."""

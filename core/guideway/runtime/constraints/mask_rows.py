@@ -259,7 +259,8 @@ class MaskRows:
     def _faults(
         self, states: Sequence[GrammarState | None], failed: Mapping[int, BaseException], bitmask: Bitmask
     ) -> dict[int, Fault]:
-        """Return `Payload.faults` and open the rows of failed and late states, so that the draw stays finite."""
+        """Return `Payload.faults`, and let the rows of failed and late states allow every token, so that the draw stays
+        finite."""
         faults = {}
         for i, error in failed.items():
             state = states[i]
