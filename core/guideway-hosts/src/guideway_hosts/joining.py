@@ -96,8 +96,8 @@ class Meeting:
     def join(self, *, listens_within: float, answers_within: float) -> tuple[Child, Frames] | None:
         """Return a fork server that was forked from the one at this address, and the socket to it.
 
-        None if this process must start one itself, because there is none, or it does not accept connections within
-        `listens_within` seconds or answer within `answers_within` seconds.
+        None if this process must start one itself: there is none, it does not accept connections within
+        `listens_within` seconds or answer within `answers_within` seconds, or its proof is wrong.
         """
         end = socket.socket(socket.AF_UNIX)
         try:

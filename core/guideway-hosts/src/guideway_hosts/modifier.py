@@ -200,7 +200,7 @@ class States(Seat):
                 raise Died(error, error.working_on if known else None) from error
             except GuidewayError:
                 raise
-            except Exception as error:  # the answer has an unknown form; no modifier's error looks like that
+            except Exception as error:  # a malformed answer: the modifier's errors are GuidewayErrors
                 self.lose()
                 only = states[0].number if len(states) == 1 else None
                 raise Died(HostDied(f"its answer cannot be read: {error}", by_itself=True), only) from error

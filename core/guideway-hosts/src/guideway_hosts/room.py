@@ -27,8 +27,8 @@ __all__ = ["NONE", "Answer", "Filled", "MatcherDied", "Room", "matcher_of"]
 PROVES_FAST = 16
 """Consecutive rows that must arrive in time before a step waits as long for a grammar that was late as for any other.
 
-The number doubles each time the grammar is late again, up to `PROVES_FAST_AT_MOST`. One late row is weak evidence: the
-cache may have been cold, or the machine may have paused.
+The number doubles each time the grammar is late again after these rows, up to `PROVES_FAST_AT_MOST`. One late row is
+weak evidence: the cache may have been cold, or the machine may have paused.
 """
 PROVES_FAST_AT_MOST = 4096
 
@@ -314,7 +314,7 @@ class Room(Seat):
 
     @contextmanager
     def _losing(self, pending: _Pending) -> Iterator[None]:
-        """Kill the host if the body does not finish, because part of an answer may still arrive. Raises `Died`."""
+        """End the host if the body raises, because part of an answer may still arrive. Raises `Died`."""
         try:
             yield
         except HostDied as error:
