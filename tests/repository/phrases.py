@@ -35,11 +35,7 @@ PATTERNS = (
 PRIVATE = re.compile("|".join(PATTERNS), re.IGNORECASE)
 
 KINDS = ("attention", "device", "formats", "grammar", "hooks", "modifier", "reference", "worker", "workflow")
-REWRITTEN_LATER = (
-    "core/guideway/runtime/constraints/closing",
-    "core/guideway-hosts/src/",
-    *(f"core/guideway-conformance/src/guideway_conformance/{kind}/" for kind in KINDS),
-)
+REWRITTEN_LATER = (*(f"core/guideway-conformance/src/guideway_conformance/{kind}/" for kind in KINDS),)
 """Folders whose code is about to be replaced, with its texts."""
 
 UNCOUNTED_PAGES = ("docs/contracts/", "docs/style.md")

@@ -146,7 +146,8 @@ def test_one_line_is_logged_at_the_start_and_certification_is_not_mentioned(
         rf"guideway \S+ in vLLM {re.escape(vllm.__version__)}: "
         r"strategies guideway-llguidance/grammar\.llguidance \S+, guideway-xgrammar/grammar\.xgrammar \S+; "
         r"modifiers guideway-hello/modifier\.hello \S+; worker mixins none; hooks none; "
-        r"device guideway-cpu/device\.cpu \S+; ledger in kv_transfer_params\.guideway; grammar_host=process; fingerprint [0-9a-f]{64}",
+        r"device guideway-cpu/device\.cpu \S+; ledger in kv_transfer_params\.guideway; "
+        r"grammar_host=process; fingerprint [0-9a-f]{64}",
         record.message,
     )
 

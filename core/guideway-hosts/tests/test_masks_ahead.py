@@ -235,3 +235,39 @@ def test_advancing_does_what_accepting_does(hosts: Hosts, known: bool) -> None:
             if count < 0 or one.is_terminated():
                 break
     assert num_accepted > 4
+
+
+STOPS = VOCABULARY.stop_token_ids
+FORCES = Regex("isforced[ab]", strategy="hostile")
+
+
+@pytest.mark.parametrize("num_sequences", [1, 240, 241, 300])
+def test_forced_tokens_of_a_batch_of_any_size_are_found(made: Makes, num_sequences: int) -> None:
+    hosts = made()
+    compiled = hosts.strategies["hostile"].compile(FORCES)
+    jobs = [FillJob(compiled.matcher(STOPS)) for _ in range(num_sequences)]
+    hosts.matchers.foresee(jobs, [16] * num_sequences, waits=True)
+    hosts.matchers.hear(waits=True)
+    found = [bool(job.matcher.forced) for job in jobs]  # type: ignore[attr-defined]
+    assert sum(found) >= min(num_sequences, 100), "as many as have room"
+
+
+def test_an_answer_about_an_ended_sequence_does_not_hide_those_of_others(made: Makes) -> None:
+    hosts = made()
+    compiled = hosts.strategies["hostile"].compile(FORCES)
+    for _ in range(2):  # the answer about the first is read, but no step takes its rows
+        matcher = compiled.matcher(STOPS)
+        hosts.matchers.foresee([FillJob(matcher)], [8], waits=True)
+        hosts.matchers.hear(waits=True)
+        assert matcher.forced  # type: ignore[attr-defined]
+
+
+def test_rows_of_the_state_before_a_token_are_not_kept(made: Makes) -> None:
+    strategy = made().strategies["hostile"]
+    compiled = strategy.compile(Regex("[ab][cd]", strategy="hostile"))
+    one, other = compiled.matcher(STOPS), compiled.matcher(STOPS)
+    token_id, bitmask = VOCABULARY.tokens.index(b"a"), allocate(2, VOCABULARY.logits_width)
+    strategy.foresee([FillJob(one)])  # type: ignore[attr-defined]
+    assert one.accept((token_id,)) == other.accept((token_id,)) == 1
+    strategy.fill([FillJob(one, (), 0), FillJob(other, (), 1)], bitmask)
+    assert (bitmask[0] == bitmask[1]).all()

@@ -17,6 +17,7 @@ from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.closing import Budget, Record, Reserve
 from guideway_hosts.codec import decode, encode
 from guideway_hosts.messages import MAX_INTEGERS, Birth, Job, SharedMasks
+from guideway_hosts.room import _read as read_answer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,3 +116,14 @@ def test_jobs_arrive(jobs: list[Job]) -> None:
 def test_jobs_that_have_no_room_arrive() -> None:
     masks, jobs = SharedMasks(1), [Job(1, None, 0, tuple(range(MAX_INTEGERS)), (), 1)]
     assert masks.read_jobs(*sent(masks.write_jobs(jobs))) == jobs
+
+
+@pytest.mark.parametrize("drafts", [[1, 1, 1, 1], [-1], [1 << 40], [4 * 32]])
+def test_drafts_that_no_host_was_asked_for_are_refused(drafts: list[int]) -> None:
+    job, grammar = Job(5, None, 0, (), (), 1, 3), SimpleNamespace(number=1)
+    answer = {"counts": [0], "drafts": [[7, 8]], "errors": {}, "apart": [], "slow": [], "closing": {}}
+    rows = np.zeros((16, 4), dtype=np.int32)
+    (filled,) = read_answer(answer, [job], [grammar], rows)  # type: ignore[list-item]
+    assert filled.command.draft_token_ids == (7, 8)
+    with pytest.raises(ValueError, match="drafts"):
+        read_answer(answer | {"drafts": [drafts]}, [job], [grammar], rows)  # type: ignore[list-item]

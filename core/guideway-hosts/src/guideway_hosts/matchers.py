@@ -67,6 +67,9 @@ class MatcherHost:
         self._refuse = refuse
         """Called with the strategy, constraint and reason if a constraint exceeded a limit or killed the host."""
         self._sits_out = sits_out
+        self._search_seconds = limits.late_seconds / 2 if sits_out else None
+        """CPU seconds for the forced tokens of one sequence, so that a search makes no row late; None: no limit, since
+        canonical tokens must not depend on time."""
         self._loads = loads
         """True if a grammar is loaded in the host as soon as it is compiled."""
         self._most_late = limits.late_fills if sits_out else min(limits.late_fills, LATE_WHERE_OTHERS_WAIT)
@@ -133,24 +136,37 @@ class MatcherHost:
             with self._lock:
                 self._failed[matcher_of(job).number] = job.error
 
-    def foresee(self, jobs: Sequence[FillJob], limits: Sequence[int] = ()) -> None:
-        """Send the next step's jobs ahead to hosts that are started and idle.
+    def foresee(self, jobs: Sequence[FillJob], limits: Sequence[int] = (), *, waits: bool = False) -> None:
+        """Send the next step's jobs ahead to hosts that are started and idle; with `waits`, wait for their start.
 
         If the step then needs other rows, `fill` asks for them again. Errors are reported by `fill`. `limits` has for
         each job the most forced tokens that the host searches as its drafts; empty: it searches none. `hear` reads the
-        tokens.
+        tokens. A host of a slow grammar searches none, and a host whose memory has no room for all drafts searches
+        fewer.
         """
         with self._lock:
             if self._closed:
                 return
-            # kept results and errors must be delivered before these matchers are asked again
-            known = self._kept.keys() | self._failed.keys()
-            chosen = [i for i, job in enumerate(jobs) if matcher_of(job).number not in known]
-            for room, some in self._by_room(chosen, lambda i: matcher_of(jobs[i])).items():
+            if limits:
+                pairs = zip(jobs, limits, strict=True)
+                limits = [0 if self.is_slow(matcher_of(job).grammar.number) else limit for job, limit in pairs]
+            for room, some in self._by_room(range(len(jobs)), lambda i: matcher_of(jobs[i])).items():
+                if room.has_heard and not all(room.has(matcher_of(jobs[i]).number) for i in some):
+                    answer = room.end(
+                        None
+                    )  # sequences of this step are missing in it; its rows are kept for the others
+                    self._note({} if answer is None else answer.by_number(), set())
+                # kept results and errors must be delivered before these matchers are asked again
+                known = self._kept.keys() | self._failed.keys()
+                some = [i for i in some if matcher_of(jobs[i]).number not in known]
+                if not some:
+                    continue
+                if limits and (fitting := room.fitting(jobs, some, limits)) != some:
+                    limits = [limit if i in fitting[: len(fitting) // 2] else 0 for i, limit in enumerate(limits)]
                 try:
-                    is_free = not room.is_pending and room.together and room.is_up(0.0 if self._sits_out else None)
+                    is_free = not room.is_pending and room.together and room.is_up(None if waits else 0.0)
                     if is_free and room.fitting(jobs, some, limits) == some:
-                        room.begin(jobs, some, limits, is_ahead=True)
+                        room.begin(jobs, some, limits, self._search_seconds, is_ahead=True)
                 except HostDied:
                     continue  # the step's own command says why
                 except MatcherDied as died:
@@ -169,6 +185,8 @@ class MatcherHost:
                     if (answer := room.end(None)) is not None:
                         self._note(answer.by_number(), set())
                 found.append(room.ask(matcher, method, arguments))
+                if method == "accept":  # its kept rows are those of the state before
+                    self._kept.pop(matcher.number, None)
             except HostDied as error:
                 room.lose()
                 died = MatcherDied(error, matcher.number, matcher.grammar)
@@ -368,9 +386,9 @@ class MatcherHost:
     def _judge(self, grammar: int, slow: bool) -> None:
         """Record whether a row of a grammar was late. A late grammar gets a host of its own."""
         if slow and self._sits_out and grammar not in self.own:
-            if len(self.own) >= MOST_OWN:
-                idle = (number for number, room in self.own.items() if not room.is_pending)
-                self.own.pop(next(idle, next(iter(self.own)))).close()
+            others = [number for number in self.own if number not in self._unused]
+            if len(others) >= MOST_OWN:  # the next step ends it: this one may still need its rows
+                self._unused.append(next((number for number in others if not self.own[number].is_pending), others[0]))
             self.own[grammar] = Room("slow", self._source, self._limits)
         if grammar in self.own:
             self.own[grammar].judge(slow)

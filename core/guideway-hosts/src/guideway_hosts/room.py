@@ -192,11 +192,22 @@ class Room(Seat):
             group.append(i)
         return group
 
+    @property
+    def has_heard(self) -> bool:
+        """True if a command is answered whose rows no step has taken yet."""
+        return self._heard is not None
+
     def begin(
-        self, jobs: Sequence[FillJob], group: Sequence[int], limits: Sequence[int] = (), *, is_ahead: bool = False
+        self,
+        jobs: Sequence[FillJob],
+        group: Sequence[int],
+        limits: Sequence[int] = (),
+        search_seconds: float | None = None,
+        *,
+        is_ahead: bool = False,
     ) -> None:
         """Send the command for the jobs of `group`. `limits` has for each job of `jobs` the most forced tokens that the
-        host searches as its drafts; empty: it searches none. Raises `Died`."""
+        host searches as its drafts, in at most `search_seconds` of CPU time; empty: it searches none. Raises `Died`."""
         matchers = [matcher_of(jobs[i]) for i in group]
         try:
             host = self.alive()
@@ -218,7 +229,7 @@ class Room(Seat):
         self.num_commands += 1
         with self._losing(pending):
             self._pending = pending
-            host.send("step", *host.masks.write_jobs(commands), told)
+            host.send("step", *host.masks.write_jobs(commands), told, search_seconds)
 
     def end(self, patience: Patience | None) -> Answer | None:
         """Return the answer to the command that `begin` sent, or None if `patience` ends before it arrives.
@@ -382,6 +393,10 @@ def _read(
     for i, (count, drafts, job) in enumerate(zip(counts, told, commands, strict=True)):
         if drafts:
             job = job._replace(draft_token_ids=tuple(map(int, drafts)))
+            if len(drafts) > max(job.num_forced, len(commands[i].draft_token_ids)):
+                raise ValueError(f"{len(drafts)} drafts of at most {job.num_forced}")
+            if not all(0 <= token_id < 32 * rows.shape[1] for token_id in job.draft_token_ids):
+                raise ValueError(f"the drafts {job.draft_token_ids} are no tokens")
         if job.first_row != first:
             job = job._replace(first_row=first)
         first += 1 + len(job.draft_token_ids)

@@ -118,7 +118,13 @@ class Server:
         owner = self._strategies[strategy]
         self._grammars[grammar] = owner, _made(owner, given), {}
 
-    def _step(self, asked: int | list[int], births: dict[str, Any], told: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    def _step(
+        self,
+        asked: int | list[int],
+        births: dict[str, Any],
+        told: Sequence[Sequence[Any]],
+        search_seconds: float | None,
+    ) -> dict[str, Any]:
         """Update matchers and fill their rows.
 
         Return the number of drafts that each job accepted, -1 with an error; None if all numbers are 0. Jobs that
@@ -136,9 +142,12 @@ class Server:
             try:
                 living = self._living(job)
                 if job.num_forced and not living.matcher.is_terminated():
-                    run = self._forcing.run(living.matcher, living.stop_token_ids, job.num_forced)
+                    searching = time.thread_time()
+                    until = float("inf") if search_seconds is None else searching + search_seconds
+                    run = self._forcing.run(living.matcher, living.stop_token_ids, job.num_forced, until)
                     jobs[i] = job = job._replace(draft_token_ids=run)
                     found = found or bool(run)
+                    began += time.thread_time() - searching  # a search makes no row late
                 ready[i] = FillJob(living.matcher, job.draft_token_ids, first)
             except BaseException as error:
                 errors[i] = words_of(error)

@@ -161,8 +161,8 @@ class HostedStrategy(GrammarStrategy):
     def fail(self, job: FillJob) -> None:
         self._matchers.fail(job)
 
-    def foresee(self, jobs: Sequence[FillJob], limits: Sequence[int] = ()) -> None:
-        self._matchers.foresee(jobs, limits)
+    def foresee(self, jobs: Sequence[FillJob], limits: Sequence[int] = (), *, waits: bool = False) -> None:
+        self._matchers.foresee(jobs, limits, waits=waits)
 
     def hear(self, *, waits: bool) -> None:
         """Set `HostedMatcher.forced` of the matchers for which `foresee` searched, in hosts that have answered; with

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
@@ -30,7 +31,9 @@ class Forcing:
         self._tokens = tokens
         self._scratch: Bitmask = np.zeros((1, words), dtype=np.int32)
 
-    def run(self, matcher: Matcher, stop_token_ids: frozenset[int], limit: int) -> tuple[int, ...]:
+    def run(
+        self, matcher: Matcher, stop_token_ids: frozenset[int], limit: int, until: float = float("inf")
+    ) -> tuple[int, ...]:
         """Return at most `limit` tokens that spell the text that must come next, including a forced stop token at its
         end. `matcher` must not be terminated; its state is restored.
 
@@ -40,7 +43,9 @@ class Forcing:
         run = list(matcher.forced_tokens())[:limit]
         done = matcher.accept(tuple(run)) if run else 0
         try:
-            while done == len(run) < limit and (token_id := self._only_way(matcher, stop_token_ids)) is not None:
+            while done == len(run) < limit and time.thread_time() < until:
+                if (token_id := self._only_way(matcher, stop_token_ids)) is None:
+                    break
                 run.append(token_id)
                 if token_id in stop_token_ids:
                     break

@@ -48,6 +48,9 @@ from guideway.runtime.work.stopwatch import Stopwatch
 
 __all__ = ["GrammarMask", "MaskTransform", "check_names"]
 
+ROWS_TOGETHER = 2048
+"""Rows for which hosts are asked for forced tokens at once: half of the memory that they share."""
+
 log = logging.getLogger(__name__)
 
 
@@ -336,8 +339,11 @@ class GrammarMask(LogitModifier[GrammarState]):
     def ask_forced(self, states: Sequence[GrammarState | None], limit: int) -> None:
         """Wait until the hosts have found the forced tokens of these sequences, so that `forced` returns them."""
         asked = [FillJob(state.job.matcher) for state in states if _is_elsewhere(state)]
-        if self._elsewhere is not None and asked:
-            self._elsewhere.foresee(asked, [limit] * len(asked))
+        num_together = max(1, ROWS_TOGETHER // (1 + limit))
+        for i in range(0, len(asked) if self._elsewhere is not None else 0, num_together):
+            assert self._elsewhere is not None
+            some = asked[i : i + num_together]
+            self._elsewhere.foresee(some, [limit] * len(some), waits=True)
             self._elsewhere.hear(waits=True)
 
     def keep_to(self, state: GrammarState | None, token_ids: Sequence[int]) -> None:
