@@ -38,7 +38,9 @@ def certify(lock: Lock, plugin_id: str, **changes: Any) -> Lock:
 def test_it_reads_what_it_wrote(installed: Path, tmp_path: Path) -> None:
     lock = certify(Lock.of(PluginIndex.scan([str(installed)]).records), "gwt-good/grammar.good")
     lock.write(tmp_path / "guideway.lock")
-    assert Lock.read(tmp_path / "guideway.lock") == lock
+    # it has no versions of libraries: they differ between machines on which a plugin is the same
+    written = {name: replace(each, plugin=replace(each.plugin, libraries=())) for name, each in lock.plugins.items()}
+    assert Lock.read(tmp_path / "guideway.lock") == Lock(written)
     assert sorted(lock.plugins) == ["gwt-good/grammar.better", "gwt-good/grammar.good", "gwt-good/worker.good"]
     assert [path.name for path in tmp_path.glob("*guideway.lock*")] == ["guideway.lock"]
 
