@@ -218,7 +218,7 @@ def test_a_regular_expression_is_complete_within_its_longest_text(pattern: str, 
     constraint, strategy = Regex(pattern), LLGuidanceStrategy(VOCABULARY, {})
     reserve, grammar = Reserve.of(constraint, VOCABULARY), strategy.compile(constraint)
     for seed in range(20):
-        assert drawn(strategy, grammar, Budget(reserve.level - SCALAR + 2 + more, reserve), seed) is not None
+        assert drawn(strategy, grammar, Budget(reserve.growth - SCALAR + 2 + more, reserve), seed) is not None
 
 
 RECORD = record(

@@ -176,7 +176,7 @@ def test_grammar_hosts() -> None:
         (result,) = host.generate([PROMPT], [GOOD])
         assert result.error is None
         assert killed() == 1
-        assert steps.counts().keys() - {"close"} == {"accept", "prepare", "wait"}, "a host fills"
+        assert steps.counts().keys() == {"accept", "prepare", "wait"}
     finally:
         host.runtime.close()
     assert weight() == 0

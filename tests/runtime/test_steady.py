@@ -289,7 +289,7 @@ def test_a_batch_that_stays_is_accepted_in_one_call(strategy: type[Batched]) -> 
     assert Batched.num_fills == 16
 
 
-@pytest.mark.parametrize("max_tokens", [32, 60])
+@pytest.mark.parametrize("max_tokens", [24, 60])
 def test_outputs_are_closed_in_time(max_tokens: int) -> None:
     wanted = replace(GOOD, constraint=Regex("([a-p]{4})*z"), max_tokens=max_tokens, close=True)
     host = Host(Batched)

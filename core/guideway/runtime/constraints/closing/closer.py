@@ -247,7 +247,9 @@ class Closer:
         if num_accepted < record.free_until:
             return True
         num_open = 1 + (num_tokens + len(self._cursor().open) if reserve.is_json else 0)
-        spare = self._budget.num_tokens - num_accepted - num_open * reserve.level - reserve.growth
+        # an end without what is banned may be longer than the bound on any end
+        level = reserve.level or (reserve.growth if self._budget.bans.of_completion else 0)
+        spare = self._budget.num_tokens - num_accepted - num_open * level - reserve.growth
         if not num_tokens and spare > 1:
             # the most that one token takes from `spare`
             each = 1 + (reserve.level * max(1, self._lexicon.most_opened) if reserve.is_json else 0)
@@ -536,7 +538,7 @@ class Closer:
         if limit is None:
             limit = self._budget.num_tokens - len(self._accepted)
         if work is None:  # more for a completion that may be long
-            work = (WORK + WORK_PER_TOKEN * min(limit, reserve.level)) // (1 if is_thorough else PART)
+            work = (WORK + WORK_PER_TOKEN * min(limit, reserve.level or reserve.growth)) // (1 if is_thorough else PART)
         if (told := self._told(matcher, limit)) is not None and (lifts or not told or self._is_free(told[:-1])):
             return told or None
         return find_completion(

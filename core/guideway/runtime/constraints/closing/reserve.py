@@ -65,7 +65,7 @@ class Reserve:
     growth: int
     """Most tokens by which one token lengthens the shortest completion. Decides when to search; excludes nothing."""
     level: int
-    """Most tokens to complete one open array or object, content included. Without JSON, to complete the output."""
+    """Most tokens to complete one open array or object, content included. 0 if any text is complete within `growth`."""
     is_json: bool
     witnesses: tuple[str, ...] = ()
     """Examples of strings, or of the whole output if it is not JSON. A search tries their ends, to find completions
@@ -99,11 +99,11 @@ class Reserve:
             case Choice():
                 longest = max(len(choice.encode()) for choice in constraint.choices)
                 fewest = min(spelling.whole(choice.encode()) for choice in constraint.choices)
-                return cls(longest, longest, False, fewest=1 + fewest)
+                return cls(longest, 0, False, fewest=1 + fewest)
             case Regex():
                 read = Pattern.of(constraint.pattern) or Pattern(0, UNKNOWN)
                 size = read.farthest + SCALAR
-                return cls(size, size, False, read.examples, 1 + spelling.any_of(read.least, straddled=False))
+                return cls(size, 0, False, read.examples, 1 + spelling.any_of(read.least, straddled=False))
             case StructuralTag():
                 return cls._of_tags(constraint.parsed, spelling)
             case _:
@@ -190,9 +190,7 @@ class _Sizes:
         """Examples of strings, in a dict to keep their order."""
         self._counts: dict[bytes, int] = {}
         for self._root in schemas:
-            inner = (each for _, each in subschemas(self._root) if isinstance(each, Mapping) and each is not self._root)
-            self._is_one = not any(each.keys() & {"$id", "id"} for each in inner)
-            """True if no inner schema has an ``id``, so that all references start from the root."""
+            self._is_one: bool | None = None
             self._before: dict[int, Size] = {}
             for _ in range(2):  # the second pass knows the sizes of recursive schemas
                 self._known: dict[int, Size] = {}
@@ -234,9 +232,16 @@ class _Sizes:
         least += sum(part.least for part in parts) + max(conditional) - 1
         if isinstance(reference := schema.get("$ref"), str):  # some drafts also apply the keywords next to `$ref`
             target = self._size(resolve(self._root, reference))
-            is_local = self._is_one and (reference == "#" or reference.startswith("#/"))
+            is_local = (reference == "#" or reference.startswith("#/")) and self._starts_from_root()
             return Size(target.fewest if is_local else 0, least + target.least)
         return Size(fewest, least)
+
+    def _starts_from_root(self) -> bool:
+        """Return whether all references start from the root, as no inner schema has an ``id``."""
+        if self._is_one is None:
+            inner = (each for _, each in subschemas(self._root) if isinstance(each, Mapping) and each is not self._root)
+            self._is_one = not any(each.keys() & {"$id", "id"} for each in inner)
+        return self._is_one
 
     def _grow(self, *sizes: int, but: int = 0) -> None:
         """Increase `growth` to the largest size minus `but`, the tokens needed anyway. Ignore sizes without an end."""
