@@ -10,7 +10,16 @@ __all__ = ["LEGACY"]
 NUM_PROMPTS = "num_prompts = np.array([0 if state is None else state.num_prompt for state in states], dtype=np.int32)"
 MEMBERS = 'members = [(f"[{i}].{name}", held) for i, one in enumerate(target) for name, held in _holdings(one).items()]'
 LEGACY: dict[str, dict[str, tuple[str | tuple[str, ...], ...]]] = {
+    "params.py": {
+        "only processors of vLLM read them, and none of them is certified": (
+            "if params.temperature == 0:  # vLLM's values for greedy sampling",
+        ),
+    },
     "modifier.py": {
+        "only processors of vLLM are tried, or read parameters, and none of them is certified": (
+            ("try_on(maker, params, past, self.context.vocabulary.logits_width)", "the statement is dropped"),
+            ("if missed := missed or params.missed:", "and and or change places"),
+        ),
         "an owner is read only of a state with a key, and start gives such a state another": (
             ('self.owner: tuple[str, int] = ("", 0)', "0 becomes 1"),
         ),
