@@ -157,7 +157,7 @@ class _Search:
     stops: list[int]
     limit: int
     most: int
-    """Most tokens of a path. More than `limit`, because `shortened` may shorten it, until that fails once."""
+    """Most tokens of a path: more than `limit`, since a completion may be made shorter."""
     past: list[int]
     root: _Node
     witnesses: Sequence[str]
@@ -237,7 +237,6 @@ class _Search:
             self._go_to(self.root)
             cursor, is_free = self.root.cursor, self._is_free
             found = shortened(self.matcher, self.lexicon, found, limit=self.limit, cursor=cursor, is_free=is_free)
-            self.most = self.limit
         return found if len(found) <= self.limit else None
 
     def _joined(self) -> list[int] | None:
