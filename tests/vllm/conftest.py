@@ -78,7 +78,10 @@ def start(demo_model: str, running: list[tuple[dict[str, Any], Any]]) -> Callabl
 
     def started(guideway: dict[str, Any] | None = None, **options: Any) -> Any:
         from vllm import LLM
+        from vllm.distributed import model_parallel_is_initialized
 
+        if not model_parallel_is_initialized():  # an engine that failed or ended took what all in a process share
+            end_all(running)
         wanted = {"guideway": guideway, **options}
         for number, (given, llm) in enumerate(running):
             if given == wanted:
