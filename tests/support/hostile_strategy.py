@@ -38,11 +38,12 @@ def act(word: str) -> None:
     """Do the action that the constraint names."""
     if word == "crash":
         ctypes.string_at(0)
-    elif word == "orphan":  # a child that keeps all file descriptors of this process open
+    elif word in ("orphan", "parent"):  # a child that keeps all file descriptors of this process open
         if os.fork() == 0:
             time.sleep(10)
             os._exit(0)
-        ctypes.string_at(0)
+        if word == "orphan":
+            ctypes.string_at(0)
     elif word == "spin":
         while True:
             pass
@@ -108,6 +109,7 @@ def asked(constraint: Constraint, when: str) -> str:
         "R": "raise",
         "T": "tardy",
         "O": "orphan",
+        "P": "parent",
         "A": "abort",
         "B": "camp",
         "H": "hoard",

@@ -275,6 +275,16 @@ def test_idle_hosts_that_were_killed_cost_nobody_anything(hosts: Hosts) -> None:
     assert after.outputs[0].error is None
 
 
+def test_an_idle_host_is_gone_when_it_is_killed_also_if_its_child_lives_on(made: Makes) -> None:
+    hosts = made()
+    hosts.strategies["hostile"].compile(Regex("CP[a-z]"))
+    (host,) = hosts._pool._idle
+    assert not host.is_gone()
+    os.kill(host.pid, signal.SIGKILL)
+    until(host.is_gone)
+    assert not host.has_news(), "the child has the socket too"
+
+
 def test_an_interrupt_leaves_no_answer_for_the_next_call(hosts: Hosts) -> None:
     """The interrupt arrives during a step, like a Ctrl-C in a notebook."""
     host = served(hosts)

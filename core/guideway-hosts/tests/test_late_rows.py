@@ -322,6 +322,33 @@ def test_who_ends_while_it_is_made_anew_leaves_nothing(hosts: Hosts) -> None:
     assert private_bytes(living.own[slow.number]) < before + 64 * WEIGHT
 
 
+@pytest.mark.parametrize("fails", ["fill", "advance"])
+def test_a_matcher_that_is_replayed_keeps_its_budget_and_its_limits(
+    made: Makes, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """The runtime replaces matchers after a call of their strategy that failed for all of them."""
+    hosts = made(replace(LIMITS, fill_seconds=0.5))
+    long = replace(GOOD, constraint=Regex("[a-z]{9,400}[xy]", strategy="hostile"), max_tokens=60)
+    spinning = replace(GOOD, constraint=Regex("FS[a-z]{4,9}", strategy="hostile"))
+    expected = token_ids(inline("hostile").generate([PROMPT] * 2, [long, replace(long, seed=8)]))
+    original, num_calls = getattr(HostedStrategy, fails), 0
+
+    def failing(*arguments: object) -> object:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls in (2, 5):
+            raise RuntimeError("once")
+        return original(*arguments)
+
+    monkeypatch.setattr(HostedStrategy, fails, failing)
+    assert token_ids(served(hosts).generate([PROMPT] * 2, [long, replace(long, seed=8)])) == expected
+    assert num_calls >= 5
+    num_calls = 0
+    good, bad = served(hosts).generate([PROMPT] * 2, [long, spinning])
+    assert token_ids([good]) == expected[:1]
+    assert "0.5 s processor time" in str(bad.error)
+
+
 @pytest.mark.filterwarnings(
     "ignore:os.fork:RuntimeWarning"
 )  # jax warns if an earlier test imported it; this child only exits

@@ -244,7 +244,8 @@ class Host:
 
     def is_gone(self) -> bool:
         """Return whether the process has ended while no call was running."""
-        return not self.alive or self.has_news()
+        # a process that the host forked may keep the socket open
+        return not self.alive or self._child.has_ended(0) or self.has_news()
 
     def has_news(self) -> bool:
         """Return whether an answer has begun to arrive, or the process has ended."""

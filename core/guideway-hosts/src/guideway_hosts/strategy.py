@@ -132,9 +132,7 @@ class HostedStrategy(GrammarStrategy):
         record: Record | None,
         beginnings: Beginnings,
     ) -> HostedEnding:
-        ending = HostedEnding(matcher)
-        ending.matcher.budget, ending.matcher.end = budget, record
-        return ending
+        return HostedEnding(matcher, budget, record)
 
     def is_ready(self, matcher: Matcher) -> bool:
         return isinstance(matcher, HostedMatcher) and self._matchers.is_ready(matcher)
@@ -191,16 +189,17 @@ class HostedEnding:
 
     num_free = 1 << 31
 
-    def __init__(self, matcher: Matcher) -> None:
+    def __init__(self, matcher: Matcher, budget: Budget | None, record: Record | None) -> None:
         assert isinstance(matcher, HostedMatcher)
         self.matcher = matcher
+        matcher.budget, matcher.end = budget, record
 
     @property
     def record(self) -> Record | None:
         return self.matcher.end
 
     def fork(self, matcher: Matcher) -> HostedEnding:
-        return HostedEnding(matcher)
+        return HostedEnding(matcher, self.matcher.budget, self.matcher.end)
 
     def accept(self, token_ids: Sequence[int]) -> None:
         """Do nothing: the matcher has accepted the tokens."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from guideway.api.grammar import CompiledGrammar, FillJob, Matcher
+from guideway.api.grammar import CompiledGrammar, FillJob
+from guideway.errors import ConformanceError
 from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.candidates import Candidate
 from guideway.runtime.constraints.closing import Beginnings, Budget, Record, Reserve
 from guideway.runtime.constraints.forecast import Forecast
 from guideway.runtime.elsewhere import Ending
-from guideway.runtime.sequences.replay import replayed_matcher
+from guideway.runtime.sequences.replay import new_matcher
 
 __all__ = ["GrammarState"]
 
@@ -72,9 +73,14 @@ class GrammarState:
             if forced is not None:
                 forecast.learn(forced)
 
-    def replayed_matcher(self) -> Matcher:
-        """Return a new matcher in the state after `accepted`."""
-        return replayed_matcher(self.candidate.strategy, self.grammar, self.stop_token_ids, self.accepted)
+    def replay(self) -> None:
+        """Replace the matcher with a new one in the same state: the one after `accepted`."""
+        matcher = new_matcher(self.candidate.strategy, self.grammar, self.stop_token_ids)
+        if self.closer is not None:  # first, because a host must know the budget when it gets the tokens
+            self.closer = self.closer.fork(matcher)
+        if matcher.accept(tuple(self.accepted)) != len(self.accepted):
+            raise ConformanceError("a new matcher refused tokens an equal one had accepted")
+        self.job.matcher = matcher
 
     @property
     def rows(self) -> slice:

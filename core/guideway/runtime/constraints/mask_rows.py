@@ -247,7 +247,7 @@ class MaskRows:
             strategy, job = state.candidate.strategy, state.job
             rows = buffer[state.first_row : state.first_row + state.num_rows + 2]
             try:
-                job.matcher = state.replayed_matcher()
+                state.replay()
                 job.first_row = 1
                 accepted[i] = fill_between_guards(partial(GrammarStrategy.fill, strategy), (job,), rows)[0]
             except BaseException as error:

@@ -175,7 +175,7 @@ class SteadyBatch:
                 if count == 1:
                     state.job.matcher.rollback(1)
                 elif count != 0:
-                    state.job.matcher = state.replayed_matcher()
+                    state.replay()
             except BaseException as error:
                 contain(error)
                 sequence = self._sequences[place]

@@ -13,7 +13,7 @@ from guideway.errors import ConformanceError
 from guideway.plugins.contract import check_returned
 from guideway.runtime.constraints.tracking import TrackedGrammar, TrackedMatcher
 
-__all__ = ["ReplayingMatcher", "advance_matchers", "fill_jobs", "new_matcher", "recycle", "replayed_matcher"]
+__all__ = ["ReplayingMatcher", "advance_matchers", "fill_jobs", "new_matcher", "recycle"]
 
 
 def new_matcher(strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_ids: frozenset[int]) -> Matcher:
@@ -26,16 +26,6 @@ def new_matcher(strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_
     if _needs_no_replay(strategy):
         return matcher
     return ReplayingMatcher(strategy, grammar, stop_token_ids, matcher, [])
-
-
-def replayed_matcher(
-    strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_ids: frozenset[int], accepted: Sequence[int]
-) -> Matcher:
-    """Return a matcher as from `new_matcher` that has accepted these tokens, which an equal one had accepted."""
-    matcher = new_matcher(strategy, grammar, stop_token_ids)
-    if matcher.accept(tuple(accepted)) != len(accepted):
-        raise ConformanceError("a new matcher refused tokens an equal one had accepted")
-    return matcher
 
 
 def _needs_no_replay(strategy: GrammarStrategy) -> bool:
