@@ -68,8 +68,8 @@ def act(word: str) -> None:
         time.sleep(60)  # the signal may take a while
     elif word == "abort":  # like C++ and Rust when an allocation fails
         os.abort()
-    elif word == "tardy":
-        end = time.thread_time() + TARDY
+    elif word in ("tardy", "mild"):
+        end = time.thread_time() + (TARDY if word == "tardy" else TARDY / 4)
         while time.thread_time() < end:
             pass
     elif word == "raise":
@@ -78,7 +78,7 @@ def act(word: str) -> None:
 
 class Strategy(ReferenceStrategy):
     """Regexes that begin with two capitals do as they say: the first says when (S supports, C compile, F fill, A
-    accept), the second what."""
+    accept, Q search for forced tokens), the second what."""
 
     contract = "1.0"
     name = "hostile"
@@ -108,6 +108,7 @@ def asked(constraint: Constraint, when: str) -> str:
         "K": "killed",
         "R": "raise",
         "T": "tardy",
+        "M": "mild",
         "O": "orphan",
         "P": "parent",
         "A": "abort",
@@ -150,6 +151,10 @@ class Hostile(Matcher):
         if self.length > 3:
             act(asked(self.constraint, "F"))
         self.inner.fill_bitmask(bitmask, row)
+
+    def forced_tokens(self) -> Sequence[int]:
+        act(asked(self.constraint, "Q"))
+        return self.inner.forced_tokens()
 
     def is_terminated(self) -> bool:
         return self.inner.is_terminated()

@@ -14,7 +14,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from guideway.api import FillJob, GenerationResult, JsonSchema, LimitExceeded, Matcher, Regex, Request, SamplingParams
+from guideway.api import (
+    FillJob,
+    FinishReason,
+    GenerationResult,
+    JsonSchema,
+    LimitExceeded,
+    Matcher,
+    Regex,
+    Request,
+    SamplingParams,
+)
 from guideway.api.bitmask import allocate, unpack
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.errors import GuidewayError
@@ -347,6 +357,55 @@ def test_a_matcher_that_is_replayed_keeps_its_budget_and_its_limits(
     good, bad = served(hosts).generate([PROMPT] * 2, [long, spinning])
     assert token_ids([good]) == expected[:1]
     assert "0.5 s processor time" in str(bad.error)
+
+
+def test_searches_do_not_count_as_late_rows(made: Makes) -> None:
+    hosts = made()
+    strategy, living = hosts.strategies["hostile"], hosts.matchers
+    assert isinstance(strategy, HostedStrategy)
+    matcher = strategy.compile(Regex("QTab[cd]{9}", strategy="hostile")).matcher(STOPS)
+    assert isinstance(matcher, HostedMatcher)
+    bitmask = allocate(1, VOCABULARY.logits_width)
+    matcher.fill_bitmask(bitmask, 0)  # starts the host
+    strategy.foresee([FillJob(matcher)], [8])
+    strategy.hear(waits=True)
+    assert matcher.forced is not None
+    matcher.fill_bitmask(bitmask, 0)
+    assert not living._num_late and not living.own
+
+
+@pytest.mark.slow
+def test_an_output_of_a_slow_grammar_is_complete_too(made: Makes) -> None:
+    """Each token that the search for its end accepts is late, and all together take longer than a fill may."""
+    hosts = made(replace(LIMITS, fill_seconds=TARDY))
+    closed = replace(TARDY_ONE, constraint=Regex("AMabab(X|z{90})", strategy="hostile"), close=True, max_tokens=9)
+    expected = inline("hostile").generate([PROMPT], [closed])
+    (result,) = served(hosts).generate([PROMPT], [closed])
+    assert token_ids([result]) == token_ids(expected)
+    assert result.outputs[0].finish_reason is FinishReason.STOP
+
+
+def test_a_host_that_was_ended_is_not_started_again_in_the_same_step(made: Makes) -> None:
+    """A grammar becomes slow in the step of another one, whose host must end for it."""
+    hosts = made()
+    strategy, living = hosts.strategies["hostile"], hosts.matchers
+    bitmask, matchers = allocate(MOST_OWN + 2, VOCABULARY.logits_width), list[HostedMatcher]()
+    for number in range(MOST_OWN + 1):
+        matcher = strategy.compile(Regex(f"FT[a-z]{{{number + 2},9}}[XY]", strategy="hostile")).matcher(STOPS)
+        assert isinstance(matcher, HostedMatcher)
+        matchers.append(matcher)
+    for matcher in matchers[:MOST_OWN]:
+        living._judge(matcher.grammar.number, True)
+        matcher.fill_bitmask(bitmask, 0)
+    assert matchers[-1].accept(ids_of(b"FTab")) == 4
+    first = living.own[matchers[0].grammar.number]
+    order = [*matchers[-1:], *matchers[:-1]]  # the common host's answer comes first
+    jobs = [FillJob(matcher, (), row) for row, matcher in enumerate(order)]
+    while matchers[-1].grammar.number not in living.own:
+        living.fill(jobs, bitmask)
+    living.fill(jobs, bitmask)
+    assert first.host is None and first.starting is None
+    assert len(living.own) == MOST_OWN
 
 
 @pytest.mark.filterwarnings(
