@@ -141,7 +141,7 @@ def test_an_answer_of_another_version_says_what_to_do(made: Makes, monkeypatch: 
     monkeypatch.setattr(Host, "answer", answering)
     (bad,) = host.generate([PROMPT], [GOOD])
     said = str(bad.outputs[0].error)
-    assert "its grammar host sent an answer that is none (KeyError: 'drafts')" in said
+    assert "the answer of its host cannot be read (KeyError: 'drafts')" in said
     assert "is guideway installed in several versions" in said
 
 
@@ -339,7 +339,9 @@ def test_a_crash_is_not_held_against_what_loads_beside_it(made: Makes) -> None:
         bad.fill_bitmask(new_rows(), 0)
     loading.join()
     assert not errors
-    assert [constraint for _, constraint, _ in hosts.refused._why._values] == ["regex"], "that of the culprit alone"
+    assert [constraint for _, constraint, _ in hosts.matchers.refused._why._values] == ["regex"], (
+        "that of the culprit alone"
+    )
 
 
 @pytest.mark.slow

@@ -149,7 +149,7 @@ def test_a_host_that_is_killed_while_somebody_is_late_costs_nobody_anything(host
     def killing() -> None:
         nonlocal killed
         step()
-        pending = [room for room in hosts.matchers.rooms if room.is_pending]
+        pending = [room for room in hosts.matchers.rooms if room.command]
         if pending and killed < 2:
             killed += 1
             assert pending[0].host is not None
@@ -169,7 +169,7 @@ def test_what_nobody_waits_for_is_ended(made: Makes, pattern: str) -> None:
     for _ in range(8):
         host.step()
     assert host.runtime.is_late(0)
-    room = next(room for room in hosts.matchers.rooms if room.is_pending)
+    room = next(room for room in hosts.matchers.rooms if room.command)
     assert room.host is not None
     pid = room.host.pid
     host.runtime.release(0, ended=False)
@@ -323,7 +323,7 @@ def test_who_ends_while_it_is_made_anew_leaves_nothing(hosts: Hosts) -> None:
         late, short = begun.fork(), slow.matcher(STOPS)
         jobs = [FillJob(late, (), 0), FillJob(short, (), 1)]
         living.fill(jobs, allocate(2, VOCABULARY.logits_width))
-        assert living.own[slow.number].is_pending
+        assert living.own[slow.number].command
         del short, jobs[1]
         late.fill_bitmask(allocate(1, VOCABULARY.logits_width), 0)
         del late, jobs[0]
@@ -502,7 +502,7 @@ def test_what_came_while_one_was_in_no_step_is_kept(made: Makes) -> None:
         while is_late(matcher):
             until_ready(matcher)
     room = hosts.matchers.own[grammar.number]
-    while not room.is_pending:  # the host is starting
+    while room.command is None:  # the host is starting
         assert is_late(first)
         until_ready(first)
     assert is_late(second), "it is asked while the other one's rows lie there"

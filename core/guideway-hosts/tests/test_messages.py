@@ -123,7 +123,7 @@ def test_drafts_that_no_host_was_asked_for_are_refused(drafts: list[int]) -> Non
     job, grammar = Job(5, None, 0, (), (), 1, 3), SimpleNamespace(number=1)
     answer = {"counts": [0], "drafts": [[7, 8]], "errors": {}, "apart": [], "slow": [], "closing": {}}
     rows = np.zeros((16, 4), dtype=np.int32)
-    (filled,) = read_answer(answer, [job], [grammar], rows)  # type: ignore[list-item]
-    assert filled.command.draft_token_ids == (7, 8)
+    (filled,) = read_answer(answer, [job], {5: grammar}, rows)  # type: ignore[dict-item]
+    assert filled.drafts == (7, 8)
     with pytest.raises(ValueError, match="drafts"):
-        read_answer(answer | {"drafts": [drafts]}, [job], [grammar], rows)  # type: ignore[list-item]
+        read_answer(answer | {"drafts": [drafts]}, [job], {5: grammar}, rows)  # type: ignore[dict-item]

@@ -409,15 +409,15 @@ def test_health_tells_of_hosts_that_cannot_be_started(served: Served, monkeypatc
 
 
 def payload_of(rows: list[Any]) -> dict[str, Any]:
-    return {"said": [], "errors": {}, "payload": {"rows": rows, "arrays": {}, "shared": {}, "faults": []}}
+    return {"failures": [], "errors": {}, "payload": {"rows": rows, "arrays": {}, "shared": {}, "faults": []}}
 
 
 ANSWERS: list[Any] = [
     ({}, None),
     ([], None),
-    ({"said": [], "errors": {}}, None),
-    ({"said": [], "errors": {"7": {"kind": "", "type": "E", "text": "E"}}, "payload": None}, None),
-    ({"said": [], "errors": {"x": 1}, "payload": None}, None),
+    ({"failures": [], "errors": {}}, None),
+    ({"failures": [], "errors": {"7": {"kind": "", "type": "E", "text": "E"}}, "payload": None}, None),
+    ({"failures": [], "errors": {"x": 1}, "payload": None}, None),
     (payload_of(["<i4", [10**6]]), b""),
     (payload_of(["O", [1]]), b"8" * 8),
     (payload_of(["<i4", [0, 1 << 99]]), None),
@@ -427,7 +427,7 @@ ANSWERS: list[Any] = [
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=range(len(ANSWERS)))
-def test_an_answer_that_is_none_ends_its_request_alone(
+def test_an_answer_that_cannot_be_read_ends_its_request_alone(
     hostile: FakeHost, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Native code that corrupted the host may send such answers."""
@@ -449,7 +449,7 @@ def test_an_answer_that_is_none_ends_its_request_alone(
     failed, other = visible_results(hostile, wanted)
     assert other == free
     assert failed[4] is FinishReason.INTERNAL_ERROR
-    assert "modifier.hostile failed in prepare: HostDied: its answer cannot be read" in failed[5]
+    assert "modifier.hostile failed in prepare: HostDied: the answer of its host cannot be read" in failed[5]
 
 
 def test_every_verb_is_as_inline(served: Served) -> None:

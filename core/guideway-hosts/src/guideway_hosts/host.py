@@ -45,10 +45,13 @@ class HostDied(GuidewayError):
     """The host process has ended.
 
     `broke`: because of a limit. `by_itself`: because it exceeded a limit of its own or crashed; otherwise it was killed
-    or stopped from outside, or all hosts together used too much memory.
+    or stopped from outside, or all hosts together used too much memory. `working_on` is the number of the object that
+    it was working on; None if that is unknown.
     """
 
-    def __init__(self, message: str, *, broke: bool = False, by_itself: bool = False, working_on: int = IDLE) -> None:
+    def __init__(
+        self, message: str, *, broke: bool = False, by_itself: bool = False, working_on: int | None = None
+    ) -> None:
         super().__init__(message)
         self.broke = broke
         self.by_itself = by_itself

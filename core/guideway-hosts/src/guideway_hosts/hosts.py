@@ -26,7 +26,7 @@ from guideway_hosts.matchers import MatcherHost
 from guideway_hosts.modifier import HostedModifier, States
 from guideway_hosts.plugins import Spec
 from guideway_hosts.pool import Pool
-from guideway_hosts.strategy import HostedStrategy, Refused, Shared
+from guideway_hosts.strategy import HostedStrategy, Shared
 
 __all__ = ["Hosts"]
 
@@ -68,10 +68,9 @@ class Hosts:
         self._source = HostSource(Spec(places, tuple(variables), records, context, its_own), limits)
         self._pool = Pool("compile", self._source, num_compilers)
         self._is_starting = False
-        self.refused = Refused(limits.remembered_seconds)
-        self.matchers = MatcherHost(self._source, limits, self.refused.remember, sits_out=sits_out, loads=fills)
+        self.matchers = MatcherHost(self._source, limits, sits_out=sits_out, loads=fills)
         """The hosts with the matchers."""
-        self.shared = Shared(self._pool, self.matchers, self.refused, limits, self.close)
+        self.shared = Shared(self._pool, self.matchers, limits, self.close)
         self._lock = threading.Lock()
         self._open = set(ids)
         if modifiers or not _can_be_built(list(strategies), its_own):

@@ -3,28 +3,53 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from guideway.api.bitmask import BITS_PER_WORD, Bitmask
 from guideway.api.grammar import CompiledGrammar, FillJob, Matcher
 from guideway.api.types import Constraint
+from guideway.errors import LimitExceeded
 from guideway.runtime.constraints.closing import Budget, Record, Reserve
+from guideway.runtime.constraints.digests import constraint_digest
 from guideway.runtime.constraints.mask_block import Late
+from guideway.runtime.work.expiring import Expiring
 from numpy.typing import NDArray
 
 from guideway_hosts.codec import encode
-from guideway_hosts.messages import Birth, Job
+from guideway_hosts.messages import Birth
 
-__all__ = ["HostedGrammar", "HostedMatcher"]
+__all__ = ["HostedGrammar", "HostedMatcher", "Refused"]
 
 _NUMBERS = itertools.count()
 """The numbers of grammars and matchers, unique in all hosts of this process."""
 
 
+class Refused:
+    """Constraints that recently exceeded a limit or ended a host."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._why: Expiring[tuple[str, str, bytes], str] = Expiring()
+
+    def remember(self, strategy: str, constraint: Constraint, why: str) -> None:
+        self._why.put((strategy, constraint.kind, constraint_digest(constraint)), why, self._seconds)
+
+    def check(self, strategy: str, constraint: Constraint) -> None:
+        """Raise `LimitExceeded` for a constraint that is remembered."""
+        if (why := self._why.get((strategy, constraint.kind, constraint_digest(constraint)))) is not None:
+            raise LimitExceeded(
+                f"{strategy} failed on this constraint recently: {why}; it is tried again {self._seconds:g} s after "
+                "that",
+                field="constraint",
+            )
+
+
 class Home(Protocol):
     """The part of `MatcherHost` that grammars and matchers call."""
+
+    refused: Refused
 
     def unload(self, grammar: int) -> None: ...
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]: ...
@@ -50,7 +75,6 @@ class HostedGrammar(CompiledGrammar):
         data: bytes | None,
         nbytes: int,
         reserve: Reserve,
-        check: Callable[[Constraint], None],
     ) -> None:
         self.number = next(_NUMBERS)
         self.strategy = strategy
@@ -60,11 +84,9 @@ class HostedGrammar(CompiledGrammar):
         """Tokens to keep for completing an output."""
         self._home = home
         self._nbytes = nbytes
-        self._check = check
-        """Raises `LimitExceeded` if a matcher of this constraint recently exceeded a limit."""
 
     def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
-        self._check(self.constraint)
+        self._home.refused.check(self.strategy, self.constraint)
         return HostedMatcher(self._home, self, stop_token_ids, [])
 
     @property
@@ -211,16 +233,13 @@ class HostedMatcher(Matcher):
 
     # For `MatcherHost`
 
-    def job(self, host: int, draft_token_ids: Sequence[int] = (), first_row: int = 0) -> Job:
-        """Return the job that brings the host up to date and fills this matcher's rows."""
-        if self.born_in == host:
-            birth, rollback, news = None, self._to_roll_back, tuple(self._to_accept)
-        else:
-            birth, rollback, news = self._birth(), 0, ()
-        drafts = tuple(draft_token_ids)
-        return Job(self.number, birth, rollback, news, drafts, first_row)
+    @property
+    def changes(self) -> tuple[int, tuple[int, ...]]:
+        """The changes that the host does not know: how many tokens to roll back, and then the tokens to accept."""
+        return self._to_roll_back, tuple(self._to_accept)
 
-    def _birth(self) -> Birth:
+    def birth(self) -> Birth:
+        """Return the source that a host makes the matcher from."""
         stops = list(self._stop_token_ids)
         return Birth(self.grammar.number, stops, list(self._accepted), encode(self.budget), encode(self.end))
 
@@ -244,10 +263,6 @@ class HostedMatcher(Matcher):
         if self._row() is not None:
             assert self._rows is not None
             self._rows, self._filled_by = self._rows.copy(), None
-
-    def has_news(self) -> bool:
-        """Return whether there are changes that the host does not know."""
-        return bool(self._to_accept or self._to_roll_back)
 
     def moves(self) -> None:
         """Remove the matcher from its host, so that another host rebuilds it. The known masks stay valid."""

@@ -6,24 +6,22 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import wait
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import FillJob
-from guideway.api.types import Constraint
 from guideway.errors import GuidewayError, LimitExceeded
 from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.mask_block import Late
 from numpy.typing import NDArray
 
 from guideway_hosts.fork_server import HostSource
-from guideway_hosts.host import Host, HostDied, Patience
-from guideway_hosts.matcher import HostedGrammar, HostedMatcher
-from guideway_hosts.room import Answer, Filled, MatcherDied, Room, matcher_of
-from guideway_hosts.seat import MAX_DEATHS, Died, isolate
+from guideway_hosts.host import HostDied, Patience
+from guideway_hosts.matcher import HostedGrammar, HostedMatcher, Refused
+from guideway_hosts.room import DROPPED, Command, Filled, Room, matcher_of
+from guideway_hosts.seat import MAX_DEATHS, isolate, retry
 
 __all__ = ["MatcherHost"]
 
@@ -53,19 +51,10 @@ class MatcherHost:
     for the rows again. Its grammar gets a host of its own, so that it delays no other sequence.
     """
 
-    def __init__(
-        self,
-        source: HostSource,
-        limits: Limits,
-        refuse: Callable[[str, Constraint, str], None],
-        *,
-        sits_out: bool,
-        loads: bool = True,
-    ) -> None:
+    def __init__(self, source: HostSource, limits: Limits, *, sits_out: bool, loads: bool = True) -> None:
         self._source = source
         self._limits = limits
-        self._refuse = refuse
-        """Called with the strategy, constraint and reason if a constraint exceeded a limit or killed the host."""
+        self.refused = Refused(limits.remembered_seconds)
         self._sits_out = sits_out
         self._search_seconds = limits.late_seconds / 2 if sits_out else None
         """CPU seconds for the forced tokens of one sequence, so that a search makes no row late; None: no limit, since
@@ -74,7 +63,7 @@ class MatcherHost:
         """True if a grammar is loaded in the host as soon as it is compiled."""
         self._most_late = limits.late_fills if sits_out else min(limits.late_fills, LATE_WHERE_OTHERS_WAIT)
         self._lock = threading.RLock()
-        self.common = Room("fill", source, limits)
+        self.common = self._room("fill")
         """The host of all grammars without a host of their own."""
         self.own: dict[int, Room] = {}
         """The hosts of grammars whose rows were late, by the grammar's number, the longest unused first."""
@@ -88,7 +77,6 @@ class MatcherHost:
         """By the number of a matcher the error that the next `fill` sets for its job."""
         self._kept: dict[int, Filled] = {}
         """By the number of a matcher its rows that arrived in a step without its sequence."""
-        self._closed = False
 
     @property
     def rooms(self) -> list[Room]:
@@ -98,34 +86,25 @@ class MatcherHost:
     def start(self) -> None:
         """Start the common host, so that the first grammar does not wait for it. Raises `HostDied`."""
         if self._loads:
-            self._when_up()
+            self.common.start()
 
     def load(self, grammar: HostedGrammar) -> None:
         """Load a grammar in the common host's second thread. Raises the strategy's errors, and `LimitExceeded`."""
 
-        def attempt(left: list[HostedGrammar], _: bool) -> list[HostedGrammar]:
-            host, number = self._when_up()
-            try:
-                self.common.load(host, grammar)
-            except HostDied as error:
-                host.close()
-                if error.by_itself:
-                    self._refuse(grammar.strategy, grammar.constraint, str(error))
-                raise Died(error, grammar.number) from error
-            with self._lock:
-                if number == self.common.number:
-                    self.common.loaded.add(grammar.number)
-            return left
-
-        if self._loads:
-            isolate([grammar], attempt, lambda each: each.number, _raise)
+        if not self._loads:
+            return
+        try:
+            self.common.load(grammar.number, "load", grammar.strategy, grammar.given)
+        except HostDied as died:
+            if died.by_itself:
+                self._refuse(grammar, str(died))
+            raise died.error() from died
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         """Fill the rows of the jobs, as `GrammarStrategy.fill` does. A job whose rows arrive in a later step gets the
         error `Late`."""
         accepted = np.full(len(jobs), -1, dtype=np.int32)
         with self._lock:
-            self._check_open()
             for room, left in self._by_room(range(len(jobs)), lambda i: matcher_of(jobs[i])).items():
                 self._fill(room, jobs, left, bitmask, accepted, self._patience(room, len(left)))
         return accepted
@@ -145,17 +124,15 @@ class MatcherHost:
         fewer.
         """
         with self._lock:
-            if self._closed:
+            if self.common.closed:
                 return
             if limits:
                 pairs = zip(jobs, limits, strict=True)
                 limits = [0 if self.is_slow(matcher_of(job).grammar.number) else limit for job, limit in pairs]
             for room, some in self._by_room(range(len(jobs)), lambda i: matcher_of(jobs[i])).items():
-                if room.has_heard and not all(room.has(matcher_of(jobs[i]).number) for i in some):
-                    answer = room.end(
-                        None
-                    )  # sequences of this step are missing in it; its rows are kept for the others
-                    self._note({} if answer is None else answer.by_number(), set())
+                heard = room.command is not None and room.command.rows is not None
+                if heard and not all(room.has(matcher_of(jobs[i]).number) for i in some):
+                    self._note(room.end(None), set())  # sequences of this step are missing in it
                 # kept results and errors must be delivered before these matchers are asked again
                 known = self._kept.keys() | self._failed.keys()
                 some = [i for i in some if matcher_of(jobs[i]).number not in known]
@@ -164,45 +141,36 @@ class MatcherHost:
                 if limits and (fitting := room.fitting(jobs, some, limits)) != some:
                     limits = [limit if i in fitting[: len(fitting) // 2] else 0 for i, limit in enumerate(limits)]
                 try:
-                    is_free = not room.is_pending and room.together and room.is_up(None if waits else 0.0)
+                    is_free = room.command is None and room.together and room.is_up(None if waits else 0.0)
                     if is_free and room.fitting(jobs, some, limits) == some:
                         room.begin(jobs, some, limits, self._search_seconds, is_ahead=True)
-                except HostDied:
-                    continue  # the step's own command says why
-                except MatcherDied as died:
+                except HostDied as died:  # if none can be started, the step's own command says why
                     self._blame(died)
 
     def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any:
         """Return the result of a matcher's method. Raises the errors that the method raises, and `LimitExceeded`."""
-        found: list[Any] = []
 
-        def attempt(left: list[HostedMatcher], _: bool) -> list[HostedMatcher]:
+        def attempt() -> Any:
             room = self._room_of(matcher)
+            room.alive()
+            while room.command is not None:
+                self._note(room.end(None), set())
             try:
-                self._check_open()
-                room.alive()
-                while room.is_pending:
-                    if (answer := room.end(None)) is not None:
-                        self._note(answer.by_number(), set())
-                found.append(room.ask(matcher, method, arguments))
-                if method == "accept":  # its kept rows are those of the state before
-                    self._kept.pop(matcher.number, None)
-            except HostDied as error:
-                room.lose()
-                died = MatcherDied(error, matcher.number, matcher.grammar)
-                self._hold_against(died)
-                raise died from error
-            except MatcherDied as died:  # during an earlier command
-                self._hold_against(died)
+                answer = room.ask(matcher, method, arguments)
+            except HostDied:
                 raise
             except GuidewayError:
                 matcher.lost()
                 raise
-            return left
+            if method == "accept":  # its kept rows are those of the state before
+                self._kept.pop(matcher.number, None)
+            return answer
 
-        with self._lock:
-            isolate([matcher], attempt, lambda each: each.number, _raise)
-        return found[0]
+        try:
+            with self._lock:
+                return retry(matcher.number, attempt)
+        except HostDied as died:
+            raise died.error() from died
 
     def hear(self, *, waits: bool) -> None:
         """Set `HostedMatcher.forced` of the matchers for which `foresee` searched, in hosts that have answered; with
@@ -210,15 +178,13 @@ class MatcherHost:
         with self._lock:
             for room in self.rooms:
                 try:
-                    if room.is_ahead:
-                        room.hear(waits=waits)
-                except MatcherDied as died:
+                    room.hear(waits=waits)
+                except HostDied as died:
                     self._blame(died)
 
     def close(self) -> None:
         """End the hosts."""
         with self._lock:
-            self._closed = True
             for room in self.rooms:
                 room.close()
 
@@ -229,8 +195,8 @@ class MatcherHost:
             try:
                 if matcher.number in self._kept:
                     return True
-                return room.is_answered() if room.is_pending else not room.is_starting
-            except MatcherDied as died:
+                return not room.is_starting if room.command is None else room.is_answered()
+            except HostDied as died:
                 self._blame(died)
                 return True
 
@@ -279,22 +245,21 @@ class MatcherHost:
                 jobs[i].error = self._failed.pop(matcher_of(jobs[i]).number, None)
             left = [i for i in left if jobs[i].error is None and not self._had(jobs[i], bitmask, accepted, i)]
 
+        # without patience, or while others start the host already, steps continue
+        seconds = None if patience is None else 0.0 if room.is_starting else STARTS_WITHIN
+
         def attempt(left: list[int], apart: bool) -> Sequence[int]:
             room.together = room.together and not apart
             in_room, answer = None, None
-            try:
-                if room.is_pending or self._is_up(room, jobs, left, patience):
-                    is_whole = room.is_ahead and room.is_about(jobs, left)
-                    if not room.is_pending:
-                        group = room.fitting(jobs, left) if room.together else left[:1]
-                        is_whole = len(group) == len(left)
-                        room.begin(jobs, group)
-                    # one command has all rows: they may stay in its memory until the host's next command
-                    in_room = room if is_whole else None
-                    answer = room.end(patience)
-            except MatcherDied as died:
-                self._hold_against(died)
-                raise
+            if room.command is not None or room.is_up(seconds):
+                is_whole = room.is_about(jobs, left)
+                if room.command is None:
+                    group = room.fitting(jobs, left) if room.together else left[:1]
+                    is_whole = len(group) == len(left)
+                    room.begin(jobs, group)
+                # one command has all rows: they may stay in its memory until the host's next command
+                in_room = room if is_whole else None
+                answer = room.end(patience)
             if answer is None:
                 for i in left:
                     jobs[i].error = Late()
@@ -302,8 +267,7 @@ class MatcherHost:
             if answer.outcomes is None and in_room is not None and self._is_calm(jobs, left):
                 _take_all(in_room, jobs, left, answer, bitmask, accepted)
                 return left
-            filled = answer.by_number()
-            self._note(filled, {matcher_of(jobs[i]).number for i in left})
+            filled = self._note(answer, {matcher_of(jobs[i]).number for i in left})
             room.together = room.together and not any(found.apart for found in filled.values())
             return [
                 i
@@ -322,14 +286,6 @@ class MatcherHost:
         """Return whether no lateness or deaths are recorded and no job has drafts, so that nothing needs an update."""
         return not (self.own or self._num_late or self._deaths) and not any(jobs[i].draft_token_ids for i in left)
 
-    def _is_up(self, room: Room, jobs: Sequence[FillJob], left: list[int], patience: Patience | None) -> bool:
-        """Return whether the room has a running host. With `patience`, steps continue while a host is starting."""
-        try:
-            return room.is_up(None if patience is None else 0.0 if room.is_starting else STARTS_WITHIN)
-        except HostDied as error:
-            alone = len(left) == 1 or not room.together
-            raise MatcherDied(error, matcher_of(jobs[left[0]]).number if alone else None) from error
-
     def _take(
         self, room: Room | None, job: FillJob, filled: Filled, bitmask: Bitmask, accepted: NDArray[np.int32], i: int
     ) -> bool:
@@ -343,7 +299,7 @@ class MatcherHost:
         if filled.error is not None:
             job.error = filled.error
             return True
-        count, sent, asked = filled.count, filled.command.draft_token_ids, tuple(job.draft_token_ids)
+        count, sent, asked = filled.count, filled.drafts, tuple(job.draft_token_ids)
         if sent != asked:
             alike = next((n for n, pair in enumerate(zip(sent, asked, strict=False)) if pair[0] != pair[1]), len(sent))
             if alike <= count and alike < len(asked):  # the host did not check the next draft: its row is missing
@@ -361,7 +317,7 @@ class MatcherHost:
         if self._num_late.get(matcher.number, 0) >= self._most_late:
             seconds = self._limits.late_seconds
             why = f"it took more than {seconds:g} s processor time for one step, {self._most_late} times"
-            self._refuse(matcher.grammar.strategy, matcher.grammar.constraint, why)
+            self._refuse(matcher.grammar, why)
             job.error = LimitExceeded(why, field="constraint")
             accepted[i] = -1
         return True
@@ -371,46 +327,47 @@ class MatcherHost:
         they do not fit the job."""
         matcher = matcher_of(job)
         found = self._kept.pop(matcher.number, None)
-        return found is not None and not matcher.has_news() and self._take(None, job, found, bitmask, accepted, i)
+        return found is not None and not any(matcher.changes) and self._take(None, job, found, bitmask, accepted, i)
 
-    def _note(self, filled: Mapping[int, Filled], asking: set[int]) -> None:
-        """Record for each sequence and its grammar whether the rows were late, and keep the rows of matchers that are
-        not in `asking`."""
+    def _note(self, answer: Command | None, asking: set[int]) -> Mapping[int, Filled]:
+        """Return the results of a command by matcher. Record for each sequence and its grammar whether the rows were
+        late, and keep the rows of matchers that are not in `asking`."""
+        filled = {} if answer is None else answer.by_number()
         for number, outcome in filled.items():
             if outcome.slow:
                 self._num_late[number] = self._num_late.get(number, 0) + 1
             self._judge(outcome.grammar, outcome.slow)
             if number not in asking and outcome.error is None:
                 self._kept[number] = replace(outcome, masks=outcome.masks.copy())
+        return filled
 
     def _judge(self, grammar: int, slow: bool) -> None:
         """Record whether a row of a grammar was late. A late grammar gets a host of its own."""
         if slow and self._sits_out and grammar not in self.own:
             others = [number for number in self.own if number not in self._unused]
             if len(others) >= MOST_OWN:  # the next step ends it: this one may still need its rows
-                self._unused.append(next((number for number in others if not self.own[number].is_pending), others[0]))
-            self.own[grammar] = Room("slow", self._source, self._limits)
+                self._unused.append(next((number for number in others if self.own[number].command is None), others[0]))
+            self.own[grammar] = self._room("slow")
         if grammar in self.own:
             self.own[grammar].judge(slow)
 
-    def _ends(self, died: MatcherDied, matcher: int) -> bool:
-        """Return whether a sequence fails because the host died while working on it."""
-        self._deaths[matcher] = self._deaths.get(matcher, 0) + 1
-        return died.cause.by_itself or self._deaths[matcher] >= MAX_DEATHS
+    def _room(self, role: str) -> Room:
+        return Room(role, self._source, self._limits, self._lock, self._refuse)
 
-    def _hold_against(self, died: MatcherDied) -> None:
-        if died.cause.by_itself and died.grammar is not None:
-            self._refuse(died.grammar.strategy, died.grammar.constraint, str(died.cause))
+    def _refuse(self, grammar: HostedGrammar, why: str) -> None:
+        self.refused.remember(grammar.strategy, grammar.constraint, why)
 
-    def _blame(self, died: MatcherDied) -> None:
+    def _blame(self, died: HostDied) -> None:
         """Fail the sequence that the host was working on when it died, with its next rows. If that sequence is unknown,
         send the next jobs one at a time."""
-        self._hold_against(died)
-        if died.number is None:
+        number = died.working_on
+        if number is None:
             for room in self.rooms:
                 room.together = False
-        elif died.wanted and self._ends(died, died.number):
-            self._failed[died.number] = died.cause.error()
+        elif number != DROPPED:
+            self._deaths[number] = self._deaths.get(number, 0) + 1
+            if died.by_itself or self._deaths[number] >= MAX_DEATHS:
+                self._failed[number] = died.error()
 
     def _by_room(self, items: Iterable[T], matcher: Callable[[T], HostedMatcher]) -> dict[Room, list[T]]:
         """Return the items by the host of their matchers. Closes the hosts of dropped grammars."""
@@ -437,45 +394,27 @@ class MatcherHost:
     def _patience(self, room: Room, num_jobs: int) -> Patience | None:
         if not self._sits_out:
             return None
-        if (room.is_pending and not room.is_ahead) or room.left_to_prove:
+        if (room.command is not None and not room.command.is_ahead) or room.left_to_prove:
             return HURRIED
         late_seconds = self._limits.late_seconds
         return Patience(late_seconds, late_seconds * (1 + num_jobs / 8))
-
-    def _when_up(self) -> tuple[Host, int]:
-        """Wait for the common host and return it with its number. Steps continue while it starts."""
-        while True:
-            with self._lock:
-                self._check_open()
-                if self.common.is_up(0.0):
-                    return self.common.alive(), self.common.number
-                starting = self.common.starting
-            if starting is not None:
-                wait([starting])
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise GuidewayError("the grammar hosts are closed")
 
 
 def _take_all(
     room: Room,
     jobs: Sequence[FillJob],
     group: Sequence[int],
-    answer: Answer,
+    answer: Command,
     bitmask: Bitmask,
     accepted: NDArray[np.int32],
 ) -> None:
     """Set the rows of all jobs of a group from an answer without errors, drafts or closing records."""
     accepted[group] = 0
     some = [jobs[i] for i in group]
-    bitmask[[job.first_row for job in some]] = answer.masks
+    assert answer.rows is not None
+    bitmask[[job.first_row for job in some]] = answer.rows
     for i, job in enumerate(some):
         matcher = matcher_of(job)
-        matcher.filled(answer.masks[i : i + 1], (), room)
+        matcher.filled(answer.rows[i : i + 1], (), room)
         matcher.first_closed, matcher.ends = None, ()
     room.lent = [weakref.ref(matcher_of(job)) for job in some]
-
-
-def _raise(_: Any, died: HostDied) -> None:
-    raise died.error()

@@ -35,7 +35,7 @@ from guideway.errors import (
 )
 from numpy.typing import NDArray
 
-__all__ = ["BROKEN", "Birth", "Frames", "Job", "SharedMasks", "error_of", "packed", "unpacked", "words_of"]
+__all__ = ["BROKEN", "Birth", "Frames", "Job", "SharedMasks", "error_of", "read_payload", "words_of", "write_payload"]
 
 HEADER = struct.Struct("!Q")
 MAX_FRAME = 1 << 28
@@ -239,11 +239,11 @@ def _anonymous_file(size: int) -> int:
     return descriptor
 
 
-def packed(payload: Payload) -> tuple[dict[str, Any], bytes]:
+def write_payload(payload: Payload) -> tuple[dict[str, Any], bytes]:
     """Return a checked payload as JSON, and the bytes of its arrays."""
     data: list[bytes] = []
 
-    def described(name: str, array: NDArray[Any]) -> list[Any]:
+    def describe(name: str, array: NDArray[Any]) -> list[Any]:
         if np.dtype(array.dtype.str) != array.dtype:
             raise ConformanceError(
                 f"payload array {name!r} is of type {array.dtype}, which cannot leave a modifier host; use one of "
@@ -253,9 +253,9 @@ def packed(payload: Payload) -> tuple[dict[str, Any], bytes]:
         return [array.dtype.str, list(array.shape)]
 
     words = {
-        "rows": described("rows", payload.rows),
-        "arrays": {name: described(name, array) for name, array in payload.arrays.items()},
-        "shared": {name: described(name, array) for name, array in payload.shared.items()},
+        "rows": describe("rows", payload.rows),
+        "arrays": {name: describe(name, array) for name, array in payload.arrays.items()},
+        "shared": {name: describe(name, array) for name, array in payload.shared.items()},
         "faults": [[i, fault.plugin, fault.phase, fault.message] for i, fault in payload.faults.items()],
     }
     found = b"".join(data)
@@ -264,9 +264,9 @@ def packed(payload: Payload) -> tuple[dict[str, Any], bytes]:
     return words, found
 
 
-def unpacked(words: Mapping[str, Any], data: bytes) -> Payload:
-    """Return the payload that `packed` packed, with arrays of its own. Raises KeyError, TypeError or ValueError if it
-    is malformed."""
+def read_payload(words: Mapping[str, Any], data: bytes) -> Payload:
+    """Return the payload that `write_payload` wrote, with arrays of its own. Raises KeyError, TypeError or ValueError
+    if it is malformed."""
     at = 0
 
     def read(described: Sequence[Any]) -> NDArray[Any]:

@@ -27,9 +27,9 @@ from guideway_hosts.codec import encode
 from guideway_hosts.fork_server import HostSource
 from guideway_hosts.host import Allowed, Host, HostDied
 from guideway_hosts.matcher import HostedGrammar
-from guideway_hosts.messages import error_of, unpacked
+from guideway_hosts.messages import error_of, read_payload
 from guideway_hosts.pool import Pool
-from guideway_hosts.seat import SECONDS_PER_TOKEN, Died, Seat, isolate
+from guideway_hosts.seat import SECONDS_PER_TOKEN, Seat, isolate
 
 __all__ = ["HostedModifier"]
 
@@ -52,12 +52,10 @@ class HostedCompiled:
         self.request = request
         self.grammar = grammar
         """The name of the strategy, and the constraint or bytes that it makes the grammar from."""
-        self.born_in = -1
-        """The number of the host that has the value; -1: no host has it."""
         self._home = home
 
     def __del__(self) -> None:
-        self._home.tell("unload", self.number, self.born_in)
+        self._home.unload(self.number)
 
 
 class HostedState:
@@ -111,146 +109,67 @@ class States(Seat):
     """The host with the states of one modifier."""
 
     def __init__(self, name: str, source: HostSource, limits: Limits) -> None:
-        super().__init__(f"states:{name}", source, limits)
+        super().__init__(f"states:{name}", source, limits, threading.RLock())
         self.name = name
-        self._lock = threading.RLock()
-        self._closed = False
 
-    def each(
-        self, method: str, states: Sequence[HostedState], arguments: Sequence[Sequence[Any]], seconds: float
-    ) -> list[Any]:
-        """Return the answer of a method for each state, or its error. The method `start` makes the state. Raises
-        `Died`."""
+    def ask(
+        self,
+        command: str,
+        states: Sequence[HostedState],
+        *arguments: Any,
+        allowed: Allowed,
+        read: Callable[[Any, bytes], T],
+        makes: bool = False,
+    ) -> T:
+        """Return what `read` makes of the answer to a command about these states, and of the bytes with it.
 
-        def work(host: Host) -> list[Any]:
-            if method == "start":
-                return self._make(host, method, states, seconds)
-            self._revive(host, states)
-            pairs = zip(states, arguments, strict=True)
-            jobs = [[state.number, None, encode(list(given))] for state, given in pairs]
-            return self._each(host, method, jobs, Allowed(seconds))
-
-        return self._guard(states, work)
-
-    def prepare(
-        self, states: Sequence[HostedState], places: list[int], arrays: Sequence[Any], apart: bool, allowed: Allowed
-    ) -> tuple[Payload | None, dict[int, GuidewayError]]:
-        """Return the payload for the states at these places in the batch, and the errors by place. Raises `Died`, and
-        the modifier's error if it failed for all states."""
-
-        def work(host: Host) -> tuple[Payload | None, dict[int, GuidewayError]]:
-            self._revive(host, states)
-            numbers = [state.number for state in states]
-            answer, data = self._tell(host, "prepare", numbers, places, encode(list(arrays)), apart, allowed=allowed)
-            failed = {int(place): error_of(words) for place, words in answer["errors"].items()}
-            if not failed.keys() <= set(places):
-                raise ValueError(f"errors of {sorted(failed)}, of {places}")
-            return None if answer["payload"] is None else unpacked(answer["payload"], data or b""), failed
-
-        return self._guard(states, work)
-
-    def load(self, value: HostedCompiled) -> None:
-        """Compile a value in the host's second thread, while commands continue. Raises the modifier's errors, and
-        `HostDied`."""
-
-        def attempt(left: list[HostedCompiled], _: bool) -> list[HostedCompiled]:
-            with self._lock:
-                host, number = self._living(), self.number
-            try:
-                recipe = (value.number, value.request, value.grammar)
-                host.call("load_value", self.name, *recipe, seconds=self._limits.compile_seconds, beside=True)
-            except HostDied as error:
-                host.close()
-                raise Died(error, value.number) from error
-            value.born_in = number
-            return left
-
-        isolate([value], attempt, lambda each: each.number, _raise)
+        The host first makes the states again that it does not have, unless the command `makes` them. Raises `HostDied`,
+        and the modifier's errors.
+        """
+        with self.lock, self.losing({state.number for state in states}):
+            host = self.alive()
+            for state in states:
+                state.take_back()
+            births = {state.number: state.birth() for state in states if state.born_in != self.number}
+            more = {state.number: self._seconds_of(state) for state in states if state.number in births}
+            if births and not makes:
+                seconds = self._limits.start_seconds
+                together = seconds * (1 + len(births)) + sum(more.values())
+                self._tell(host, "revive", births, allowed=Allowed(seconds, together, more))
+                more = {}
+            allowed = Allowed(allowed.alone, allowed.together + sum(more.values()), more)
+            found = read(*self._tell(host, command, *arguments, allowed=allowed))
+            for state in states:
+                state.born_in = self.number
+                if state.compiled is not None:
+                    self.loaded.add(state.compiled.number)
+            return found
 
     def end(self) -> None:
         """Close the modifier in its host, and end the host."""
-        with self._lock:
+        with self.lock:
             try:
                 if self.host is not None and self.host.alive:
-                    self._tell(self.host, "close", allowed=Allowed(self._limits.start_seconds))
+                    self.ask("close", (), allowed=Allowed(self._limits.start_seconds), read=lambda *_: None)
             except BaseException as error:
                 contain(error)
                 log.warning("modifier.%s failed in close: %s", self.name, passable(str(error)))
-            self._closed = True
             self.close()
 
-    # Parts
-
-    def _living(self) -> Host:
-        if self._closed:
-            raise GuidewayError(f"closed: modifier.{self.name} is used no more")
-        return self.alive()
-
-    def _guard(self, states: Sequence[HostedState], work: Callable[[Host], T]) -> T:
-        """Return the result of `work` with the host, after which the host has these states. Raises `Died`."""
-        with self._lock:
-            try:
-                host = self._living()
-                for state in states:
-                    state.take_back()
-                result = work(host)
-            except HostDied as error:
-                self.lose()
-                known = error.working_on in {state.number for state in states}
-                raise Died(error, error.working_on if known else None) from error
-            except GuidewayError:
-                raise
-            except Exception as error:  # a malformed answer: the modifier's errors are GuidewayErrors
-                self.lose()
-                only = states[0].number if len(states) == 1 else None
-                raise Died(HostDied(f"its answer cannot be read: {error}", by_itself=True), only) from error
-            except BaseException:  # interrupted: part of the answer may still be unread
-                self.lose()
-                raise
-            self._note(states)
-            return result
-
-    def _revive(self, host: Host, states: Sequence[HostedState]) -> None:
-        """Make the states that the host does not have. A state that occurs twice in `states` is made once."""
-        lost = list({state.number: state for state in states if state.born_in != self.number}.values())
-        if not lost:
-            return
-        self._make(host, "revive", lost, self._limits.start_seconds)
-        self._note(lost)
-
-    def _make(self, host: Host, method: str, states: Sequence[HostedState], seconds: float) -> list[Any]:
-        """Make states in the host. Each may take `seconds`, plus time for its tokens and for compiling its value."""
-        more = {}
-        for state in states:
-            more[state.number] = SECONDS_PER_TOKEN * sum(len(token_ids) for token_ids, _ in state.steps)
-            if state.compiled is not None and state.compiled.born_in != self.number:
-                more[state.number] += 2 * self._limits.compile_seconds  # for its grammar and for its value
-        jobs = [[state.number, state.birth(), []] for state in states]
-        allowed = Allowed(seconds, seconds * (1 + len(states)) + sum(more.values()), more)
-        return self._each(host, method, jobs, allowed)
-
-    def _each(self, host: Host, method: str, jobs: list[Any], allowed: Allowed) -> list[Any]:
-        answer, _ = self._tell(host, "each", method, jobs, allowed=allowed)
-        errors = {int(i): error_of(words) for i, words in answer["errors"].items()}
-        if len(answer["found"]) != len(jobs):
-            raise ValueError(f"{len(answer['found'])} answers of {len(jobs)}")
-        return [errors.get(i, found) for i, found in enumerate(answer["found"])]
-
-    def _tell(self, host: Host, command: str, *arguments: Any, allowed: Allowed) -> tuple[Any, bytes | None]:
-        """Return the answer to a command with encoded arguments. Logs failures of `release` that it reports."""
+    def _tell(self, host: Host, command: str, *arguments: Any, allowed: Allowed) -> tuple[Any, bytes]:
+        """Return the answer to a command, and the bytes with it. Logs failures of `release` that it reports."""
         host.send(command, self.name, self.news(), *arguments)
         answer = host.answer(allowed)
         assert answer is not None
-        for said in answer[0]["said"]:
-            log.warning("modifier.%s failed in release; its sequence had ended: %s", self.name, passable(str(said)))
-        return answer
+        for text in answer[0]["failures"]:
+            log.warning("modifier.%s failed in release; its sequence had ended: %s", self.name, passable(str(text)))
+        return answer[0], answer[1] or b""
 
-    def _note(self, states: Sequence[HostedState]) -> None:
-        """Record that the current host has these states and their compiled values."""
-        for state in states:
-            state.born_in = self.number
-            if state.compiled is not None:
-                state.compiled.born_in = self.number
+    def _seconds_of(self, state: HostedState) -> float:
+        """Return the extra seconds for making a state: for its tokens, and for compiling its grammar and its value."""
+        seconds = SECONDS_PER_TOKEN * sum(len(token_ids) for token_ids, _ in state.steps)
+        is_compiled = state.compiled is None or state.compiled.number in self.loaded
+        return seconds if is_compiled else seconds + 2 * self._limits.compile_seconds
 
 
 class HostedModifier(LogitModifier[HostedState]):
@@ -312,7 +231,7 @@ class HostedModifier(LogitModifier[HostedState]):
         self._look("compile", request, given)  # first in a host without state: a crash there loses nothing
         compiled = HostedCompiled(self._home, request, given)
         try:
-            self._home.load(compiled)
+            self._home.load(compiled.number, "load_value", self.name, request, given)
         except HostDied as died:
             raise self._error(died, "compile") from died
         return compiled
@@ -321,14 +240,14 @@ class HostedModifier(LogitModifier[HostedState]):
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> HostedState | None:
         state = HostedState(self._home, self._sent(request), sequence, compiled)
-        (said,) = self._each("start", [(state, ())], self._limits.start_seconds)
-        if isinstance(said, HostDied):
-            raise self._error(said, "start") from said
-        if isinstance(said, BaseException):
-            raise said
-        if not said["acts"]:
+        (answer,) = self._each("start", [(state, ())], self._limits.start_seconds)
+        if isinstance(answer, HostDied):
+            raise self._error(answer, "start") from answer
+        if isinstance(answer, BaseException):
+            raise answer
+        if not answer["acts"]:
             return None
-        state.plugin, unenforced = str(said["plugin"]), said["unenforced"]
+        state.plugin, unenforced = str(answer["plugin"]), answer["unenforced"]
         state.unenforced = (
             error_of(unenforced["error"]) if "error" in unenforced else list(map(str, unenforced["names"]))
         )
@@ -341,15 +260,24 @@ class HostedModifier(LogitModifier[HostedState]):
 
     def prepare(self, batch: StepBatch, states: Sequence[HostedState | None]) -> Payload | None:
         own = [(i, state) for i, state in enumerate(states) if state is not None]
-        arrays = (batch.slots, batch.row_start, batch.draft_token_ids, batch.positions)
+        arrays = encode([batch.slots, batch.row_start, batch.draft_token_ids, batch.positions])
         faults: dict[int, Fault] = {}
         payloads: list[Payload] = []
 
         def attempt(left: list[tuple[int, HostedState]], apart: bool) -> list[tuple[int, HostedState]]:
             seconds = self._limits.step_seconds
             share = 1 + len(left) if apart else min(MOST_TOGETHER, 1 + (len(left) - 1) / 8)
-            mine, places = [state for _, state in left], [i for i, _ in left]
-            payload, failed = self._home.prepare(mine, places, arrays, apart, Allowed(seconds, seconds * share))
+            states, places = [state for _, state in left], [i for i, _ in left]
+            jobs = [(state.number, place) for place, state in left]
+            allowed = Allowed(seconds, seconds * share)
+
+            def read(answer: Any, data: bytes) -> tuple[Payload | None, dict[int, GuidewayError]]:
+                failed = {int(place): error_of(words) for place, words in answer["errors"].items()}
+                if not failed.keys() <= set(places):
+                    raise ValueError(f"errors of {sorted(failed)}, of {places}")
+                return None if answer["payload"] is None else read_payload(answer["payload"], data), failed
+
+            payload, failed = self._home.ask("prepare", states, jobs, arrays, apart, allowed=allowed, read=read)
             payloads.extend([] if payload is None else [payload])
             for place, error in failed.items():
                 fail(place, error)
@@ -371,9 +299,9 @@ class HostedModifier(LogitModifier[HostedState]):
         answer."""
         if not self._has("accept"):
             return
-        told = [(state, ids, None if feedback is None else dict(feedback)) for state, ids, feedback in steps]
-        answers = self._each("accept", [(state, (ids, emitted)) for state, ids, emitted in told])
-        for (state, ids, emitted), answer in zip(told, answers, strict=True):
+        taken = [(state, ids, None if feedback is None else dict(feedback)) for state, ids, feedback in steps]
+        answers = self._each("accept", [(state, (ids, emitted)) for state, ids, emitted in taken])
+        for (state, ids, emitted), answer in zip(taken, answers, strict=True):
             state.steps.append((ids, emitted))
             state.answered = ids, _refusal(answer)
 
@@ -383,16 +311,16 @@ class HostedModifier(LogitModifier[HostedState]):
         if state.answered is None or state.answered[0] != token_ids:
             self.take([(state, tuple(token_ids), feedback)])
         assert state.answered is not None
-        said, state.answered = state.answered[1], None
-        if isinstance(said, BaseException):
-            raise said
-        return CONTINUE if said == ["continue", "", False] else Outcome(said[0], str(said[1]), bool(said[2]))
+        answer, state.answered = state.answered[1], None
+        if isinstance(answer, BaseException):
+            raise answer
+        return CONTINUE if answer == ["continue", "", False] else Outcome(answer[0], str(answer[1]), bool(answer[2]))
 
     def forced(self, state: HostedState, limit: int) -> Sequence[int]:
-        return list(map(int, self._say(state, "forced", limit))) if self._has("forced") else ()
+        return list(map(int, self._ask(state, "forced", limit))) if self._has("forced") else ()
 
     def validate(self, state: HostedState, token_ids: Sequence[int]) -> int:
-        return int(self._say(state, "validate", tuple(token_ids))) if self._has("validate") else len(token_ids)
+        return int(self._ask(state, "validate", tuple(token_ids))) if self._has("validate") else len(token_ids)
 
     def fork(self, state: HostedState) -> HostedState:
         if not self._has("fork"):
@@ -401,12 +329,12 @@ class HostedModifier(LogitModifier[HostedState]):
         forks = (*state.forks, len(state.steps))
         child = HostedState(self._home, state.request, state.sequence, state.compiled, state.steps, forks)
         child.plugin = state.plugin
-        self._say(state, "fork", child.number)
+        self._ask(state, "fork", child.number)
         child.born_in = state.born_in
         return child
 
     def report(self, state: HostedState) -> Mapping[str, Any] | None:
-        found: Mapping[str, Any] | None = self._say(state, "report") if self._has("report") else None
+        found: Mapping[str, Any] | None = self._ask(state, "report") if self._has("report") else None
         return found
 
     def release(self, state: HostedState | None) -> None:
@@ -455,8 +383,16 @@ class HostedModifier(LogitModifier[HostedState]):
         answers: dict[int, Any] = {}
 
         def attempt(left: list[int], _: bool) -> list[int]:
-            states, arguments = [jobs[i][0] for i in left], [jobs[i][1] for i in left]
-            found = self._home.each(method, states, arguments, seconds or self._limits.step_seconds)
+            states, most = [jobs[i][0] for i in left], seconds or self._limits.step_seconds
+            makes = method == "start"
+            asked = [(jobs[i][0].number, jobs[i][0].birth() if makes else encode(list(jobs[i][1]))) for i in left]
+
+            def read(answer: Any, _: bytes) -> list[Any]:
+                errors = {int(i): error_of(words) for i, words in answer["errors"].items()}
+                return [errors.get(i, found) for i, found in enumerate(answer["found"])]
+
+            allowed = Allowed(most, most * (1 + len(left)))
+            found = self._home.ask("each", states, method, asked, allowed=allowed, read=read, makes=makes)
             answers.update(zip(left, found, strict=True))
             return left
 
@@ -467,7 +403,7 @@ class HostedModifier(LogitModifier[HostedState]):
             answers = dict.fromkeys(range(len(jobs)), error)
         return [answers[i] for i in range(len(jobs))]
 
-    def _say(self, state: HostedState, method: str, *arguments: Any) -> Any:
+    def _ask(self, state: HostedState, method: str, *arguments: Any) -> Any:
         """Return the answer of a method for one state. Raises its error."""
         (found,) = map(_refusal, self._each(method, [(state, arguments)]))
         if isinstance(found, BaseException):
@@ -484,7 +420,3 @@ class HostedModifier(LogitModifier[HostedState]):
 def _refusal(found: Any) -> Any:
     """Return an answer or an error. If a host exceeded a limit, the error becomes `LimitExceeded`."""
     return LimitExceeded(str(found)) if isinstance(found, HostDied) and found.broke else found
-
-
-def _raise(_: Any, died: HostDied) -> None:
-    raise died

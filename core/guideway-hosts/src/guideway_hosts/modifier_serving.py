@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 from guideway.api.grammar import CompiledGrammar
 from guideway.api.modifier import LogitModifier
@@ -17,13 +17,18 @@ from guideway.runtime.modifiers.answers import read_count, read_edit, read_ids, 
 from guideway.runtime.modifiers.rows import check_payload, keep_unchanged, lend_feedback, sequence_of_row
 from numpy.typing import NDArray
 
-from guideway_hosts.messages import IDLE, SharedMasks, packed, words_of
+from guideway_hosts.codec import decode
+from guideway_hosts.messages import IDLE, SharedMasks, words_of, write_payload
 from guideway_hosts.plugins import Plugins
 
 __all__ = ["StateServer"]
 
 PLAIN = (bool, int, float, str, bytes, type(None))
 """Types whose values are equal if their types and their `repr` are equal."""
+
+
+News: TypeAlias = Sequence[tuple[str, int]]
+"""Events since the last command: what happened, and to which object."""
 
 
 class StateServer:
@@ -38,6 +43,7 @@ class StateServer:
         self._compiled: dict[int, Any] = {}
         self.commands: dict[str, Callable[..., Any]] = {
             "look": self._look,
+            "revive": self._revive,
             "each": self._each,
             "prepare": self._prepare,
             "close": self._close,
@@ -52,58 +58,54 @@ class StateServer:
             return None
         return LOOKS[method](getattr(modifier, method)(request))
 
-    def _load(self, name: str, number: int, request: Request, given: Sequence[Any] | None) -> None:
+    def _load(self, number: int, name: str, request: Request, given: Sequence[Any] | None) -> None:
         """Compile a value that states use."""
         modifier = self._plugins.modifiers[name]
         self._compiled[number] = modifier.compile(request, self._grammar(given))
 
-    def _each(
-        self, name: str, told: Sequence[Sequence[Any]], method: str, jobs: Sequence[tuple[int, Any, Sequence[Any]]]
-    ) -> dict[str, Any]:
-        """Return for each state the answer of a method, or its error. A job has the state's number, the source that it
-        is made from and the method's other arguments."""
-        modifier, said = self._begin(name, told)
+    def _each(self, name: str, news: News, method: str, jobs: Sequence[tuple[int, Any]]) -> dict[str, Any]:
+        """Return for each state the answer of a method, or its error. A job has the state's number, and the method's
+        other arguments; for ``start`` the source of the state."""
+        modifier, failures = self._begin(name, news)
         found: list[Any] = []
         errors: dict[int, Any] = {}
-        for i, (number, birth, arguments) in enumerate(jobs):
+        for i, (number, given) in enumerate(jobs):
             with self._working_on(number):
                 try:
+                    arguments = decode(given)
                     if method == "start":
-                        found.append(self._start(modifier, number, *birth))
-                    elif method == "revive":
-                        self._revive(modifier, number, *birth)
-                        found.append(None)
+                        answer = self._start(modifier, number, *arguments[:3])
                     elif method == "fork":
                         self._states[arguments[0]] = modifier.fork(self._state(number))
-                        found.append(None)
+                        answer = None
                     else:
                         answer = getattr(modifier, method)(self._state(number), *HANDED.get(method, list)(arguments))
-                        found.append(READ[method](answer, *arguments))
+                        answer = READ[method](answer, *arguments)
+                    found.append(answer)
                 except BaseException as error:
-                    del found[i:]
                     found.append(None)
                     errors[i] = words_of(error)
-        return {"found": found, "errors": errors, "said": said}
+        return {"found": found, "errors": errors, "failures": failures}
 
     def _prepare(
         self,
         name: str,
-        told: Sequence[Sequence[Any]],
-        numbers: Sequence[int],
-        places: Sequence[int],
-        arrays: Sequence[NDArray[Any]],
+        news: News,
+        jobs: Sequence[tuple[int, int]],
+        arrays: Any,
         apart: bool,
     ) -> tuple[dict[str, Any], bytes | None]:
-        """Return the payload of a step for the sequences at these places, and errors by place.
+        """Return the payload of a step, and errors by place. A job has a state's number and its place in the batch.
 
         With `apart`, each sequence is prepared alone first. If this process ends, the serving process then knows which
         sequence caused it.
         """
-        modifier, said = self._begin(name, told)
-        batch = StepBatch(*arrays)
+        modifier, failures = self._begin(name, news)
+        batch = StepBatch(*decode(arrays))
         owners = None if batch.num_rows == batch.num_sequences else sequence_of_row(batch)
         of_place, errors = {}, {}
-        for number, place in zip(numbers, places, strict=True):
+        number_of = {place: number for number, place in jobs}
+        for place, number in number_of.items():
             try:
                 of_place[place] = self._state(number)
             except BaseException as error:
@@ -113,9 +115,8 @@ class StateServer:
             given = tuple([of_place[i] if i in some else None for i in range(batch.num_sequences)])
             with self._working_on(working_on):
                 payload = check_payload(modifier.prepare(batch, given), batch, given, owners)
-                return ({}, None) if payload is None else packed(payload)
+                return ({}, None) if payload is None else write_payload(payload)
 
-        number_of = dict(zip(places, numbers, strict=True))
         for place in list(of_place) if apart else ():
             try:
                 attempt([place], number_of[place])
@@ -124,32 +125,32 @@ class StateServer:
                 del of_place[place]
         only = next((number_of[place] for place in of_place), IDLE)
         words, data = attempt(list(of_place), only if len(of_place) == 1 else IDLE) if of_place else ({}, None)
-        return {"payload": words or None, "errors": errors, "said": said}, data
+        return {"payload": words or None, "errors": errors, "failures": failures}, data
 
-    def _close(self, name: str, told: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    def _close(self, name: str, news: News) -> dict[str, Any]:
         """Close the modifier of this host. All its states have ended."""
-        modifier, said = self._begin(name, told)
+        modifier, failures = self._begin(name, news)
         modifier.close()
-        return {"said": said}
+        return {"failures": failures}
 
     # Parts
 
-    def _begin(self, name: str, told: Sequence[Sequence[Any]]) -> tuple[LogitModifier[Any], list[str]]:
+    def _begin(self, name: str, news: News) -> tuple[LogitModifier[Any], list[str]]:
         """Execute the releases and drops since the last command. Return the modifier, and the errors of `release`."""
         modifier = self._plugins.modifiers[name]
-        said = []
-        for what, number in told:
+        failures = []
+        for what, number in news:
             if what == "release":
                 with self._working_on(number):
                     try:
                         modifier.release(self._states.get(number))
                     except BaseException as error:
                         contain(error)
-                        said.append(text_of(error))
+                        failures.append(text_of(error))
             else:
                 for held in (self._compiled,) if what == "unload" else (self._states, self._failed):
                     held.pop(number, None)
-        return modifier, said
+        return modifier, failures
 
     def _state(self, number: int) -> Any:
         if (error := self._failed.get(number)) is not None:
@@ -157,7 +158,7 @@ class StateServer:
         return self._states[number]
 
     def _start(
-        self, modifier: LogitModifier[Any], number: int, request: Request, sequence: Any, compiled: Any, *past: Any
+        self, modifier: LogitModifier[Any], number: int, request: Request, sequence: Any, compiled: Any
     ) -> dict[str, Any]:
         """Make a new state. Return whether the modifier acts, and if so its unenforced names and its plugin."""
         value = None
@@ -176,18 +177,18 @@ class StateServer:
             unenforced = {"error": words_of(error)}
         return {"acts": True, "unenforced": unenforced, "plugin": str(modifier.plugin_of(state))}
 
-    def _revive(
-        self,
-        modifier: LogitModifier[Any],
-        number: int,
-        request: Request,
-        sequence: Any,
-        compiled: Any,
-        steps: Sequence[Any],
-        forks: Sequence[int],
-    ) -> None:
-        """Make a state as it was in another host: accept `steps`, and fork after each number of steps in `forks`."""
+    def _revive(self, name: str, news: News, births: Mapping[str, Any]) -> dict[str, Any]:
+        """Make states, given by number with their sources, as they were in another host."""
+        modifier, failures = self._begin(name, news)
+        for number, birth in births.items():
+            with self._working_on(int(number)):
+                self._replay(modifier, int(number), birth)
+        return {"failures": failures}
+
+    def _replay(self, modifier: LogitModifier[Any], number: int, birth: Any) -> None:
+        """Start a state, accept its steps, and fork it after each number of steps in `forks`."""
         try:
+            request, sequence, compiled, steps, forks = decode(birth)
             if not self._start(modifier, number, request, sequence, compiled)["acts"]:
                 raise ConformanceError("start left a sequence alone on which it had acted before")
             for i in range(len(steps) + 1):

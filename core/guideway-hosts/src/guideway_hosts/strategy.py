@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -12,12 +11,10 @@ from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher, Support
 from guideway.api.types import Constraint, JsonSchema, Loss, Losses
 from guideway.api.vocabulary import Vocabulary
-from guideway.errors import LimitExceeded, contain
+from guideway.errors import contain
 from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.closing import Beginnings, Budget, Record, Reserve
-from guideway.runtime.constraints.digests import constraint_digest
 from guideway.runtime.constraints.rewriting import Rewritten
-from guideway.runtime.work.expiring import Expiring
 from numpy.typing import NDArray
 
 from guideway_hosts.host import HostDied
@@ -25,27 +22,7 @@ from guideway_hosts.matcher import HostedGrammar, HostedMatcher
 from guideway_hosts.matchers import MatcherHost
 from guideway_hosts.pool import Pool
 
-__all__ = ["HostedStrategy", "Refused", "Shared"]
-
-
-class Refused:
-    """Constraints that recently exceeded a limit or ended a host."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._why: Expiring[tuple[str, str, bytes], str] = Expiring()
-
-    def remember(self, strategy: str, constraint: Constraint, why: str) -> None:
-        self._why.put((strategy, constraint.kind, constraint_digest(constraint)), why, self._seconds)
-
-    def check(self, strategy: str, constraint: Constraint) -> None:
-        """Raise `LimitExceeded` for a constraint that is remembered."""
-        if (why := self._why.get((strategy, constraint.kind, constraint_digest(constraint)))) is not None:
-            raise LimitExceeded(
-                f"{strategy} failed on this constraint recently: {why}; it is tried again {self._seconds:g} s after "
-                "that",
-                field="constraint",
-            )
+__all__ = ["HostedStrategy", "Shared"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +31,6 @@ class Shared:
 
     pool: Pool
     matchers: MatcherHost
-    refused: Refused
     limits: Limits
     close: Callable[[str], None]
 
@@ -102,8 +78,8 @@ class HostedStrategy(GrammarStrategy):
 
     def compile(self, constraint: Constraint) -> HostedGrammar:
         answer, data = self._call("compile", constraint)
-        reserve, check = Reserve.from_json(answer["reserve"]), partial(self._shared.refused.check, self.name)
-        grammar = HostedGrammar(self._matchers, self.name, constraint, data, answer["nbytes"], reserve, check)
+        reserve = Reserve.from_json(answer["reserve"])
+        grammar = HostedGrammar(self._matchers, self.name, constraint, data, answer["nbytes"], reserve)
         self._matchers.load(grammar)
         return grammar
 
@@ -173,14 +149,15 @@ class HostedStrategy(GrammarStrategy):
     def _call(self, name: str, constraint: Constraint, *more: Any) -> tuple[Any, bytes | None]:
         """Return a compile host's answer about a constraint. A constraint that ends the host is remembered."""
         shared, seconds = self._shared, self._shared.limits.compile_seconds
-        shared.refused.check(self.name, constraint)
+        refused = self._matchers.refused
+        refused.check(self.name, constraint)
         try:
             # the search for the shortest output may have to compile the constraint again
             seconds *= 1 + (name == "shortest")
             return shared.pool.call(name, self.name, constraint, *more, seconds=seconds)
         except HostDied as error:
             if error.by_itself:
-                shared.refused.remember(self.name, constraint, str(error))
+                refused.remember(self.name, constraint, str(error))
             raise error.error() from error
 
 
