@@ -155,6 +155,15 @@ def test_a_completion_is_taken_from_everywhere_and_its_rest_is_found_again(cls: 
         cursor = cursor.after(VOCABULARY.tokens[token_id])
 
 
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+def test_the_shortest_value_of_an_enumeration_is_found_first(cls: type[GrammarStrategy]) -> None:
+    values = {"enum": ["a long one", "z", "longer"]}
+    strategy, constraint = cls(VOCABULARY, {}), JsonSchema({"type": "array", "items": values, "minItems": 8})
+    matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
+    closer = Closer(LEXICON, STOPS, Budget(100, Reserve.of(constraint, VOCABULARY)))
+    assert closer.shortest(matcher) == 8 * len(b',"z"') + len(b"]") + 1
+
+
 def test_far_from_the_end_no_mask_changes() -> None:
     strategy, constraint = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema(PERSON)
     matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)

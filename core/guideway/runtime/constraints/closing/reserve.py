@@ -218,6 +218,8 @@ class _Sizes:
         if values := [schema["const"]] if "const" in schema else schema.get("enum"):
             sizes = [self._value(value) for value in values]
             self._within = max(self._within, *(size.least for size in sizes))
+            if isinstance(shortest := min(zip(sizes, values, strict=True), key=lambda it: it[0].least)[1], str):
+                self._examples[shortest] = None
             fewest, least = _shortest(sizes)
         else:
             fewest, least = self._of_type(schema)
