@@ -15,7 +15,7 @@ from guideway.api.bitmask import Bitmask, is_allowed, num_words
 from guideway.api.vocabulary import Vocabulary
 from guideway.runtime.constraints.bans import Bans
 
-__all__ = ["MOST", "MOST_MASKS_KEPT", "AllowedTokens", "Lexicon", "Shapes"]
+__all__ = ["MOST", "MOST_MASKS_KEPT", "VALUES", "AllowedTokens", "Lexicon", "Shapes"]
 
 MOST = 1 << 20
 """Number of tokens that means: no tokens write the text, or no completion was found."""
@@ -36,9 +36,6 @@ MOST_SPELLED = 8
 MOST_MASKS_KEPT = 64
 """Most entries of each cache of a `Lexicon`, such as the tokens of recent bitmasks."""
 
-QUOTES = (b'"}}', b'"]}', b'"}', b'"]', b'"')
-"""Texts that end a string, without or with brackets after it, the longest first."""
-CLOSERS = (b"}}", b"]}", b"}", b"]")
 VALUES = (b"0", b'""', b"null", b"[]", b"{}", b"true", b"false", b"1", b'"', b"{", b"[", b"-")
 """The shortest values, and the first bytes of other values."""
 
@@ -127,7 +124,6 @@ class Lexicon:
         self.masks: dict[bytes, AllowedTokens] = {}
         """By bytes of a row: its allowed tokens, from recent searches; at most `MOST_MASKS_KEPT`."""
         self._unbanned: tuple[Bans, NDArray[np.bool_]] | None = None
-        self._closing: dict[bytes, tuple[list[int], list[int]]] = {}
         self._shapes_of: dict[bytes, Shapes] = {}
         self._which: dict[tuple[str, bytes], list[int]] = {}
         self._spelled: deque[tuple[bytes, list[int], list[int]]] = deque(maxlen=MOST_SPELLED)
@@ -245,41 +241,9 @@ class Lexicon:
         return all(is_allowed(row[np.newaxis], 0, token_id) for token_id in self.letters)
 
     @cached_property
-    def quotes(self) -> list[int]:
-        return self.of(QUOTES)
-
-    @cached_property
-    def closers(self) -> list[int]:
-        return self.of(CLOSERS)
-
-    def closing(self, brackets: bytes) -> tuple[list[int], list[int]]:
-        """Return the `closers` and the `quotes` that close only the given brackets.
-
-        `brackets` are the closing brackets of open objects and arrays, the innermost first. Two are enough, because no
-        closer and no quote closes more.
-        """
-        if (found := self._closing.get(brackets)) is None:
-            closers = [i for i in self.closers if brackets.startswith(self.tokens[i])]
-            quotes = [i for i in self.quotes if brackets.startswith(self.tokens[i][1:])]
-            found = self._closing[brackets] = closers, quotes
-        return found
-
-    @cached_property
-    def values(self) -> list[int]:
-        return self.of(VALUES)
-
-    @cached_property
     def spelt_values(self) -> list[list[int]]:
         """The tokens of each of `VALUES`, including values that need several tokens."""
         return [token_ids for text in VALUES if (token_ids := self.spell(text)) is not None]
-
-    @cached_property
-    def commas(self) -> list[int]:
-        return self.of((b',"', b","))
-
-    @cached_property
-    def colons(self) -> list[int]:
-        return self.of((b":",))
 
     def shapes_of(self, row: NDArray[np.int32]) -> Shapes:
         """Return the tokens of a row of a bitmask, grouped by shape.
@@ -333,11 +297,6 @@ class Lexicon:
     def of(self, texts: Sequence[bytes]) -> list[int]:
         """Return the tokens of `texts`. Texts without a token are left out."""
         return [self.ids[text] for text in texts if text in self.ids]
-
-    @cached_property
-    def marks(self) -> list[int]:
-        """Tokens of one punctuation mark, the most frequent last characters of texts first."""
-        return self.of([bytes([byte]) for byte in b"\">)]}';.,:/"])
 
     def bits(self, row: Bitmask) -> NDArray[np.bool_]:
         """Return ``bool[num_tokens]``: True for tokens that a row of a bitmask allows."""

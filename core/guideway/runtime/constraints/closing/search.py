@@ -18,8 +18,7 @@ from guideway.api.grammar import Matcher
 from guideway.errors import ConformanceError, DeadEnd
 from guideway.json_schema.cursor import JsonCursor, Place
 from guideway.runtime.constraints.bans import Bans
-from guideway.runtime.constraints.closing.lexicon import MOST_MASKS_KEPT, AllowedTokens, Lexicon
-from guideway.runtime.constraints.closing.shortening import shortened
+from guideway.runtime.constraints.closing.lexicon import MOST_MASKS_KEPT, VALUES, AllowedTokens, Lexicon
 from guideway.runtime.constraints.closing.ways import Prover, Way
 from guideway.runtime.constraints.mask_block import GUARD
 
@@ -36,14 +35,6 @@ AT_MOST = 24
 """Most tokens of one bitmask to try in a string that letters cannot continue."""
 MOST_OF_ENDS = 256
 """Most ends of witnesses to try for one string."""
-SHORT = 16
-"""Tokens added to twice the limit: a completion within the sum is accepted, because it may be made shorter."""
-MOST_JOINED = 4
-"""Most places in known ways to try to join from one state of the matcher."""
-PRIME = (1 << 64) - 59
-"""The largest prime of 64 bits, the number of different digests of texts."""
-CLOCK = 64
-"""Tries between two readings of the clock."""
 
 
 @runtime_checkable
@@ -98,7 +89,7 @@ def find_completion(
         masks={} if bans.of_completion else lexicon.masks,
         stops=bans.ends(stop_token_ids),
         limit=limit,
-        most=2 * limit + SHORT,
+        most=2 * limit,
         past=list(past[-max(1, bans.most_before) :]),
         root=_Node((), cursor),
         witnesses=witnesses,
@@ -134,8 +125,6 @@ class _Node:
     cursor: JsonCursor | None
     before: _Node | None = None
     num_tokens: int = 0
-    digest: int = 1
-    """Digest of the text. It does not depend on how the text is divided into tokens."""
     cost: int = 0
     """Number of worse tries on the path to this node."""
     tries: Iterator[Sequence[int]] | None = None
@@ -157,7 +146,7 @@ class _Search:
     stops: list[int]
     limit: int
     most: int
-    """Most tokens of a path: more than `limit`, since a completion may be made shorter."""
+    """Most tokens of a path: more than `limit`, since fewer tokens may spell the text of a completion."""
     past: list[int]
     root: _Node
     witnesses: Sequence[str]
@@ -172,10 +161,6 @@ class _Search:
     """CPU time of the thread, in seconds, at which the search stops."""
     path: list[int] = field(default_factory=list)
     """Tokens that the matcher has accepted in this search."""
-    seen: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
-    """By digest of a text and its last tokens, as far as bad words depend on them: the fewest tokens of a path that
-    writes it. The texts themselves as keys would take memory that grows with the square of their length."""
-    num_tried: int = 0
     at: _Node = field(init=False)
     """The node whose path the matcher has accepted."""
     rows: Bitmask = field(init=False)
@@ -228,21 +213,23 @@ class _Search:
         self.path, self.at = path, node
 
     def _made_to_fit(self) -> list[int] | None:
-        """Return the path and a stop token, shortened if it is too long; None if it does not fit in the limit."""
+        """Return the path and a stop token, in fewer tokens if it is too long; None if it does not fit in the limit."""
         stop = next((stop for stop in self.stops if self.matcher.validate((stop,)) == 1), None)
         if stop is None:
             return None
         found = [*self.path, stop]
         if len(found) > self.limit:
             self._go_to(self.root)
-            cursor, is_free = self.root.cursor, self._is_free
-            found = shortened(self.matcher, self.lexicon, found, limit=self.limit, cursor=cursor, is_free=is_free)
+            path = Way(b"".join([self.lexicon.tokens[i] for i in found]), None, self.lexicon).path()
+            found = [*path, stop]
+            if self.matcher.validate(tuple(found)) < len(found) or not self._is_free(path):
+                return None
         return found if len(found) <= self.limit else None
 
     def _joined(self) -> list[int] | None:
         """Return the path, the rest of a known way and a stop token; None if no known way completes the path."""
         joints = [(way.cost(at), i, at) for i, way in enumerate(self.known) for at in way.joints(b"", self.at.cursor)]
-        for cost, i, at in sorted(joints)[:MOST_JOINED]:
+        for cost, i, at in sorted(joints):
             rest = self.known[i].path(at)
             if len(self.path) + cost < self.limit and self.prover.proves(self.known[i], at) and self._is_free(rest):
                 stop = next(stop for stop in self.stops if self.matcher.validate((*rest, stop)) > len(rest))
@@ -254,21 +241,12 @@ class _Search:
         return not brings_about(self.bans, self._last(self.bans.most_before), token_ids, self.lexicon)
 
     def _advance(self, node: _Node) -> _Node | None:
-        """Return the node after the next try that the matcher takes and that writes a new text, or None."""
-        tokens, num_last = self.lexicon.tokens, max(map(len, self.bans.bad_words), default=1) - 1
+        """Return the node after the next try that the matcher takes, or None."""
+        tokens = self.lexicon.tokens
         assert node.tries is not None
         for token_ids in node.tries:
-            added = tokens[token_ids[0]] if len(token_ids) == 1 else b"".join([tokens[i] for i in token_ids])
             length = len(self.path) + len(token_ids)
-            # other tokens for the same text count as the same, unless the last ones may begin a bad word
-            key = (
-                _digest(node.digest, added),
-                tuple([*self._last(num_last), *token_ids][-num_last:] if num_last else ()),
-            )
-            if self.seen.get(key, length + 1) <= length:
-                continue
-            self.num_tried += 1
-            if self.work <= 0 or (not self.num_tried % CLOCK and time.thread_time() > self.until):
+            if self.work <= 0 or time.thread_time() > self.until:
                 self.work = 0
                 return None
             if length >= self.most or not self._is_free(token_ids):
@@ -278,10 +256,10 @@ class _Search:
             if num_taken < len(token_ids):
                 self.matcher.rollback(num_taken)
                 continue
-            self.seen[key] = length
             self.path += token_ids
+            added = tokens[token_ids[0]] if len(token_ids) == 1 else b"".join([tokens[i] for i in token_ids])
             cursor = None if node.cursor is None else node.cursor.after(added)
-            self.at = _Node(token_ids, cursor, node, length, key[0], node.cost)
+            self.at = _Node(token_ids, cursor, node, length, node.cost)
             return self.at
         return None
 
@@ -290,21 +268,19 @@ class _Search:
         quick: Sequence[int] = ()
         lexicon, cursor, is_new = self.lexicon, self.at.cursor, self._is_in_new()
         if cursor is not None:
-            # only a quote ends a name
-            inner = () if cursor.place is Place.KEY else cursor.open[:-3:-1]
-            closers, quotes = lexicon.closing(b"".join(b"]" if names is None else b"}" for names in inner))
+            bracket = () if not cursor.open else (b"]",) if cursor.open[-1] is None else (b"}",)
             if cursor.in_string:
-                quick = () if cursor.escape else quotes
+                quick = () if cursor.escape else lexicon.of((b'"',))
             elif cursor.place in (Place.AFTER, Place.SCALAR):
-                quick = [*closers, *lexicon.commas]
+                quick = lexicon.of((*bracket, b","))
             elif cursor.place is Place.COLON:
-                quick = lexicon.colons
+                quick = lexicon.of((b":",))
             else:
-                quick = closers
+                quick = lexicon.of(bracket if cursor.place is Place.VALUE else (*bracket, b'"'))
             yield from ((token_id,) for token_id in quick)
             if cursor.place is Place.VALUE:
                 yield from lexicon.spelt_values
-                quick = [*quick, *lexicon.values]
+                quick = [*quick, *lexicon.of(VALUES)]
         if cursor is not None and cursor.place is Place.KEY and is_new:
             yield from self._missing_names(cursor)
         if self.witnesses and is_new:
@@ -368,16 +344,16 @@ class _Search:
         found: list[int]
         if among.letters and (cursor is None or cursor.in_string):
             # the string may not end yet: long tokens reach its minimum length sooner
-            found = among.plain + lexicon.letters
+            found = [*lexicon.of((b'"',)), *among.plain, *lexicon.letters]
         elif cursor is not None and cursor.in_string:
             found = longest_first[:AT_MOST]
         else:
-            quick = [i for i in (*lexicon.closers, *lexicon.values) if allowed[i]] if cursor is None else []
+            quick = [i for i in lexicon.of((b"}", b"]", *VALUES)) if allowed[i]] if cursor is None else []
             found = [*quick, *among.shortest, *among.long]
         if cursor is None:  # a text ends in a punctuation mark more often than in a letter
             ends = [i for i in among.signs if any(self.matcher.validate((i, stop)) == 2 for stop in self.stops)]
             self.work -= len(among.signs)
-            found = [*ends, *(i for i in lexicon.marks if allowed[i]), *found]
+            found = [*ends, *found]
         return list(dict.fromkeys(found or longest_first[:1]))
 
     def _among(self) -> AllowedTokens:
@@ -391,12 +367,3 @@ class _Search:
                 allowed &= self.lexicon.unbanned(self.bans)
             found = self.masks[key] = AllowedTokens.of(allowed, self.lexicon)
         return found
-
-
-def _digest(before: int, added: bytes) -> int:
-    """Return the digest of a text with the digest `before`, followed by `added`.
-
-    It does not depend on how the text is divided (M. O. Rabin, Fingerprinting by Random Polynomials, 1981, with
-    integers in place of polynomials).
-    """
-    return (before * pow(256, len(added), PRIME) + int.from_bytes(added)) % PRIME
