@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from guideway.api.types import MAX_INDENTATION, Whitespace
+from guideway.api.types import MAX_INDENTATION, WHITESPACE, Whitespace
 
-__all__ = ["NO_NAMES", "START", "JsonCursor", "Names", "Place"]
+__all__ = ["NO_NAMES", "START", "Cursor", "JsonCursor", "Names", "Place", "Reader"]
 
 
 class Place(Enum):
@@ -39,10 +40,12 @@ BETWEEN = re.compile(rb'["\\\xe0\xed\xf0\xf4]')
 """Bytes in a string that need processing."""
 
 QUOTE, BACKSLASH, BLANK, LINE_FEED, CARRIAGE_RETURN = b'"\\ \n\r'
+COMMA, BRACKET = b",["
 SECOND_BYTES = {0xE0: range(0xA0, 0xC0), 0xED: range(0x80, 0xA0), 0xF0: range(0x90, 0xC0), 0xF4: range(0x80, 0x90)}
 """The valid second bytes in UTF-8 after first bytes that restrict them: excludes surrogates, overlong encodings and
 code points past the last."""
 BLANKS = b" \t\n\r"
+LITERALS = (b"true", b"false", b"null")
 
 REFUSED, SPACE_DUE, LINE_FEED_DUE, BEGINNING, INDENTED = -3, -2, -1, 0, 1
 """States of white space (`JsonCursor.blanks`): not allowed; a space must follow, as after a comma that is ``spaced``; a
@@ -58,6 +61,129 @@ _BEGUN_IN_NAMES = frozenset(escape[:length] for escape in _NEEDED for length in 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
+T = TypeVar("T")
+
+
+class Cursor(NamedTuple, Generic[T]):
+    """The position at which a JSON prefix ends. Arbitrary for a text that is not JSON."""
+
+    place: Place = VALUE
+    open: tuple[T, ...] = ()
+    """What is kept of each open object and array, the outermost first."""
+    text: bytes = b""
+    """The bytes written of the current name, string, literal or number, if these are kept."""
+    escape: bytes = b""
+    """The bytes written of an unfinished escape, or of a character that may be invalid UTF-8."""
+    blanks: int = BEGINNING
+    """The state of the white space at the end, outside strings; `BEGINNING` for white space of any kind."""
+    is_due: bool = False
+    """True after a comma, and before the next name or item."""
+
+    @property
+    def in_string(self) -> bool:
+        """True if the text ends inside a string, including property names."""
+        return self.place is STRING or self.place is KEY
+
+
+C = TypeVar("C", bound="Cursor[Any]")
+
+
+class Reader(ABC, Generic[T]):
+    """Reads JSON, and keeps what a subclass needs of the open objects and arrays. Its methods, except `read` and
+    `keeps`, return what is open after a part of the text; None if the subclass does not allow this part."""
+
+    whitespace: Whitespace | None = None
+    """The white space to allow. If not None, text is UTF-8, no escape is a surrogate (so each character of a string is
+    at most one escape), and names have no unnecessary escapes (so each has one spelling)."""
+
+    @abstractmethod
+    def in_array(self, opened: tuple[T, ...]) -> bool:
+        """Return whether the innermost is an array, or the whole text."""
+
+    @abstractmethod
+    def keeps(self, opened: tuple[T, ...], is_name: bool) -> bool:
+        """Return whether the bytes of a name, or of another string, a literal or a number, are needed."""
+
+    @abstractmethod
+    def name(self, opened: tuple[T, ...], text: bytes) -> tuple[T, ...] | None:
+        """End a name."""
+
+    @abstractmethod
+    def scalar(self, opened: tuple[T, ...], text: bytes, is_string: bool) -> tuple[T, ...] | None:
+        """End a string, a literal or a number. `text` is empty if it is not kept."""
+
+    @abstractmethod
+    def begin(self, opened: tuple[T, ...], is_array: bool) -> tuple[T, ...] | None:
+        """Begin an array or object."""
+
+    @abstractmethod
+    def end(self, opened: tuple[T, ...]) -> tuple[T, ...] | None:
+        """End the innermost array or object. None is open in a text that is not JSON."""
+
+    def read(self, cursor: C, text: bytes) -> C | None:
+        """Return the position after more text; None if it is not allowed."""
+        place, opened, written, escape, blanks, is_due = cursor
+        if (place is STRING or place is KEY) and not escape and BETWEEN.search(text) is None:
+            return cursor._replace(text=written + text) if self.keeps(opened, place is KEY) else cursor
+        strict = self.whitespace is not None
+        found: tuple[T, ...] | None
+        for byte in text:
+            if place is STRING or place is KEY:
+                if escape:
+                    escape += bytes((byte,))
+                    if strict and not _may_begin(escape, place):
+                        return None
+                    if len(escape) == 6 or (len(escape) == 2 and byte != 0x75):
+                        escape = b""
+                elif byte == BACKSLASH or byte in SECOND_BYTES:
+                    escape = bytes((byte,))
+                elif byte == QUOTE:
+                    found = self.name(opened, written) if place is KEY else self.scalar(opened, written, True)
+                    if found is None:
+                        return None
+                    place, opened, written = COLON if place is KEY else AFTER, found, b""
+                    continue
+                if self.keeps(opened, place is KEY):
+                    written += bytes((byte,))
+                continue
+            if place is SCALAR and byte in b" \t\n\r,]}":
+                found = self.scalar(opened, written, False)
+                if found is None:
+                    return None
+                place, opened, written = AFTER, found, b""
+            if byte in BLANKS:
+                blanks = _after_blank(blanks, byte, self.whitespace)
+                if blanks == REFUSED:
+                    return None
+                continue
+            if blanks < BEGINNING and strict:
+                return None
+            blanks = SPACE_DUE if byte in b",:" and self.whitespace == "spaced" else BEGINNING
+            if byte in b",:":
+                is_due = byte == COMMA
+                place = KEY_START if is_due and not self.in_array(opened) else VALUE
+                continue
+            if byte in b"}]":
+                found = self.end(opened)
+                place = AFTER
+            elif byte in b"{[":
+                found = self.begin(opened, byte == BRACKET)
+                place = VALUE if byte == BRACKET else KEY_START
+            elif byte == QUOTE:
+                found = opened
+                place = KEY if place is KEY_START else STRING
+            else:
+                place, found = SCALAR, opened
+                if self.keeps(opened, False):
+                    written += bytes((byte,))
+                    if written in LITERALS:
+                        place, found, written = AFTER, self.scalar(opened, written, False), b""
+            if found is None:
+                return None
+            opened, is_due = found, False
+        return type(cursor)(place, opened, written, escape, blanks, is_due)
+
+
 class Names:
     """The names in an object, as written, with their closing quote. A persistent list, as every token of an output has
     its own cursor."""
@@ -67,9 +193,6 @@ class Names:
     def __init__(self, before: Names | None = None, name: bytes = b"") -> None:
         self._before = before
         self._name = name
-
-    def with_name(self, name: bytes) -> Names:
-        return Names(self, name)
 
     def __iter__(self) -> Iterator[bytes]:
         names = self
@@ -88,25 +211,14 @@ class Names:
 
 
 NO_NAMES = Names()
+Opened: TypeAlias = "tuple[Names | None, ...]"
+"""The open objects and arrays: the names in an object; None for an array."""
 
 
-class JsonCursor(NamedTuple):
-    """The position at which a JSON prefix ends. Arbitrary for a text that is not JSON."""
+class JsonCursor(Cursor["Names | None"]):
+    """A position in a text of which the names in open objects are kept."""
 
-    place: Place = VALUE
-    open: tuple[Names | None, ...] = ()
-    """The open objects and arrays: the names in an object; None for an array."""
-    name: bytes = b""
-    """The bytes written of the current property's name."""
-    escape: bytes = b""
-    """The bytes written of an unfinished escape, or of a character that may be invalid UTF-8."""
-    blanks: int = BEGINNING
-    """The state of the white space at the end, outside strings; `BEGINNING` for white space of any kind."""
-
-    @property
-    def in_string(self) -> bool:
-        """True if the text ends inside a string, including property names."""
-        return self.place is STRING or self.place is KEY
+    __slots__ = ()
 
     def after(self, text: bytes) -> JsonCursor:
         """Return the position after `text`."""
@@ -115,58 +227,39 @@ class JsonCursor(NamedTuple):
         return found
 
     def within(self, text: bytes, whitespace: Whitespace | None) -> JsonCursor | None:
-        """Return the position after `text`; None if `text` has other white space. With `whitespace`, text is UTF-8, no
-        escape is a surrogate (so each character of a string is at most one escape), and names have no unnecessary
-        escapes (so each has one spelling) and are unique in an object."""
-        place, opened, name, escape, blanks = self
-        if (place is STRING or place is KEY) and not escape and BETWEEN.search(text) is None:
-            return self if place is STRING else JsonCursor(place, opened, name + text)
-        for byte in text:
-            if place is STRING or place is KEY:
-                if place is KEY:
-                    name += bytes((byte,))
-                if escape:
-                    escape += bytes((byte,))
-                    if whitespace is not None and not _may_begin(escape, place):
-                        return None
-                    if len(escape) == 6 or (len(escape) == 2 and byte != 0x75):
-                        escape = b""
-                elif byte == BACKSLASH or byte in SECOND_BYTES:
-                    escape = bytes((byte,))
-                elif byte == QUOTE and place is STRING:
-                    place = AFTER
-                elif byte == QUOTE:
-                    names = opened[-1]
-                    assert names is not None, "a name stands in an object"
-                    if whitespace is not None and name in names:
-                        return None
-                    place, opened = COLON, (*opened[:-1], names.with_name(name))
-                continue
-            if byte in BLANKS:
-                blanks = _after_blank(blanks, byte, whitespace)
-                if blanks == REFUSED:
-                    return None
-                if place is SCALAR:
-                    place = AFTER
-                continue
-            if blanks < BEGINNING and whitespace is not None:
-                return None
-            blanks = BEGINNING
-            if byte == QUOTE:
-                place, name = (KEY, b"") if place is KEY_START else (STRING, name)
-            elif byte == 0x7B:
-                place, opened = KEY_START, (*opened, NO_NAMES)
-            elif byte == 0x5B:
-                place, opened = VALUE, (*opened, None)
-            elif byte in b"}]":
-                place, opened = AFTER, opened[:-1]
-            elif byte in b",:":
-                in_object = bool(opened) and opened[-1] is not None
-                place = KEY_START if byte == 0x2C and in_object else VALUE
-                blanks = SPACE_DUE if whitespace == "spaced" else BEGINNING
-            else:
-                place = SCALAR
-        return JsonCursor(place, opened, name if place is KEY else b"", escape, blanks)
+        """Return the position after `text`; None if it is not written as `Reader.whitespace` says. With `whitespace`,
+        names are unique in an object."""
+        return _WRITING[whitespace].read(self, text)
+
+
+class _Writing(Reader["Names | None"]):
+    def __init__(self, whitespace: Whitespace | None) -> None:
+        self.whitespace = whitespace
+
+    def in_array(self, opened: Opened) -> bool:
+        return not opened or opened[-1] is None
+
+    def keeps(self, opened: Opened, is_name: bool) -> bool:
+        return is_name
+
+    def name(self, opened: Opened, text: bytes) -> Opened | None:
+        names, name = opened[-1], text + b'"'
+        assert names is not None, "a name stands in an object"
+        if self.whitespace is not None and name in names:
+            return None
+        return (*opened[:-1], Names(names, name))
+
+    def scalar(self, opened: Opened, text: bytes, is_string: bool) -> Opened:
+        return opened
+
+    def begin(self, opened: Opened, is_array: bool) -> Opened:
+        return (*opened, None if is_array else NO_NAMES)
+
+    def end(self, opened: Opened) -> Opened:
+        return opened[:-1]
+
+
+_WRITING = {each: _Writing(each) for each in (None, *WHITESPACE)}
 
 
 def _may_begin(escape: bytes, place: Place) -> bool:

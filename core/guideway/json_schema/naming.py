@@ -99,8 +99,8 @@ class NamesAhead:
         found = set(ids(words[: len(self._entering)] & self._entering))
         if state.place is KEY:
             for name in state.open[-1] or ():
-                if name.startswith(state.name):
-                    rest = name[len(state.name) :]
+                if name.startswith(state.text):
+                    rest = name[len(state.text) :]
                     more = (i for end in range(1, len(rest) + 1) for i in self._by_text.get(rest[:end], ()))
                     found.update(i for i in more if is_allowed(words[np.newaxis], 0, i))
         return sorted(found)
@@ -119,7 +119,7 @@ class _Search:
         after = self._after(state, token_id)
         if after is None or not _repeats(after):
             return True
-        where = (after.place, after.name, after.open)
+        where = (after.place, after.text, after.open)
         if where not in self._verdicts:
             self._left = MOST_MASKS
             self._verdicts[where] = self._has_name(after, (token_id,))
@@ -136,11 +136,11 @@ class _Search:
         further: dict[bytes, tuple[JsonCursor, int]] = {}
         for token_id in ids(row):
             after = self._after(state, token_id)
-            if after is None or ((after.place, after.name) == (state.place, state.name) and state.blanks >= BEGINNING):
+            if after is None or ((after.place, after.text) == (state.place, state.text) and state.blanks >= BEGINNING):
                 continue  # white space, or a token without bytes
             if not _repeats(after):
                 return True
-            further.setdefault(after.name, (after, token_id))
+            further.setdefault(after.text, (after, token_id))
         return any(self._has_name(after, (*token_ids, token_id)) for after, token_id in further.values())
 
 
@@ -158,5 +158,5 @@ def _repeats(state: JsonCursor) -> bool:
     """Return whether the text ends before a name or in one, and the object has a name with the same beginning."""
     if state.place is not KEY and state.place is not KEY_START:
         return False
-    written = state.name if state.place is KEY else b""
+    written = state.text if state.place is KEY else b""
     return any(name.startswith(written) for name in state.open[-1] or ())

@@ -145,7 +145,7 @@ class WritingRule:
                     self._find(kind)
         refused = [i for i in self._open[kind] if state.within(self._tokens[i], self.whitespace) is None]
         if kind[:2] in _NAMED:
-            tokens, begun = self._by_name[state.place], state.name
+            tokens, begun = self._by_name[state.place], state.text
             for name in state.open[-1] or ():
                 if name.startswith(begun):
                     refused += tokens.get(name[len(begun) :], ())

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple, TypeAlias
 
-from guideway.json_schema.cursor import AFTER, BLANKS, COLON, KEY, KEY_START, SCALAR, STRING, VALUE, Place
+from guideway.json_schema.cursor import COLON, KEY, KEY_START, SCALAR, STRING, VALUE, Cursor, Reader
 from guideway.json_schema.kinds import ARRAY, NUMBER, OBJECT
 from guideway.json_schema.kinds import STRING as TEXT
 from guideway.json_schema.tracking.places import NOWHERE, UniqueArrays
 from guideway.json_schema.tracking.places import Place as Subschemas
 from guideway.json_schema.tracking.values import (
-    LITERALS,
     Array,
     Number,
     Object,
@@ -25,15 +24,12 @@ from guideway.json_schema.tracking.values import (
     usual_spelling,
 )
 
-__all__ = ["START", "Container", "TrackedText"]
+__all__ = ["START", "Container", "TrackedText", "UniqueReader"]
 
-QUOTE, BACKSLASH = b'"\\'
 ZEROS = b"0" * 8
 ZERO = b"0", b"-0"
 """Numbers that no digit can follow."""
 NONE_SEEN: frozenset[Value] = frozenset()
-UNTRACKED = ""
-"""In place of a value that no other must differ from."""
 
 
 class Container(NamedTuple):
@@ -72,86 +68,15 @@ Containers: TypeAlias = tuple[Container, ...]
 PLAIN = Container(True), Container(False)
 
 
-class TrackedText(NamedTuple):
-    """The end of a JSON text. Arbitrary for a text that is not JSON."""
+class TrackedText(Cursor[Container]):
+    """A position in a text of which the values are kept that others must differ from."""
 
-    place: Place = VALUE
-    open: Containers = ()
-    text: bytes = b""
-    """The bytes of the current string, name, literal or number that matter."""
-    escapes: bool = False
-    """True after a backslash in a string."""
-    is_due: bool = False
-    """True after a comma in an array, and before the next item."""
-
-    @property
-    def in_string(self) -> bool:
-        """True if the text ends inside a string, including names."""
-        return self.place is STRING or self.place is KEY
+    __slots__ = ()
 
     @property
     def keeps(self) -> bool:
         """True if a value at the end of the text is compared with others."""
-        return bool(self.open) and (self.open[-1].is_unique or self.open[-1].is_kept)
-
-    def after(self, text: bytes, arrays: UniqueArrays) -> TrackedText | None:
-        """Return the state after more text; None if two items are equal that must differ."""
-        place, opened, written, escapes, is_due = self
-        for byte in text:
-            if place is STRING or place is KEY:
-                if escapes:
-                    escapes = False
-                elif byte == BACKSLASH:
-                    escapes = True
-                elif byte == QUOTE:
-                    if place is KEY:
-                        place, opened = COLON, _with_name(opened, written)
-                    else:
-                        found = _finished(opened, text_of(written) if _keeps(opened) else UNTRACKED)
-                        if found is None:
-                            return None
-                        place, opened = AFTER, found
-                    written = b""
-                    continue
-                if _keeps(opened) or (place is KEY and opened and opened[-1].at):
-                    written += bytes((byte,))
-                continue
-            if place is SCALAR and (byte in BLANKS or byte in b",]}"):
-                found = _finished(opened, literal_or_number(written) if _keeps(opened) else UNTRACKED)
-                if found is None:
-                    return None
-                place, opened, written = AFTER, found, b""
-            if byte in BLANKS:
-                continue
-            if byte == QUOTE:
-                place, is_due = (KEY if place is KEY_START else STRING), False
-            elif byte == 0x7B or byte == 0x5B:
-                opened = (*opened, _opened(opened, byte == 0x5B, arrays))
-                place, is_due = (VALUE if byte == 0x5B else KEY_START), False
-            elif byte == 0x7D or byte == 0x5D:
-                if not opened:
-                    return self  # no JSON
-                value = _value(opened[-1]) if opened[-1].is_kept else UNTRACKED
-                found = _finished(opened[:-1], value)
-                if found is None:
-                    return None
-                place, opened, is_due = AFTER, found, False
-            elif byte == 0x2C:
-                in_array = bool(opened) and opened[-1].is_array
-                place, is_due = (VALUE if in_array else KEY_START), in_array
-            elif byte == 0x3A:
-                place = VALUE
-            else:
-                if place is not SCALAR:
-                    place, written, is_due = SCALAR, b"", False
-                if _keeps(opened):
-                    written += bytes((byte,))
-                    if written in LITERALS:
-                        found = _finished(opened, written)
-                        if found is None:
-                            return None
-                        place, opened, written = AFTER, found, b""
-        return TrackedText(place, opened, written, escapes, is_due)
+        return _keeps(self.open)
 
     def may_repeat(self, arrays: UniqueArrays) -> bool:
         """Return whether every continuation may lead to an item that the array already has."""
@@ -305,40 +230,57 @@ def _keeps(opened: Containers) -> bool:
     return bool(opened) and (opened[-1].is_unique or opened[-1].is_kept)
 
 
-def _opened(opened: Containers, is_array: bool, arrays: UniqueArrays) -> Container:
-    """Return the array or object that begins after some others."""
-    is_kept = bool(opened) and (opened[-1].is_unique or opened[-1].is_kept)
-    at = opened[-1].inside(arrays) if opened else arrays.root
-    if not is_kept:
-        at = arrays.kept(at)
-    if not at and not is_kept:
-        return PLAIN[not is_array]
-    return Container(is_array, at, bool(at) and is_array and arrays.is_unique(at), is_kept)
+class UniqueReader(Reader[Container]):
+    """Allows no two equal items where they must differ."""
 
+    def __init__(self, arrays: UniqueArrays) -> None:
+        self._arrays = arrays
 
-def _with_name(opened: Containers, written: bytes) -> Containers:
-    if not opened or not (opened[-1].at or opened[-1].is_kept):
-        return opened
-    name, last = text_of(written), opened[-1]
-    names = (*last.names, name) if last.is_kept else ()
-    return (*opened[:-1], last._replace(names=names, name=name))
+    def in_array(self, opened: Containers) -> bool:
+        return not opened or opened[-1].is_array
 
+    def keeps(self, opened: Containers, is_name: bool) -> bool:
+        return _keeps(opened) or (is_name and bool(opened) and bool(opened[-1].at))
 
-def _finished(opened: Containers, value: Value) -> Containers | None:
-    """Return the open arrays and objects after a value in the last one; None if the value is a repeated item."""
-    if not _keeps(opened):
-        return opened
-    last = opened[-1]
-    if last.is_unique:
-        if value in last.seen:
-            return None
-        last = last._replace(seen=last.seen | {value})
-        if isinstance(value, str):
-            at = bisect_left(last.strings, value)
-            last = last._replace(strings=(*last.strings[:at], value, *last.strings[at:]))
-    if last.is_kept:
-        last = last._replace(values=(*last.values, value))
-    return (*opened[:-1], last)
+    def name(self, opened: Containers, text: bytes) -> Containers:
+        if not self.keeps(opened, is_name=True):
+            return opened
+        name, last = text_of(text), opened[-1]
+        names = (*last.names, name) if last.is_kept else ()
+        return (*opened[:-1], last._replace(names=names, name=name))
+
+    def scalar(self, opened: Containers, text: bytes, is_string: bool) -> Containers | None:
+        if not _keeps(opened):
+            return opened
+        return self._with_value(opened, text_of(text) if is_string else literal_or_number(text))
+
+    def begin(self, opened: Containers, is_array: bool) -> Containers:
+        arrays, is_kept = self._arrays, _keeps(opened)
+        at = opened[-1].inside(arrays) if opened else arrays.root
+        if not is_kept:
+            at = arrays.kept(at)
+        if not at and not is_kept:
+            return (*opened, PLAIN[not is_array])
+        return (*opened, Container(is_array, at, bool(at) and is_array and arrays.is_unique(at), is_kept))
+
+    def end(self, opened: Containers) -> Containers | None:
+        *rest, last = opened or PLAIN
+        around = tuple(rest)
+        return self._with_value(around, _value(last)) if last.is_kept else around
+
+    def _with_value(self, opened: Containers, value: Value) -> Containers | None:
+        """Return what is open after a value in the innermost; None if the value is a repeated item."""
+        last = opened[-1]
+        if last.is_unique:
+            if value in last.seen:
+                return None
+            last = last._replace(seen=last.seen | {value})
+            if isinstance(value, str):
+                at = bisect_left(last.strings, value)
+                last = last._replace(strings=(*last.strings[:at], value, *last.strings[at:]))
+        if last.is_kept:
+            last = last._replace(values=(*last.values, value))
+        return (*opened[:-1], last)
 
 
 def _value(container: Container) -> Value:

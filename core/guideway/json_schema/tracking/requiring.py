@@ -17,7 +17,7 @@ import numpy as np
 from guideway.api.bitmask import pack
 from guideway.json_schema.cursor import STRING
 from guideway.json_schema.naming import ids
-from guideway.json_schema.tracking.members import Members, opening
+from guideway.json_schema.tracking.members import Members, MembersReader
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
@@ -57,7 +57,8 @@ class RequiredTracker:
     """Demands the required properties in the outputs of one grammar."""
 
     def __init__(self, schema: Alternatives, vocabulary: Vocabulary) -> None:
-        self.start = opening(schema)
+        self._reader = MembersReader(schema)
+        self.start = self._reader.start()
         """The state before the first token."""
         self._schema = schema
         self._tokens = vocabulary.tokens
@@ -65,7 +66,7 @@ class RequiredTracker:
 
     def step(self, state: Members, token_id: int, ahead: Ahead) -> Members | None:
         """Return the state after a token; None if it is not allowed, or nothing that is allowed could follow."""
-        after = state.after(self._tokens[token_id], self._schema)
+        after = self._reader.read(state, self._tokens[token_id])
         return after if after is not None and after.leads_on(self._schema) else None
 
     def keep(self, state: Members, words: Bitmask, ahead: Ahead) -> None:
@@ -80,12 +81,12 @@ class RequiredTracker:
 
     def _candidates(self, state: Members, words: Bitmask) -> Iterable[int]:
         """Return tokens of a row that may not be allowed."""
-        in_string = state.place is STRING and not state.escapes
-        if state.levels[-1].differs:
+        in_string = state.place is STRING and not state.escape
+        if state.open[-1].differs:
             if not in_string or not state.takes_any_string(self._schema):
                 return ids(words)
             row = self._rows.special
-        elif len(state.levels[-1].alive) > 1:  # a scalar may decide, and the grammar knows that as well
+        elif len(state.open[-1].alive) > 1:  # a scalar may decide, and the grammar knows that as well
             row = self._rows.closing
         else:
             row = self._rows.closing_after_string if in_string else self._rows.closing

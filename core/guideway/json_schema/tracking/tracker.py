@@ -17,10 +17,10 @@ import numpy as np
 
 from guideway.api.bitmask import is_allowed, num_words, pack
 from guideway.errors import DeadEnd
-from guideway.json_schema.cursor import SCALAR, STRING
+from guideway.json_schema.cursor import SCALAR
 from guideway.json_schema.kinds import ARRAY, NUMBER, OBJECT
 from guideway.json_schema.naming import ids
-from guideway.json_schema.tracking.cursor import START, TrackedText
+from guideway.json_schema.tracking.cursor import START, TrackedText, UniqueReader
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
@@ -91,16 +91,14 @@ class Tracker:
 
     def __init__(self, arrays: UniqueArrays, vocabulary: Vocabulary) -> None:
         self._arrays = arrays
+        self._reader = UniqueReader(arrays)
         self._tokens = vocabulary.tokens
         self.num_words = num_words(vocabulary.logits_width)
         self._classes = _classes(tuple(vocabulary.tokens))
 
     def after(self, state: TrackedText, token_id: int) -> TrackedText | None:
         """Return the state after a token; None if it would finish an item that the array has already."""
-        token = self._tokens[token_id]
-        if state.place is STRING and b'"' not in token and not state.escapes and b"\\" not in token:
-            return state._replace(text=state.text + token) if state.keeps else state
-        return state.after(token, self._arrays)
+        return self._reader.read(state, self._tokens[token_id])
 
     def step(self, state: TrackedText, token_id: int, ahead: Ahead) -> TrackedText | None:
         """Return the state after a token; None if the token finishes a repeated item, or only repeated ones can follow

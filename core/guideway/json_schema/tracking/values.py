@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["LITERALS", "Array", "Number", "Object", "Value", "literal_or_number", "may_become", "num_integers"]
+__all__ = ["Array", "Number", "Object", "Value", "literal_or_number", "may_become", "num_integers"]
 __all__ += ["beginning_of", "may_begin", "text_of", "usual_spelling", "value_of"]
-
-LITERALS: Final = (b"true", b"false", b"null")
 
 _NUMBER = re.compile(rb"(-?)(\d+)(?:\.(\d*))?(?:([eE])([+-]?\d*))?")
 _UNFINISHED = re.compile(rb"(?<!\\)(?:\\\\)*(\\(?:u[0-9a-fA-F]{0,3})?)\Z")

@@ -315,7 +315,7 @@ class _Search:
         """Yield the rest of each name that the object still requires, if the matcher knows them and a name fits."""
         for name in self.matcher.missing_names() if isinstance(self.matcher, Demanding) else ():
             text = json.dumps(name, ensure_ascii=False)[1:].encode(errors="replace")
-            token_ids = self.lexicon.spell(text.removeprefix(cursor.name)) if text.startswith(cursor.name) else None
+            token_ids = self.lexicon.spell(text.removeprefix(cursor.text)) if text.startswith(cursor.text) else None
             if token_ids:
                 yield token_ids
 
