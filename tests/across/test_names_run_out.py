@@ -82,6 +82,19 @@ def test_the_last_of_many_names_that_begin_alike_is_found(num_names: int) -> Non
         assert matcher.fork().accept([token_id]) == legal[token_id], tokens.tokens[token_id]
 
 
+def test_a_new_name_that_differs_early_is_found_with_few_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = vocabulary()
+    names = [f"n{a}{b}{40 * 'x'}" for a in "abc" for b in "abc"]
+    schema = {"type": "object", "propertyNames": {"enum": names}, "additionalProperties": DIGIT}
+    matcher = build("xgrammar", tokens).compile(JsonSchema(schema)).matcher(frozenset({STOP}))
+    text = "{" + "".join(f'"{name}":1,' for name in names[:-1]) + '"'
+    assert matcher.accept([*text.encode()]) == len(text)
+    masks, mask_after = [], matcher._mask_after
+    monkeypatch.setattr(matcher, "_mask_after", lambda token_ids: [masks.append(token_ids), mask_after(token_ids)][1])
+    assert matcher.accept([ord("n")]) == 1
+    assert len(masks) == 4
+
+
 @pytest.mark.parametrize("strategy", ["xgrammar", "llguidance"])
 def test_logits_may_be_wider_than_the_vocabulary(strategy: str) -> None:
     tokens = replace(vocabulary(), logits_width=vocabulary().logits_width + 100)

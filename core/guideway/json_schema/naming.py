@@ -9,6 +9,7 @@ names, so this module searches ahead through names with the same beginnings, unt
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -112,7 +113,6 @@ class _Search:
     def __init__(self, after: After, mask_after: MaskAfter) -> None:
         self._after = after
         self._mask_after = mask_after
-        self._left = 0
         self._verdicts: dict[Any, bool] = {}
 
     def leads_on(self, state: JsonCursor, token_id: int) -> bool:
@@ -121,27 +121,32 @@ class _Search:
             return True
         where = (after.place, after.text, after.open)
         if where not in self._verdicts:
-            self._left = MOST_MASKS
             self._verdicts[where] = self._has_name(after, (token_id,))
         return self._verdicts[where]
 
     def _has_name(self, state: JsonCursor, token_ids: tuple[int, ...]) -> bool:
-        """Return whether a new name may follow in `state`, the state after `token_ids`."""
-        if not self._left:
-            return True
-        self._left -= 1
-        row = self._mask_after(token_ids)
-        if row is None:
-            return True  # the grammar does not accept this token
-        further: dict[bytes, tuple[JsonCursor, int]] = {}
-        for token_id in ids(row):
-            after = self._after(state, token_id)
-            if after is None or ((after.place, after.text) == (state.place, state.text) and state.blanks >= BEGINNING):
-                continue  # white space, or a token without bytes
-            if not _repeats(after):
-                return True
-            further.setdefault(after.text, (after, token_id))
-        return any(self._has_name(after, (*token_ids, token_id)) for after, token_id in further.values())
+        """Return whether a new name may follow in `state`, the state after `token_ids`. Shorter beginnings are tried
+        first: names that the object has may be long."""
+        pending = deque([(state, token_ids)])
+        for _ in range(MOST_MASKS):
+            if not pending:
+                return False
+            state, token_ids = pending.popleft()
+            row = self._mask_after(token_ids)
+            if row is None:
+                return True  # the grammar does not accept this token
+            further: dict[bytes, tuple[JsonCursor, tuple[int, ...]]] = {}
+            for token_id in ids(row):
+                after = self._after(state, token_id)
+                if after is None or (
+                    (after.place, after.text) == (state.place, state.text) and state.blanks >= BEGINNING
+                ):
+                    continue  # white space, or a token without bytes
+                if not _repeats(after):
+                    return True
+                further.setdefault(after.text, (after, (*token_ids, token_id)))
+            pending += further.values()
+        return True
 
 
 def ids(row: Bitmask) -> Iterator[int]:
