@@ -188,7 +188,16 @@ class Host(FakeHost):
             return step
 
         self.runtime.admit, self.runtime.accept = keep, record  # type: ignore[method-assign, assignment]
-        self.runtime.prepare = note  # type: ignore[method-assign]
+        self.ended: list[Any] = []
+        """Of each sequence that was released, what closing wrote into its journal."""
+        release = self.runtime.release
+
+        def keep_end(slot: int, **options: Any) -> None:
+            journal = self.runtime.journal(slot)
+            self.ended.append((slot, list(journal.ends), journal.closed_early))
+            release(slot, **options)
+
+        self.runtime.prepare, self.runtime.release = note, keep_end  # type: ignore[method-assign]
 
     def preempt(self, slot: int) -> None:
         journal = self.runtime.journal(slot)
@@ -228,7 +237,7 @@ def run(host: Host, requests: Sequence[SamplingParams], acts: Sequence[str] = ()
             host.step()
     found = [host.results[slot] for slot in sorted(host.results)]
     outputs = [(result.token_ids, str(result.error), result.unenforced) for result in found]
-    return outputs, host.actions, host.recorded
+    return outputs, host.actions, host.recorded, host.ended
 
 
 SOURCES = [WORD, Regex("(ab|cd|[e-g]{2})*z"), BRITTLE, Regex("[a-p]{9,30}"), None]
@@ -248,7 +257,7 @@ def batches(draw: st.DrawFn) -> list[SamplingParams]:
             temperature=draw(st.sampled_from([0.0, 1.0])),
             seed=draw(st.integers(0, 5)),
             max_tokens=draw(st.integers(1, 40)),
-            close=draw(st.booleans()) and not is_quiet,
+            close=draw(st.booleans()),
             presence_penalty=0.0 if is_quiet else draw(st.sampled_from([0.0, 1.0])),
             top_k=draw(st.sampled_from([0, 0, 0, 50])),
             logit_bias={} if is_quiet else draw(st.sampled_from([{}, {VOCABULARY.tokens.index(b"b"): -100.0}])),
@@ -296,6 +305,15 @@ def test_outputs_are_closed_in_time(max_tokens: int) -> None:
     results = host.generate([PROMPT] * 3, [replace(wanted, seed=seed) for seed in range(3)])
     assert [result.finish_reason for result in results] == [FinishReason.STOP] * 3
     assert Batched.num_advances > 0
+
+
+def test_closing_that_takes_no_token_leaves_a_batch_together() -> None:
+    wanted = replace(GOOD, constraint=Regex("[a-p]{9,30}"), max_tokens=40, close=True)
+    tight, loose = [], []
+    for params, counts in ((wanted, tight), (replace(wanted, close=False), loose)):
+        found = Host(Batched).generate([PROMPT] * 3, [replace(params, seed=seed) for seed in range(3)])
+        counts += [[result.token_ids for result in found], Batched.num_advances, Batched.num_fills]
+    assert tight == loose
 
 
 @pytest.mark.parametrize(

@@ -839,7 +839,7 @@ class Runtime:
     def _form_steady(self, step: StepInput, sequences: list[ActiveSequence], blocks: Sequence[StrategyBlock]) -> None:
         """Begin a steady batch with a step that was just prepared, if that is possible."""
         rows = self._mask.mask_rows
-        if not blocks or rows.closing:
+        if not blocks:
             return
         states = [self._modifiers.state(sequence, self._mask) for sequence in sequences]
         if all(map(is_plain, sequences, states)) and not self._slots.warps.reads_outputs(step.batch.slots.tolist()):

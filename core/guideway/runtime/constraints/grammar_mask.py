@@ -42,7 +42,6 @@ from guideway.runtime.constraints.mask_rows import MaskRows
 from guideway.runtime.elsewhere import Home
 from guideway.runtime.sequences.journal import Journal
 from guideway.runtime.sequences.replay import new_matcher, recycle
-from guideway.runtime.work.metrics import CLOSED_EARLY
 from guideway.runtime.work.step_clock import StepClock
 from guideway.runtime.work.stopwatch import Stopwatch
 
@@ -235,13 +234,8 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def record_end(self, state: GrammarState | None, journal: Journal) -> None:
         """Append the closing record of a sequence to its journal."""
-        if state in self.mask_rows.closing:
-            self.mask_rows.closing.discard(state)
-            if state.end is not None and state.end not in journal.ends[-1:]:
-                journal.ends.append(state.end)
-            if state.closed_early and not journal.closed_early:
-                journal.closed_early = True
-                CLOSED_EARLY.labels(state.candidate.name).inc()
+        if state is not None:
+            self.mask_rows.record_end(state, journal)
 
     def is_late(self, state: GrammarState | None) -> bool:
         """Return whether the rows of a sequence were not ready in the last step."""

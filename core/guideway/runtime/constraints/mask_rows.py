@@ -18,8 +18,9 @@ from guideway.errors import ConformanceError, contain
 from guideway.runtime.constraints.grammar_state import GrammarState
 from guideway.runtime.constraints.mask_block import GUARD, Late, fill_between_guards
 from guideway.runtime.elsewhere import Home
+from guideway.runtime.sequences.journal import Journal
 from guideway.runtime.sequences.replay import fill_jobs
-from guideway.runtime.work.metrics import FILL_SECONDS
+from guideway.runtime.work.metrics import CLOSED_EARLY, FILL_SECONDS
 from guideway.runtime.work.step_clock import StepClock
 from guideway.runtime.work.stopwatch import Stopwatch
 
@@ -117,10 +118,11 @@ class MaskRows:
         blocks, self._blocks = self._blocks, []
         return blocks
 
-    def fill_again(self, blocks: Sequence[StrategyBlock]) -> Bitmask | None:
+    def fill_again(self, blocks: Sequence[StrategyBlock], *, is_free: bool) -> Bitmask | None:
         """Return the rows, without drafts, of the blocks of the last `fill`, whose states have advanced. None if a
-        strategy failed for a sequence or filled a row without tokens: call `fill`, which finds the sequence. Raises the
-        strategy's errors, after which the matchers may be in any state."""
+        strategy or closing failed for a sequence, or a row has no token, or lost one to closing: call `fill`, which
+        finds the sequence. `is_free`: closing has nothing to do in this process. Raises the strategy's errors, after
+        which the matchers may be in any state."""
         num_rows = blocks[-1].end
         buffer = self._buffer(num_rows)
         for block in blocks:
@@ -135,10 +137,24 @@ class MaskRows:
                 return None
             if home.waits:
                 self._stopwatch.leave_out(began, waited=True)
+            if home.waits or not is_free:
+                began = time.monotonic()
                 for state in block.states:
-                    self._close(state, 0, buffer)
+                    if self._close(state, 0, buffer) is not None or state.first_closed is not None:
+                        return None
+                self._stopwatch.leave_out(began, waited=False)  # closing limits its own work
         bitmask = buffer[1 : 1 + num_rows]
         return None if empty_rows(bitmask).any() else bitmask
+
+    def record_end(self, state: GrammarState, journal: Journal) -> None:
+        """Append the closing record of a sequence, whose tokens it has accepted, to its journal."""
+        if state in self.closing:
+            self.closing.discard(state)
+            if state.end is not None and state.end not in journal.ends[-1:]:
+                journal.ends.append(state.end)
+            if state.closed_early and not journal.closed_early:
+                journal.closed_early = True
+                CLOSED_EARLY.labels(state.candidate.name).inc()
 
     def forbade(self, state: GrammarState, token_ids: Sequence[int]) -> bool:
         """Return whether the last step's mask forbade one of these tokens, which were drawn in that step."""

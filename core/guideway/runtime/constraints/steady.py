@@ -28,7 +28,7 @@ __all__ = ["SteadyBatch", "is_plain"]
 
 def is_plain(sequence: ActiveSequence, state: GrammarState | None) -> bool:
     """Return whether a sequence may be in a `SteadyBatch`: only its constraint acts on it, and the constraint has
-    begun, has not ended and is not being closed. `state` is the grammar mask's."""
+    begun, has not ended and lost no token to closing. `state` is the grammar mask's."""
     if sequence.fault is not None or sequence.bans is not None or sequence.companions:
         return False
     if sequence.opening is not None and not sequence.opening.is_over(sequence.journal.token_ids):
@@ -71,9 +71,9 @@ class SteadyBatch:
         """True for a stop token of any sequence."""
         self._stops[list(frozenset[int]().union(*{state.stop_token_ids for state in constrained}))] = True
         self._ends_at = min([sequence.ends_at for sequence in sequences])
-        free = [state.closer.num_free for state in constrained if state.closer is not None]
-        self._num_left = min(free, default=1 << 31)
-        """Steps left in which closing certainly has nothing to do."""
+        self._closers = [state.closer for state in constrained if state.closer is not None]
+        self._num_left = 0
+        """Steps left in which closing certainly has nothing to do. In others it reads the books."""
         self._log: list[NDArray[np.int32]] = []
         """The tokens of each step that is not yet in the books, ``int32[num_sequences]`` each."""
         self._written: tuple[list[NDArray[np.int32]], list[tuple[int, int, int]]] = ([], [])
@@ -86,12 +86,16 @@ class SteadyBatch:
 
     def prepare(self, batch: StepBatch) -> StepInput | None:
         """Return the worker's input for the next step; None if it must be prepared sequence by sequence."""
-        if self._num_left <= 0 or time.monotonic() > self._ends_at:
+        if time.monotonic() > self._ends_at:
             return None
+        if self._num_left <= 0:
+            self.settle()
+            self._num_left = min([closer.num_free for closer in self._closers], default=1 << 31)
+        is_free = self._num_left > 0
         self._num_left -= 1
         try:
             began = self._stopwatch.start()
-            bitmask = self._rows.fill_again(self._blocks)
+            bitmask = self._rows.fill_again(self._blocks, is_free=is_free)
             if bitmask is None or self._stopwatch.overrun(began, self._share):
                 return None
         except BaseException as error:
@@ -105,8 +109,6 @@ class SteadyBatch:
     def accept(self, token_ids: Sequence[Sequence[int]]) -> list[Outcome] | None:
         """Accept the final tokens of a step and return the outcomes; None if they must be accepted sequence by
         sequence. In that case nothing has changed."""
-        if self._rows.closing:
-            return None
         try:
             ids = np.array([token_id for (token_id,) in token_ids], dtype=np.int32)
         except ValueError:  # not one token each
@@ -137,6 +139,8 @@ class SteadyBatch:
             for state, token_id in zip(self._forecast, constrained.tolist(), strict=True):
                 if state.forecast is not None:
                     state.forecast.accept((token_id,), 0)
+        if self._rows.closing:
+            self.settle()
         return [CONTINUE] * len(self._sequences)
 
     def settle(self) -> None:
@@ -157,6 +161,7 @@ class SteadyBatch:
             sequence.journal.write(num_tokens, num_steps, column)
             if state is not None:
                 state.write(num_accepted, column)
+                self._rows.record_end(state, sequence.journal)
         self._log = []
 
     def _break(self) -> None:

@@ -156,7 +156,10 @@ class Closer:
         self._accepted += token_ids
 
     def write(self, num_tokens: int, token_ids: Sequence[int]) -> None:
-        """Replace the accepted tokens after the first `num_tokens`. `is_far` must have been True for each new token."""
+        """Replace the accepted tokens after the first `num_tokens`. `is_far` must have been True for each new token, or
+        it is one that was drawn after a `restrict`."""
+        if self.records:
+            self.record, self.records = self.records[0], []
         self._accepted[num_tokens:] = token_ids
 
     @property
