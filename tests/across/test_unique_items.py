@@ -23,6 +23,8 @@ from guideway_llguidance.strategy import Strategy as Llguidance
 from guideway_xgrammar.strategy import Strategy as Xgrammar
 from jsonschema import Draft202012Validator
 
+from tests.support.stages import everyday
+
 PIECES = (
     [bytes((byte,)) for byte in b'[]{}",:.-+0123456789abcdefulnsrtx\\E']
     + [
@@ -74,10 +76,11 @@ LEAVES: list[dict[str, Any]] = [
 ]
 
 
-def test_finite_languages_exactly() -> None:
+@pytest.mark.parametrize("num_schemas", everyday([20, 60], 20))
+def test_finite_languages_exactly(num_schemas: int) -> None:
     """A token is allowed exactly if a valid text goes on with it."""
     rng = random.Random(4)
-    for _ in range(60):
+    for _ in range(num_schemas):
         schema = finite_schema(rng)
         texts = sorted(set(valid_texts(schema)))
         matcher = matcher_of(Llguidance(VOCABULARY, {}), schema)
@@ -221,8 +224,9 @@ def walk_and_compare(matcher: Matcher, texts: Sequence[bytes], rng: random.Rando
         text += VOCABULARY.tokens[token_id]
 
 
+@pytest.mark.parametrize("num_walks", everyday([4, 12], 4))
 @pytest.mark.parametrize("strategy", [Llguidance, Xgrammar], ids=["llguidance", "xgrammar"])
-def test_random_outputs_are_valid(strategy: type[GrammarStrategy]) -> None:
+def test_random_outputs_are_valid(strategy: type[GrammarStrategy], num_walks: int) -> None:
     """Every output is valid, none ends in a dead end, and a token is refused only if no valid text goes on with it."""
     rng, ours = random.Random(7), strategy(VOCABULARY, {})
     for schema in OPEN:
@@ -231,7 +235,7 @@ def test_random_outputs_are_valid(strategy: type[GrammarStrategy]) -> None:
         plain = JsonSchema(json.dumps(without_unique_items(schema)), whitespace="compact")
         alone = new_matcher(ours, ours.compile(plain), STOPS)
         assert matcher is not None
-        for _ in range(12):
+        for _ in range(num_walks):
             text = random_walk(matcher.fork(), alone.fork(), validator, rng)
             assert validator.is_valid(read(text)), (schema, text)
 
