@@ -30,10 +30,11 @@ from guideway.devices.numpy.device import NumpyDevice
 from guideway.errors import GuidewayError
 from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.mask_block import Late
+from guideway_hosts.host import Allowed
 from guideway_hosts.hosts import Hosts
 from guideway_hosts.matcher import HostedGrammar, HostedMatcher
 from guideway_hosts.matchers import MOST_OWN, MatcherHost
-from guideway_hosts.room import NONE, PROVES_FAST
+from guideway_hosts.room import PROVES_FAST
 from guideway_hosts.strategy import HostedStrategy
 from prometheus_client import REGISTRY
 
@@ -244,7 +245,7 @@ def test_who_is_late_now_and_then_never_has_the_rows_of_another_state(
 ) -> None:
     """Several matchers at different states, some waiting for an answer, while their grammar alternates between slow and
     fast."""
-    monkeypatch.setattr("guideway_hosts.matchers.HURRIED", NONE)
+    monkeypatch.setattr("guideway_hosts.matchers.HURRIED", Allowed(0.0))
     monkeypatch.setattr("guideway_hosts.room.PROVES_FAST", 2)
     monkeypatch.setattr("guideway_hosts.room.PROVES_FAST_AT_MOST", 4)
     strategy, living, rng = hosts.strategies["hostile"], hosts.matchers, random.Random(5)

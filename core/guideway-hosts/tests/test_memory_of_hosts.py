@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from guideway.api import GuidewayError, LimitExceeded, Regex
 from guideway.plugins.limits import Limits
-from guideway_hosts.memory import HELD, usable_bytes
+from guideway_hosts.host import HELD
+from guideway_hosts.memory import usable_bytes
 from guideway_hosts.strategy import HostedStrategy
 
 from tests.support.hostility import VOCABULARY
@@ -34,7 +35,7 @@ def ids(text: str) -> list[int]:
 
 
 def held() -> int:
-    return sum(holder.held_bytes for holder in HELD._holders)
+    return sum(host.held_bytes for host in HELD.hosts)
 
 
 def test_the_largest_is_ended_where_all_together_hold_too_much(made: Makes, caplog: pytest.LogCaptureFixture) -> None:

@@ -250,7 +250,7 @@ class HostSource:
 
     def __init__(self, spec: Spec, limits: Limits) -> None:
         self.spec = spec
-        self._limits = limits
+        self.limits = limits
         self._total_bytes = limits.total_memory_bytes or usable_bytes() // 4
         self._number = next(_NUMBERS)
         self.server = ForkServer.of(spec.path, spec.variables)
@@ -280,9 +280,12 @@ class HostSource:
     def fork(self, role: str) -> Host:
         """Return a new host, which lists of processes show as `role`. Raises `HostDied` if none can be started."""
         try:
-            host = self._forked(role)
+            host = self._try_twice(role)
         except HostDied as error:
-            self._note(error)
+            if time.monotonic() >= self._failed_until:
+                log.error("%s", error)
+                self._failure = str(error)
+            self._failed_until = max(self._rests_until, time.monotonic() + RESTS)
             raise
         self._failed_until = 0.0
         return host
@@ -295,13 +298,7 @@ class HostSource:
         with self.server.lock, suppress(*LOST):
             self.server.tidy()
 
-    def _note(self, error: HostDied) -> None:
-        if time.monotonic() >= self._failed_until:
-            log.error("%s", error)
-            self._failure = str(error)
-        self._failed_until = max(self._rests_until, time.monotonic() + RESTS)
-
-    def _forked(self, role: str) -> Host:
+    def _try_twice(self, role: str) -> Host:
         if os.getpid() != self._owner:
             raise HostDied("a forked process cannot use the hosts of its parent")
         with self.server.lock:
@@ -369,15 +366,15 @@ class HostSource:
         beside, their_beside = socket.socketpair()
         masks = SharedMasks(self.spec.words)
         try:
-            most = min(self._limits.memory_bytes, self._total_bytes)
+            most = min(self.limits.memory_bytes, self._total_bytes)
             ends = their_commands.fileno(), their_beside.fileno(), masks.descriptor
-            answer = self.server.ask("fork", self._number, role, most, self._limits.late_seconds, ends=ends)
+            answer = self.server.ask("fork", self._number, role, most, self.limits.late_seconds, ends=ends)
             if "error" in answer:
                 raise HostDied(f"no host can be started: {answer['error']}")
             HOSTS_STARTED.inc()
             child = Child(answer["pid"])
             reap = partial(self.server.reap, child, self.server.number)
-            return Host(child, reap, Frames(commands), Frames(beside), masks, self._limits, self._total_bytes)
+            return Host(child, reap, Frames(commands), Frames(beside), masks, self.limits, self._total_bytes)
         except BaseException:
             commands.close()
             beside.close()

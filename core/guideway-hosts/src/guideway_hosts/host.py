@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 from guideway.errors import GuidewayError, LimitExceeded
 from guideway.plugins.limits import Limits
@@ -20,10 +20,9 @@ from guideway.runtime.work.metrics import HOST_BYTES, HOSTS_ENDED
 
 from guideway_hosts.children import Child, is_stopped
 from guideway_hosts.codec import encode
-from guideway_hosts.memory import HELD
 from guideway_hosts.messages import BROKEN, IDLE, Frames, SharedMasks, error_of
 
-__all__ = ["Allowed", "Host", "HostDied", "Patience"]
+__all__ = ["HELD", "Allowed", "Host", "HostDied"]
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +30,7 @@ LOOKS_EVERY = 0.02
 """Seconds between two checks of the processor time that a host has used."""
 
 STOPPED_FOR = 0.5
-"""Seconds between two checks whether a host is stopped (SIGSTOP, for example). Two in a row end the host."""
+"""Seconds between two checks whether a host is stopped (SIGSTOP, for example). Two in a row end it."""
 
 CLOSING_SECONDS = SEARCH_SECONDS + 1.0
 """CPU seconds that a search for a completion may take in addition. The search limits its own work to
@@ -57,55 +56,81 @@ class HostDied(GuidewayError):
         self.by_itself = by_itself
         self.working_on = working_on
 
-    def error(self) -> GuidewayError:
-        """Return the error for the request that the host was working for."""
-        return LimitExceeded(str(self), field="constraint") if self.broke else self
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """CPU seconds to wait for an answer."""
-
-    alone: float
-    """CPU seconds for work on one matcher. Also the wall-clock limit of the whole wait, times `Limits.wall_factor`."""
-    together: float
-    """CPU seconds for work on several matchers at once."""
+    def error(self, field: str = "constraint", during: str = "") -> GuidewayError:
+        """Return the error for the request that the host was working for: `LimitExceeded` if a limit ended it. `field`
+        is the part of the request, and `during` an introduction."""
+        return LimitExceeded(during + str(self), field=field) if self.broke else self
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """CPU seconds that a call may take before its host is killed."""
+    """CPU seconds that a call may take before its host is killed, or for which a caller waits.
+
+    The limits by the clock are `Limits.wall_factor` times as long.
+    """
 
     alone: float
-    """CPU seconds since the beginning of the call, or since the host started to work on another matcher."""
+    """CPU seconds since the beginning of the call, or since the host started to work on another object."""
     together: float = 0.0
     """CPU seconds for work on several matchers at once, if that is more than `alone`."""
     more: Mapping[int, float] = field(default_factory=dict)
-    """By the number of a matcher the CPU seconds in addition to `alone`."""
+    """By the number of an object the CPU seconds in addition to `alone`."""
 
 
-@dataclass(slots=True)
-class _Watch:
-    """The beginning of the current work of a call, against which its limits are checked."""
+class _Line:
+    """One of the two sockets of a host, with the call over it."""
 
-    on: int
-    """The number of the matcher that the host was working on then; `IDLE` for work on several."""
-    taken: float
-    """The CPU seconds that the host had used then."""
-    began: float = field(default_factory=time.monotonic)
-    looked: float = 0.0
-    """Seconds from `began` to the last check whether the host was stopped."""
-    stopped: bool = False
-    """The result of that check."""
+    def __init__(self, frames: Frames) -> None:
+        self.frames = frames
+        self.lock = threading.RLock()
+        """One call at a time is over a socket."""
+        self.is_busy = False
+        """True if a call is running."""
+        self.watch(IDLE, 0.0)
+
+    def watch(self, on: int, taken: float) -> None:
+        """Begin to measure the work on an object, given by its number: `IDLE` for work on several. `taken` are the CPU
+        seconds that the host has used until now."""
+        self.on, self.taken, self.began = on, taken, time.monotonic()
+        self._looked, self._stopped = 0.0, False
 
     def is_stopped(self, pid: int, waited: float) -> bool:
-        """Return whether the host is stopped now and was at the last check."""
-        before, self.looked, self.stopped = self.stopped, waited, is_stopped(pid)
-        return before and self.stopped
+        """Return whether the host is stopped, and was at the last check, `STOPPED_FOR` seconds before."""
+        if waited <= self._looked + STOPPED_FOR:
+            return False
+        before, self._looked, self._stopped = self._stopped, waited, is_stopped(pid)
+        return before and self._stopped
+
+
+class Memory:
+    """The sum of the memory of all hosts.
+
+    If it exceeds the limit when a host is checked, the largest idle host is ended if that is enough, which loses no
+    work. Otherwise the largest host is ended, and its call fails.
+    """
+
+    def __init__(self) -> None:
+        self.hosts: WeakSet[Host] = WeakSet()
+        self.lock = threading.Lock()
+
+    def check(self, most: int) -> None:
+        """End hosts until all together use at most `most` bytes."""
+        with self.lock:
+            left = {host: host.held_bytes for host in self.hosts}
+        while left and (excess := sum(left.values()) - most) > 0:
+            enough = [host for host, held in left.items() if held >= excess and not host.is_busy]
+            chosen = max(enough or left, key=left.__getitem__)
+            del left[chosen]
+            chosen.end_for_memory()
+
+
+HELD = Memory()
+"""The memory of all hosts of this process, of all engines."""
 
 
 class Host:
-    """One host process. A call that exceeds a limit kills it."""
+    """One host process. A call that exceeds a limit kills it. ``beside=True`` is a call that the host's second thread
+    executes next to the others."""
 
     def __init__(
         self,
@@ -121,16 +146,12 @@ class Host:
         self._reap = reap
         """Returns once, after the kill, how the process ended: its exit status, or the negative number of a signal."""
         self._owner = os.getpid()
-        self._frames = {False: commands, True: beside}
-        self._talking = {False: threading.RLock(), True: threading.RLock()}
-        """Locks for the two sockets: one call at a time over each."""
-        self._busy = {False: False, True: False}
-        self._watch = {beside: _Watch(IDLE, 0.0) for beside in (False, True)}
+        self._lines = _Line(commands), _Line(beside)
+        """The one for commands, and the one for calls beside them."""
         self._amid_both = False
-        """True if calls over both sockets were running when it ended."""
-        self._killed: tuple[bool, str] | None = None
-        """The socket of the call that it was killed for (as in `_frames`), and the limit exceeded; empty: it was
-        stopped."""
+        """True if calls over both were running when it ended."""
+        self._killed: tuple[_Line, str] | None = None
+        """The line of the call that it was killed for, and the limit exceeded; empty: it was stopped."""
         self._is_largest = False
         """True if it was killed because all hosts together used too much memory."""
         self._limits = limits
@@ -150,7 +171,8 @@ class Host:
         self._is_counted = False
         for frames in (commands, beside):  # sending a long command to a stopped host would block forever
             frames.socket.settimeout(limits.compile_seconds * limits.wall_factor)
-        HELD.add(self)
+        with HELD.lock:
+            HELD.hosts.add(self)
 
     @property
     def pid(self) -> int:
@@ -159,7 +181,7 @@ class Host:
     def call(self, name: str, *arguments: Any, seconds: float, beside: bool = False) -> tuple[Any, bytes | None]:
         """Return the host's answer, and the bytes sent with it. `seconds` is `Allowed.alone`. Raises the strategy's
         errors, and `HostDied`."""
-        with self._talking[beside]:
+        with self._lines[beside].lock:
             self.send(name, *map(encode, arguments), beside=beside)
             answer = self.answer(Allowed(seconds), beside=beside)
             assert answer is not None
@@ -169,46 +191,47 @@ class Host:
         """Start a call with encoded arguments. `answer` waits for its result. Raises `HostDied`."""
         if os.getpid() != self._owner:
             raise HostDied("a forked process cannot use the hosts of its parent")
-        with self._talking[beside]:
-            self._busy[beside] = True
-            self._watch[beside] = _Watch(IDLE if beside else self.masks.working_on, self._child.processor_seconds())
-            with self._until_gone(beside):
-                self._frames[beside].send((name, *arguments))
+        line = self._lines[beside]
+        with line.lock, self._until_gone(line):
+            line.is_busy = True
+            line.watch(IDLE if beside else self.masks.working_on, self._child.processor_seconds())
+            line.frames.send((name, *arguments))
 
     def answer(
-        self, allowed: Allowed, *, patience: Patience | None = None, beside: bool = False
+        self, allowed: Allowed, *, patience: Allowed | None = None, beside: bool = False
     ) -> tuple[Any, bytes | None] | None:
         """Return the result of the call that `send` started, as `call` does. None if `patience` ends first: call
         again."""
-        with self._talking[beside]:
-            if not self.is_answered(allowed, patience=patience, beside=beside):
+        line = self._lines[beside]
+        with line.lock, self._until_gone(line):
+            if not self._await(line, allowed, patience):
                 return None
-            with self._until_gone(beside):
-                answer = self._frames[beside].receive()
-                data = self._frames[beside].receive_bytes() if answer.get("bytes") else None
-            self._busy[beside] = False
+            answer = line.frames.receive()
+            data = line.frames.receive_bytes() if answer.get("bytes") else None
+            line.is_busy = False
             self._weigh()
         if "error" in answer:
             raise error_of(answer["error"])
         return answer["value"], data
 
-    def is_answered(self, allowed: Allowed, *, patience: Patience | None = None, beside: bool = False) -> bool:
-        """Wait as `answer` does, but do not read the answer. Return False if `patience` ends first."""
-        with self._talking[beside], self._until_gone(beside):
-            return self._await(self._frames[beside].socket, allowed, patience, beside)
+    def is_answered(self, allowed: Allowed) -> bool:
+        """Return whether `answer` would return without waiting. Raises `HostDied`."""
+        line = self._lines[False]
+        with line.lock, self._until_gone(line):
+            return self._await(line, allowed, Allowed(0.0))
 
     @contextmanager
-    def _until_gone(self, beside: bool) -> Iterator[None]:
+    def _until_gone(self, line: _Line) -> Iterator[None]:
         """Raise `HostDied` if the body cannot use the socket, and close the host if the body is interrupted."""
         try:
             yield
         except BROKEN as error:
-            death = self._death(beside)
-            self._busy[beside] = False
+            death = self._death(line)
+            line.is_busy = False
             raise death from error
         except BaseException:  # interrupted: the next call would take this answer for its own
             self.close()
-            self._busy[beside] = False
+            line.is_busy = False
             raise
 
     def kill(self) -> None:
@@ -225,11 +248,11 @@ class Host:
     @property
     def is_busy(self) -> bool:
         """True if a call is running."""
-        return any(self._busy.values())
+        return any(line.is_busy for line in self._lines)
 
     def end_for_memory(self) -> None:
         """Kill the process because all hosts together use too much memory. A running call raises `HostDied`."""
-        busy = [beside for beside, is_busy in self._busy.items() if is_busy]
+        busy = [line for line in self._lines if line.is_busy]
         if busy and self._killed is None:
             self._is_largest = True
             self._killed = (
@@ -252,7 +275,7 @@ class Host:
 
     def has_news(self) -> bool:
         """Return whether an answer has begun to arrive, or the process has ended."""
-        return self._frames[False].has_news()
+        return self._lines[False].frames.has_news()
 
     def close(self) -> None:
         """End the process. If a call of another thread is running, the call raises `HostDied`."""
@@ -261,45 +284,45 @@ class Host:
                 return
             self.alive = False
             HOST_BYTES.dec(self._bytes)
-            HELD.remove(self)
-            self._amid_both = all(self._busy.values())
+            with HELD.lock:
+                HELD.hosts.discard(self)
+            self._amid_both = all(line.is_busy for line in self._lines)
             self._child.kill()
             self._status = self._reap()
-        for beside, frames in self._frames.items():
-            with self._talking[beside]:  # a running call fails at once, because the process has ended
-                frames.close()
+        for line in self._lines:
+            with line.lock:  # a running call fails at once, because the process has ended
+                line.frames.close()
 
-    def _await(self, sock: socket.socket, allowed: Allowed, patience: Patience | None, beside: bool) -> bool:
+    def _await(self, line: _Line, allowed: Allowed, patience: Allowed | None) -> bool:
         """Wait for an answer, at most for `patience`, and return whether it has arrived. Raises EOFError if the process
         ended or must be killed because it took too long."""
-        poll = self._child.watched(sock)
-        watch, factor = self._watch[beside], self._limits.wall_factor
-        looks_every, lost_patience = LOOKS_EVERY, float("inf")
+        sock, beside, factor = line.frames.socket, line is self._lines[True], self._limits.wall_factor
+        poll, looks_every, impatient_at = self._child.watched(sock), LOOKS_EVERY, float("inf")
         if patience is not None:
             looks_every = min(LOOKS_EVERY, patience.alone * factor)
-            lost_patience = time.monotonic() + patience.alone * factor
+            impatient_at = time.monotonic() + patience.alone * factor
         while not (news := poll.poll(looks_every * 1000)):
-            on = watch.on if beside else self.masks.working_on
-            if on != watch.on:
-                watch = self._watch[beside] = _Watch(on, self._child.processor_seconds())
+            on = line.on if beside else self.masks.working_on
+            if on != line.on:
+                line.watch(on, self._child.processor_seconds())
             limit = max(allowed.alone, allowed.together) if on == IDLE else allowed.alone + allowed.more.get(on, 0.0)
             if self.masks.is_closing and not beside:
                 limit += CLOSING_SECONDS
-            amid_both = self._busy[True] and not beside  # the second thread's CPU time counts too
+            amid_both = self._lines[True].is_busy and not beside  # the second thread's CPU time counts too
             most = limit + (self._limits.compile_seconds if amid_both else 0)
-            used, waited = self._child.processor_seconds() - watch.taken, time.monotonic() - watch.began
+            used, waited = self._child.processor_seconds() - line.taken, time.monotonic() - line.began
             if used > most:
-                self._killed = beside, f"it exceeded its limit of {limit:g} s processor time"
+                self._killed = line, f"it exceeded its limit of {limit:g} s processor time"
             elif waited > most * factor:
-                self._killed = beside, f"it did not answer within {waited:.1f} s"
-            elif waited > watch.looked + STOPPED_FOR and watch.is_stopped(self._child.pid, waited):
-                self._killed = beside, ""
+                self._killed = line, f"it did not answer within {waited:.1f} s"
+            elif line.is_stopped(self._child.pid, waited):
+                self._killed = line, ""
             if self._killed is not None:
                 raise EOFError(self._killed[1])
             self._weigh()
             if patience is not None:
-                impatient = used > (patience.together if on == IDLE else patience.alone) and not amid_both
-                if impatient or time.monotonic() > lost_patience:
+                is_late = used > (patience.together if on == IDLE else patience.alone) and not amid_both
+                if is_late or time.monotonic() > impatient_at:
                     return False
         if sock.fileno() not in dict(news):
             raise EOFError("it has ended")
@@ -321,11 +344,11 @@ class Host:
             self._is_counted = True
             HOSTS_ENDED.labels(how).inc()
 
-    def _death(self, beside: bool) -> HostDied:
-        """Close the host and return the reason of its end for a call over one of the sockets."""
+    def _death(self, line: _Line) -> HostDied:
+        """Close the host and return the reason of its end for a call over this line."""
         working_on = self.masks.working_on
         self.close()
-        if self._killed is not None and self._killed[1] and self._killed[0] is beside:
+        if self._killed is not None and self._killed[1] and self._killed[0] is line:
             self._count("limit")
             return HostDied(self._killed[1], broke=True, by_itself=not self._is_largest, working_on=working_on)
         status = self._status

@@ -60,7 +60,7 @@ class Hosts:
         sits_out: bool = False,
         fills: bool = True,
     ) -> None:
-        self._limits = limits = limits or Limits()
+        limits = limits or Limits()
         records = (*strategies.values(), *modifiers.values())
         ids = [*(f"grammar.{cls.name}" for cls in strategies), *(f"modifier.{cls.name}" for cls in modifiers)]
         its_own = {each: dict(options.get(each, {})) for each in ids}
@@ -68,9 +68,9 @@ class Hosts:
         self._source = HostSource(Spec(places, tuple(variables), records, context, its_own), limits)
         self._pool = Pool("compile", self._source, num_compilers)
         self._is_starting = False
-        self.matchers = MatcherHost(self._source, limits, sits_out=sits_out, loads=fills)
+        self.matchers = MatcherHost(self._source, sits_out=sits_out, loads=fills)
         """The hosts with the matchers."""
-        self.shared = Shared(self._pool, self.matchers, limits, self.close)
+        self.shared = Shared(self._pool, self.matchers, self.close)
         self._lock = threading.Lock()
         self._open = set(ids)
         if modifiers or not _can_be_built(list(strategies), its_own):
@@ -89,9 +89,8 @@ class Hosts:
                 cls,
                 its_own[f"modifier.{cls.name}"],
                 context,
-                States(cls.name, self._source, limits),
+                States(cls.name, self._source),
                 self._pool,
-                limits,
                 self.close,
             )
             for cls in modifiers
@@ -99,7 +98,7 @@ class Hosts:
         """By name the proxies that the runtime uses in place of the modifiers."""
         self.homes: Mapping[str, Home] = self.strategies
         self.classes: Mapping[str, type[LogitModifier[Any]]] = {cls.name: cls for cls in modifiers}
-        self.judge = Judge(self._pool, self, limits)
+        self.judge = Judge(self._pool, self)
 
     @property
     def failure(self) -> str | None:
@@ -150,16 +149,15 @@ class Hosts:
 class Judge:
     """Validates finished texts in hosts without state."""
 
-    def __init__(self, pool: Pool, hosts: Hosts, limits: Limits) -> None:
+    def __init__(self, pool: Pool, hosts: Hosts) -> None:
         self.pool = pool
         self._hosts = hosts
-        self._seconds = limits.compile_seconds
         self._closed = False
 
     def __call__(self, schema: JsonSchema, text: str, enforces_formats: bool) -> bool | None:
         if self._closed:
             raise GuidewayError("the check of texts is closed")
-        found, _ = self.pool.call("judge", schema, text, enforces_formats, seconds=self._seconds)
+        found, _ = self.pool.call("judge", schema, text, enforces_formats, seconds=self.pool.limits.compile_seconds)
         return found if isinstance(found, bool) else None
 
     def close(self) -> None:

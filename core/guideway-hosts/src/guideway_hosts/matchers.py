@@ -13,12 +13,11 @@ import numpy as np
 from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import FillJob
 from guideway.errors import GuidewayError, LimitExceeded
-from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.mask_block import Late
 from numpy.typing import NDArray
 
 from guideway_hosts.fork_server import HostSource
-from guideway_hosts.host import HostDied, Patience
+from guideway_hosts.host import Allowed, HostDied
 from guideway_hosts.matcher import HostedGrammar, HostedMatcher, Refused
 from guideway_hosts.room import DROPPED, Command, Filled, Room, matcher_of
 from guideway_hosts.seat import MAX_DEATHS, isolate, retry
@@ -34,7 +33,7 @@ MOST_OWN = 4
 STARTS_WITHIN = 0.002
 """Seconds that a step waits for the replacement of a lost host. After that, sequences that need it skip the step."""
 
-HURRIED = Patience(2e-4, 2e-4)
+HURRIED = Allowed(2e-4, 2e-4)
 """The wait for sequences that are known to be slow."""
 
 
@@ -51,9 +50,9 @@ class MatcherHost:
     for the rows again. Its grammar gets a host of its own, so that it delays no other sequence.
     """
 
-    def __init__(self, source: HostSource, limits: Limits, *, sits_out: bool, loads: bool = True) -> None:
+    def __init__(self, source: HostSource, *, sits_out: bool, loads: bool = True) -> None:
         self._source = source
-        self._limits = limits
+        self._limits = limits = source.limits
         self.refused = Refused(limits.remembered_seconds)
         self._sits_out = sits_out
         self._search_seconds = limits.late_seconds / 2 if sits_out else None
@@ -235,7 +234,7 @@ class MatcherHost:
         left: list[int],
         bitmask: Bitmask,
         accepted: NDArray[np.int32],
-        patience: Patience | None,
+        patience: Allowed | None,
     ) -> None:
         """Fill the rows of the jobs `left` in one host, and set the error of jobs that fail."""
         for i in left:
@@ -352,7 +351,7 @@ class MatcherHost:
             self.own[grammar].judge(slow)
 
     def _room(self, role: str) -> Room:
-        return Room(role, self._source, self._limits, self._lock, self._refuse)
+        return Room(role, self._source, self._lock, self._refuse)
 
     def _refuse(self, grammar: HostedGrammar, why: str) -> None:
         self.refused.remember(grammar.strategy, grammar.constraint, why)
@@ -391,13 +390,13 @@ class MatcherHost:
         having = (room for room in self.rooms if room.has(matcher.number))
         return next(having, None) or self.own.get(matcher.grammar.number, self.common)
 
-    def _patience(self, room: Room, num_jobs: int) -> Patience | None:
+    def _patience(self, room: Room, num_jobs: int) -> Allowed | None:
         if not self._sits_out:
             return None
         if (room.command is not None and not room.command.is_ahead) or room.left_to_prove:
             return HURRIED
         late_seconds = self._limits.late_seconds
-        return Patience(late_seconds, late_seconds * (1 + num_jobs / 8))
+        return Allowed(late_seconds, late_seconds * (1 + num_jobs / 8))
 
 
 def _take_all(

@@ -1,68 +1,13 @@
-"""The memory that all hosts of this process may hold together."""
+"""The memory that this process may use."""
 
 from __future__ import annotations
 
 import os
 import resource
-import threading
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Protocol
-from weakref import WeakSet
 
-__all__ = ["HELD", "Holder", "Memory", "usable_bytes"]
-
-
-class Holder(Protocol):
-    """The part of `Host` that `Memory` calls."""
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that the host holds in addition to the bytes at its fork, at the last check."""
-        ...
-
-    @property
-    def is_busy(self) -> bool:
-        """True if a call is running."""
-        ...
-
-    def end_for_memory(self) -> None:
-        """Kill the process because all hosts together use too much memory."""
-        ...
-
-
-class Memory:
-    """The sum of the memory of all hosts.
-
-    If it exceeds the limit when a host is checked, the largest idle host is ended if that is enough, which loses no
-    work. Otherwise the largest host is ended, and its call fails.
-    """
-
-    def __init__(self) -> None:
-        self._holders: WeakSet[Holder] = WeakSet()
-        self._lock = threading.Lock()
-
-    def add(self, holder: Holder) -> None:
-        with self._lock:
-            self._holders.add(holder)
-
-    def remove(self, holder: Holder) -> None:
-        with self._lock:
-            self._holders.discard(holder)
-
-    def check(self, most: int) -> None:
-        """End hosts until all together use at most `most` bytes."""
-        with self._lock:
-            left = {holder: holder.held_bytes for holder in self._holders}
-        while left and (excess := sum(left.values()) - most) > 0:
-            enough = [holder for holder, held in left.items() if held >= excess and not holder.is_busy]
-            chosen = max(enough or left, key=left.__getitem__)
-            del left[chosen]
-            chosen.end_for_memory()
-
-
-HELD = Memory()
-"""The memory of all hosts of this process, of all engines."""
+__all__ = ["usable_bytes"]
 
 
 def usable_bytes(root: Path = Path("/")) -> int:

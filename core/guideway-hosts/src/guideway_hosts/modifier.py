@@ -15,13 +15,11 @@ from guideway.api.types import Companion, Request, SequenceInfo
 from guideway.errors import (
     GuidewayError,
     InvalidRequest,
-    LimitExceeded,
     UnsupportedCapability,
     contain,
     passable,
     text_of,
 )
-from guideway.plugins.limits import Limits
 
 from guideway_hosts.codec import encode
 from guideway_hosts.fork_server import HostSource
@@ -108,8 +106,8 @@ class HostedState:
 class States(Seat):
     """The host with the states of one modifier."""
 
-    def __init__(self, name: str, source: HostSource, limits: Limits) -> None:
-        super().__init__(f"states:{name}", source, limits, threading.RLock())
+    def __init__(self, name: str, source: HostSource) -> None:
+        super().__init__(f"states:{name}", source, threading.RLock())
         self.name = name
 
     def ask(
@@ -187,7 +185,6 @@ class HostedModifier(LogitModifier[HostedState]):
         context: ModifierContext,
         home: States,
         pool: Pool,
-        limits: Limits,
         close: Callable[[str], None],
     ) -> None:
         super().__init__(options, context)
@@ -198,7 +195,7 @@ class HostedModifier(LogitModifier[HostedState]):
         self.contract = cls.contract  # type: ignore[misc]
         self._home = home
         self._pool = pool
-        self._limits = limits
+        self._limits = pool.limits
         self._close = close
 
     # For a request
@@ -411,12 +408,10 @@ class HostedModifier(LogitModifier[HostedState]):
         return found
 
     def _error(self, died: HostDied, phase: str) -> GuidewayError:
-        """Return the error of a call during which the host died: `LimitExceeded` if it exceeded a limit."""
-        if not died.broke:
-            return died
-        return LimitExceeded(f"modifier.{self.name} failed in {phase}: {died}", field=f"modifiers.{self.name}")
+        """Return the error of a call during which the host died."""
+        return died.error(f"modifiers.{self.name}", f"modifier.{self.name} failed in {phase}: ")
 
 
 def _refusal(found: Any) -> Any:
-    """Return an answer or an error. If a host exceeded a limit, the error becomes `LimitExceeded`."""
-    return LimitExceeded(str(found)) if isinstance(found, HostDied) and found.broke else found
+    """Return an answer or an error, which is `LimitExceeded` if a host exceeded a limit."""
+    return found.error() if isinstance(found, HostDied) else found

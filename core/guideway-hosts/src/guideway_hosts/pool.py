@@ -26,6 +26,7 @@ class Pool:
     def __init__(self, role: str, source: HostSource, num_slow: int) -> None:
         self._role = role
         self._source = source
+        self.limits = source.limits
         self._slow = threading.Semaphore(num_slow)
         self._quick, self._checks = threading.Semaphore(AT_ONCE), threading.Semaphore(AT_ONCE)
         self._idle: list[Host] = []

@@ -12,18 +12,17 @@ from typing import Any
 import numpy as np
 from guideway.api.grammar import FillJob
 from guideway.errors import ConformanceError, GuidewayError
-from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.closing import Record
 from numpy.typing import NDArray
 
 from guideway_hosts.codec import encode
 from guideway_hosts.fork_server import HostSource
-from guideway_hosts.host import Allowed, HostDied, Patience
+from guideway_hosts.host import Allowed, HostDied
 from guideway_hosts.matcher import HostedGrammar, HostedMatcher
 from guideway_hosts.messages import MAX_ROWS, Birth, Job, error_of
 from guideway_hosts.seat import SECONDS_PER_TOKEN, Seat
 
-__all__ = ["DROPPED", "NONE", "Command", "Filled", "Room", "matcher_of"]
+__all__ = ["DROPPED", "Command", "Filled", "Room", "matcher_of"]
 
 PROVES_FAST = 16
 """Consecutive rows that must arrive in time before a step waits as long for a grammar that was late as for any other.
@@ -32,8 +31,6 @@ The number doubles each time the grammar is late again after these rows, up to `
 weak evidence: the cache may have been cold, or the machine may have paused.
 """
 PROVES_FAST_AT_MOST = 4096
-
-NONE = Patience(0.0, 0.0)
 
 DROPPED = -2
 """`HostDied.working_on` of a matcher that the serving process has dropped since the command was sent."""
@@ -99,9 +96,9 @@ class Room(Seat):
     """A host of matchers. `refuse` is called with a grammar and the reason if a matcher of it ended the host."""
 
     def __init__(
-        self, role: str, source: HostSource, limits: Limits, lock: RLock, refuse: Callable[[HostedGrammar, str], None]
+        self, role: str, source: HostSource, lock: RLock, refuse: Callable[[HostedGrammar, str], None]
     ) -> None:
-        super().__init__(role, source, limits, lock)
+        super().__init__(role, source, lock)
         self._refuse = refuse
         self.command: Command | None = None
         """The command that is not answered yet, or whose answer no step has taken."""
@@ -177,7 +174,7 @@ class Room(Seat):
             self.command = command
             host.send("step", *host.masks.write_jobs(sent), self.news(), search_seconds)
 
-    def end(self, patience: Patience | None) -> Command | None:
+    def end(self, patience: Allowed | None) -> Command | None:
         """Return the command with its answer, or None if `patience` ends before it arrives. Raises `HostDied`."""
         if (command := self._receive(patience)) is not None:
             self.command = None
@@ -190,7 +187,7 @@ class Room(Seat):
         if command is not None and host is not None and command.searches and (waits or host.has_news()):
             self._receive(None)
 
-    def _receive(self, patience: Patience | None) -> Command | None:
+    def _receive(self, patience: Allowed | None) -> Command | None:
         """Wait for the answer, and let the matchers that still exist have it. Return None if `patience` ends first."""
         command = self.command
         assert command is not None and self.host is not None
@@ -232,7 +229,7 @@ class Room(Seat):
         if command.rows is not None:
             return True
         with self._working(command):
-            return self.host.is_answered(self._allowed(command.jobs), patience=NONE)
+            return self.host.is_answered(self._allowed(command.jobs))
 
     def ask(self, matcher: HostedMatcher, method: str, arguments: Sequence[Any]) -> Any:
         """Return the result of a matcher's method. Raises the errors that the method raises, and `HostDied`."""

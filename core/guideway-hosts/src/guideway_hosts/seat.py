@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from guideway.errors import GuidewayError, contain, text_of
-from guideway.plugins.limits import Limits
 
 from guideway_hosts.fork_server import HostSource
 from guideway_hosts.host import Host, HostDied
@@ -83,10 +82,10 @@ class Seat:
     Callers hold `lock`, except for `load`, `tell` and `unload`.
     """
 
-    def __init__(self, role: str, source: HostSource, limits: Limits, lock: threading.RLock) -> None:
+    def __init__(self, role: str, source: HostSource, lock: threading.RLock) -> None:
         self._role = role
         self._source = source
-        self._limits = limits
+        self._limits = source.limits
         self.lock = lock
         self.host: Host | None = None
         self.number = -1

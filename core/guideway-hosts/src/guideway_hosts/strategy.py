@@ -12,7 +12,6 @@ from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matc
 from guideway.api.types import Constraint, JsonSchema, Loss, Losses
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import contain
-from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.closing import Beginnings, Budget, Record, Reserve
 from guideway.runtime.constraints.rewriting import Rewritten
 from numpy.typing import NDArray
@@ -31,7 +30,6 @@ class Shared:
 
     pool: Pool
     matchers: MatcherHost
-    limits: Limits
     close: Callable[[str], None]
 
 
@@ -61,7 +59,7 @@ class HostedStrategy(GrammarStrategy):
     @property
     def takes(self) -> frozenset[str]:
         if self._takes is None:
-            names, _ = self._shared.pool.call("takes", self.name, seconds=self._shared.limits.compile_seconds)
+            names, _ = self._shared.pool.call("takes", self.name, seconds=self._shared.pool.limits.compile_seconds)
             self._takes = frozenset(map(str, names))
         return self._takes
 
@@ -148,7 +146,7 @@ class HostedStrategy(GrammarStrategy):
 
     def _call(self, name: str, constraint: Constraint, *more: Any) -> tuple[Any, bytes | None]:
         """Return a compile host's answer about a constraint. A constraint that ends the host is remembered."""
-        shared, seconds = self._shared, self._shared.limits.compile_seconds
+        shared, seconds = self._shared, self._shared.pool.limits.compile_seconds
         refused = self._matchers.refused
         refused.check(self.name, constraint)
         try:
