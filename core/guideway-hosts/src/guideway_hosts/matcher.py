@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from guideway_hosts.codec import encode
 from guideway_hosts.messages import Birth
 
-__all__ = ["HostedGrammar", "HostedMatcher", "Refused"]
+__all__ = ["HostedGrammar", "HostedMatcher", "Refused", "Rows"]
 
 _NUMBERS = itertools.count()
 """The numbers of grammars and matchers, unique in all hosts of this process."""
@@ -58,10 +58,23 @@ class Home(Protocol):
     def end_for(self, matcher: int) -> None: ...
 
 
-class Source(Protocol):
-    """The part of `Room` that tells a matcher whether its rows were overwritten."""
+class Rows:
+    """The masks that one command filled."""
 
-    num_commands: int
+    __slots__ = ("__weakref__", "block")
+
+    def __init__(self, block: NDArray[np.int32]) -> None:
+        self.block = block
+        """``int32[n, words]``: the memory that the host wrote, until its next command, and a copy after that."""
+
+    def allows(self, row: int, token_id: int) -> bool:
+        """Return whether a mask allows a token."""
+        word, bit = divmod(token_id, BITS_PER_WORD)
+        while True:
+            block = self.block
+            allowed = 0 <= word < block.shape[1] and bool(block.item(row, word) >> bit & 1)
+            if self.block is block:  # otherwise another command may have overwritten it
+                return allowed
 
 
 class HostedGrammar(CompiledGrammar):
@@ -136,13 +149,12 @@ class HostedMatcher(Matcher):
         self._to_roll_back = 0
         self._to_accept: list[int] = []
         """The changes that the host does not know yet. The rollback is first."""
-        self._rows: NDArray[np.int32] | None = None
-        """The masks of the last fill: for the state then, and for the state after each draft."""
-        self._drafts: Sequence[int] = ()
-        self._at: int | None = None
-        """The index in `_rows` of the current state's mask; None: its mask is unknown."""
-        self._filled_by: Source | None = None
-        self._filled_in = -1
+        self._rows: Rows | None = None
+        """The masks of the last fill; None: the current state's mask is unknown."""
+        self._drafts: tuple[int, ...] = ()
+        self._first = self._at = self._end = 0
+        """The indices in `_rows` of the masks for the state of the last fill and the current one, and after the one for
+        the last draft."""
 
     # Answered from the masks
 
@@ -155,30 +167,21 @@ class HostedMatcher(Matcher):
         for count, token_id in enumerate(token_ids):
             if self.is_terminated():
                 return count
-            mask = self._row()
-            if mask is None and forced[: count + 1] == tuple(token_ids[: count + 1]):
-                allowed = True  # the host found this token as forced, and its mask was not requested yet
-            elif mask is None:
+            if self._rows is not None:
+                if not self._rows.allows(self._at, token_id):
+                    return count
+            elif forced[: count + 1] != tuple(token_ids[: count + 1]):  # forced tokens are allowed, as the host found
                 return count + self._accept_there(tuple(token_ids[count:]))
-            else:
-                allowed = _allows(mask, token_id)
-                if self._row() is None:  # another command overwrote the mask while it was read
-                    return count + self._accept_there(tuple(token_ids[count:]))
-            if not allowed:
-                return count
             self._note(token_id)
             self._to_accept.append(token_id)
         return len(token_ids)
 
     def advance(self, token_id: int) -> int:
         """Accept one token like `accept`, in half the time if the mask is known and there are no drafts."""
-        mask = self._row()
-        if mask is None or self._drafts or self.ends or self.is_terminated():
+        rows = self._rows
+        if rows is None or self._drafts or self.ends or self.is_terminated() or not rows.allows(self._at, token_id):
             return self.accept((token_id,))
-        word = token_id >> 5
-        if not 0 <= word < len(mask) or not mask.item(word) >> (token_id & 31) & 1 or self._row() is None:
-            return self.accept((token_id,))
-        self.forced = self._at = None
+        self.forced = self._rows = None
         self._accepted.append(token_id)
         self._to_accept.append(token_id)
         return 1
@@ -187,9 +190,8 @@ class HostedMatcher(Matcher):
         return bool(self._accepted) and self._accepted[-1] in self._stop_token_ids
 
     def is_accepting(self) -> bool:
-        mask = self._row()
-        if mask is not None:
-            return any(_allows(mask, token_id) for token_id in self._stop_token_ids)
+        if (rows := self._rows) is not None:
+            return any(rows.allows(self._at, token_id) for token_id in self._stop_token_ids)
         return bool(self._home.ask(self, "is_accepting"))
 
     def rollback(self, num_tokens: int) -> None:
@@ -203,12 +205,14 @@ class HostedMatcher(Matcher):
         if unknown:
             del self._to_accept[-unknown:]
         self._to_roll_back += num_tokens - unknown
-        self._at = self._at - num_tokens if self._at is not None and self._at >= num_tokens else None
+        self._at -= num_tokens
+        if self._at < self._first:
+            self._rows = None
 
     def fork(self) -> Matcher:
         child = HostedMatcher(self._home, self.grammar, self._stop_token_ids, list(self._accepted))
-        child._rows, child._drafts, child._at = self._rows, self._drafts, self._at
-        child._filled_by, child._filled_in = self._filled_by, self._filled_in
+        child._rows, child._drafts = self._rows, self._drafts
+        child._first, child._at, child._end = self._first, self._at, self._end
         child.budget, child.end, child.ends = self.budget, self.end, self.ends
         return child
 
@@ -251,18 +255,13 @@ class HostedMatcher(Matcher):
     def lost(self) -> None:
         """Record that the host's copy must not be used again, and forget the masks."""
         self.moves()
-        self._rows = self._at = None
+        self._rows = None
 
-    def filled(self, masks: NDArray[np.int32], draft_token_ids: Sequence[int], room: Source | None) -> None:
-        """Set the masks. They are valid until the next command of `room`; None: the matcher owns the array."""
-        self._rows, self._drafts, self._at = masks, draft_token_ids, 0
-        self._filled_by, self._filled_in = room, 0 if room is None else room.num_commands
-
-    def keep_rows(self) -> None:
-        """Copy the masks that may still be needed, because the next command of the room overwrites them."""
-        if self._row() is not None:
-            assert self._rows is not None
-            self._rows, self._filled_by = self._rows.copy(), None
+    def take(self, rows: Rows, first: int, num_rows: int = 1, draft_token_ids: tuple[int, ...] = ()) -> None:
+        """Set the masks of the current state and of the states after each draft."""
+        self._rows, self._drafts = rows, draft_token_ids
+        self._first = self._at = first
+        self._end = first + num_rows
 
     def moves(self) -> None:
         """Remove the matcher from its host, so that another host rebuilds it. The known masks stay valid."""
@@ -274,35 +273,21 @@ class HostedMatcher(Matcher):
         """Return how many rows a fill that accepted `count` drafts wrote. There is no row after a stop token."""
         return count if count and draft_token_ids[count - 1] in self._stop_token_ids else count + 1
 
-    def _row(self) -> NDArray[np.int32] | None:
-        """Return the current state's mask, or None if it is unknown or was overwritten."""
-        if self._at is None or self._rows is None:
-            return None
-        if self._filled_by is not None and self._filled_in != self._filled_by.num_commands:
-            return None
-        mask: NDArray[np.int32] = self._rows[self._at]
-        return mask
-
     def _note(self, token_id: int) -> None:
         """Record an accepted token, and move to the mask after it if it is the next draft."""
         self._accepted.append(token_id)
-        if self._at is not None:
-            at, masks = self._at, self._rows
-            followed = at < len(self._drafts) and self._drafts[at] == token_id
-            self._at = at + 1 if followed and masks is not None and at + 1 < len(masks) else None
+        num_followed = self._at - self._first
+        self._at += 1
+        if self._at >= self._end or self._drafts[num_followed : num_followed + 1] != (token_id,):
+            self._rows = None
 
     def _accept_there(self, token_ids: tuple[int, ...]) -> int:
         count = int(self._home.ask(self, "accept", token_ids))
         self._accepted += token_ids[:count]
-        self._at = None
+        self._rows = None
         return count
 
     def __del__(self) -> None:
         self._home.end_for(self.number)
         if self.born_in >= 0:
             self._home.forget("recycle" if self.recycled else "end", self.number, self.born_in)
-
-
-def _allows(mask: NDArray[np.int32], token_id: int) -> bool:
-    word, bit = divmod(token_id, BITS_PER_WORD)
-    return 0 <= word < len(mask) and bool(int(mask[word]) >> bit & 1)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -249,30 +247,27 @@ class MatcherHost:
 
         def attempt(left: list[int], apart: bool) -> Sequence[int]:
             room.together = room.together and not apart
-            in_room, answer = None, None
+            answer = None
             if room.command is not None or room.is_up(seconds):
-                is_whole = room.is_about(jobs, left)
                 if room.command is None:
-                    group = room.fitting(jobs, left) if room.together else left[:1]
-                    is_whole = len(group) == len(left)
-                    room.begin(jobs, group)
-                # one command has all rows: they may stay in its memory until the host's next command
-                in_room = room if is_whole else None
+                    room.begin(jobs, room.fitting(jobs, left) if room.together else left[:1])
                 answer = room.end(patience)
             if answer is None:
                 for i in left:
                     jobs[i].error = Late()
                 return left
-            if answer.outcomes is None and in_room is not None and self._is_calm(jobs, left):
-                _take_all(in_room, jobs, left, answer, bitmask, accepted)
+            asking = [jobs[i] for i in left]
+            if answer.outcomes is None and self._is_calm(asking) and answer.is_about(asking):
+                accepted[left] = 0
+                _take_all(asking, answer, bitmask)
                 return left
-            filled = self._note(answer, {matcher_of(jobs[i]).number for i in left})
+            filled = self._note(answer, {matcher_of(job).number for job in asking})
             room.together = room.together and not any(found.apart for found in filled.values())
             return [
                 i
                 for i in left
                 if (found := filled.get(matcher_of(jobs[i]).number)) is not None
-                and self._take(in_room, jobs[i], found, bitmask, accepted, i)
+                and self._take(jobs[i], found, bitmask, accepted, i)
             ]
 
         def fail(i: int, cause: HostDied) -> None:
@@ -281,17 +276,14 @@ class MatcherHost:
         isolate(left, attempt, lambda i: matcher_of(jobs[i]).number, fail, self._deaths)
         room.together = True
 
-    def _is_calm(self, jobs: Sequence[FillJob], left: Sequence[int]) -> bool:
+    def _is_calm(self, jobs: Sequence[FillJob]) -> bool:
         """Return whether no lateness or deaths are recorded and no job has drafts, so that nothing needs an update."""
-        return not (self.own or self._num_late or self._deaths) and not any(jobs[i].draft_token_ids for i in left)
+        return not (self.own or self._num_late or self._deaths) and not any(job.draft_token_ids for job in jobs)
 
-    def _take(
-        self, room: Room | None, job: FillJob, filled: Filled, bitmask: Bitmask, accepted: NDArray[np.int32], i: int
-    ) -> bool:
+    def _take(self, job: FillJob, filled: Filled, bitmask: Bitmask, accepted: NDArray[np.int32], i: int) -> bool:
         """Set a job's rows and count, or its error.
 
-        Rows stay in the memory of `room`; with None the matcher gets a copy. Return False if the job must be sent
-        again: alone, or because it was sent ahead with other or fewer drafts.
+        Return False if the job must be sent again: alone, or because it was sent ahead with other or fewer drafts.
         """
         if filled.apart:
             return False
@@ -306,11 +298,10 @@ class MatcherHost:
             count = min(count, len(asked))
         matcher = matcher_of(job)
         self._deaths.pop(matcher.number, None)
-        masks = filled.masks[: matcher.num_filled(count, sent)]
-        bitmask[job.first_row : job.first_row + len(masks)] = masks
-        matcher.filled(masks.copy() if room is None else masks, sent[:count], room)
-        if room is not None:
-            room.lent.append(weakref.ref(matcher))
+        num_rows = matcher.num_filled(count, sent)
+        masks = filled.rows.block[filled.first : filled.first + num_rows]
+        bitmask[job.first_row : job.first_row + num_rows] = masks
+        matcher.take(filled.rows, filled.first, num_rows, sent[:count])
         matcher.first_closed, matcher.ends = filled.first_closed, filled.ends
         accepted[i] = count
         if self._num_late.get(matcher.number, 0) >= self._most_late:
@@ -326,7 +317,7 @@ class MatcherHost:
         they do not fit the job."""
         matcher = matcher_of(job)
         found = self._kept.pop(matcher.number, None)
-        return found is not None and not any(matcher.changes) and self._take(None, job, found, bitmask, accepted, i)
+        return found is not None and not any(matcher.changes) and self._take(job, found, bitmask, accepted, i)
 
     def _note(self, answer: Command | None, asking: set[int]) -> Mapping[int, Filled]:
         """Return the results of a command by matcher. Record for each sequence and its grammar whether the rows were
@@ -337,7 +328,7 @@ class MatcherHost:
                 self._num_late[number] = self._num_late.get(number, 0) + 1
             self._judge(outcome.grammar, outcome.slow)
             if number not in asking and outcome.error is None:
-                self._kept[number] = replace(outcome, masks=outcome.masks.copy())
+                self._kept[number] = outcome
         return filled
 
     def _judge(self, grammar: int, slow: bool) -> None:
@@ -399,21 +390,11 @@ class MatcherHost:
         return Allowed(late_seconds, late_seconds * (1 + num_jobs / 8))
 
 
-def _take_all(
-    room: Room,
-    jobs: Sequence[FillJob],
-    group: Sequence[int],
-    answer: Command,
-    bitmask: Bitmask,
-    accepted: NDArray[np.int32],
-) -> None:
-    """Set the rows of all jobs of a group from an answer without errors, drafts or closing records."""
-    accepted[group] = 0
-    some = [jobs[i] for i in group]
+def _take_all(jobs: Sequence[FillJob], answer: Command, bitmask: Bitmask) -> None:
+    """Set the rows of jobs from an answer without errors, drafts or closing records."""
     assert answer.rows is not None
-    bitmask[[job.first_row for job in some]] = answer.rows
-    for i, job in enumerate(some):
+    bitmask[[job.first_row for job in jobs]] = answer.rows.block
+    for i, job in enumerate(jobs):
         matcher = matcher_of(job)
-        matcher.filled(answer.rows[i : i + 1], (), room)
+        matcher.take(answer.rows, i)
         matcher.first_closed, matcher.ends = None, ()
-    room.lent = [weakref.ref(matcher_of(job)) for job in some]

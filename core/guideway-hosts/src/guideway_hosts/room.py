@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from guideway_hosts.codec import encode
 from guideway_hosts.fork_server import HostSource
 from guideway_hosts.host import Allowed, HostDied
-from guideway_hosts.matcher import HostedGrammar, HostedMatcher
+from guideway_hosts.matcher import HostedGrammar, HostedMatcher, Rows
 from guideway_hosts.messages import MAX_ROWS, Birth, Job, error_of
 from guideway_hosts.seat import SECONDS_PER_TOKEN, Seat
 
@@ -43,14 +43,15 @@ PLAIN: dict[str, Any] = {"counts": None, "drafts": None, "errors": {}, "apart": 
 class Filled:
     """The result of one job of a command."""
 
-    drafts: Sequence[int]
+    rows: Rows
+    first: int
+    """The index of the job's first row in `rows`."""
+    drafts: tuple[int, ...]
     """The drafts of the job, or the forced tokens that the host found as its drafts."""
     count: int
     """Drafts accepted; -1 if the job failed."""
     grammar: int
     """The number of the matcher's grammar."""
-    masks: NDArray[np.int32]
-    """The job's rows. The next command overwrites them."""
     error: GuidewayError | None = None
     apart: bool = False
     """True if a whole batch failed and it is unknown which job caused it: send this job again, alone."""
@@ -76,8 +77,8 @@ class Command:
     """True if it was sent before a step needed its answer, until one has lost its patience with it."""
     searches: bool
     """True if the host must search forced tokens for one of its jobs."""
-    rows: NDArray[np.int32] | None = None
-    """The first row of each job, which the next command overwrites; None: there is no answer yet."""
+    rows: Rows | None = None
+    """The rows of all jobs; None: there is no answer yet."""
     outcomes: list[Filled] | None = None
     """None in the usual case: no drafts, every job filled in time, and nothing about closing changed."""
 
@@ -87,9 +88,13 @@ class Command:
         if outcomes is None:
             assert rows is not None
             numbers = [self.grammars[job.matcher].number for job in self.jobs]
-            outcomes = [Filled((), 0, number, rows[i : i + 1]) for i, number in enumerate(numbers)]
+            outcomes = [Filled(rows, i, (), 0, number) for i, number in enumerate(numbers)]
         pairs = zip(self.jobs, outcomes, strict=True)
         return {job.matcher: outcome for job, outcome in pairs if job.matcher in self.wanted}
+
+    def is_about(self, jobs: Sequence[FillJob]) -> bool:
+        """Return whether the command is for the matchers of these jobs, in this order, and no others."""
+        return [each() for each in self.matchers] == [job.matcher for job in jobs]
 
 
 class Room(Seat):
@@ -105,10 +110,8 @@ class Room(Seat):
         self.together = True
         """True if one command may contain several matchers. False after a command for several matchers ended the host
         and it is unknown which matcher caused it."""
-        self.num_commands = 0
-        """Commands sent until now. Each command overwrites the masks of the one before."""
-        self.lent: list[weakref.ref[HostedMatcher]] = []
-        """Matchers whose rows are still in the shared memory that the last command wrote."""
+        self._lent: Callable[[], Rows | None] = lambda: None
+        """Returns the rows of the last command if somebody needs them. The next command overwrites their memory."""
         self.left_to_prove = 0
         """Consecutive rows that must still arrive in time before a step waits for them as long as for any others."""
         self._had_to_prove = PROVES_FAST // 2
@@ -118,11 +121,6 @@ class Room(Seat):
         if slow and not self.left_to_prove:
             self._had_to_prove = min(PROVES_FAST_AT_MOST, 2 * self._had_to_prove)
         self.left_to_prove = self._had_to_prove if slow else max(0, self.left_to_prove - 1)
-
-    def is_about(self, jobs: Sequence[FillJob], group: Sequence[int]) -> bool:
-        """Return whether the command is for the matchers of these jobs, in this order, and no others."""
-        command = self.command
-        return command is not None and [each() for each in command.matchers] == [jobs[i].matcher for i in group]
 
     def has(self, matcher: int) -> bool:
         """Return whether the command includes a matcher that still exists."""
@@ -162,11 +160,9 @@ class Room(Seat):
             drafts = tuple(jobs[i].draft_token_ids)
             sent.append(self._job(matcher, drafts, first, limits[i] if limits else 0))
             first += 1 + len(drafts)
-        for lent in (reference() for reference in self.lent):
-            if lent is not None:
-                lent.keep_rows()
-        self.lent = []
-        self.num_commands += 1
+        if (lent := self._lent()) is not None:
+            lent.block = lent.block.copy()
+            self._lent = lambda: None
         grammars = {matcher.number: matcher.grammar for matcher in matchers}
         references = [weakref.ref(matcher) for matcher in matchers]
         command = Command(sent, references, grammars, set(grammars), is_ahead, any(limits))
@@ -193,7 +189,7 @@ class Room(Seat):
         assert command is not None and self.host is not None
         if command.rows is not None:
             return command
-        jobs, rows = command.jobs, self.host.masks.rows
+        jobs, block = command.jobs, self.host.masks.rows
         with self._working(command):
             try:
                 answer = self.host.answer(self._allowed(jobs), patience=patience)
@@ -205,9 +201,10 @@ class Room(Seat):
                 command.is_ahead = False
                 return None
             if answer[0] != PLAIN or any(job.draft_token_ids for job in jobs):
-                command.outcomes = _read(answer[0], jobs, command.grammars, rows)
-        command.rows = rows[1 : 1 + len(jobs)]
+                command.outcomes = _read(answer[0], jobs, command.grammars, block)
         outcomes = command.outcomes
+        command.rows = Rows(block[1 : 1 + len(jobs)]) if outcomes is None else outcomes[0].rows
+        self._lent = weakref.ref(command.rows)
         for i, (reference, job) in enumerate(zip(command.matchers, jobs, strict=True)):
             matcher, failed = reference(), outcomes is not None and outcomes[i].count < 0
             if job.birth is not None and not failed:
@@ -307,25 +304,25 @@ def matcher_of(job: FillJob) -> HostedMatcher:
 
 
 def _read(
-    answer: Any, jobs: Sequence[Job], grammars: dict[int, HostedGrammar], rows: NDArray[np.int32]
+    answer: Any, jobs: Sequence[Job], grammars: dict[int, HostedGrammar], block: NDArray[np.int32]
 ) -> list[Filled]:
     """Return the results of a step from the host's answer. Raises ValueError, KeyError or TypeError if the answer does
     not fit the command: the host is not trusted."""
     counts = [0] * len(jobs) if answer["counts"] is None else answer["counts"]
     searched = [()] * len(jobs) if answer["drafts"] is None else answer["drafts"]
     errors, apart, slow, closing = dict(answer["errors"]), answer["apart"], set(answer["slow"]), dict(answer["closing"])
-    found, first = [], 1
+    found, first, rows = list[Filled](), 0, Rows(block)
     for i, (count, drafts, job) in enumerate(zip(counts, searched, jobs, strict=True)):
         drafts = tuple(map(int, drafts))
         if len(drafts) > max(job.num_forced, len(job.draft_token_ids)):
             raise ValueError(f"{len(drafts)} drafts of at most {job.num_forced}")
-        if not all(0 <= token_id < 32 * rows.shape[1] for token_id in drafts):
+        if not all(0 <= token_id < 32 * block.shape[1] for token_id in drafts):
             raise ValueError(f"the drafts {drafts} are no tokens")
-        drafts = drafts or job.draft_token_ids
+        drafts = drafts or tuple(job.draft_token_ids)
         if type(count) is not int or not -1 <= count <= len(drafts) or (count < 0) is not (str(i) in errors):
             raise ValueError(f"{count} drafts accepted of {len(drafts)}")
-        masks, first = rows[first : first + 1 + len(drafts)], first + 1 + len(drafts)
-        filled = Filled(drafts, count, grammars[job.matcher].number, masks, slow=i in slow)
+        filled = Filled(rows, first, drafts, count, grammars[job.matcher].number, slow=i in slow)
+        first += 1 + len(drafts)
         if count < 0:
             filled.error, filled.apart = error_of(errors[str(i)]), i in apart
         if str(i) in closing:
@@ -333,4 +330,5 @@ def _read(
             filled.first_closed = None if first_closed is None else int(first_closed)
             filled.ends = [Record.from_json(record) for record in records]
         found.append(filled)
+    rows.block = block[1 : 1 + first]
     return found
