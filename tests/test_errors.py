@@ -30,7 +30,7 @@ from guideway.errors import (
     text_of,
     without_frames,
 )
-from guideway_hosts.messages import error_of, words_of
+from guideway_hosts.messages import describe_error, read_error
 
 # these define their own errors
 assert guideway_engine.engine and guideway_engine.scheduling.kv_cache and guideway_engine.server.errors
@@ -327,7 +327,7 @@ OUT_OF_MEMORY = [
 
 @pytest.mark.parametrize("error", [*OUT_OF_MEMORY, *map(RemoteError.of, OUT_OF_MEMORY)], ids=repr)
 def test_memory_that_runs_out_over_a_request_is_a_limit(error: BaseException) -> None:
-    for each in (error, error_of(words_of(error))):
+    for each in (error, read_error(describe_error(error))):
         for plugin, field in (("grammar.a", "constraint"), ("some-package/modifier.b", "modifiers.b")):
             said = rf"{plugin} failed in compile: .*raise limits.memory_bytes"
             with pytest.raises(LimitExceeded, match=said) as ended, blame(plugin, "compile"):

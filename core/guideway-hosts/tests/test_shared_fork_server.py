@@ -320,9 +320,9 @@ def test_only_the_right_proof_is_taken() -> None:
 
     def is_taken(proves: Callable[[bytes], bytes]) -> bool:
         with connected(address) as end:
-            next(listener.proven(listener.sockets()), None)
+            next(listener.admit(listener.sockets()), None)
             end.sendall(proves(end.recv(64)))
-            joined = list(listener.proven(listener.sockets()[1:]))
+            joined = list(listener.admit(listener.sockets()[1:]))
             for each in joined:
                 each.close()
             return bool(joined)
@@ -346,7 +346,7 @@ def test_only_the_right_proof_is_taken() -> None:
             assert not is_taken(lambda nonce, changed=changed: bytes(map(xor, right(nonce), changed)))  # type: ignore[misc]
         kept = [connected(address) for _ in range(5)]
         for _ in kept:
-            assert not list(listener.proven([sock]))
+            assert not list(listener.admit([sock]))
         assert len(listener.sockets()) == 6
         listener.close()
         for end in kept:

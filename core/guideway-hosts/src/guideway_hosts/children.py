@@ -14,7 +14,7 @@ from typing import Any
 
 from guideway_hosts.messages import Frames
 
-__all__ = ["Child", "answer_of", "await_bytes", "is_stopped"]
+__all__ = ["Child", "await_bytes", "is_stopped", "receive_answer"]
 
 LOOKS_EVERY = 0.1
 """Seconds between two checks whether the process that should answer was stopped."""
@@ -70,7 +70,7 @@ class Child:
         poll.register(self._handle, select.POLLIN)
         return bool(poll.poll(within * 1000))
 
-    def watched(self, end: socket.socket) -> select.poll:
+    def watch(self, end: socket.socket) -> select.poll:
         """Return a poll for data at a socket or the end of the process. The socket alone is not enough: a process that
         it forked may keep the other end open."""
         poll = select.poll()
@@ -106,7 +106,7 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def answer_of(frames: Frames, pid: int, seconds: float, without: Child | None = None) -> Any:
+def receive_answer(frames: Frames, pid: int, seconds: float, without: Child | None = None) -> Any:
     """Return the message that a process sends within `seconds`. Raises the errors of `await_bytes`, and ValueError for
     a malformed message."""
     await_bytes(frames, pid, seconds, without)

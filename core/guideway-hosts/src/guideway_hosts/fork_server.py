@@ -22,7 +22,7 @@ from guideway.errors import GuidewayError, InvalidConfiguration, PluginLoadError
 from guideway.plugins.limits import Limits
 from guideway.runtime.work.metrics import HOSTS_STARTED
 
-from guideway_hosts.children import Child, answer_of, is_stopped
+from guideway_hosts.children import Child, is_stopped, receive_answer
 from guideway_hosts.codec import encode
 from guideway_hosts.environment import host_environment
 from guideway_hosts.host import Host, HostDied
@@ -30,7 +30,7 @@ from guideway_hosts.joining import Meeting
 from guideway_hosts.memory import usable_bytes
 from guideway_hosts.messages import Frames, SharedMasks
 from guideway_hosts.plugins import Spec
-from guideway_hosts.upkeep import shown
+from guideway_hosts.upkeep import pad_pid
 
 __all__ = ["ForkServer", "HostSource", "module_path"]
 
@@ -166,7 +166,7 @@ class ForkServer:
             joined[1].socket.settimeout(ANSWER_SECONDS)
         else:
             with meeting or nullcontext():
-                self._start_anew(meeting)
+                self._start_own(meeting)
         self.number = next(_NUMBERS)
 
     def end(self) -> None:
@@ -187,17 +187,17 @@ class ForkServer:
 
     def _ask(self, command: tuple[Any, ...], seconds: float, ends: tuple[int, ...] = ()) -> Any:
         if self._control is None or self.process is None:
-            raise EOFError("there is none")
+            raise EOFError("the fork server is not running")
         try:
             self._control.send([encode(part) for part in command])
             if ends:
                 socket.send_fds(self._control.socket, [b"\0"], ends)
-            return answer_of(self._control, self.process.pid, seconds)
+            return receive_answer(self._control, self.process.pid, seconds)
         except BaseException:  # the next command would take a late answer for its own
             self.end()
             raise
 
-    def _start_anew(self, meeting: Meeting | None) -> None:
+    def _start_own(self, meeting: Meeting | None) -> None:
         if not sys.executable:
             raise PluginLoadError(
                 "hosts are started with sys.executable, which is empty here; set grammar_host and modifier_host to "
@@ -209,7 +209,7 @@ class ForkServer:
         # modules are found where the serving process finds them, not in the current folder
         descriptors = [theirs.fileno()] if listener is None else [theirs.fileno(), listener.fileno()]
         numbers = ",".join(map(str, descriptors))
-        command = [sys.executable, "-P", "-m", "guideway_hosts", numbers, shown(os.getpid())]
+        command = [sys.executable, "-P", "-m", "guideway_hosts", numbers, pad_pid(os.getpid())]
         _, places, variables = self._key
         path = os.pathsep.join(entry for entry in places if entry)
         control = Frames(ours)
@@ -235,7 +235,7 @@ class ForkServer:
         try:
             if meeting is not None and listener is not None:
                 control.send_bytes(meeting.key)
-            self.process = Child(answer_of(control, starter.pid, START_SECONDS)["pid"])
+            self.process = Child(receive_answer(control, starter.pid, START_SECONDS)["pid"])
             self._control = control
         except BaseException:
             control.close()
@@ -357,9 +357,9 @@ class HostSource:
             self._built_in = self.server.number
             return
         if error["field"]:
-            raise InvalidConfiguration(error["said"], field=error["field"])
+            raise InvalidConfiguration(error["message"], field=error["field"])
         plugin = error["plugin"] or "runtime"
-        raise PluginLoadError(error["said"] if error["plugin"] else error["text"], plugin=plugin)
+        raise PluginLoadError(error["message"] if error["plugin"] else error["text"], plugin=plugin)
 
     def _fork(self, role: str) -> Host:
         commands, their_commands = socket.socketpair()

@@ -20,7 +20,7 @@ from guideway.runtime.work.metrics import HOST_BYTES, HOSTS_ENDED
 
 from guideway_hosts.children import Child, is_stopped
 from guideway_hosts.codec import encode
-from guideway_hosts.messages import BROKEN, IDLE, Frames, SharedMasks, error_of
+from guideway_hosts.messages import BROKEN, IDLE, Frames, SharedMasks, read_error
 
 __all__ = ["HELD", "Allowed", "Host", "HostDied"]
 
@@ -192,7 +192,7 @@ class Host:
         if os.getpid() != self._owner:
             raise HostDied("a forked process cannot use the hosts of its parent")
         line = self._lines[beside]
-        with line.lock, self._until_gone(line):
+        with line.lock, self._watch_end(line):
             line.is_busy = True
             line.watch(IDLE if beside else self.masks.working_on, self._child.processor_seconds())
             line.frames.send((name, *arguments))
@@ -203,7 +203,7 @@ class Host:
         """Return the result of the call that `send` started, as `call` does. None if `patience` ends first: call
         again."""
         line = self._lines[beside]
-        with line.lock, self._until_gone(line):
+        with line.lock, self._watch_end(line):
             if not self._await(line, allowed, patience):
                 return None
             answer = line.frames.receive()
@@ -211,17 +211,17 @@ class Host:
             line.is_busy = False
             self._weigh()
         if "error" in answer:
-            raise error_of(answer["error"])
+            raise read_error(answer["error"])
         return answer["value"], data
 
     def is_answered(self, allowed: Allowed) -> bool:
         """Return whether `answer` would return without waiting. Raises `HostDied`."""
         line = self._lines[False]
-        with line.lock, self._until_gone(line):
+        with line.lock, self._watch_end(line):
             return self._await(line, allowed, Allowed(0.0))
 
     @contextmanager
-    def _until_gone(self, line: _Line) -> Iterator[None]:
+    def _watch_end(self, line: _Line) -> Iterator[None]:
         """Raise `HostDied` if the body cannot use the socket, and close the host if the body is interrupted."""
         try:
             yield
@@ -297,7 +297,7 @@ class Host:
         """Wait for an answer, at most for `patience`, and return whether it has arrived. Raises EOFError if the process
         ended or must be killed because it took too long."""
         sock, beside, factor = line.frames.socket, line is self._lines[True], self._limits.wall_factor
-        poll, looks_every, impatient_at = self._child.watched(sock), LOOKS_EVERY, float("inf")
+        poll, looks_every, impatient_at = self._child.watch(sock), LOOKS_EVERY, float("inf")
         if patience is not None:
             looks_every = min(LOOKS_EVERY, patience.alone * factor)
             impatient_at = time.monotonic() + patience.alone * factor

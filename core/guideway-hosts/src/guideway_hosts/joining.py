@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from guideway_hosts.children import Child, answer_of, await_bytes
+from guideway_hosts.children import Child, await_bytes, receive_answer
 from guideway_hosts.messages import BROKEN, Frames
 
 __all__ = ["VARIABLE", "Listener", "Meeting", "share_fork_server"]
@@ -47,7 +47,7 @@ def _peer_of(end: socket.socket) -> int:
     """Return the PID of the process at the other end. Raises `PermissionError` if it belongs to another user."""
     pid, user, _ = CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
     if user != os.getuid():
-        raise PermissionError("it is another user's")
+        raise PermissionError("the other process belongs to another user")
     return int(pid)
 
 
@@ -101,7 +101,7 @@ class Meeting:
         """
         end = socket.socket(socket.AF_UNIX)
         try:
-            if self._connected(end, listens_within):
+            if self._connect(end, listens_within):
                 pid = _peer_of(end)
                 control, there = Frames(end), Child(pid)
                 try:
@@ -112,9 +112,9 @@ class Meeting:
                     await_bytes(control, pid, answers_within, there)
                     proof = control.receive_exactly(NUM_BYTES)
                     if not hmac.compare_digest(proof, _proof(self.key, b"listens", nonces)):
-                        raise PermissionError("it does not know the secret")
+                        raise PermissionError("the other process does not know the secret")
                     control.send(os.getpid())
-                    return Child(answer_of(control, pid, answers_within, there)["pid"]), control
+                    return Child(receive_answer(control, pid, answers_within, there)["pid"]), control
                 finally:
                     there.close()
         except (OSError, *BROKEN) as error:
@@ -127,7 +127,7 @@ class Meeting:
             self._is_first()  # takes the address if the process that had it has ended
         return None
 
-    def _connected(self, end: socket.socket, within: float) -> bool:
+    def _connect(self, end: socket.socket, within: float) -> bool:
         """Return True if another process accepts the connection, and False if this process is the first. Raises
         `OSError`."""
         until = time.monotonic() + within
@@ -176,7 +176,7 @@ class Listener:
         """The longest time to wait for these sockets; None: no limit."""
         return PROVES_WITHIN if self._unproven else None
 
-    def proven(self, ready: Collection[socket.socket]) -> Iterator[socket.socket]:
+    def admit(self, ready: Collection[socket.socket]) -> Iterator[socket.socket]:
         """Yield the connections of processes that know the key. `ready`: the sockets at which something has arrived."""
         for end, (nonce, until) in list(self._unproven.items()):
             if end in ready:
@@ -212,9 +212,9 @@ class Listener:
 
     def _is_proven(self, end: socket.socket, nonce: bytes) -> bool:
         try:
-            said = end.recv(2 * NUM_BYTES)
-            nonces = nonce + said[:NUM_BYTES]
-            if not hmac.compare_digest(said[NUM_BYTES:], _proof(self._key, b"joins", nonces)):
+            proof = end.recv(2 * NUM_BYTES)
+            nonces = nonce + proof[:NUM_BYTES]
+            if not hmac.compare_digest(proof[NUM_BYTES:], _proof(self._key, b"joins", nonces)):
                 return False
             end.send(_proof(self._key, b"listens", nonces))
         except OSError:

@@ -269,7 +269,7 @@ class HostedMatcher(Matcher):
             self._home.forget("end", self.number, self.born_in)
         self.born_in = -1
 
-    def num_filled(self, count: int, draft_token_ids: Sequence[int]) -> int:
+    def count_rows(self, count: int, draft_token_ids: Sequence[int]) -> int:
         """Return how many rows a fill that accepted `count` drafts wrote. There is no row after a stop token."""
         return count if count and draft_token_ids[count - 1] in self._stop_token_ids else count + 1
 

@@ -240,7 +240,7 @@ class MatcherHost:
         if self._failed or self._kept:
             for i in left:
                 jobs[i].error = self._failed.pop(matcher_of(jobs[i]).number, None)
-            left = [i for i in left if jobs[i].error is None and not self._had(jobs[i], bitmask, accepted, i)]
+            left = [i for i in left if jobs[i].error is None and not self._take_kept(jobs[i], bitmask, accepted, i)]
 
         # without patience, or while others start the host already, steps continue
         seconds = None if patience is None else 0.0 if room.is_starting else STARTS_WITHIN
@@ -298,7 +298,7 @@ class MatcherHost:
             count = min(count, len(asked))
         matcher = matcher_of(job)
         self._deaths.pop(matcher.number, None)
-        num_rows = matcher.num_filled(count, sent)
+        num_rows = matcher.count_rows(count, sent)
         masks = filled.rows.block[filled.first : filled.first + num_rows]
         bitmask[job.first_row : job.first_row + num_rows] = masks
         matcher.take(filled.rows, filled.first, num_rows, sent[:count])
@@ -312,7 +312,7 @@ class MatcherHost:
             accepted[i] = -1
         return True
 
-    def _had(self, job: FillJob, bitmask: Bitmask, accepted: NDArray[np.int32], i: int) -> bool:
+    def _take_kept(self, job: FillJob, bitmask: Bitmask, accepted: NDArray[np.int32], i: int) -> bool:
         """Take the rows that arrived while the job's sequence was in no step. Return False if there are none, or if
         they do not fit the job."""
         matcher = matcher_of(job)

@@ -35,7 +35,17 @@ from guideway.errors import (
 )
 from numpy.typing import NDArray
 
-__all__ = ["BROKEN", "Birth", "Frames", "Job", "SharedMasks", "error_of", "read_payload", "words_of", "write_payload"]
+__all__ = [
+    "BROKEN",
+    "Birth",
+    "Frames",
+    "Job",
+    "SharedMasks",
+    "describe_error",
+    "read_error",
+    "read_payload",
+    "write_payload",
+]
 
 HEADER = struct.Struct("!Q")
 MAX_FRAME = 1 << 28
@@ -130,7 +140,7 @@ class Frames:
         except OSError as error:
             raise EOFError(str(error)) from error
         if len(whole) < size:
-            raise EOFError("the other end is gone")
+            raise EOFError("the other end is closed")
         return bytes(whole)
 
 
@@ -151,24 +161,24 @@ class SharedMasks:
 
     def write_jobs(self, jobs: Sequence[Job]) -> tuple[int | list[int], dict[int, Birth]]:
         """Write the integers of jobs. Return their number, or the integers if they do not fit, and the births."""
-        told: list[int] = []
+        integers: list[int] = []
         births = {}
         for i, (matcher, birth, rollback, accept, drafts, _, num_forced) in enumerate(jobs):
-            told += (matcher, rollback, num_forced, len(accept), len(drafts), *accept, *drafts)
+            integers += (matcher, rollback, num_forced, len(accept), len(drafts), *accept, *drafts)
             if birth is not None:
                 births[i] = birth
-        if len(told) > MAX_INTEGERS:
-            return told, births
-        self._memory[mmap.PAGESIZE : mmap.PAGESIZE + 8 * len(told)] = array("q", told).tobytes()
-        return len(told), births
+        if len(integers) > MAX_INTEGERS:
+            return integers, births
+        self._memory[mmap.PAGESIZE : mmap.PAGESIZE + 8 * len(integers)] = array("q", integers).tobytes()
+        return len(integers), births
 
-    def read_jobs(self, told: int | list[int], births: Mapping[str, Sequence[Any]]) -> list[Job]:
+    def read_jobs(self, integers: int | list[int], births: Mapping[str, Sequence[Any]]) -> list[Job]:
         """Return the jobs that `write_jobs` wrote. The arguments are its results, after a round trip through JSON."""
-        if isinstance(told, int):
-            told = array("q", self._memory[mmap.PAGESIZE : mmap.PAGESIZE + 8 * told]).tolist()
-        integers, jobs, first_row = iter(told), list[Job](), 1
-        for matcher, rollback, num_forced, num_accepted, num_drafts in zip(*[integers] * 5, strict=True):
-            accept, drafts = tuple(islice(integers, num_accepted)), tuple(islice(integers, num_drafts))
+        if isinstance(integers, int):
+            integers = array("q", self._memory[mmap.PAGESIZE : mmap.PAGESIZE + 8 * integers]).tolist()
+        numbers, jobs, first_row = iter(integers), list[Job](), 1
+        for matcher, rollback, num_forced, num_accepted, num_drafts in zip(*[numbers] * 5, strict=True):
+            accept, drafts = tuple(islice(numbers, num_accepted)), tuple(islice(numbers, num_drafts))
             birth = Birth._make(births[str(len(jobs))]) if births and str(len(jobs)) in births else None
             jobs.append(Job(matcher, birth, rollback, accept, drafts, first_row, num_forced))
             first_row += 1 + num_drafts
@@ -193,16 +203,16 @@ class SharedMasks:
         self._work[1] = value
 
 
-def words_of(error: BaseException) -> dict[str, Any]:
-    """Return an error as JSON, for `error_of` in another process."""
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """Return an error as JSON, for `read_error` in another process."""
     kind = next((cls.__name__ for cls in type(error).__mro__ if cls in PASSING), "")
     remote = RemoteError.of(error)
     found = {name: str(getattr(error, name, "")) for name in ("feature", "field")}
     return {"kind": kind, "type": remote.type_name, "text": str(error if kind else remote), **found}
 
 
-def error_of(words: dict[str, Any]) -> GuidewayError:
-    """Return the error that `words_of` described: of a type in `PASSING`, or a `RemoteError`."""
+def read_error(words: dict[str, Any]) -> GuidewayError:
+    """Return the error that `describe_error` described: of a type in `PASSING`, or a `RemoteError`."""
     cls = next((known for known in PASSING if known.__name__ == words["kind"]), None)
     if cls is None:
         return RemoteError(words["text"], type_name=words["type"])
@@ -282,5 +292,5 @@ def read_payload(words: Mapping[str, Any], data: bytes) -> Payload:
     rows = read(words["rows"])
     arrays = {str(name): read(described) for name, described in words["arrays"].items()}
     shared = {str(name): read(described) for name, described in words["shared"].items()}
-    faults = {int(i): Fault(str(plugin), str(phase), str(said)) for i, plugin, phase, said in words["faults"]}
+    faults = {int(i): Fault(str(plugin), str(phase), str(message)) for i, plugin, phase, message in words["faults"]}
     return Payload(rows, arrays, shared, faults)

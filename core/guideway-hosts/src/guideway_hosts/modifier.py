@@ -25,7 +25,7 @@ from guideway_hosts.codec import encode
 from guideway_hosts.fork_server import HostSource
 from guideway_hosts.host import Allowed, Host, HostDied
 from guideway_hosts.matcher import HostedGrammar
-from guideway_hosts.messages import error_of, read_payload
+from guideway_hosts.messages import read_error, read_payload
 from guideway_hosts.pool import Pool
 from guideway_hosts.seat import SECONDS_PER_TOKEN, Seat, isolate
 
@@ -246,7 +246,7 @@ class HostedModifier(LogitModifier[HostedState]):
             return None
         state.plugin, unenforced = str(answer["plugin"]), answer["unenforced"]
         state.unenforced = (
-            error_of(unenforced["error"]) if "error" in unenforced else list(map(str, unenforced["names"]))
+            read_error(unenforced["error"]) if "error" in unenforced else list(map(str, unenforced["names"]))
         )
         return state
 
@@ -269,7 +269,7 @@ class HostedModifier(LogitModifier[HostedState]):
             allowed = Allowed(seconds, seconds * share)
 
             def read(answer: Any, data: bytes) -> tuple[Payload | None, dict[int, GuidewayError]]:
-                failed = {int(place): error_of(words) for place, words in answer["errors"].items()}
+                failed = {int(place): read_error(words) for place, words in answer["errors"].items()}
                 if not failed.keys() <= set(places):
                     raise ValueError(f"errors of {sorted(failed)}, of {places}")
                 return None if answer["payload"] is None else read_payload(answer["payload"], data), failed
@@ -385,7 +385,7 @@ class HostedModifier(LogitModifier[HostedState]):
             asked = [(jobs[i][0].number, jobs[i][0].birth() if makes else encode(list(jobs[i][1]))) for i in left]
 
             def read(answer: Any, _: bytes) -> list[Any]:
-                errors = {int(i): error_of(words) for i, words in answer["errors"].items()}
+                errors = {int(i): read_error(words) for i, words in answer["errors"].items()}
                 return [errors.get(i, found) for i, found in enumerate(answer["found"])]
 
             allowed = Allowed(most, most * (1 + len(left)))

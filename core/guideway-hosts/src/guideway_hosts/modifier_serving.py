@@ -10,15 +10,14 @@ from typing import Any, TypeAlias
 from guideway.api.grammar import CompiledGrammar
 from guideway.api.modifier import LogitModifier
 from guideway.api.steps import Outcome, StepBatch
-from guideway.api.types import Companion, Constraint, Request
+from guideway.api.types import Companion, Request
 from guideway.errors import ConformanceError, contain, text_of
-from guideway.runtime.constraints.tracking import compile_grammar
 from guideway.runtime.modifiers.answers import read_count, read_edit, read_ids, read_key, read_names, read_report
 from guideway.runtime.modifiers.rows import check_payload, keep_unchanged, lend_feedback, sequence_of_row
 from numpy.typing import NDArray
 
 from guideway_hosts.codec import decode
-from guideway_hosts.messages import IDLE, SharedMasks, words_of, write_payload
+from guideway_hosts.messages import IDLE, SharedMasks, describe_error, write_payload
 from guideway_hosts.plugins import Plugins
 
 __all__ = ["StateServer"]
@@ -84,7 +83,7 @@ class StateServer:
                     found.append(answer)
                 except BaseException as error:
                     found.append(None)
-                    errors[i] = words_of(error)
+                    errors[i] = describe_error(error)
         return {"found": found, "errors": errors, "failures": failures}
 
     def _prepare(
@@ -109,7 +108,7 @@ class StateServer:
             try:
                 of_place[place] = self._state(number)
             except BaseException as error:
-                errors[place] = words_of(error)
+                errors[place] = describe_error(error)
 
         def attempt(some: Sequence[int], working_on: int) -> tuple[dict[str, Any], bytes | None]:
             given = tuple([of_place[i] if i in some else None for i in range(batch.num_sequences)])
@@ -121,7 +120,7 @@ class StateServer:
             try:
                 attempt([place], number_of[place])
             except BaseException as error:
-                errors[place] = words_of(error)
+                errors[place] = describe_error(error)
                 del of_place[place]
         only = next((number_of[place] for place in of_place), IDLE)
         words, data = attempt(list(of_place), only if len(of_place) == 1 else IDLE) if of_place else ({}, None)
@@ -174,7 +173,7 @@ class StateServer:
         try:
             unenforced: Any = {"names": read_names(modifier.unenforced(state))}
         except BaseException as error:
-            unenforced = {"error": words_of(error)}
+            unenforced = {"error": describe_error(error)}
         return {"acts": True, "unenforced": unenforced, "plugin": str(modifier.plugin_of(state))}
 
     def _revive(self, name: str, news: News, births: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,7 +197,7 @@ class StateServer:
                     modifier.release(parent)
                 if i < len(steps):
                     token_ids, feedback = steps[i]
-                    outcome = modifier.accept(self._states[number], token_ids, _lent(feedback))
+                    outcome = modifier.accept(self._states[number], token_ids, _lend(feedback))
                     if outcome.action == "fail":
                         raise ConformanceError(f"it refused in replay what it had accepted before: {outcome.message}")
         except BaseException as error:
@@ -206,11 +205,7 @@ class StateServer:
             self._failed[number] = error
 
     def _grammar(self, given: Sequence[Any] | None) -> CompiledGrammar | None:
-        if given is None:
-            return None
-        name, source = given
-        strategy = self._plugins.strategies[name]
-        return compile_grammar(strategy, source) if isinstance(source, Constraint) else strategy.from_bytes(source)
+        return None if given is None else self._plugins.make_grammar(*given)
 
     @contextmanager
     def _working_on(self, number: int) -> Iterator[None]:
@@ -221,14 +216,14 @@ class StateServer:
             self._shared.working_on = before
 
 
-def canonical(key: Any) -> str | None:
+def write_key(key: Any) -> str | None:
     """Return text that two keys share only if they are equal; None if equality cannot be decided from text."""
     if type(key) in PLAIN and key == key:  # excludes NaN
         return f"{type(key).__name__}:{key!r}"
     if isinstance(key, Enum):
         return f"{type(key).__module__}.{type(key).__qualname__}.{key.name}"
     if type(key) in (tuple, frozenset):
-        parts = [canonical(part) for part in key]
+        parts = [write_key(part) for part in key]
         if None in parts:
             return None
         ordered = parts if type(key) is tuple else sorted(part for part in parts if part is not None)
@@ -253,7 +248,7 @@ def _outcome(found: Any, *_: Any) -> list[Any]:
     return [found.action, str(found.message), bool(found.was_forbidden)]
 
 
-def _lent(feedback: Mapping[str, NDArray[Any]] | None) -> Any:
+def _lend(feedback: Mapping[str, NDArray[Any]] | None) -> Any:
     named = None if feedback is None else {"": feedback}
     keep_unchanged(named)
     return lend_feedback(named, "")
@@ -262,7 +257,7 @@ def _lent(feedback: Mapping[str, NDArray[Any]] | None) -> Any:
 LOOKS: dict[str, Callable[[Any], Any]] = {
     "companions": _companions,
     "edit_prompt": _edit,
-    "compile_key": lambda key: None if read_key(key) is None else canonical(key),
+    "compile_key": lambda key: None if read_key(key) is None else write_key(key),
 }
 """By a modifier's method that takes a request: a function that converts its answer to JSON."""
 READ: dict[str, Callable[..., Any]] = {
@@ -272,5 +267,5 @@ READ: dict[str, Callable[..., Any]] = {
     "validate": lambda found, token_ids: read_count(len(token_ids), found),
 }
 """By a modifier's method that takes a state: a function that checks its answer and converts it to JSON."""
-HANDED: dict[str, Callable[[Sequence[Any]], Sequence[Any]]] = {"accept": lambda given: (given[0], _lent(given[1]))}
+HANDED: dict[str, Callable[[Sequence[Any]], Sequence[Any]]] = {"accept": lambda given: (given[0], _lend(given[1]))}
 """By method: a function that returns the arguments for the modifier from the arguments sent. Others are unchanged."""

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from guideway.api.bitmask import num_words
-from guideway.api.grammar import GrammarStrategy
+from guideway.api.grammar import CompiledGrammar, GrammarStrategy
 from guideway.api.modifier import ModifierContext
+from guideway.api.types import Constraint
 from guideway.errors import close_each
 from guideway.plugins.building import build_modifiers, build_strategies, closing_if_it_fails
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.loading import load
+from guideway.runtime.constraints.tracking import compile_grammar
 
 __all__ = ["Plugins", "Spec"]
 
@@ -59,6 +61,11 @@ class Plugins:
         with closing_if_it_fails("grammar", self.strategies.values()):
             built = build_modifiers(classes["modifier"], spec.context, spec.options)
         self.modifiers = {modifier.name: modifier for modifier in built}
+
+    def make_grammar(self, strategy: str, given: Constraint | bytes) -> CompiledGrammar:
+        """Compile a constraint, or read the bytes of a compiled one."""
+        owner = self.strategies[strategy]
+        return owner.from_bytes(given) if isinstance(given, bytes) else compile_grammar(owner, given)
 
     def close(self) -> None:
         close_each([(f"modifier.{name}", modifier.close) for name, modifier in self.modifiers.items()])

@@ -23,7 +23,7 @@ from guideway.runtime.work.stacks import STACK_BYTES
 
 from guideway_hosts.codec import decode
 from guideway_hosts.joining import Listener
-from guideway_hosts.messages import Frames, SharedMasks, words_of
+from guideway_hosts.messages import Frames, SharedMasks, describe_error
 from guideway_hosts.plugins import Plugins, Spec
 from guideway_hosts.serving import Server
 from guideway_hosts.upkeep import (
@@ -106,7 +106,7 @@ class _ForkServer:
         try:
             self._control.send({"pid": os.getpid()})
             while True:
-                while self._others is not None and self._is_open and not self._is_told(self._others):
+                while self._others is not None and self._is_open and not self._await_command(self._others):
                     pass
                 command, *arguments = self._control.receive()
                 self._control.send(self._commands[command](*map(decode, arguments)))
@@ -118,13 +118,13 @@ class _ForkServer:
             for number in list(self._built):
                 self._drop(number)
 
-    def _is_told(self, others: Listener) -> bool:
+    def _await_command(self, others: Listener) -> bool:
         """Wait for a command or for other processes, and fork a fork server for each of those. Return whether there is
         a command."""
         ready = select.select([self._control.socket, *others.sockets()], [], [], others.seconds)[0]
         if self._control.socket in ready:
             return True
-        for end in others.proven(ready):
+        for end in others.admit(ready):
             with suppress(Exception):  # another process's failure must not end this fork server
                 self._let_join(end, others)
         return False
@@ -162,7 +162,7 @@ class _ForkServer:
             contain(error)
             field = error.field if isinstance(error, InvalidConfiguration) else ""
             plugin = getattr(error, "plugin", "")
-            return {"error": {**words_of(error), "field": field, "plugin": plugin, "said": str(error)}}
+            return {"error": {**describe_error(error), "field": field, "plugin": plugin, "message": str(error)}}
         return {"error": None}
 
     def _fork(self, number: int, role: str, memory_bytes: int, late_seconds: float) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
             except EOFError:
                 raise
             except BaseException as error:
-                frames.send({"error": words_of(error)})
+                frames.send({"error": describe_error(error)})
             if data is not None:
                 frames.send_bytes(data)
             answer = data = arguments = None

@@ -19,7 +19,7 @@ from guideway_hosts.codec import encode
 from guideway_hosts.fork_server import HostSource
 from guideway_hosts.host import Allowed, HostDied
 from guideway_hosts.matcher import HostedGrammar, HostedMatcher, Rows
-from guideway_hosts.messages import MAX_ROWS, Birth, Job, error_of
+from guideway_hosts.messages import MAX_ROWS, Birth, Job, read_error
 from guideway_hosts.seat import SECONDS_PER_TOKEN, Seat
 
 __all__ = ["DROPPED", "Command", "Filled", "Room", "matcher_of"]
@@ -111,7 +111,7 @@ class Room(Seat):
         """True if one command may contain several matchers. False after a command for several matchers ended the host
         and it is unknown which matcher caused it."""
         self._lent: Callable[[], Rows | None] = lambda: None
-        """Returns the rows of the last command if somebody needs them. The next command overwrites their memory."""
+        """Returns the rows of the last command if a matcher needs them. The next command overwrites their memory."""
         self.left_to_prove = 0
         """Consecutive rows that must still arrive in time before a step waits for them as long as for any others."""
         self._had_to_prove = PROVES_FAST // 2
@@ -299,7 +299,7 @@ def matcher_of(job: FillJob) -> HostedMatcher:
     """Return the matcher of a job. Raises `ConformanceError` if it is not a matcher of a grammar host."""
     matcher = job.matcher
     if not isinstance(matcher, HostedMatcher):
-        raise ConformanceError(f"a {type(matcher).__name__} is no matcher of a grammar host")
+        raise ConformanceError(f"a {type(matcher).__name__} is not a matcher of a grammar host")
     return matcher
 
 
@@ -317,14 +317,14 @@ def _read(
         if len(drafts) > max(job.num_forced, len(job.draft_token_ids)):
             raise ValueError(f"{len(drafts)} drafts of at most {job.num_forced}")
         if not all(0 <= token_id < 32 * block.shape[1] for token_id in drafts):
-            raise ValueError(f"the drafts {drafts} are no tokens")
+            raise ValueError(f"the drafts {drafts} are not tokens")
         drafts = drafts or tuple(job.draft_token_ids)
         if type(count) is not int or not -1 <= count <= len(drafts) or (count < 0) is not (str(i) in errors):
             raise ValueError(f"{count} drafts accepted of {len(drafts)}")
         filled = Filled(rows, first, drafts, count, grammars[job.matcher].number, slow=i in slow)
         first += 1 + len(drafts)
         if count < 0:
-            filled.error, filled.apart = error_of(errors[str(i)]), i in apart
+            filled.error, filled.apart = read_error(errors[str(i)]), i in apart
         if str(i) in closing:
             first_closed, records = closing[str(i)]
             filled.first_closed = None if first_closed is None else int(first_closed)

@@ -94,7 +94,7 @@ class Seat:
         """The host that is being started."""
         self.loaded: set[int] = set()
         """The numbers of the grammars and compiled values that the host has."""
-        self._told: deque[tuple[int, str, int]] = deque()
+        self._events: deque[tuple[int, str, int]] = deque()
         """Events that the host does not know yet: its number, what happened, and to which object."""
         self.closed = False
 
@@ -198,7 +198,7 @@ class Seat:
     def tell(self, what: str, number: int, born_in: int) -> None:
         """Send an event to a host with its next command. Takes no lock, because the garbage collector may call it."""
         if born_in >= 0:
-            self._told.append((born_in, what, number))
+            self._events.append((born_in, what, number))
 
     def unload(self, number: int) -> None:
         """Let the host drop an object that `load` made. Takes no lock, because the garbage collector may call it."""
@@ -207,8 +207,8 @@ class Seat:
 
     def news(self) -> list[tuple[str, int]]:
         """Return the events for the current host, and clear the list."""
-        told = [self._told.popleft() for _ in range(len(self._told))]
-        news = [(what, number) for born_in, what, number in told if born_in == self.number]
+        events = [self._events.popleft() for _ in range(len(self._events))]
+        news = [(what, number) for born_in, what, number in events if born_in == self.number]
         self.loaded.difference_update(number for what, number in news if what == "unload")
         return news
 

@@ -15,16 +15,17 @@ from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matc
 from guideway.api.types import Constraint, JsonSchema, Losses
 from guideway.errors import ConformanceError, contain
 from guideway.plugins.contract import checked_names, checked_support
-from guideway.runtime.constraints.closing import Beginnings, Budget, Closer, Lexicon, Reserve
+from guideway.runtime.constraints.closing import Beginnings, Budget, Closer, Lexicon
 from guideway.runtime.constraints.forced import Forcing
+from guideway.runtime.constraints.here import Here
 from guideway.runtime.constraints.mask_block import GUARD, fill_between_guards
-from guideway.runtime.constraints.rewriting import IN_HOSTS, rewritings
-from guideway.runtime.constraints.tracking import TrackedGrammar, compile_grammar
+from guideway.runtime.constraints.rewriting import IN_HOSTS
+from guideway.runtime.constraints.tracking import TrackedGrammar
 from guideway.runtime.sequences.replay import fill_jobs, new_matcher, recycle
 
 from guideway_hosts.codec import decode
-from guideway_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Job, SharedMasks, words_of
-from guideway_hosts.modifier_serving import StateServer
+from guideway_hosts.messages import IDLE, MAX_GRAMMAR, Job, SharedMasks, describe_error
+from guideway_hosts.modifier_serving import News, StateServer
 from guideway_hosts.plugins import Plugins
 
 __all__ = ["Server"]
@@ -37,19 +38,20 @@ class Server:
     """The commands of one host, by name. `beside` has the long ones, which a second thread executes."""
 
     def __init__(self, plugins: Plugins, masks: SharedMasks, late_seconds: float) -> None:
-        of_states = StateServer(plugins, masks)
-        self._strategies = plugins.strategies
-        self._vocabulary = vocabulary = plugins.vocabulary
+        of_states, vocabulary = StateServer(plugins, masks), plugins.vocabulary
+        self._plugins = plugins
+        lexicon = Lexicon(vocabulary)
+        self._here = {name: Here(strategy, lexicon, IN_HOSTS) for name, strategy in plugins.strategies.items()}
         self._masks = masks
         self._late_seconds = late_seconds
         self._apart = 0
         """Steps left in which jobs are filled one by one, to find the slow one."""
         self._usual_seconds = late_seconds
         """Seconds that a batch may take before its jobs are filled one by one: doubled if no single job was slow."""
-        self._grammars: dict[int, tuple[GrammarStrategy, CompiledGrammar, Beginnings]] = {}
+        self._grammars: dict[int, tuple[str, CompiledGrammar, Beginnings]] = {}
+        """By number: the name of the strategy, the grammar, and what its closers share."""
         self._matchers: dict[int, _Living] = {}
         self._forcing = Forcing(vocabulary.tokens, num_words(vocabulary.logits_width))
-        self._lexicon: Lexicon | None = None
         self._compiled: tuple[str, Constraint, CompiledGrammar] | None = None
         """The last compiled grammar. The next command may ask for its shortest output."""
         self.commands: dict[str, Callable[..., Any]] = {
@@ -68,7 +70,7 @@ class Server:
     # For constraints
 
     def _supports(self, strategy: str, constraint: Constraint) -> dict[str, Any]:
-        support = checked_support(self._strategies[strategy].supports(constraint))
+        support = checked_support(self._plugins.strategies[strategy].supports(constraint))
         return {
             "enforced": sorted(support.enforced),
             "unenforced": sorted(support.unenforced),
@@ -76,24 +78,24 @@ class Server:
         }
 
     def _takes(self, strategy: str) -> list[str]:
-        return sorted(checked_names(self._strategies[strategy].takes))
+        return sorted(checked_names(self._plugins.strategies[strategy].takes))
 
     def _rewritings(self, strategy: str, constraint: JsonSchema, repeats: bool) -> list[tuple[str, Losses, str]]:
-        takes = checked_names(self._strategies[strategy].takes)
-        found = rewritings(constraint, takes, IN_HOSTS, repeats=repeats)
+        found = self._here[strategy].rewritings(constraint, repeats=repeats)
         return [(each.text, each.losses, each.ordered) for each in found]
 
     def _compile(self, strategy: str, constraint: Constraint) -> tuple[dict[str, Any], bytes | None]:
         """Return the grammar's size in bytes, its `Reserve`, and its serialized bytes if it can be sent."""
-        owner, self._compiled = self._strategies[strategy], None
-        grammar = compile_grammar(owner, constraint)
+        self._compiled = None
+        grammar, reserve = self._here[strategy].make(constraint)
         self._compiled = strategy, constraint, grammar
-        is_whole = "serialize" in owner.capabilities and not isinstance(grammar, TrackedGrammar)
+        is_whole = "serialize" in self._plugins.strategies[strategy].capabilities and not isinstance(
+            grammar, TrackedGrammar
+        )
         data = grammar.to_bytes() if is_whole else None
         if data is not None and len(data) > MAX_GRAMMAR:
             data = None
-        reserve = asdict(Reserve.of(constraint, self._vocabulary))
-        return {"nbytes": max(0, int(grammar.nbytes)), "reserve": reserve}, data
+        return {"nbytes": max(0, int(grammar.nbytes)), "reserve": asdict(reserve)}, data
 
     def _shortest(
         self,
@@ -104,25 +106,21 @@ class Server:
         budget: Budget,
     ) -> int | None:
         """Return the number of tokens of the shortest output found, or None."""
-        owner = self._strategies[strategy]
-        if self._compiled is not None and self._compiled[:2] == (strategy, constraint):
-            grammar = self._compiled[2]
-        else:
-            self._compiled, grammar = None, _made(owner, given)
-        matcher = new_matcher(owner, grammar, stop_token_ids)
-        return Closer(self._known_lexicon(), stop_token_ids, budget).shortest(matcher)
+        if self._compiled is None or self._compiled[:2] != (strategy, constraint):
+            self._compiled = None
+            self._compiled = strategy, constraint, self._plugins.make_grammar(strategy, given)
+        return self._here[strategy].shortest(self._compiled[2], stop_token_ids, budget)
 
     # For sequences
 
     def _load(self, grammar: int, strategy: str, given: Constraint | bytes) -> None:
-        owner = self._strategies[strategy]
-        self._grammars[grammar] = owner, _made(owner, given), {}
+        self._grammars[grammar] = strategy, self._plugins.make_grammar(strategy, given), {}
 
     def _step(
         self,
-        asked: int | list[int],
+        integers: int | list[int],
         births: dict[str, Any],
-        told: Sequence[Sequence[Any]],
+        news: News,
         search_seconds: float | None,
     ) -> dict[str, Any]:
         """Update matchers and fill their rows.
@@ -130,9 +128,9 @@ class Server:
         Return the number of drafts that each job accepted, -1 with an error; None if all numbers are 0. Jobs that
         failed in one batch are listed in `apart`, because it is unknown which caused it: they must be sent alone.
         """
-        self._forget(told)
+        self._forget(news)
         masks = self._masks
-        jobs = masks.read_jobs(asked, births)
+        jobs = masks.read_jobs(integers, births)
         counts, errors, apart = [-1] * len(jobs), {}, []
         ready: dict[int, FillJob] = {}
         taken, found = [0.0] * len(jobs), False
@@ -140,7 +138,7 @@ class Server:
         for i, job in enumerate(jobs):
             masks.working_on = job.matcher
             try:
-                living = self._living(job)
+                living = self._update(job)
                 if job.num_forced and not living.matcher.is_terminated():
                     searching = time.thread_time()
                     until = float("inf") if search_seconds is None else searching + search_seconds
@@ -150,7 +148,7 @@ class Server:
                     began += time.thread_time() - searching  # a search makes no row late
                 ready[i] = FillJob(living.matcher, job.draft_token_ids, first)
             except BaseException as error:
-                errors[i] = words_of(error)
+                errors[i] = describe_error(error)
             first += 1 + len(job.draft_token_ids)
             ended_at = time.thread_time()
             if job.birth is None:  # a rebuild may take long, so it does not count
@@ -158,7 +156,7 @@ class Server:
             began = ended_at
         block = masks.rows[: first + 1]
         block[0] = block[-1] = GUARD
-        for indices in self._together(jobs, ready):
+        for indices in self._group(jobs, ready):
             masks.working_on = jobs[indices[0]].matcher if len(indices) == 1 else IDLE
             some = tuple(ready[i] for i in indices)
             strategy = self._matchers[jobs[indices[0]].matcher].strategy
@@ -167,7 +165,7 @@ class Server:
             try:
                 filled = fill_between_guards(partial(fill_jobs, strategy), some, block)
             except BaseException as error:  # matchers and rows are in an unknown state now
-                errors |= dict.fromkeys(indices, words_of(error))
+                errors |= dict.fromkeys(indices, describe_error(error))
                 apart += indices if len(indices) > 1 else []
                 continue
             if len(indices) == 1:
@@ -177,8 +175,8 @@ class Server:
             for i, count in zip(indices, filled.tolist(), strict=True):
                 counts[i] = count
                 if count < 0:
-                    unsaid = ConformanceError("fill returned -1 without setting the job's error")
-                    errors[i] = words_of(ready[i].error or unsaid)
+                    silent = ConformanceError("fill returned -1 without setting the job's error")
+                    errors[i] = describe_error(ready[i].error or silent)
         closing = self._close(jobs, counts, ready, errors)
         self._drop([jobs[i] for i in errors])
         masks.working_on = IDLE
@@ -210,7 +208,7 @@ class Server:
                 with self._closing():
                     first = closer.restrict(living.matcher, job.draft_token_ids[:count], rows)
             except BaseException as error:
-                counts[i], errors[i] = -1, words_of(error)
+                counts[i], errors[i] = -1, describe_error(error)
                 continue
             if first is not None or any(record is not closer.record for record in closer.records):
                 closing[i] = first, [record.to_json() for record in closer.records]
@@ -226,7 +224,7 @@ class Server:
             self._masks.working_on = IDLE  # first, so that the search's time does not count for the next matcher
             self._masks.is_closing = False
 
-    def _together(self, jobs: Sequence[Job], ready: dict[int, FillJob]) -> list[list[int]]:
+    def _group(self, jobs: Sequence[Job], ready: dict[int, FillJob]) -> list[list[int]]:
         """Return the jobs that are filled by one call: all of a strategy if it fills batches itself and no recent batch
         was slow."""
         groups: dict[tuple[GrammarStrategy, int], list[int]] = {}
@@ -238,18 +236,18 @@ class Server:
 
     def _ask(
         self,
-        asked: int | list[int],
+        integers: int | list[int],
         births: dict[str, Any],
-        told: Sequence[Sequence[Any]],
+        news: News,
         method: str,
         arguments: Sequence[Any],
     ) -> Any:
         """Return the result of a matcher's method."""
-        self._forget(told)
-        (job,) = self._masks.read_jobs(asked, births)
+        self._forget(news)
+        (job,) = self._masks.read_jobs(integers, births)
         self._masks.working_on = job.matcher
         try:
-            living = self._living(job)
+            living = self._update(job)
             answer = getattr(living.matcher, method)(
                 *[tuple(each) if type(each) is list else each for each in arguments]
             )
@@ -261,16 +259,19 @@ class Server:
         self._masks.working_on = IDLE
         return list(answer) if isinstance(answer, list | tuple) else answer
 
-    def _living(self, job: Job) -> _Living:
+    def _update(self, job: Job) -> _Living:
         """Return a job's matcher, made if necessary and with the job's changes applied."""
         if job.birth is not None:
             if job.birth.given is not None and job.birth.grammar not in self._grammars:
                 self._load(job.birth.grammar, job.birth.strategy, decode(job.birth.given))
-            strategy, grammar, beginnings = self._grammars[job.birth.grammar]
-            stop_token_ids = frozenset(job.birth.stop_token_ids)
+            name, grammar, beginnings = self._grammars[job.birth.grammar]
+            strategy, stop_token_ids = self._plugins.strategies[name], frozenset(job.birth.stop_token_ids)
             matcher = new_matcher(strategy, grammar, stop_token_ids)
             _accept(matcher, tuple(job.birth.token_ids))
-            closer = self._closer(job.birth, stop_token_ids, beginnings)
+            budget, end, closer = decode(job.birth.budget), decode(job.birth.end), None
+            if budget is not None:
+                closer = self._here[name].ending(matcher, stop_token_ids, budget, end, beginnings)
+                closer.accept(job.birth.token_ids)
             self._matchers[job.matcher] = _Living(strategy, grammar, matcher, stop_token_ids, closer)
         living = self._matchers[job.matcher]
         if job.rollback:
@@ -280,20 +281,6 @@ class Server:
             living.closer.rollback(job.rollback)
             living.closer.accept(job.accept)
         return living
-
-    def _closer(self, birth: Birth, stop_token_ids: frozenset[int], beginnings: Beginnings) -> Closer | None:
-        """Return the closer of a new matcher; None if its output has no budget."""
-        budget = decode(birth.budget)
-        if budget is None:
-            return None
-        closer = Closer(self._known_lexicon(), stop_token_ids, budget, decode(birth.end), beginnings)
-        closer.accept(birth.token_ids)
-        return closer
-
-    def _known_lexicon(self) -> Lexicon:
-        if self._lexicon is None:
-            self._lexicon = Lexicon(self._vocabulary)
-        return self._lexicon
 
     def _drop(self, failed: Sequence[Job]) -> None:
         """Drop the matchers of failed jobs, and the grammars sent with them unless other matchers use them. The serving
@@ -305,8 +292,8 @@ class Server:
             if id(self._grammars.get(birth.grammar, (None, None))[1]) not in in_use:
                 self._grammars.pop(birth.grammar, None)
 
-    def _forget(self, told: Sequence[Sequence[Any]]) -> None:
-        for what, number in told:
+    def _forget(self, news: News) -> None:
+        for what, number in news:
             if what == "unload":
                 self._grammars.pop(number, None)
                 continue
@@ -339,10 +326,6 @@ def _judge(constraint: JsonSchema, text: str, enforces_formats: bool) -> bool | 
         return is_valid(constraint.parsed, text, enforces_formats)
     finally:
         sys.set_int_max_str_digits(most)
-
-
-def _made(owner: GrammarStrategy, given: Constraint | bytes) -> CompiledGrammar:
-    return owner.from_bytes(given) if isinstance(given, bytes) else compile_grammar(owner, given)
 
 
 def _accept(matcher: Matcher, token_ids: tuple[int, ...]) -> None:

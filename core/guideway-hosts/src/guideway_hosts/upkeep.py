@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from guideway.runtime.work.stacks import STACK_BYTES
 
-__all__ = ["Heap", "die_before_others", "die_with_parent", "limit_memory", "show_as", "show_owner", "shown"]
+__all__ = ["Heap", "die_before_others", "die_with_parent", "limit_memory", "pad_pid", "show_as", "show_owner"]
 
 TRIMS_EVERY = 5.0
 """Seconds between two times that a host returns free memory to the system."""
@@ -78,7 +78,7 @@ def show_as(role: str) -> None:
         file.write(role)
 
 
-def shown(pid: int) -> str:
+def pad_pid(pid: int) -> str:
     """Return a PID as the last argument of a command, padded so that `show_owner` can replace it with any other."""
     return str(pid).ljust(DIGITS)
 
@@ -90,7 +90,7 @@ def show_owner(pid: int) -> None:
             end = int(file.read().rpartition(")")[2].split()[ARGUMENTS_END])
         address = end - DIGITS - 1
         if end and ctypes.string_at(address, DIGITS + 1).rstrip(b" \0").isdigit():
-            ctypes.memmove(address, shown(pid).encode(), DIGITS)
+            ctypes.memmove(address, pad_pid(pid).encode(), DIGITS)
 
 
 def limit_memory(num_bytes: int) -> None:
