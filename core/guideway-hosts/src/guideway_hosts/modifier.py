@@ -225,9 +225,10 @@ class HostedModifier(LogitModifier[HostedState]):
                 "modifier_host to 'inline', or use a strategy that runs in a grammar host",
                 field="modifiers",
             )
-        self._look("compile", request, given)  # first in a host without state: a crash there loses nothing
+        self._encode(request)
         compiled = HostedCompiled(self._home, request, given)
-        try:
+        try:  # first in a host without state: a crash there loses nothing
+            self._pool.call("try_value", self.name, request, given, seconds=self._limits.compile_seconds)
             self._home.load(compiled.number, "load_value", self.name, request, given)
         except HostDied as died:
             raise self._error(died, "compile") from died
@@ -236,7 +237,7 @@ class HostedModifier(LogitModifier[HostedState]):
     # For sequences
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> HostedState | None:
-        state = HostedState(self._home, self._sent(request), sequence, compiled)
+        state = HostedState(self._home, self._encode(request), sequence, compiled)
         (answer,) = self._each("start", [(state, ())], self._limits.start_seconds)
         if isinstance(answer, HostDied):
             raise self._error(answer, "start") from answer
@@ -352,7 +353,7 @@ class HostedModifier(LogitModifier[HostedState]):
         """Return whether the plugin implements a method. If not, the contract's default applies."""
         return getattr(self.cls, method) is not getattr(LogitModifier, method)
 
-    def _sent(self, request: Request) -> Any:
+    def _encode(self, request: Request) -> Any:
         try:
             return encode(request)
         except Exception as error:
@@ -362,16 +363,14 @@ class HostedModifier(LogitModifier[HostedState]):
                 field=f"modifiers.{self.name}",
             ) from error
 
-    def _look(self, method: str, request: Request, *more: Any) -> Any:
+    def _look(self, method: str, request: Request) -> Any:
         """Return the answer of a method that takes a request, from a host without state."""
-        self._sent(request)
-        limits = self._limits
-        seconds = limits.compile_seconds if method == "compile" else limits.admission_seconds / limits.wall_factor
+        self._encode(request)
         try:
-            found, _ = self._pool.call("look", method, self.name, request, *more, seconds=seconds)
+            seconds = self._limits.admission_seconds / self._limits.wall_factor
+            return self._pool.call(method, self.name, request, seconds=seconds)[0]
         except HostDied as died:
             raise self._error(died, method) from died
-        return found
 
     def _each(
         self, method: str, jobs: Sequence[tuple[HostedState, Sequence[Any]]], seconds: float | None = None

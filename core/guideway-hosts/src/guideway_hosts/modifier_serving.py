@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from typing import Any, TypeAlias
 
 from guideway.api.grammar import CompiledGrammar
@@ -41,7 +42,8 @@ class StateServer:
         """By state number the error that occurred when the state was made again."""
         self._compiled: dict[int, Any] = {}
         self.commands: dict[str, Callable[..., Any]] = {
-            "look": self._look,
+            **{method: partial(self._look, method) for method in LOOKS},
+            "try_value": self._try,
             "revive": self._revive,
             "each": self._each,
             "prepare": self._prepare,
@@ -49,13 +51,13 @@ class StateServer:
         }
         self.beside: dict[str, Callable[..., Any]] = {"load_value": self._load}
 
-    def _look(self, method: str, name: str, request: Request, *more: Any) -> Any:
+    def _look(self, method: str, name: str, request: Request) -> Any:
         """Return the answer, as JSON, of a modifier's method that takes a request."""
-        modifier = self._plugins.modifiers[name]
-        if method == "compile":
-            modifier.compile(request, self._grammar(*more))
-            return None
-        return LOOKS[method](getattr(modifier, method)(request))
+        return LOOKS[method](getattr(self._plugins.modifiers[name], method)(request))
+
+    def _try(self, name: str, request: Request, given: Sequence[Any] | None) -> None:
+        """Compile a value that is not used."""
+        self._plugins.modifiers[name].compile(request, self._grammar(given))
 
     def _load(self, number: int, name: str, request: Request, given: Sequence[Any] | None) -> None:
         """Compile a value that states use."""

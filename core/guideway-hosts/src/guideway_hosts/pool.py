@@ -14,7 +14,7 @@ __all__ = ["Pool"]
 
 
 QUICK = frozenset({"supports", "takes", "rewritings", "companions", "edit_prompt", "compile_key"})
-"""Commands, and methods of `look`, that are short. They never wait for long ones."""
+"""Commands that are short. They never wait for long ones."""
 
 AT_ONCE = 2
 """Most short calls at once. Also the most checks of texts at once."""
@@ -41,8 +41,7 @@ class Pool:
 
     def call(self, name: str, *arguments: Any, seconds: float) -> tuple[Any, bytes | None]:
         """Return `Host.call` of an idle host. If the host is killed from outside, try once more with a new one."""
-        what = arguments[0] if name == "look" else name
-        with self._quick if what in QUICK else self._checks if name == "judge" else self._slow:
+        with self._quick if name in QUICK else self._checks if name == "judge" else self._slow:
             for last in (False, True):
                 host = self._take((name, *arguments), fresh=last)
                 try:
