@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 
 import pytest
 from guideway.api import CompiledGrammar, Constraint, JsonSchema, Matcher, Regex, UnsupportedGrammar
 from guideway.runtime.constraints.candidates import CandidateCache, choose
 from guideway.runtime.constraints.compiler import Compilation, Compiler
 from guideway.runtime.work.shared_work import PluginUses
+from guideway.runtime.work.steps import run
 from guideway.runtime.work.threads import Threads
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
@@ -47,19 +49,19 @@ class Counting(ReferenceStrategy):
 
 
 def compile_(compiler: Compiler, strategy: Counting, constraint: Constraint) -> Compilation:
-    return compiler.submit(choose(constraint, {"counting": strategy}).candidates, constraint).result(timeout=30)
+    return run(compiler.compile(choose(constraint, {"counting": strategy}).candidates, constraint)).result(timeout=30)
 
 
 def test_equal_constraints_in_flight_compile_once() -> None:
     strategy, compiler = Counting(), Compiler(Threads("compile", 4), PluginUses(), cache_bytes=1000)
     strategy.go.clear()
     candidates = choose(Regex("a"), {"counting": strategy}).candidates
-    futures = [compiler.submit(candidates, Regex("a")) for _ in range(8)]
+    futures = [run(compiler.compile(candidates, Regex("a"))) for _ in range(8)]
     strategy.go.set()
     grammars = {id(future.result(timeout=30).grammar) for future in futures}
     assert len(grammars) == 1
     assert strategy.compiled == ["a"]
-    assert compiler.submit(candidates, Regex("a")).done()
+    assert run(compiler.compile(candidates, Regex("a"))).done()
 
 
 @pytest.mark.parametrize("isolates", [False, True])
@@ -72,12 +74,12 @@ def test_tenants_share_what_is_compiled_unless_they_are_isolated(isolates: bool)
     assert Regex("x") in known.of("a")
     assert (Regex("x") in known.of("b")) is not isolates
     strategy.go.clear()
-    futures = [compiler.submit(candidates, Regex("x"), tenant) for tenant in ("a", "b", "a", "")]
+    futures = [run(compiler.compile(candidates, Regex("x"), tenant)) for tenant in ("a", "b", "a", "")]
     strategy.go.set()
     assert len({id(future.result(timeout=30).grammar) for future in futures}) == (3 if isolates else 1)
     for tenant in ("a", "b", ""):
-        assert compiler.submit(candidates, Regex("x"), tenant).done()
-    compiler.submit(candidates, Regex("x"), "new").result(timeout=30)
+        assert run(compiler.compile(candidates, Regex("x"), tenant)).done()
+    run(compiler.compile(candidates, Regex("x"), "new")).result(timeout=30)
     assert len(strategy.compiled) == (4 if isolates else 1)
 
 
@@ -113,3 +115,18 @@ def test_a_failure_is_not_cached() -> None:
         with pytest.raises(UnsupportedGrammar):
             compile_(compiler, strategy, Regex("bad"))
     assert strategy.compiled == ["bad", "bad"]
+
+
+def test_a_compilation_that_every_request_has_canceled_does_not_begin() -> None:
+    strategy, compiler = Counting(), Compiler(Threads("compile", 1), PluginUses(), cache_bytes=1000)
+    strategy.go.clear()
+
+    def begin(pattern: str) -> Future[Compilation | None]:
+        candidates = choose(Regex(pattern), {"counting": strategy}).candidates
+        return run(compiler.compile(candidates, Regex(pattern)))
+
+    first, *others = [begin(pattern) for pattern in "abcc"]
+    assert others[0].cancel() and others[1].cancel()
+    strategy.go.set()
+    assert first.result(timeout=30) and others[2].result(timeout=30)
+    assert strategy.compiled == ["a", "c"]

@@ -91,6 +91,7 @@ from guideway.runtime.work.metrics import LATE_ROWS
 from guideway.runtime.work.quarantine import Quarantine
 from guideway.runtime.work.shared_work import PluginUses
 from guideway.runtime.work.step_clock import StepClock
+from guideway.runtime.work.steps import run
 from guideway.runtime.work.stopwatch import Stopwatch
 from guideway.runtime.work.threads import ADMISSION_THREADS, Deadline, Threads
 
@@ -478,11 +479,12 @@ class Runtime:
             constraint = request.params.constraint
             if self._closed or constraint is None:
                 return not self._closed
-            compilation = self._mask.compile_constraint(constraint, request, None)
+            compilation = run(self._mask.compile_constraint(constraint, request, None))
             if not compilation.done():
                 compilation.cancel()
                 return False
             compiled = compilation.result()
+            assert compiled is not None
             with self._at_work.using(f"grammar.{compiled.candidate.name}"):
                 return self._mask.satisfies(compiled, request.params, text)
 

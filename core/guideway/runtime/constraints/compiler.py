@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +29,7 @@ from guideway.runtime.constraints.forecast import KnownRuns
 from guideway.runtime.modifiers.modifier_set import ModifierSet
 from guideway.runtime.work.metrics import CACHE_BYTES, COMPILE_SECONDS
 from guideway.runtime.work.shared_work import PluginUses, SharedWork
+from guideway.runtime.work.steps import Steps, error_of, run
 from guideway.runtime.work.threads import Threads
 
 __all__ = ["Compilation", "Compiled", "Compiler", "RequestCompiler", "SearchParameters", "Shortest"]
@@ -77,52 +77,31 @@ class Compiler:
         """Bytes of all cached grammars, as they report them."""
         return self._work.weight
 
-    def submit(self, candidates: Sequence[Candidate], constraint: Constraint, tenant: str = "") -> Future[Compilation]:
-        """Compile with the first candidate that can. The future fails with `InvalidGrammar`, with an
-        `UnsupportedGrammar` that has every candidate's reason, or with a `PluginError` if a strategy failed; later
-        candidates are tried only after `UnsupportedGrammar`. After `close` it fails with a `GuidewayError`. The
-        compilation is canceled once every caller has canceled its future; a running one is interrupted only if the
-        strategy lives in hosts."""
-        compilation: Future[Compilation] = Future()
-        self._try(candidates, constraint, tenant, [], compilation)
-        return compilation
+    def compile(
+        self, candidates: Sequence[Candidate], constraint: Constraint, tenant: str = ""
+    ) -> Steps[Compilation | None]:
+        """Compile with the first candidate that can. Ends with `InvalidGrammar`, with an `UnsupportedGrammar` that has
+        every candidate's reason, or with a `PluginError` if a strategy failed; later candidates are tried only after
+        `UnsupportedGrammar`. After `close` it ends with a `GuidewayError`. The compilation is canceled once every
+        request has left it; a running one is interrupted only if the strategy lives in hosts."""
+        refusals, last = list[str](), None
+        for candidate in candidates:
+            served, home = candidate.served(constraint), candidate.home
+            work = partial(_compile, candidate, served)
+            interrupt = partial(home.give_up, "make", served) if home.waits else None
+            uses = [f"grammar.{candidate.name}"]
+            done = yield from self._work.wait_for(uses, candidate.key, work, interrupt, owner=tenant)
+            if not isinstance(error := error_of(done), UnsupportedGrammar):
+                return error, None if error else Compilation(candidate, *done.result())
+            refusals.append(f"{candidate.title}: {error}")
+            last = error
+        if last is None or len(refusals) == 1:
+            return last, None
+        return UnsupportedGrammar(f"no strategy could compile it ({'; '.join(refusals)})", feature=last.feature), None
 
     def close(self) -> None:
         """Stop compiling: running compilations end by themselves, and queued ones fail."""
         self._work.close()
-
-    def _try(
-        self,
-        candidates: Sequence[Candidate],
-        constraint: Constraint,
-        tenant: str,
-        refusals: list[str],
-        compilation: Future[Compilation],
-    ) -> None:
-        def end(future: Future[CompiledParts]) -> None:
-            error = _error_of(future)
-            if isinstance(error, UnsupportedGrammar):
-                refusals.append(f"{candidates[0].title}: {error}")
-                if len(candidates) > 1 and not compilation.cancelled():
-                    self._try(candidates[1:], constraint, tenant, refusals, compilation)
-                    return
-                if len(refusals) > 1:
-                    message = f"no strategy could compile it ({'; '.join(refusals)})"
-                    error = UnsupportedGrammar(message, feature=error.feature)
-            _settle(compilation, error, lambda: Compilation(candidates[0], *future.result()))
-
-        served, key, home = candidates[0].served(constraint), candidates[0].key, candidates[0].home
-        work = partial(_compile, candidates[0], served)
-        interrupt = partial(home.give_up, "make", served) if home.waits else None
-        submitted = self._work.submit([f"grammar.{candidates[0].name}"], key, work, interrupt, owner=tenant)
-        submitted.add_done_callback(end)
-        shared = weakref.ref(submitted)  # a weak reference avoids a cycle that would keep the grammar alive
-
-        def leave(future: Future[Compilation]) -> None:
-            if future.cancelled() and (submitted := shared()) is not None:
-                self._work.leave(key, submitted, tenant)
-
-        compilation.add_done_callback(leave)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +129,8 @@ class SearchParameters:
 
 
 class Shortest:
-    """Finds the shortest outputs of constraints, in the compile threads, so that no step waits for a search. Results
-    are shared as compilations are."""
+    """Finds the shortest outputs of constraints, in the compile threads, so that no step waits for a search. Equal
+    searches are shared as equal compilations are."""
 
     def __init__(
         self, threads: Threads, at_work: PluginUses, context: ModifierContext, *, isolates_tenants: bool = False
@@ -159,35 +138,13 @@ class Shortest:
         self._context = context
         self._work: SharedWork[int | None] = SharedWork(threads, at_work, MAX_VALUES, isolates=isolates_tenants)
 
-    def submit(
-        self, compilation: Future[Compilation], search: SearchParameters, tenant: str = ""
-    ) -> Future[Compilation]:
-        """Return `compilation` with `shortest` set if `search` asks for it. The future fails as `compilation` does and,
-        if the length must be known, with `LimitExceeded` or `PluginError`. Canceling it cancels the compilation."""
-        found: Future[Compilation] = Future()
-
-        def end(future: Future[Compilation]) -> None:
-            error = _error_of(future)
-            if error is not None or found.cancelled() or not (search.always or search.needs(future.result())):
-                _settle(found, error, future.result)
-                return
-            try:
-                self._find(future.result(), search, tenant, found)
-            except GuidewayError as error:
-                _settle(found, error, future.result)
-
-        compilation.add_done_callback(end)
-        _cancel_with(found, compilation)
-        return found
-
-    def close(self) -> None:
-        """Stop searching."""
-        self._work.close()
-
-    def _find(self, compiled: Compilation, search: SearchParameters, tenant: str, found: Future[Compilation]) -> None:
-        candidate, grammar = compiled.candidate, compiled.grammar
+    def find(self, compiled: Compilation, search: SearchParameters, tenant: str = "") -> Steps[Compilation | None]:
+        """Set `shortest` of a compilation if `search` asks for it. Ends with `LimitExceeded` or `PluginError` if the
+        length must be known."""
+        if not (search.always or search.needs(compiled)):
+            return None, compiled
+        candidate, grammar, home = compiled.candidate, compiled.grammar, compiled.candidate.home
         given = (search.stop_token_ids, Budget(self._context.max_model_len, compiled.reserve, search.bans))
-        home = candidate.home
         interrupt = partial(home.give_up, "shortest", grammar, *given) if home.waits else None
 
         def work() -> tuple[int | None, int]:
@@ -199,24 +156,18 @@ class Shortest:
             ):
                 return home.shortest(grammar, *given), search.weight
 
-        def end(future: Future[int | None]) -> None:
-            error = _error_of(future)
-            if error is not None and not search.needs(compiled):
-                log.warning("grammar.%s: the shortest output is not known: %s", candidate.name, passable(str(error)))
-                _settle(found, None, lambda: compiled)
-                return
-            _settle(found, error, lambda: replace(compiled, shortest=future.result()))
-
         key = (candidate.key, search.stop_token_ids, search.bans)
-        submitted = self._work.submit([f"grammar.{candidate.name}"], key, work, interrupt, owner=tenant)
-        submitted.add_done_callback(end)
-        shared = weakref.ref(submitted)
+        done = yield from self._work.wait_for([f"grammar.{candidate.name}"], key, work, interrupt, owner=tenant)
+        if (error := error_of(done)) is None:
+            return None, replace(compiled, shortest=done.result())
+        if search.needs(compiled):
+            return error, None
+        log.warning("grammar.%s: the shortest output is not known: %s", candidate.name, passable(str(error)))
+        return None, compiled
 
-        def leave(future: Future[Compilation]) -> None:
-            if future.cancelled() and (submitted := shared()) is not None:
-                self._work.leave(key, submitted, tenant)
-
-        found.add_done_callback(leave)
+    def close(self) -> None:
+        """Stop searching."""
+        self._work.close()
 
 
 class RequestCompiler:
@@ -237,68 +188,55 @@ class RequestCompiler:
         self._compiling = [m for m in modifiers.all if modifiers.overrides(m, "compile")]
         self._work: SharedWork[Any] = SharedWork(threads, at_work, MAX_VALUES, isolates=isolates_tenants)
 
-    def submit(self, request: Request, constraint: Future[Compilation] | None) -> Future[Compiled] | None:
-        """Compile the values that each `start` gets; `constraint` is the request's compilation, already running.
-        Returns None if nothing has to be compiled. The future fails as `Compiler.submit` or a modifier's `compile`
-        does. Raises `PluginError` if a `compile_key` fails."""
+    def submit(self, request: Request, constraint: Steps[Compilation | None] | None) -> Future[Compiled] | None:
+        """Compile the values that each `start` gets; `constraint` compiles the request's constraint. Returns None if
+        nothing has to be compiled. The future fails as `Compiler.compile` or a modifier's `compile` does. Canceling it
+        cancels what no other request waits for. Raises `PluginError` if a `compile_key` fails."""
         compiling = [modifier for modifier in self._compiling if modifier.name in request.params.modifiers]
         if constraint is None and not compiling:
             return None
-        left = [(modifier, self._modifiers.compile_key(modifier, request)) for modifier in compiling]
-        compiled: Future[Compiled] = Future()
-        if constraint is None:
-            self._next(request, None, left, {}, compiled)
-            return compiled
-
-        def end(future: Future[Compilation]) -> None:
-            if (error := _error_of(future)) is not None:
-                _settle(compiled, error, dict)
-            else:
-                self._next(request, future.result(), left, {self._owner: future.result()}, compiled)
-
-        constraint.add_done_callback(end)
-        _cancel_with(compiled, constraint)
-        return compiled
+        keys = [(modifier, self._modifiers.compile_key(modifier, request)) for modifier in compiling]
+        return run(self._compile(request, constraint, keys))
 
     def close(self) -> None:
         """Stop compiling."""
         self._work.close()
 
-    def _next(
+    def _compile(
         self,
         request: Request,
-        constraint: Compilation | None,
-        left: Sequence[tuple[LogitModifier[Any], Hashable | None]],
-        values: dict[str, Any],
-        compiled: Future[Compiled],
-    ) -> None:
-        """Run `compile` of the remaining modifiers, one after the other."""
-        if not left or compiled.cancelled():
-            _settle(compiled, None, lambda: values)
-            return
-        modifier, key = left[0]
+        constraint: Steps[Compilation | None] | None,
+        keys: Sequence[tuple[LogitModifier[Any], Hashable | None]],
+    ) -> Steps[Compiled]:
+        """Compile the constraint, and then run `compile` of the modifiers, one after the other."""
+        values, compiled = dict[str, Any](), None
+        if constraint is not None:
+            error, compiled = yield from constraint
+            if compiled is None:
+                return error, values
+            values[self._owner] = compiled
+        for modifier, key in keys:
+            # keeps the strategy open while its grammar is used
+            uses = [f"modifier.{modifier.name}", *([] if compiled is None else [f"grammar.{compiled.candidate.name}"])]
+            grammar = None if compiled is None else compiled.grammar
+            work = partial(self._compile_value, modifier, request, grammar)
+            try:
+                # comparing keys calls the modifier's code
+                with blame(f"modifier.{modifier.name}", "compile_key", passing=(GuidewayError,)):
+                    shared = None if key is None else (modifier.name, key)
+                    submitted = self._work.submit(uses, shared, work, owner=request.tenant)
+            except GuidewayError as failure:
+                return failure, values
+            yield submitted
+            if (error := error_of(submitted)) is not None:
+                return error, values
+            values[modifier.name] = submitted.result()
+        return None, values
 
-        def end(future: Future[Any]) -> None:
-            if (error := _error_of(future)) is not None:
-                _settle(compiled, error, dict)
-            else:
-                values[modifier.name] = future.result()
-                self._next(request, constraint, left[1:], values, compiled)
-
-        def work() -> tuple[Any, int]:
-            return self._modifiers.compile(modifier, request, None if constraint is None else constraint.grammar), 1
-
-        # keeps the strategy open while its grammar is used
-        uses = [f"modifier.{modifier.name}", *([] if constraint is None else [f"grammar.{constraint.candidate.name}"])]
-        try:
-            # comparing keys calls the modifier's code
-            with blame(f"modifier.{modifier.name}", "compile_key", passing=(GuidewayError,)):
-                shared = None if key is None else (modifier.name, key)
-                submitted = self._work.submit(uses, shared, work, owner=request.tenant)
-        except GuidewayError as error:
-            _settle(compiled, error, dict)
-            return
-        submitted.add_done_callback(end)
+    def _compile_value(
+        self, modifier: LogitModifier[Any], request: Request, grammar: CompiledGrammar | None
+    ) -> tuple[Any, int]:
+        return self._modifiers.compile(modifier, request, grammar), 1
 
 
 def _compile(candidate: Candidate, constraint: Constraint) -> tuple[CompiledParts, int]:
@@ -315,29 +253,3 @@ def _compile(candidate: Candidate, constraint: Constraint) -> tuple[CompiledPart
         grammar, reserve = candidate.home.make(constraint)
     with blame(f"grammar.{candidate.name}", "nbytes"):
         return (grammar, reserve, {}, {}), max(0, int(grammar.nbytes))
-
-
-def _error_of(future: Future[Any]) -> BaseException | None:
-    """Return the error of a future that is done, or None."""
-    return GuidewayError("closed before it was compiled") if future.cancelled() else future.exception()
-
-
-def _cancel_with(future: Future[Any], awaited: Future[Any]) -> None:
-    """Cancel `awaited` when `future` is canceled."""
-    waits_for = weakref.ref(awaited)  # as in `Compiler._try`
-
-    def leave(future: Future[Any]) -> None:
-        if future.cancelled() and (awaited := waits_for()) is not None:
-            awaited.cancel()
-
-    future.add_done_callback(leave)
-
-
-def _settle(future: Future[Any], error: BaseException | None, value: Callable[[], Any]) -> None:
-    """Complete `future` unless it was canceled."""
-    if not future.set_running_or_notify_cancel():
-        return
-    if error is None:
-        future.set_result(value())
-    else:
-        future.set_exception(error)

@@ -10,7 +10,6 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeGuard
 
@@ -43,6 +42,7 @@ from guideway.runtime.elsewhere import Home
 from guideway.runtime.sequences.journal import Journal
 from guideway.runtime.sequences.replay import new_matcher, recycle
 from guideway.runtime.work.step_clock import StepClock
+from guideway.runtime.work.steps import Steps
 from guideway.runtime.work.stopwatch import Stopwatch
 
 __all__ = ["GrammarMask", "MaskTransform", "check_names"]
@@ -100,14 +100,22 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def compile_constraint(
         self, constraint: Constraint, request: Request, search: SearchParameters | None
-    ) -> Future[Compilation]:
-        """Start compiling the constraint of a request and, with `search`, searching for its shortest output. Raises
-        `UnsupportedGrammar` if no strategy takes it, or none enforces all of it under ``on_unenforced="refuse"``."""
+    ) -> Steps[Compilation | None]:
+        """Return the steps that compile the constraint of a request and, with `search`, search for its shortest output.
+        Raises `UnsupportedGrammar` if no strategy takes it, or none enforces all of it under
+        ``on_unenforced="refuse"``."""
         chosen = self.candidates.of(request.tenant).chosen(constraint)
         in_full = request.params.on_unenforced == "refuse"
         candidates = enforcing_all(chosen, constraint) if in_full else chosen.candidates
-        compilation = self._compiler.submit(candidates, constraint, request.tenant)
-        return compilation if search is None else self._shortest.submit(compilation, search, request.tenant)
+        return self._compile(candidates, constraint, request.tenant, search)
+
+    def _compile(
+        self, candidates: Sequence[Candidate], constraint: Constraint, tenant: str, search: SearchParameters | None
+    ) -> Steps[Compilation | None]:
+        error, compiled = yield from self._compiler.compile(candidates, constraint, tenant)
+        if compiled is None or search is None:
+            return error, compiled
+        return (yield from self._shortest.find(compiled, search, tenant))
 
     def search_parameters(
         self, params: SamplingParams, room: int, bans: Bans | None, *, always: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -134,6 +134,24 @@ class SharedWork(Generic[T]):
             submitted = self._threads.submit(partial(self._run, uses, key, work, future), owner=owner)
             self._under_way[future if key is None else key] = _SharedJob(future, interrupt, {owner})
         submitted.add_done_callback(partial(self._give_up, key, future))
+        return future
+
+    def wait_for(
+        self,
+        uses: Sequence[str],
+        key: Hashable,
+        work: Callable[[], tuple[T, int]],
+        interrupt: Callable[[], None] | None,
+        *,
+        owner: str,
+    ) -> Generator[Future[T], None, Future[T]]:
+        """Submit work and wait for its future, as a part of `Steps`; if they end before, leave it."""
+        future = self.submit(uses, key, work, interrupt, owner=owner)
+        try:
+            yield future
+        except GeneratorExit:
+            self.leave(key, future, owner)
+            raise
         return future
 
     def leave(self, key: Hashable, future: Future[T], owner: str = "") -> None:
