@@ -164,6 +164,20 @@ def test_the_shortest_value_of_an_enumeration_is_found_first(cls: type[GrammarSt
     assert closer.shortest(matcher) == 8 * len(b',"z"') + len(b"]") + 1
 
 
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+def test_what_is_optional_is_left_out(cls: type[GrammarStrategy]) -> None:
+    item = {
+        "type": "object",
+        "properties": {"all": {"type": "integer"}, "many": {"type": "integer"}, "z": {"type": "integer"}},
+        "required": ["z"],
+        "additionalProperties": False,
+    }
+    strategy, constraint = cls(VOCABULARY, {}), JsonSchema({"type": "array", "items": item, "minItems": 8})
+    matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
+    closer = Closer(LEXICON, STOPS, Budget(200, Reserve.of(constraint, VOCABULARY)))
+    assert closer.shortest(matcher) == 8 * len(b',{"z":0}') + len(b"]") + 1
+
+
 def test_far_from_the_end_no_mask_changes() -> None:
     strategy, constraint = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema(PERSON)
     matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)

@@ -552,6 +552,7 @@ class Closer:
             past=self._accepted,
             cursor=self._position(len(self._accepted)),
             witnesses=reserve.witnesses,
+            names=reserve.names,
             ends=[end.encode() for end in reserve.ends],
             bans=NO_BANS if lifts else self._budget.bans,
             known=known,

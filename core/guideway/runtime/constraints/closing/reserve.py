@@ -24,7 +24,7 @@ SCALAR = 6
 MOST = 1 << 20
 """Upper bound of any size, in tokens. A size of at least half of it means that the value has no end."""
 MOST_WITNESSES = 32
-"""Most examples of strings to keep, because a search tries each of them at each string."""
+"""Most examples of strings, and most names, to keep, because a search tries each of them at each string."""
 MOST_TEXTS = 300
 """Most texts of a schema to spell for `Size.fewest`, which limits the time. Further texts count 0 tokens."""
 DEEPEST = 60
@@ -70,6 +70,8 @@ class Reserve:
     witnesses: tuple[str, ...] = ()
     """Examples of strings, or of the whole output if it is not JSON. A search tries their ends, to find completions
     that it would not find token by token."""
+    names: tuple[str, ...] = ()
+    """Names of required properties. A search tries them before optional ones."""
     fewest: int = 1
     """Proved lower bound of the tokens of any output, stop token included."""
     triggers: tuple[str, ...] = ()
@@ -93,7 +95,7 @@ class Reserve:
         match constraint:
             case JsonSchema():
                 sizes = _Sizes([constraint.parsed], spelling)
-                return cls(sizes.growth, sizes.level, True, sizes.examples, 1 + max(1, sizes.fewest))
+                return cls(sizes.growth, sizes.level, True, sizes.examples, sizes.names, 1 + max(1, sizes.fewest))
             case JsonObject():
                 return cls(2 * SCALAR, 2 * SCALAR, True)
             case Choice():
@@ -103,7 +105,7 @@ class Reserve:
             case Regex():
                 read = Pattern.of(constraint.pattern) or Pattern(0, UNKNOWN)
                 size = read.farthest + SCALAR
-                return cls(size, 0, False, read.examples, 1 + spelling.any_of(read.least, straddled=False))
+                return cls(size, 0, False, read.examples, fewest=1 + spelling.any_of(read.least, straddled=False))
             case StructuralTag():
                 return cls._of_tags(constraint.parsed, spelling)
             case _:
@@ -127,6 +129,7 @@ class Reserve:
             sizes.level + more,
             False,
             sizes.examples,
+            sizes.names,
             triggers=_unique(text for node in nodes for text in node.get("triggers", ()) if isinstance(text, str)),
             regions=tuple(dict.fromkeys(regions)),
             ends=_unique(end for node in nodes if isinstance(end := node.get("end"), str)),
@@ -188,6 +191,8 @@ class _Sizes:
         self.growth, self.level, self._within = SCALAR, SCALAR, SCALAR
         self._examples: dict[str, None] = {}
         """Examples of strings, in a dict to keep their order."""
+        self._names: dict[str, None] = {}
+        """Names of required properties, in order."""
         self._counts: dict[bytes, int] = {}
         for self._root in schemas:
             self._is_one: bool | None = None
@@ -199,7 +204,7 @@ class _Sizes:
                 self._before = self._known
         self.growth = max(self.growth, self._within) + SCALAR
         self.level += self._within
-        self.examples = tuple(self._examples)[:MOST_WITNESSES]
+        self.examples, self.names = tuple(self._examples)[:MOST_WITNESSES], tuple(self._names)[:MOST_WITNESSES]
 
     def _size(self, schema: Any) -> Size:
         if not isinstance(schema, Mapping):
@@ -265,6 +270,7 @@ class _Sizes:
     def _object(self, schema: Mapping[str, Any]) -> Size:
         declared = schema.get("properties", {})
         required = dict.fromkeys(schema.get("required", ()))  # in order: only the first `MOST_TEXTS` count
+        self._names |= required
         fewest = sum(self._value(name).fewest + self._size(declared.get(name)).fewest for name in required)
         needed = self._count(b"{}") + sum(self._property(name, declared.get(name)) for name in required)
         others = [self._property(name, child) for name, child in declared.items() if name not in required]

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -37,14 +36,6 @@ MOST_OF_ENDS = 256
 """Most ends of witnesses to try for one string."""
 
 
-@runtime_checkable
-class Demanding(Protocol):
-    """A matcher that knows the names of missing required properties."""
-
-    def missing_names(self) -> Sequence[str]:
-        """Return the names that the innermost open object still requires, in any order."""
-
-
 def find_completion(
     matcher: Matcher,
     lexicon: Lexicon,
@@ -54,6 +45,7 @@ def find_completion(
     past: Sequence[int],
     cursor: JsonCursor | None,
     witnesses: Sequence[str] = (),
+    names: Sequence[str] = (),
     ends: Sequence[bytes] = (),
     bans: Bans | None = None,
     known: Sequence[Way] = (),
@@ -68,6 +60,7 @@ def find_completion(
     - `past`: the last tokens that the matcher accepted.
     - `cursor`: the position in JSON at the end of the output; None if the output is not JSON there.
     - `witnesses`: examples of the output's strings, or of the whole output if it is not JSON.
+    - `names`: names of properties to try before others.
     - `ends`: texts that end free text in a tag.
     - `bans`: tokens and texts that the completion does not contain, except for a stop token if all of them are banned.
     - `known`: ways that completed the output before. The search may join a known way.
@@ -93,6 +86,7 @@ def find_completion(
         past=list(past[-max(1, bans.most_before) :]),
         root=_Node((), cursor),
         witnesses=witnesses,
+        names=names,
         ends=ends,
         bans=bans,
         known=known,
@@ -150,6 +144,7 @@ class _Search:
     past: list[int]
     root: _Node
     witnesses: Sequence[str]
+    names: Sequence[str]
     ends: Sequence[bytes]
     bans: Bans
     known: Sequence[Way]
@@ -282,7 +277,7 @@ class _Search:
                 yield from lexicon.spelt_values
                 quick = [*quick, *lexicon.of(VALUES)]
         if cursor is not None and cursor.place is Place.KEY and is_new:
-            yield from self._missing_names(cursor)
+            yield from filter(None, self._new_names(cursor))
         if self.witnesses and is_new:
             yield from self._ends()
         self.work -= MASK
@@ -311,13 +306,12 @@ class _Search:
             return before is None and (cursor is None or cursor.in_string)
         return cursor.in_string and not before.cursor.in_string
 
-    def _missing_names(self, cursor: JsonCursor) -> Iterator[Sequence[int]]:
-        """Yield the rest of each name that the object still requires, if the matcher knows them and a name fits."""
-        for name in self.matcher.missing_names() if isinstance(self.matcher, Demanding) else ():
-            text = json.dumps(name, ensure_ascii=False)[1:].encode(errors="replace")
-            token_ids = self.lexicon.spell(text.removeprefix(cursor.text)) if text.startswith(cursor.text) else None
-            if token_ids:
-                yield token_ids
+    def _new_names(self, cursor: JsonCursor) -> Iterator[Sequence[int]]:
+        """Yield the rest of each of `names` that the object may still get."""
+        texts = (json.dumps(name, ensure_ascii=False)[1:].encode(errors="replace") for name in self.names)
+        for text in texts:
+            if text.startswith(cursor.text) and text not in (cursor.open[-1] or ()):
+                yield self.lexicon.spell(text.removeprefix(cursor.text)) or ()
 
     def _ends(self) -> Iterator[Sequence[int]]:
         """Yield ends of witnesses, the shortest first, that may end the string or the output.
