@@ -61,14 +61,6 @@ class Members(Cursor[Level]):
         inside = (_inside(self.open, alternative, schema) for alternative, _ in level.alive)
         return any(each is not None and schema.takes_any_string(each) for each in inside)
 
-    def missing_names(self, schema: Alternatives) -> list[str]:
-        """Return the names that the last object still requires, in the alternative that requires the fewest."""
-        level = self.open[-1]
-        if level.is_array:
-            return []
-        missing = ([each for each in schema.members(a).required if each not in level.names] for a, _ in level.alive)
-        return min(missing, key=len)
-
     def _leads_on(self, level: Level, alternative: Alternative, schema: Alternatives) -> bool:
         place = self.place
         may_end = not self.is_due and (place is AFTER or place is KEY_START or (place is VALUE and level.is_array))

@@ -75,10 +75,6 @@ class RequiredTracker:
             if self.step(state, token_id, ahead) is None:
                 words.view(np.uint32)[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
 
-    def missing_names(self, state: Members) -> list[str]:
-        """Return the names that the last object still requires."""
-        return state.missing_names(self._schema)
-
     def _candidates(self, state: Members, words: Bitmask) -> Iterable[int]:
         """Return tokens of a row that may not be allowed."""
         in_string = state.place is STRING and not state.escape

@@ -116,10 +116,6 @@ class Tracker:
             if self.step(state, token_id, ahead) is None:
                 words.view(np.uint32)[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
 
-    def missing_names(self, state: TrackedText) -> list[str]:
-        """Return the names that must still come: none."""
-        return []
-
     def may_repeat(self, state: TrackedText) -> bool:
         """Return whether all ways to go on may lead to an item that an array has already."""
         return state.may_repeat(self._arrays)

@@ -45,9 +45,6 @@ class _Tracker(Protocol):
     def keep(self, state: Any, words: Bitmask, ahead: Callable[[], Matcher], /) -> None:
         """Clear the bits of a row for tokens that are not allowed."""
 
-    def missing_names(self, state: Any, /) -> Sequence[str]:
-        """Return names that the last object still requires."""
-
 
 class TrackedGrammar(CompiledGrammar):
     """A strategy's grammar and a tracker."""
@@ -123,11 +120,6 @@ class TrackedMatcher(Matcher):
 
     def fork(self) -> Matcher:
         return TrackedMatcher(self.inner.fork(), self._tracker, self._states.copy())
-
-    def missing_names(self) -> Sequence[str]:
-        """Return names that the last open object still requires, in any order."""
-        more = self.inner.missing_names() if isinstance(self.inner, TrackedMatcher) else ()
-        return [*self._tracker.missing_names(self._states[-1]), *more]
 
     def forced_tokens(self) -> Sequence[int]:
         forced = tuple(self.inner.forced_tokens())
