@@ -19,7 +19,7 @@ from guideway.json_schema.assertions import (
 )
 from guideway.json_schema.checking import check_schema, misspelt_keywords
 from guideway.json_schema.cursor import JsonCursor
-from guideway.json_schema.exclusion import Exclusion
+from guideway.json_schema.emptiness import Exclusion
 from guideway.json_schema.formats import FORMATS, has_format, with_patterns
 from guideway.json_schema.mistakes import check_regex
 from guideway.json_schema.naming import NamesAhead, hides_names, names_may_run_out

@@ -6,25 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from guideway.json_schema.exclusion import Exclusion
+from guideway.json_schema.emptiness import Exclusion
 from guideway.json_schema.patterns import pattern_details, repeats_a_repetition, string_details
-from guideway.json_schema.walking import Chain, Schema, ignores_beside_ref, resolve, walk
+from guideway.json_schema.walking import KEYWORDS, Chain, Schema, ignores_beside_ref, resolve, walk
 
 __all__ = ["KEYWORDS", "TYPES", "Assertions", "assertions", "combine", "keywords", "names_by_place", "root_keywords"]
 
 TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
-
-KEYWORDS: tuple[str, ...] = (
-    *("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"),
-    *("format", "pattern", "minLength", "maxLength"),
-    *("multipleOf", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"),
-    *("properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames"),
-    *("required", "dependentRequired", "dependentSchemas", "dependencies", "minProperties", "maxProperties"),
-    *("prefixItems", "items", "additionalItems", "unevaluatedItems", "contains", "minContains", "maxContains"),
-    *("minItems", "maxItems", "uniqueItems"),
-)
-"""The keywords that can make an instance invalid, except ``type``. Names of combinations use this order. ``then`` and
-``else`` count as ``if``."""
 
 _ORDER = {keyword: i for i, keyword in enumerate(KEYWORDS)}
 

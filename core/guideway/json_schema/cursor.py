@@ -69,7 +69,7 @@ class Cursor(NamedTuple, Generic[T]):
 
     place: Place = VALUE
     open: tuple[T, ...] = ()
-    """What is kept of each open object and array, the outermost first."""
+    """The state of each open object and array, the outermost first."""
     text: bytes = b""
     """The bytes written of the current name, string, literal or number, if these are kept."""
     escape: bytes = b""
@@ -89,8 +89,8 @@ C = TypeVar("C", bound="Cursor[Any]")
 
 
 class Reader(ABC, Generic[T]):
-    """Reads JSON, and keeps what a subclass needs of the open objects and arrays. Its methods, except `read` and
-    `keeps`, return what is open after a part of the text; None if the subclass does not allow this part."""
+    """Reads JSON, and keeps a state of each open object and array, which subclasses define. The other abstract methods
+    return these states after a part of the text; None if the subclass does not allow this part."""
 
     whitespace: Whitespace | None = None
     """The white space to allow. If not None, text is UTF-8, no escape is a surrogate (so each character of a string is

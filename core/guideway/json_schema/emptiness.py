@@ -1,12 +1,13 @@
-"""Prove that no value satisfies a schema, or a part of it."""
+"""Prove that no value satisfies a schema or a part of it, or that none satisfies two parts at once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import combinations
 from math import inf
 from typing import Any, NamedTuple
 
-from guideway.json_schema.assertions import KEYWORDS
 from guideway.json_schema.kinds import (
     ANY,
     ARRAY,
@@ -21,15 +22,20 @@ from guideway.json_schema.kinds import (
     kinds_of,
 )
 from guideway.json_schema.ranges import counts, number_range
-from guideway.json_schema.refusing import refuses
-from guideway.json_schema.walking import Chain, Resource, Schema, ignores_beside_ref, resolve, walk
+from guideway.json_schema.reading import Node, Source
+from guideway.json_schema.refusing import refuse, refuses
+from guideway.json_schema.walking import KEYWORDS, Chain, Schema
 
-__all__ = ["Emptiness", "Reason"]
+__all__ = ["Emptiness", "Exclusion", "Reason"]
 
 MOST_TOGETHER = 64
 """Maximum schemas of one value to compare with each other."""
 MOST_WORK = 200_000
 """Maximum keywords, names and values to compare in a whole schema. Beyond it, only types are compared."""
+MOST_BRANCHES = 64
+"""Maximum branches of a ``oneOf`` to compare with each other."""
+DEEPEST = 12
+"""Maximum levels of properties and alternatives to compare with each other."""
 
 _EMPTYING = frozenset(
     {"$ref", "allOf", "anyOf", "oneOf", "not", "const", "enum", "minimum", "exclusiveMinimum", "minLength"}
@@ -56,35 +62,29 @@ class Emptiness:
     part that requires itself has none. Takes time linear in the size of the schema, plus `MOST_WORK`."""
 
     def __init__(self, root: Schema) -> None:
-        self.nodes: dict[int, tuple[Mapping[str, Any], Chain, Resource]] = {}
-        """The subschemas that are objects, by `id`, with their places; each after its parents."""
-        self.has_false = root is False
-        """True if `false` is a subschema."""
+        self.source = Source(root)
         self.lost_types: dict[int, list[str]] = {}
         """The types that a nonempty subschema allows although none of their values satisfies it, by `id` of the
         subschema."""
         self._root = root
-        self._ref_alone = ignores_beside_ref(root)
         self._kinds: dict[int, int] = {}
         self._waiting: dict[int, set[int]] = {}
         """The subschemas that depend on one whose kinds may grow, by `id`."""
-        self._targets: dict[int, Schema] = {}
-        self._reader = 0
+        self._reader = self._depth = 0
         self._work = MOST_WORK
+        self._compares_choices = False
+        """True if the alternatives of alternatives, and of properties, are compared as well."""
         self._reasons: list[Reason] | None = None
-        pending: list[int] = []
-        for chain, node, resource in walk(root):
-            if not isinstance(node, Mapping):
-                self.has_false |= node is False
-                continue
-            self.nodes[id(node)] = node, chain, resource
-            if _EMPTYING.isdisjoint(node):
-                self._kinds[id(node)] = kinds_of(node["type"]) if "type" in node else ANY
+        pending: list[Node] = []
+        for node in self.source:
+            if _EMPTYING.isdisjoint(node.keywords):
+                self._kinds[id(node.schema)] = kinds_of(node.keywords["type"]) if "type" in node.keywords else ANY
             else:
-                self._kinds[id(node)] = 0
-                self._waiting[id(node)] = set()
-                pending.append(id(node))
+                self._kinds[id(node.schema)] = 0
+                self._waiting[id(node.schema)] = set()
+                pending.append(node)
         self._spread(pending)
+        self._work, self._compares_choices = MOST_WORK, True
 
     def is_empty(self, schema: Any) -> bool:
         """Return whether a part of the schema is proved to be unsatisfiable."""
@@ -96,37 +96,51 @@ class Emptiness:
             return ANY if schema else 0
         return self._kinds.get(id(schema), ANY)
 
+    def excludes(self, first: Any, second: Any, around: Mapping[str, Any]) -> bool:
+        """Return True if it is proved, from the types and required properties of the subschema `around` two others,
+        that no instance of it satisfies both. False proves nothing."""
+        outer = self.source.read(around)
+        kinds = outer.kinds & self.kinds(first) & self.kinds(second)
+        if not kinds or not isinstance(first, Mapping) or not isinstance(second, Mapping):
+            return not kinds
+        both = self._together(map(self.source.read, (first, second)))
+        required = outer._replace(keywords={"required": outer.keywords.get("required", ())})
+        return not kinds & self._meet([*both, required], both)
+
     @property
     def is_found(self) -> bool:
         """True if any part of the schema is empty, or has no values of a type that it allows."""
-        return self.has_false or bool(self.lost_types) or 0 in self._kinds.values()
+        return self.source.has_false or bool(self.lost_types) or 0 in self._kinds.values()
 
     def reason(self) -> Reason | None:
         """Return why no value satisfies the whole schema; None if that is not proved."""
         if not self.is_empty(self._root):
             return None
+        self._compares_choices = False
         reason, met, besides = Reason(None, "", self._root), set(), ""
-        while isinstance(node := reason.cause, Mapping):
-            if id(node) in met:
-                text = "its references require it inside itself without end"
-                return Reason(self.nodes[id(node)][1], text + besides)
-            met.add(id(node))
+        while isinstance(reason.cause, Mapping):
+            node = self.source.read(reason.cause)
+            if id(node.schema) in met:
+                return Reason(node.chain, "its references require it inside itself without end" + besides)
+            met.add(id(node.schema))
             reason = self._why(node)
             besides = besides or reason.besides
-        return Reason(reason.place, (reason.text if node else "`false` allows nothing") + besides)
+        return Reason(reason.place, (reason.text if reason.cause else "`false` allows nothing") + besides)
 
-    def _spread(self, pending: list[int]) -> None:
+    def _spread(self, pending: list[Node]) -> None:
         """Find the kinds of subschemas, the last first, and recompute the subschemas that depend on a change."""
-        queued = set(pending)
-        while pending:
-            self._reader = pending.pop()
+        nodes = {id(node.schema): node for node in pending}
+        left = [*nodes]
+        queued = set(left)
+        while left:
+            self._reader = left.pop()
             queued.discard(self._reader)
-            found = self._evaluate(self.nodes[self._reader][0])
+            found = self._evaluate(nodes[self._reader])
             if found == self._kinds[self._reader]:
                 continue
             self._kinds[self._reader] = found
             again = self._waiting[self._reader] - queued
-            pending += again
+            left += again
             queued |= again
 
     def _of(self, schema: Any) -> int:
@@ -135,90 +149,100 @@ class Emptiness:
             waiting.add(self._reader)
         return self.kinds(schema)
 
-    def _evaluate(self, node: Mapping[str, Any]) -> int:
-        if "$ref" in node and _ASSERTING & node.keys() == {"$ref"}:  # no other assertions to combine with the target's
-            return self._of(self._target(node))
-        together = self._together(node)
+    def _evaluate(self, node: Node) -> int:
+        if _ASSERTING & node.keywords.keys() == {"$ref"}:  # no other assertions to combine with the target's
+            return self._of(self._target(node, "$ref"))
+        together = self._together([node])
         found, excluded = self._possible(together)
-        self.lost_types.pop(id(node), None)
+        self.lost_types.pop(id(node.schema), None)
         if excluded and found & ~excluded:
-            typed = node.get("type", [name for name in TYPES if name != "integer"])
+            typed = node.keywords.get("type", [name for name in TYPES if name != "integer"])
             lost = [name for name in ([typed] if isinstance(typed, str) else typed) if _is_lost(name, found, excluded)]
             if lost:
-                self.lost_types[id(node)] = lost
+                self.lost_types[id(node.schema)] = lost
         found &= ~excluded
-        for part in self._in_place(node):
+        for part, _ in self._in_place(node):
             found &= self._of(part)
-        for schema in together:
-            for keyword in ("anyOf", "oneOf"):
-                if found and (branches := schema.get(keyword)):
-                    found &= self._any_of(branches, together)
-        return found
+        return self._choose(found, together, together)
 
-    def _in_place(self, node: Mapping[str, Any]) -> list[Any]:
-        """Return the subschemas that a value of `node` must also satisfy."""
-        if "$ref" not in node:
-            return list(node.get("allOf", ()))
-        return [self._target(node), *(() if self._ref_alone else node.get("allOf", ()))]
+    def _in_place(self, node: Node) -> Iterator[tuple[Any, Chain]]:
+        """Yield the subschemas that a value of `node` must also satisfy, with places of the keywords that say so."""
+        if "$ref" in node.keywords:
+            yield self._target(node, "$ref"), node.at("$ref")
+        for i, part in enumerate(node.keywords.get("allOf", ())):
+            yield part, node.at("allOf", i)
 
-    def _target(self, node: Mapping[str, Any]) -> Schema:
+    def _target(self, node: Node, keyword: str) -> Schema:
         """Return the target of a subschema's reference; True if it is unknown."""
-        if (target := self._targets.get(id(node))) is None:
-            reference, (_, resource) = str(node["$ref"]), self.nodes[id(node)][2]
-            found = resolve(resource, reference) if reference == "#" or reference.startswith("#/") else True
-            target = self._targets[id(node)] = found if isinstance(found, Mapping | bool) else True
-        return target
+        found = self.source.target(node, keyword)
+        return True if found is None else found
 
-    def _together(self, node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """Return the schemas that apply to the same value as `node`, which is the first."""
-        if "$ref" not in node and "allOf" not in node:
-            return [node]
-        found: dict[int, Mapping[str, Any]] = {}
-        pending: list[Any] = [node]
+    def _together(self, nodes: Iterable[Node]) -> list[Node]:
+        """Return the subschemas that apply to the same value as some, which are the first."""
+        found: dict[int, Node] = {}
+        pending = [*nodes][::-1]
         while pending and len(found) < MOST_TOGETHER:
-            each = pending.pop()
-            if isinstance(each, Mapping) and id(each) in self.nodes and id(each) not in found:
-                found[id(each)] = {} if self._ref_alone and "$ref" in each else each
-                pending += self._in_place(each)
+            node = pending.pop()
+            if id(node.schema) not in found:
+                found[id(node.schema)] = node
+                pending += (self.source.read(part) for part, _ in self._in_place(node) if isinstance(part, Mapping))
         return list(found.values())
 
-    def _any_of(self, branches: Sequence[Any], together: list[Mapping[str, Any]]) -> int:
-        """Return the kinds that satisfy a branch and the other schemas that apply."""
+    def _meet(self, nodes: Sequence[Node], choosing: Sequence[Node]) -> int:
+        """Return the kinds that satisfy some subschemas at once. The alternatives of `choosing` may be compared."""
+        if self._depth >= DEEPEST or self._work < 0:
+            return ANY
+        self._depth += 1
+        possible, excluded = self._possible(nodes)
+        found = possible & ~excluded
+        if self._compares_choices:
+            found = self._choose(found, choosing, nodes)
+        self._depth -= 1
+        return found
+
+    def _choose(self, kinds: int, choosing: Sequence[Node], together: Sequence[Node]) -> int:
+        """Return which kinds satisfy a branch of each ``anyOf`` and ``oneOf``, and the other schemas that apply."""
+        for node in choosing:
+            for keyword in ("anyOf", "oneOf"):
+                if kinds and (branches := node.keywords.get(keyword)):
+                    kinds &= self._any_of(branches, together)
+        return kinds
+
+    def _any_of(self, branches: Sequence[Any], together: Sequence[Node]) -> int:
         found = 0
         for branch in branches:
             kinds = self._of(branch)
-            if kinds and isinstance(branch, Mapping) and not _EMPTYING.isdisjoint(branch):
-                reasons, self._reasons = self._reasons, None
-                possible, excluded = self._possible([*together, *self._together(branch)])
-                kinds &= possible & ~excluded
-                self._reasons = reasons
+            if kinds and isinstance(branch, Mapping):
+                own = self._together([self.source.read(branch)])
+                if self._compares_choices or not _EMPTYING.isdisjoint(own[0].keywords):
+                    kinds &= self._meet([*together, *own], own)
             found |= kinds
         return found
 
-    def _possible(self, schemas: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-        """Return the kinds that the types and values of `schemas`, which apply together, allow; and the kinds among
+    def _possible(self, nodes: Sequence[Node]) -> tuple[int, int]:
+        """Return the kinds that the types and values of subschemas which apply together allow; and the kinds among
         them that have no value within the bounds."""
         found = ANY
         lists: list[tuple[int, list[Any]]] = []
-        for i, schema in enumerate(schemas):
-            if "type" in schema:
-                found &= kinds_of(schema["type"])
-            if "not" in schema:
-                found &= ~_refused_kinds(schema["not"])
-            if "const" in schema:
-                lists.append((i, [schema["const"]]))
-            if "enum" in schema:
-                lists.append((i, schema["enum"]))
-            self._work -= len(schema)
+        for i, (_, keywords, *_) in enumerate(nodes):
+            if "type" in keywords:
+                found &= kinds_of(keywords["type"])
+            if "not" in keywords:
+                found &= ~_refused_kinds(keywords["not"])
+            if "const" in keywords:
+                lists.append((i, [keywords["const"]]))
+            if "enum" in keywords:
+                lists.append((i, keywords["enum"]))
+            self._work -= len(keywords)
         if self._work < 0:
             return found, 0
         if lists:
-            found = self._find_listed(schemas, lists, found)
+            found = self._find_listed([node.keywords for node in nodes], lists, found)
         excluded = 0
         if found & NUMBER:
-            excluded |= found & NUMBER & ~self._numbers(schemas, found)
+            excluded |= found & NUMBER & ~self._numbers(nodes, found)
         for kind, has in ((STRING, self._has_strings), (ARRAY, self._has_arrays), (OBJECT, self._has_objects)):
-            if found & kind and not has(schemas):
+            if found & kind and not has(nodes):
                 excluded |= kind
         return found, excluded
 
@@ -235,181 +259,191 @@ class Emptiness:
                 self._work -= sum(map(len, schemas)) + sum(len(each) for _, each in lists)
                 if self._work < 0:
                     return kinds
-                if not any(refuses(schema, value) for schema in others):
+                if not any(refuse(self.source, schema, value) for schema in others):
                     found |= kind
         return found
 
-    def _numbers(self, schemas: Sequence[Mapping[str, Any]], kinds: int) -> int:
-        if all("minimum" not in schema and "exclusiveMinimum" not in schema for schema in schemas):
+    def _numbers(self, nodes: Sequence[Node], kinds: int) -> int:
+        numbers = number_range([node.keywords for node in nodes])
+        if numbers.low == -inf:
             return NUMBER
-        numbers = number_range(schemas)
         found = numbers.kinds()
         if not found & kinds:
             what = "number" if kinds & FRACTION else "integer"
-            self._say(schemas, f"no {what} is {numbers}")
+            self._say(nodes[0], f"no {what} is {numbers}")
         return found
 
-    def _has_strings(self, schemas: Sequence[Mapping[str, Any]]) -> bool:
-        low, high = counts(schemas, "minLength", "maxLength")
-        return low <= high or self._say(schemas, f"no string has at least {low} and at most {high} characters")
+    def _has_strings(self, nodes: Sequence[Node]) -> bool:
+        low, high = _counts(nodes, "minLength", "maxLength")
+        return low <= high or self._say(nodes[0], f"no string has at least {low} and at most {high} characters")
 
-    def _has_arrays(self, schemas: Sequence[Mapping[str, Any]]) -> bool:
-        low, high = counts(schemas, "minItems", "maxItems")
-        for schema in schemas:
-            if "contains" in schema and (least := schema.get("minContains", 1)) > 0:
-                if not self._of(schema["contains"]):
-                    return self._say([schema], "`contains` asks for an item that cannot be", "contains")
-                if least > schema.get("maxContains", inf):
-                    return self._say([schema], "minContains is more than maxContains")
+    def _has_arrays(self, nodes: Sequence[Node]) -> bool:
+        low, high = _counts(nodes, "minItems", "maxItems")
+        for node in nodes:
+            if "contains" in node.keywords and (least := node.keywords.get("minContains", 1)) > 0:
+                contained = node.keywords["contains"]
+                if not self._of(contained):
+                    text = "`contains` asks for an item that cannot be"
+                    return self._say(node, text, node.at("contains"), contained)
+                if least > node.keywords.get("maxContains", inf):
+                    return self._say(node, "minContains is more than maxContains")
                 low = max(low, least)
         if low > high:
-            return self._say(schemas, f"no array has at least {low} and at most {high} items")
+            return self._say(nodes[0], f"no array has at least {low} and at most {high} items")
         if not low:
             return True
-        longest = max(len(_first_items(schema)) for schema in schemas)
+        longest = max(len(node.keywords.get("prefixItems", ())) for node in nodes)
         for i in range(int(min(low, longest + 1))):
-            self._work -= len(schemas)
+            self._work -= len(nodes)
             kinds = ANY
-            for schema in schemas:
-                keyword, item = _item(schema, i)
+            for node in nodes:
+                first, place = node.keywords.get("prefixItems", ()), node.at("items")
+                item = node.keywords.get("items", True)
+                if i < len(first):
+                    item, place = first[i], node.at("prefixItems", i)
                 kinds &= self._of(item)
                 if not kinds:
-                    return self._say([schema], f"at least {low} items are required, and item {i} cannot be", *keyword)
-        if not longest and any(schema.get("uniqueItems") is True for schema in schemas):
-            most = min(self._num_values(schema.get("items", True)) for schema in schemas)
+                    return self._say(node, f"at least {low} items are required, and item {i} cannot be", place, item)
+        if not longest and any(node.keywords.get("uniqueItems") is True for node in nodes):
+            most = min(self._num_values(node.keywords.get("items", True)) for node in nodes)
             if low > most:
-                return self._say(schemas, f"at least {low} different items are required, and there are {most}")
+                return self._say(nodes[0], f"at least {low} different items are required, and there are {most}")
         return True
 
     def _num_values(self, schema: Any) -> float:
-        """Return the maximum number of values that satisfy a schema."""
-        if isinstance(schema, Mapping):
-            if "const" in schema:
-                return 1
-            if "enum" in schema:
-                return len(schema["enum"])
+        """Return the maximum number of values that satisfy a subschema."""
+        values = self.source.read(schema).values if isinstance(schema, Mapping) else None
+        if values is not None:
+            return len(values)
         kinds = self._of(schema)
         return inf if kinds & ~(NULL | BOOLEAN) else bool(kinds & NULL) + 2 * bool(kinds & BOOLEAN)
 
-    def _has_objects(self, schemas: Sequence[Mapping[str, Any]]) -> bool:
-        low, high = counts(schemas, "minProperties", "maxProperties")
-        required = list(dict.fromkeys(name for schema in schemas for name in schema.get("required", ())))
-        self._work -= len(required) * len(schemas)
+    def _has_objects(self, nodes: Sequence[Node]) -> bool:
+        low, high = _counts(nodes, "minProperties", "maxProperties")
+        required = list(dict.fromkeys(name for node in nodes for name in node.keywords.get("required", ())))
+        self._work -= len(required) * len(nodes)
         if max(low, len(required)) > high:
             return self._say(
-                schemas, f"at least {max(low, len(required))} properties are required, and at most {high} allowed"
+                nodes[0], f"at least {max(low, len(required))} properties are required, and at most {high} allowed"
             )
         if self._work < 0:
             return True
         for name in required:
-            if not self._may_have(schemas, name, "is required"):
+            if not self._may_have(nodes, name, "is required"):
                 return False
         if low > len(required):
-            return self._has_enough(schemas, low)
+            return self._has_enough(nodes, low)
         return True
 
-    def _has_enough(self, schemas: Sequence[Mapping[str, Any]], low: float) -> bool:
+    def _has_enough(self, nodes: Sequence[Node], low: float) -> bool:
         """Return whether objects may have `low` properties."""
-        for schema in schemas:
-            if "propertyNames" in schema and not self._of(schema["propertyNames"]) & STRING:
-                return self._say([schema], "properties are required, and no name is allowed", "propertyNames")
-            if self._of(schema.get("additionalProperties", True)) or schema.get("patternProperties"):
+        for node in nodes:
+            keywords = node.keywords
+            if "propertyNames" in keywords and not self._of(keywords["propertyNames"]) & STRING:
+                text, place = "properties are required, and no name is allowed", node.at("propertyNames")
+                return self._say(node, text, place, keywords["propertyNames"])
+            if self._of(keywords.get("additionalProperties", True)) or keywords.get("patternProperties"):
                 continue
-            names = schema.get("properties", {})
-            self._work -= len(names) * len(schemas)
+            names = keywords.get("properties", {})
+            self._work -= len(names) * len(nodes)
             if self._work < 0:
                 return True
             reasons, self._reasons = self._reasons, None
-            possible = sum(self._may_have(schemas, name, "") for name in names)
+            possible = sum(self._may_have(nodes, name, "") for name in names)
             self._reasons = reasons
             if low > possible:
-                return self._say([schema], f"at least {low} properties are required, and there can be {possible}")
+                return self._say(node, f"at least {low} properties are required, and there can be {possible}")
         return True
 
-    def _may_have(self, schemas: Sequence[Mapping[str, Any]], name: str, said: str) -> bool:
+    def _may_have(self, nodes: Sequence[Node], name: str, said: str) -> bool:
         """Return whether an object may have a property of this name."""
         kinds, parts = ANY, []
-        for schema in schemas:
-            if "propertyNames" in schema:
-                names = schema["propertyNames"]
-                if not self._of(names) & STRING or refuses(names, name):
-                    return self._say(
-                        [schema], f"the property {name!r} {said}, and its name not allowed", "propertyNames"
-                    )
-            keyword: tuple[str, ...] = ("additionalProperties",)
-            if name in (declared := schema.get("properties", {})):
-                part, keyword = declared[name], ("properties", name)
-            elif schema.get("patternProperties"):
+        for node in nodes:
+            names, declared = node.keywords.get("propertyNames", True), node.keywords.get("properties", {})
+            if not self._of(names) & STRING or refuses(self.source, names, name):
+                text = f"the property {name!r} {said}, and its name not allowed"
+                return self._say(node, text, node.at("propertyNames"), names)
+            if name in declared:
+                part, place = declared[name], node.at("properties", name)
+            elif node.keywords.get("patternProperties"):
                 continue  # a pattern may allow it
             else:
-                part = schema.get("additionalProperties", True)
+                part, place = node.keywords.get("additionalProperties", True), node.at("additionalProperties")
             kinds &= self._of(part)
             if not kinds:
-                if part is False and len(keyword) == 1:
-                    return self._say([schema], f"the property {name!r} {said}, and `additionalProperties` forbids it")
-                return self._say(
-                    [schema], f"the property {name!r} {said}, and nothing is allowed as its value", *keyword
-                )
-            if isinstance(part, Mapping) and id(part) in self.nodes:
-                parts.append(part)
+                if part is False and name not in declared:
+                    return self._say(node, f"the property {name!r} {said}, and `additionalProperties` forbids it")
+                text = f"the property {name!r} {said}, and nothing is allowed as its value"
+                return self._say(node, text, place, part)
+            if isinstance(part, Mapping):
+                parts.append(self.source.read(part))
         if len(parts) < 2:
             return True
-        possible, excluded = self._possible([each for part in parts for each in self._together(part)])
-        return bool(kinds & possible & ~excluded) or self._say(
-            schemas, f"the property {name!r} {said}, and what is said of it excludes each other"
+        together = self._together(parts)
+        return bool(kinds & self._meet(together, together)) or self._say(
+            nodes[0], f"the property {name!r} {said}, and what is said of it excludes each other"
         )
 
-    def _why(self, node: Mapping[str, Any]) -> Reason:
+    def _why(self, node: Node) -> Reason:
         """Return why no value satisfies `node`, which is empty."""
-        place = self.nodes[id(node)][1]
-        for i, part in enumerate(reversed(self._in_place(node))):
+        for part, place in reversed(list(self._in_place(node))):
             if self.is_empty(part):
-                return Reason(((place, "allOf"), len(node.get("allOf", ())) - 1 - i), "", part)
+                return Reason(place, "", part)
         self._reasons, self._work = [], MOST_WORK
-        together = self._together(node)
+        together = self._together([node])
         found, excluded = self._possible(together)
         reasons, self._reasons = self._reasons, None
         if reasons and not found & ~excluded:
             return reasons[0]
         for keyword in ("anyOf", "oneOf"):
-            if (branches := node.get(keyword)) and not found & ~excluded & self._any_of(branches, together):
+            branches = node.keywords.get(keyword)
+            if branches and not found & ~excluded & self._any_of(branches, together):
                 if not self.is_empty(branches[0]):
-                    return Reason((place, keyword), f"no branch of `{keyword}` goes with the rest of the schema")
+                    return Reason(node.at(keyword), f"no branch of `{keyword}` goes with the rest of the schema")
                 besides = f", and no other branch of its `{keyword}` has a value"
-                return Reason(((place, keyword), 0), "", branches[0], besides if len(branches) > 1 else "")
+                return Reason(node.at(keyword, 0), "", branches[0], besides if len(branches) > 1 else "")
         for keyword in ("const", "enum"):
-            if keyword in node:
-                is_bare = keyword == "enum" and not node[keyword]
+            if keyword in node.keywords:
+                is_bare = keyword == "enum" and not node.keywords[keyword]
                 said = "`enum` lists no value" if is_bare else f"the rest of the schema refuses `{keyword}`"
-                return Reason((place, keyword), said)
-        if _is_anything(node.get("not", False)):
-            return Reason((place, "not"), "`not` refuses every value")
-        return Reason(place, "the types of values that are allowed here exclude each other")
+                return Reason(node.at(keyword), said)
+        if _is_anything(node.keywords.get("not", False)):
+            return Reason(node.at("not"), "`not` refuses every value")
+        return Reason(node.chain, "the types of values that are allowed here exclude each other")
 
-    def _say(self, schemas: Sequence[Mapping[str, Any]], text: str, *parts: str | int) -> bool:
-        """Record a reason, at a keyword of the first schema, and return False."""
+    def _say(self, node: Node, text: str, place: Chain = None, cause: Any = True) -> bool:
+        """Record a reason, at a place or at a subschema, and return False."""
         if self._reasons is not None:
-            node, place, _ = self.nodes[id(schemas[0])]
-            cause: Any = node
-            for part in parts:
-                place, cause = (place, part), cause[part]
-            self._reasons.append(Reason(place, text, cause if parts and self.is_empty(cause) else True))
+            self._reasons.append(Reason(place or node.chain, text, cause if self.is_empty(cause) else True))
         return False
 
 
-def _first_items(schema: Mapping[str, Any]) -> Sequence[Any]:
-    items = schema.get("items")
-    found: Sequence[Any] = items if isinstance(items, list) else schema.get("prefixItems", ())
-    return found
+class Exclusion:
+    """A prover that branches of a checked schema exclude each other. Takes no time before it is asked."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+
+    @cached_property
+    def _emptiness(self) -> Emptiness:
+        return Emptiness(self._root)
+
+    def is_exclusive(self, schema: Mapping[str, Any]) -> bool:
+        """Return True if it is proved that no instance satisfies two branches of the ``oneOf`` of a subschema, which is
+        then equivalent to ``anyOf``. False proves nothing."""
+        branches = schema["oneOf"]
+        if len(branches) > MOST_BRANCHES:
+            return False
+        return all(self.excludes(first, second, schema) for first, second in combinations(branches, 2))
+
+    def excludes(self, first: Any, second: Any, around: Mapping[str, Any]) -> bool:
+        """Return True if it is proved that no instance of the subschema `around` two others satisfies both. False
+        proves nothing."""
+        return self._emptiness.excludes(first, second, around)
 
 
-def _item(schema: Mapping[str, Any], i: int) -> tuple[tuple[str | int, ...], Any]:
-    """Return the path of a schema's keyword for an item, and the item's subschema."""
-    is_list = isinstance(schema.get("items"), list)
-    if i < len(first := _first_items(schema)):
-        return ("items" if is_list else "prefixItems", i), first[i]
-    keyword = "additionalItems" if is_list else "items"
-    return (keyword,), schema.get(keyword, True)
+def _counts(nodes: Sequence[Node], least: str, most: str) -> tuple[float, float]:
+    return counts([node.keywords for node in nodes], least, most)
 
 
 def _is_lost(name: str, kinds: int, excluded: int) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["ANY", "ARRAY", "BOOLEAN", "FRACTION", "INTEGER", "NULL", "NUMBER", "OBJECT", "STRING", "TYPES", "kind_of"]
-__all__ += ["kinds_of"]
+__all__ = ["ANY", "ARRAY", "BOOLEAN", "FRACTION", "INTEGER", "NULL", "NUMBER", "OBJECT", "STRING", "TYPES", "equal"]
+__all__ += ["kind_of", "kinds_of"]
 
 NULL, BOOLEAN, STRING, INTEGER, FRACTION, ARRAY, OBJECT = (1 << i for i in range(7))
 """``FRACTION`` is a number that is not an integer; 1.0 is an integer."""
@@ -46,3 +46,14 @@ def kind_of(value: Any) -> int:
     if isinstance(value, float):
         return INTEGER if value.is_integer() else FRACTION
     return ARRAY if isinstance(value, list) else OBJECT
+
+
+def equal(first: Any, second: Any) -> bool:
+    """Return whether two JSON values are equal: 1 and 1.0 are, 1 and true are not."""
+    if kind_of(first) != kind_of(second):
+        return False
+    if isinstance(first, list):
+        return len(first) == len(second) and all(map(equal, first, second))
+    if isinstance(first, Mapping):
+        return first.keys() == second.keys() and all(equal(first[name], second[name]) for name in first)
+    return bool(first == second)

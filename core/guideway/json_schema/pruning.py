@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from guideway.errors import InvalidGrammar
 from guideway.json_schema.emptiness import Emptiness
 from guideway.json_schema.kinds import ARRAY, TYPES
+from guideway.json_schema.reading import Node
 from guideway.json_schema.walking import (
     ONE_SCHEMA,
     SCHEMA_MAPS,
     Chain,
     Pointer,
-    Resource,
     Schema,
     parts_of,
     resolve,
@@ -25,17 +24,6 @@ from guideway.json_schema.walking import (
 __all__ = ["check_satisfiable", "pruned"]
 
 _DEFINITIONS = frozenset({"$defs", "definitions"})
-_SINCE = {
-    keyword: draft
-    for draft, keywords in (
-        (6, ("const", "contains", "propertyNames")),
-        (2019, ("minContains", "maxContains")),
-        (2020, ("prefixItems",)),
-    )
-    for keyword in keywords
-}
-"""The first draft with a keyword; earlier drafts ignore it."""
-_DRAFT = re.compile(r"/draft-0(\d)|/draft/(20\d\d)")
 _OF_NUMBERS = "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf"
 _OF_TYPE = {
     "string": "minLength maxLength pattern format",
@@ -54,7 +42,7 @@ _OF_TYPE = {
 def check_satisfiable(schema: Schema, prefix: Chain = None) -> None:
     """Raise `InvalidGrammar`, with the JSON pointer of the cause, if a checked schema is proved to be unsatisfiable.
     `prefix` is the place of the schema."""
-    _check(Emptiness(_as_its_draft_reads(schema)), prefix)
+    _check(Emptiness(schema), prefix)
 
 
 def pruned(schema: Schema, prefix: Chain = None) -> Schema:
@@ -63,15 +51,14 @@ def pruned(schema: Schema, prefix: Chain = None) -> Schema:
     object is returned. Raises `InvalidGrammar` as `check_satisfiable` does.
 
     Parts that cannot be removed, such as a property if others are allowed, become ``false``."""
-    read = _as_its_draft_reads(schema)
-    emptiness = Emptiness(read)
+    emptiness = Emptiness(schema)
     _check(emptiness, prefix)
     if not emptiness.is_found:
         return schema
     for drops_definitions in (True, False):
-        copy = json.loads(json.dumps(read))
+        copy = json.loads(json.dumps(schema))
         if (found := _without_empty(copy, drops_definitions)) is not None:
-            return schema if found == read else found
+            return schema if found == schema else found
     return schema
 
 
@@ -87,30 +74,16 @@ def _check(emptiness: Emptiness, prefix: Chain) -> None:
     )
 
 
-def _as_its_draft_reads(schema: Schema) -> Schema:
-    """Return a schema without the keywords that its declared draft does not have."""
-    named = None if isinstance(schema, bool) else _DRAFT.search(str(schema.get("$schema", "")))
-    unknown = {keyword for keyword, since in _SINCE.items() if named and int(named[1] or named[2]) < since}
-    if not unknown:
-        return schema
-    copy: Schema = json.loads(json.dumps(schema))
-    for _, node, _ in list(walk(copy)):
-        if isinstance(node, dict):
-            for keyword in unknown & node.keys():
-                del node[keyword]
-    return copy
-
-
 def _without_empty(schema: dict[str, Any], drops_definitions: bool) -> Schema | None:
     """Remove empty parts from a schema in place. Return None if a reference has, or may have, another target
     afterwards."""
     emptiness = Emptiness(schema)
-    targets = {key: _target(node, resource) for key, (node, _, (_, resource)) in emptiness.nodes.items()}
-    if any(map(_refers_by_name, emptiness.nodes.values())):
+    targets = {id(node.schema): _target(node.schema, node.resource[1]) for node in emptiness.source}
+    if any(_refers_by_name(node.schema) for node in emptiness.source):
         return None
-    for node, _, _ in emptiness.nodes.values():
-        if not emptiness.is_empty(node):
-            _prune(node, emptiness, drops_definitions)  # type: ignore[arg-type]
+    for node in emptiness.source:
+        if not emptiness.is_empty(node.schema):
+            _prune(node, emptiness, drops_definitions)
     for _, each, (_, resource) in walk(schema):
         if isinstance(each, Mapping) and _target(each, resource) is not targets[id(each)]:
             return None
@@ -121,14 +94,14 @@ def _target(node: Mapping[str, Any], resource: Schema) -> Any:
     return resolve(resource, node["$ref"]) if "$ref" in node else None
 
 
-def _refers_by_name(found: tuple[Mapping[str, Any], Chain, Resource]) -> bool:
+def _refers_by_name(node: Mapping[str, Any]) -> bool:
     """Return whether a subschema refers to others other than by JSON pointer."""
-    node = found[0]
     reference = node.get("$ref", "#")
     return "$dynamicRef" in node or "$recursiveRef" in node or not (reference == "#" or reference.startswith("#/"))
 
 
-def _prune(node: dict[str, Any], emptiness: Emptiness, drops_definitions: bool) -> None:
+def _prune(read: Node, emptiness: Emptiness, drops_definitions: bool) -> None:
+    node: dict[str, Any] = read.schema  # type: ignore[assignment]
     is_empty: Callable[[Any], bool] = emptiness.is_empty
     if lost := emptiness.lost_types.get(id(node)):
         typed = node.get("type", [name for name in TYPES if name != "integer"])
@@ -138,14 +111,16 @@ def _prune(node: dict[str, Any], emptiness: Emptiness, drops_definitions: bool) 
             if not any(keyword in _OF_TYPE[name].split() for name in left):
                 del node[keyword]
     for keyword in ("anyOf", "oneOf"):
-        if keyword in node:
+        if keyword in read.keywords:
             node[keyword] = [branch for branch in node[keyword] if not is_empty(branch)]
-    if is_empty(node.get("not", True)):
+    if is_empty(read.keywords.get("not", True)):
         del node["not"]
-    if is_empty(node.get("contains", True)) and (node.get("minContains") == 0 or not emptiness.kinds(node) & ARRAY):
+    if is_empty(read.keywords.get("contains", True)) and (
+        read.keywords.get("minContains") == 0 or not emptiness.kinds(node) & ARRAY
+    ):
         for keyword in {"contains", "minContains", "maxContains"} & node.keys():
             del node[keyword]
-    _prune_items(node, is_empty)
+    _prune_items(node, read, is_empty)
     if "properties" in node and is_empty(node.get("additionalProperties", True)) and not node.get("patternProperties"):
         node["properties"] = {name: part for name, part in node["properties"].items() if not is_empty(part)}
     for keyword in _DEFINITIONS & node.keys() if drops_definitions else ():
@@ -157,16 +132,14 @@ def _prune(node: dict[str, Any], emptiness: Emptiness, drops_definitions: bool) 
             node[keyword] = False
 
 
-def _prune_items(node: dict[str, Any], is_empty: Callable[[Any], bool]) -> None:
-    first, rest = "prefixItems", "items"
-    if isinstance(node.get("items"), list):
-        first, rest = "items", "additionalItems"
-    items = node.get(first, [])
+def _prune_items(node: dict[str, Any], read: Node, is_empty: Callable[[Any], bool]) -> None:
+    first, rest = (read.old_names.get(keyword, keyword) for keyword in ("prefixItems", "items"))
+    items = read.keywords.get("prefixItems", [])
     length = next((i for i, item in enumerate(items) if is_empty(item)), len(items))
-    if length == len(items) and not is_empty(node.get(rest, True)):
+    if length == len(items) and not is_empty(read.keywords.get("items", True)):
         return
     if length:
-        node[first], node[rest] = items[:length], False
+        node[first], node["additionalItems" if first == "items" else rest] = items[:length], False
         return
     for keyword in {first, rest} & node.keys():
         del node[keyword]

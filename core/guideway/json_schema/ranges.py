@@ -66,18 +66,18 @@ class Range(NamedTuple):
 
 
 def number_range(schemas: Sequence[Mapping[str, Any]]) -> Range:
-    """Return the numbers that all `schemas` allow, including draft 4's boolean exclusive bounds."""
+    """Return the numbers that all `schemas` allow."""
     lows: list[tuple[float, bool]] = [(-inf, False)]
     highs: list[tuple[float, bool]] = [(inf, True)]
     multiple: Fraction | None = None
     for schema in schemas:
-        least, above, most, below, step = (_number(schema.get(keyword)) for keyword in _KEYWORDS)
+        least, above, most, below, step = map(schema.get, _KEYWORDS)
         if least is not None:
-            lows.append((least, schema.get("exclusiveMinimum") is True))
+            lows.append((least, False))
         if above is not None:
             lows.append((above, True))
         if most is not None:
-            highs.append((most, schema.get("exclusiveMaximum") is not True))
+            highs.append((most, True))
         if below is not None:
             highs.append((below, False))
         if step is not None:
@@ -90,10 +90,6 @@ def number_range(schemas: Sequence[Mapping[str, Any]]) -> Range:
 def counts(schemas: Sequence[Mapping[str, Any]], least: str, most: str) -> tuple[float, float]:
     """Return the combined bounds of a length or count; `least` and `most` are the names of its keywords."""
     return max(schema.get(least, 0) for schema in schemas), min(schema.get(most, inf) for schema in schemas)
-
-
-def _number(value: object) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _lcm(first: Fraction, second: Fraction) -> Fraction:

@@ -10,6 +10,7 @@ from guideway.errors import InvalidGrammar
 
 __all__ = [
     "IN_PLACE_APPLICATORS",
+    "KEYWORDS",
     "Chain",
     "Pointer",
     "Resource",
@@ -21,6 +22,18 @@ __all__ = [
     "subschemas",
     "walk",
 ]
+
+KEYWORDS: tuple[str, ...] = (
+    *("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"),
+    *("format", "pattern", "minLength", "maxLength"),
+    *("multipleOf", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"),
+    *("properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames"),
+    *("required", "dependentRequired", "dependentSchemas", "dependencies", "minProperties", "maxProperties"),
+    *("prefixItems", "items", "additionalItems", "unevaluatedItems", "contains", "minContains", "maxContains"),
+    *("minItems", "maxItems", "uniqueItems"),
+)
+"""The keywords that can make an instance invalid, except ``type``. Names of combinations use this order. ``then`` and
+``else`` count as ``if``."""
 
 Schema: TypeAlias = Mapping[str, Any] | bool
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from guideway.json_schema.kinds import ANY, OBJECT
 from guideway.json_schema.patterns import pattern_details
+from guideway.json_schema.reading import Node
 from guideway.json_schema.rewriting.joining import Written, all_of, any_of, typed
-from guideway.json_schema.rewriting.reading import Node
 from guideway.json_schema.rewriting.regular import complement, only_texts, partition, split, union
 from guideway.json_schema.rewriting.writer import Writer
 from guideway.json_schema.walking import Schema
@@ -107,7 +107,7 @@ def _pattern_of(writer: Writer, schema: Any, node: Node, depth: int) -> str | bo
     """Return a pattern that is found in exactly the names that satisfy a schema; True if all do, None if unknown."""
     if isinstance(schema, bool) or depth > MOST_DEEP:
         return True if schema is True else None
-    inner = writer.source.read(schema, node.chain)._replace(resource=node.resource)
+    inner = writer.source.read(schema, node.chain)
     keywords = {keyword: value for keyword, value in inner.keywords.items() if keyword in ASSERTING}
     if "type" in keywords and "string" in keywords.pop("type"):
         pass

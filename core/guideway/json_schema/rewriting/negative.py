@@ -18,8 +18,8 @@ from guideway.json_schema.kinds import (
     kind_of,
     kinds_of,
 )
+from guideway.json_schema.reading import Node
 from guideway.json_schema.rewriting.joining import Written, all_of, any_of, typed
-from guideway.json_schema.rewriting.reading import Node
 from guideway.json_schema.rewriting.regular import complement, split, without_texts
 from guideway.json_schema.rewriting.writer import Writer
 from guideway.json_schema.walking import Schema

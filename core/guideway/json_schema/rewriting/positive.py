@@ -11,9 +11,9 @@ from typing import Any, Final
 from guideway.json_schema.assertions import KEYWORDS
 from guideway.json_schema.kinds import ANY, ARRAY, OBJECT, STRING, kind_of
 from guideway.json_schema.patterns import pattern_details
+from guideway.json_schema.reading import Node
 from guideway.json_schema.rewriting import members
 from guideway.json_schema.rewriting.joining import Written, all_of, any_of, possible_kinds, typed
-from guideway.json_schema.rewriting.reading import Node
 from guideway.json_schema.rewriting.regular import complement, split
 from guideway.json_schema.rewriting.writer import Writer
 from guideway.json_schema.walking import Schema
@@ -129,7 +129,7 @@ def _listed(writer: Writer, schema: Any, node: Node) -> tuple[list[Any] | None, 
     for _ in range(8):
         if not isinstance(schema, dict):
             return None, False
-        found = writer.source.read(schema, node.chain)._replace(resource=node.resource)
+        found = writer.source.read(schema, node.chain)
         if found.keywords.keys() == {"$ref"}:
             schema = writer.source.target(found, "$ref")
             continue
@@ -201,7 +201,7 @@ def _one_of(writer: Writer, node: Node, kinds: int) -> Schema:
     branches = node.keywords["oneOf"]
     written = [writer.yes(branch, node.at("oneOf", i), kinds) for i, branch in enumerate(branches)]
     if len(branches) > writer.budget.cases:
-        if writer.exclusion.is_exclusive(node.keywords):
+        if writer.exclusion.is_exclusive(node.schema):
             return any_of(written)
         return writer.lose(node.chain, "oneOf", "more than one of many branches may hold", any_of(written))
     overlapping: dict[int, list[int]] = {i: [] for i in range(len(branches))}
@@ -209,7 +209,7 @@ def _one_of(writer: Writer, node: Node, kinds: int) -> Schema:
         if written[i] is False or written[j] is False:
             continue
         if possible_kinds(written[i]) & possible_kinds(written[j]) & kinds and not writer.exclusion.excludes(
-            branches[i], branches[j], node.keywords
+            branches[i], branches[j], node.schema
         ):
             overlapping[i].append(j)
             overlapping[j].append(i)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable, Mapping, Set
 from typing import Any, TypeAlias, TypeVar
 
 from guideway.api.types import Loss
-from guideway.json_schema.exclusion import Exclusion
+from guideway.json_schema.emptiness import Exclusion
 from guideway.json_schema.kinds import ANY
-from guideway.json_schema.rewriting.reading import Node, Source
+from guideway.json_schema.reading import Node, Source
 from guideway.json_schema.rewriting.results import Budget, Rewriting, TooLarge, few
 from guideway.json_schema.walking import SCHEMA_MAPS, Chain, Pointer, Schema
 

@@ -13,9 +13,8 @@ from math import inf
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from guideway.json_schema.formats import has_format
-from guideway.json_schema.kinds import ANY, ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, kind_of, kinds_of
+from guideway.json_schema.kinds import ANY, ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, equal, kind_of, kinds_of
 from guideway.json_schema.ranges import counts, number_range
-from guideway.json_schema.refusing import equal
 from guideway.json_schema.rewriting.automata import Automaton, Unknown, searched
 from guideway.json_schema.tracking.values import beginning_of, may_become, may_begin, value_of
 from guideway.json_schema.walking import Schema, resolve, walk
@@ -75,7 +74,7 @@ class Alternatives:
         self._numbers: dict[int, int] = {}
         self._found: dict[Hashable, Any] = {}
         self._asked: set[Hashable] = set()
-        """What is being found out."""
+        """Questions that are not answered yet."""
         self._members: dict[tuple[Alternative, str], Place | None] = {}
         self._most: float = MOST_ALTERNATIVES
         self._left: float = MOST_WORK

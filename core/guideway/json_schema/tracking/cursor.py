@@ -269,7 +269,7 @@ class UniqueReader(Reader[Container]):
         return self._with_value(around, _value(last)) if last.is_kept else around
 
     def _with_value(self, opened: Containers, value: Value) -> Containers | None:
-        """Return what is open after a value in the innermost; None if the value is a repeated item."""
+        """Return the containers after a value in the innermost one; None if the value is a repeated item."""
         last = opened[-1]
         if last.is_unique:
             if value in last.seen:

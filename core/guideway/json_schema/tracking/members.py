@@ -47,7 +47,7 @@ class Members(Cursor[Level]):
     __slots__ = ()
 
     def leads_on(self, schema: Alternatives) -> bool:
-        """Return whether an alternative that is alive allows what the text ends with, and a continuation."""
+        """Return whether an alternative that is alive allows the end of the text, and a continuation."""
         level = self.open[-1]
         if not level.differs:
             return True
@@ -85,7 +85,7 @@ def _inside(levels: Levels, alternative: Alternative, schema: Alternatives) -> P
 
 
 class MembersReader(Reader[Level]):
-    """Allows what an alternative allows."""
+    """Allows texts that an alternative allows."""
 
     def __init__(self, schema: Alternatives) -> None:
         self._schema = schema

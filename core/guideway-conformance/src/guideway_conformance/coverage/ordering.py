@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from guideway.json_schema.rewriting.reading import Node, Source
+from guideway.json_schema.reading import Node, Source
 
 __all__ = ["in_declared_order"]
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import urldefrag, urljoin
 
-from guideway.json_schema.kinds import ANY, kind_of, kinds_of
-from guideway.json_schema.refusing import equal
+from guideway.json_schema.kinds import ANY, equal, kind_of, kinds_of
 from guideway.json_schema.walking import Chain, Resource, Schema, resolve, walk
 
 __all__ = ["Node", "Source"]
@@ -36,6 +35,8 @@ IN_PLACE: Final = frozenset(
 class Node(NamedTuple):
     """A subschema that is an object."""
 
+    schema: Mapping[str, Any]
+    """The object itself."""
     keywords: Mapping[str, Any]
     """The keywords that have an effect, with the names and meanings of draft 2020-12, in their order."""
     chain: Chain
@@ -81,19 +82,31 @@ class Source:
     """A checked schema with its draft and the targets of its references."""
 
     def __init__(self, root: Schema) -> None:
-        self._nodes: dict[int, tuple[Chain, Resource]] = {}
+        self._nodes: dict[int, Node] = {}
         self._anchors: dict[tuple[int, str], Schema] = {}
         self._resources: dict[str, Schema] = {}
         self._bases: dict[int, str] = {}
         self._dynamic: dict[str, int] = {}
         self.draft = _draft_of(root)
+        self.has_false = root is False
+        """True if ``false`` is a subschema."""
         for chain, node, resource in walk(root):
             if isinstance(node, Mapping):
-                self._nodes[id(node)] = chain, resource
+                self._nodes[id(node)] = self._read(node, chain, resource)
                 self._index(node, resource)
+            else:
+                self.has_false |= not node
 
-    def read(self, schema: Mapping[str, Any], chain: Chain) -> Node:
-        """Return a subschema as draft 2020-12 would write it."""
+    def __iter__(self) -> Iterator[Node]:
+        """Yield the subschemas, each after its parents."""
+        return iter(self._nodes.values())
+
+    def read(self, schema: Mapping[str, Any], chain: Chain = None) -> Node:
+        """Return a subschema as draft 2020-12 would write it, at its first place or at another one."""
+        found = self._nodes.get(id(schema)) or self._read(schema, chain, (None, schema))
+        return found if chain is None else found._replace(chain=chain)
+
+    def _read(self, schema: Mapping[str, Any], chain: Chain, resource: Resource) -> Node:
         found, old_names = dict(schema), {}
         if self.draft <= 7 and "$ref" in found:
             found = {"$ref": found["$ref"]}
@@ -123,11 +136,11 @@ class Source:
                 excludes = found.pop(excluding)
                 if excludes and bound in found:
                     found[excluding] = found.pop(bound)
-        return Node(found, chain, self._nodes.get(id(schema), (None, (None, schema)))[1], old_names)
+        return Node(schema, found, chain, resource, old_names)
 
     def place(self, schema: Schema) -> Chain:
         """Return the place of a subschema in the whole schema."""
-        return self._nodes[id(schema)][0] if id(schema) in self._nodes else None
+        return self._nodes[id(schema)].chain if id(schema) in self._nodes else None
 
     def target(self, node: Node, keyword: str) -> Schema | None:
         """Return the target of a reference of a subschema; None if it is not in the schema, or depends on how the
