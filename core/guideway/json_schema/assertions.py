@@ -6,14 +6,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
+from guideway.json_schema import kinds
 from guideway.json_schema.emptiness import Exclusion
+from guideway.json_schema.kinds import kind_of, kinds_of
 from guideway.json_schema.patterns import pattern_details, repeats_a_repetition, string_details
 from guideway.json_schema.walking import KEYWORDS, Chain, Schema, ignores_beside_ref, resolve, walk
 
 __all__ = ["KEYWORDS", "TYPES", "Assertions", "assertions", "combine", "keywords", "names_by_place", "root_keywords"]
 
-TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
-
+TYPES = tuple(kinds.TYPES)
 _ORDER = {keyword: i for i, keyword in enumerate(KEYWORDS)}
 
 
@@ -317,23 +318,7 @@ def _optional(schema: Mapping[str, Any]) -> set[str]:
 
 
 def _are_of_type(values: list[Any], schema: Mapping[str, Any]) -> bool:
-    names = {schema["type"]} if isinstance(schema["type"], str) else set(schema["type"])
-    return all(not names.isdisjoint(_types_of(value)) for value in values)
-
-
-def _types_of(value: object) -> tuple[str, ...]:
-    match value:
-        case None:
-            return ("null",)
-        case bool():
-            return ("boolean",)
-        case str():
-            return ("string",)
-        case int():
-            return ("integer", "number")
-        case float():
-            return ("integer", "number") if value.is_integer() else ("number",)
-    return ("array",) if isinstance(value, list) else ("object",)
+    return all(kind_of(value) & kinds_of(schema["type"]) for value in values)
 
 
 _NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = ["ANY", "ARRAY", "BOOLEAN", "FRACTION", "INTEGER", "NULL", "NUMBER", "OBJECT", "STRING", "TYPES", "equal"]
-__all__ += ["kind_of", "kinds_of"]
+__all__ += ["OF_KIND", "kind_of", "kinds_among", "kinds_of"]
 
 NULL, BOOLEAN, STRING, INTEGER, FRACTION, ARRAY, OBJECT = (1 << i for i in range(7))
 """``FRACTION`` is a number that is not an integer; 1.0 is an integer."""
@@ -21,6 +21,19 @@ TYPES = {
     "array": ARRAY,
     "object": OBJECT,
 }
+OF_KIND: Mapping[int, frozenset[str]] = {
+    ARRAY: frozenset(
+        {"items", "minItems", "maxItems", "uniqueItems", "contains", "minContains", "maxContains", "prefixItems"}
+        | {"additionalItems", "unevaluatedItems"}
+    ),
+    OBJECT: frozenset(
+        {"properties", "required", "additionalProperties", "minProperties", "maxProperties", "patternProperties"}
+        | {"propertyNames", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedProperties"}
+    ),
+    NUMBER: frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
+    STRING: frozenset({"minLength", "maxLength", "pattern", "format"}),
+}
+"""The keywords that apply only to values of one kind."""
 
 
 def kinds_of(typed: str | Iterable[str]) -> int:
@@ -30,6 +43,14 @@ def kinds_of(typed: str | Iterable[str]) -> int:
     found = 0
     for name in typed:
         found |= TYPES.get(name, 0)
+    return found
+
+
+def kinds_among(values: Iterable[Any]) -> int:
+    """Return the kinds of some parsed JSON values."""
+    found = 0
+    for value in values:
+        found |= kind_of(value)
     return found
 
 

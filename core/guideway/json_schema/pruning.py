@@ -8,7 +8,7 @@ from typing import Any
 
 from guideway.errors import InvalidGrammar
 from guideway.json_schema.emptiness import Emptiness
-from guideway.json_schema.kinds import ARRAY, TYPES
+from guideway.json_schema.kinds import ARRAY, OF_KIND, TYPES, kinds_of
 from guideway.json_schema.reading import Node
 from guideway.json_schema.walking import (
     ONE_SCHEMA,
@@ -24,19 +24,6 @@ from guideway.json_schema.walking import (
 __all__ = ["check_satisfiable", "pruned"]
 
 _DEFINITIONS = frozenset({"$defs", "definitions"})
-_OF_NUMBERS = "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf"
-_OF_TYPE = {
-    "string": "minLength maxLength pattern format",
-    "integer": _OF_NUMBERS,
-    "number": _OF_NUMBERS,
-    "boolean": "",
-    "null": "",
-    "array": "items prefixItems additionalItems unevaluatedItems contains minContains maxContains minItems maxItems "
-    "uniqueItems",
-    "object": "properties patternProperties additionalProperties unevaluatedProperties propertyNames required "
-    "minProperties maxProperties dependencies dependentRequired dependentSchemas",
-}
-"""The keywords that apply only to values of one type."""
 
 
 def check_satisfiable(schema: Schema, prefix: Chain = None) -> None:
@@ -107,9 +94,8 @@ def _prune(read: Node, emptiness: Emptiness, drops_definitions: bool) -> None:
         typed = node.get("type", [name for name in TYPES if name != "integer"])
         left = [name for name in typed if name not in lost]
         node["type"] = left[0] if len(left) == 1 else left
-        for keyword in {keyword for name in lost for keyword in _OF_TYPE[name].split()} & node.keys():
-            if not any(keyword in _OF_TYPE[name].split() for name in left):
-                del node[keyword]
+        for keyword in (_keywords_of(lost) - _keywords_of(left)) & node.keys():
+            del node[keyword]
     for keyword in ("anyOf", "oneOf"):
         if keyword in read.keywords:
             node[keyword] = [branch for branch in node[keyword] if not is_empty(branch)]
@@ -130,6 +116,11 @@ def _prune(read: Node, emptiness: Emptiness, drops_definitions: bool) -> None:
             node[keyword] = {name: False if is_empty(part) else part for name, part in value.items()}
         elif keyword in ONE_SCHEMA and is_empty(value):
             node[keyword] = False
+
+
+def _keywords_of(types: list[str]) -> set[str]:
+    """Return the keywords that apply only to values of some types."""
+    return {keyword for kind, keywords in OF_KIND.items() if kind & kinds_of(types) for keyword in keywords}
 
 
 def _prune_items(node: dict[str, Any], read: Node, is_empty: Callable[[Any], bool]) -> None:

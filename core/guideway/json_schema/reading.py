@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import urldefrag, urljoin
 
-from guideway.json_schema.kinds import ANY, equal, kind_of, kinds_of
+from guideway.json_schema.kinds import ANY, equal, kinds_among, kinds_of
 from guideway.json_schema.walking import Chain, Resource, Schema, resolve, walk
 
 __all__ = ["Node", "Source"]
@@ -49,12 +49,7 @@ class Node(NamedTuple):
         """The kinds of values that ``type``, ``enum`` and ``const`` allow."""
         found = kinds_of(self.keywords["type"]) if "type" in self.keywords else ANY
         values = self.values
-        if values is not None:
-            listed = 0
-            for value in values:
-                listed |= kind_of(value)
-            found &= listed
-        return found
+        return found if values is None else found & kinds_among(values)
 
     @property
     def values(self) -> list[Any] | None:

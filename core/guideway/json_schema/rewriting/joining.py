@@ -16,6 +16,7 @@ from guideway.json_schema.kinds import (
     OBJECT,
     STRING,
     kind_of,
+    kinds_among,
     kinds_of,
 )
 from guideway.json_schema.walking import Schema
@@ -51,7 +52,7 @@ def possible_kinds(schema: Schema, depth: int = 0) -> int:
     if "const" in schema:
         found &= kind_of(schema["const"])
     if "enum" in schema:
-        found &= _union(map(kind_of, schema["enum"]))
+        found &= kinds_among(schema["enum"])
     if depth < 6:
         for part in schema.get("allOf", ()):
             found &= possible_kinds(part, depth + 1)

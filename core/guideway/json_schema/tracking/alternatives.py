@@ -13,7 +13,19 @@ from math import inf
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from guideway.json_schema.formats import has_format
-from guideway.json_schema.kinds import ANY, ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, equal, kind_of, kinds_of
+from guideway.json_schema.kinds import (
+    ANY,
+    ARRAY,
+    BOOLEAN,
+    NULL,
+    NUMBER,
+    OBJECT,
+    STRING,
+    equal,
+    kind_of,
+    kinds_among,
+    kinds_of,
+)
 from guideway.json_schema.ranges import counts, number_range
 from guideway.json_schema.rewriting.automata import Automaton, Unknown, searched
 from guideway.json_schema.tracking.values import beginning_of, may_become, may_begin, value_of
@@ -235,12 +247,10 @@ class Alternatives:
         for node in self._of(numbers):
             if "type" in node:
                 found &= kinds_of(node["type"])
-            for values in (node.get("enum"), [node["const"]] if "const" in node else None):
-                if values is not None:
-                    kinds = 0
-                    for value in values:
-                        kinds |= kind_of(value)
-                    found &= kinds
+            if "enum" in node:
+                found &= kinds_among(node["enum"])
+            if "const" in node:
+                found &= kind_of(node["const"])
         return found
 
     def _alternatives(self, place: Place) -> tuple[Alternative, ...]:

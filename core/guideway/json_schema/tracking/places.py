@@ -11,19 +11,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from math import ceil, floor, inf
 from typing import Any, Final, TypeAlias, TypeVar
 
-from guideway.json_schema.assertions import KEYWORDS
-from guideway.json_schema.kinds import ANY, ARRAY, NUMBER, OBJECT, STRING, kind_of, kinds_of
+from guideway.json_schema.emptiness import Emptiness
+from guideway.json_schema.kinds import ANY, ARRAY, NUMBER, OBJECT, OF_KIND, STRING
 from guideway.json_schema.tracking.counting import Counter
-from guideway.json_schema.walking import (
-    ONE_SCHEMA,
-    SCHEMA_LISTS,
-    SCHEMA_MAPS,
-    Chain,
-    Schema,
-    ignores_beside_ref,
-    resolve,
-    walk,
-)
+from guideway.json_schema.walking import KEYWORDS, ONE_SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS, Chain, Schema
 
 __all__ = ["NOWHERE", "Place", "UniqueArrays"]
 
@@ -37,18 +28,6 @@ MOST_WORK: Final = 100_000
 
 _ASSERTIONS = frozenset(KEYWORDS) - {"type", "$ref", "allOf", "anyOf", "oneOf"}
 """Without the keywords whose subschemas are looked at instead."""
-_OF_KIND: Mapping[int, frozenset[str]] = {
-    ARRAY: frozenset(
-        {"items", "minItems", "maxItems", "uniqueItems", "contains", "minContains", "maxContains", "prefixItems"}
-        | {"additionalItems", "unevaluatedItems"}
-    ),
-    OBJECT: frozenset(
-        {"properties", "required", "additionalProperties", "minProperties", "maxProperties", "patternProperties"}
-        | {"propertyNames", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedProperties"}
-    ),
-    NUMBER: frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
-    STRING: frozenset({"minLength", "maxLength", "pattern", "format"}),
-}
 _ENDLESS: Mapping[int, frozenset[str]] = {
     ARRAY: frozenset({"minItems", "uniqueItems"}),
     OBJECT: frozenset({"properties", "required", "minProperties"}),
@@ -75,22 +54,17 @@ class UniqueArrays:
     """The places of a checked schema."""
 
     def __init__(self, schema: Schema) -> None:
-        self._nodes: list[Mapping[str, Any]] = []
-        self._chains: list[Chain] = []
-        self._numbers: dict[int, int] = {}
-        self._targets: dict[int, Any] = {}
+        self._emptiness = Emptiness(schema)
+        self._read = [*self._emptiness.source]
+        self._nodes = [node.keywords for node in self._read]
+        self._numbers = {id(node.schema): i for i, node in enumerate(self._read)}
+        self._targets: dict[int, Schema] = {}
         self._found: dict[Hashable, Any] = {}
         self._left: float = MOST_WORK
-        ignores = ignores_beside_ref(schema)
-        for chain, node, (_, resource) in walk(schema):
-            if isinstance(node, Mapping):
-                reference = node.get("$ref")
-                if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
-                    self._targets[len(self._nodes)] = resolve(resource, reference)
-                self._numbers[id(node)] = len(self._nodes)
-                self._nodes.append({"$ref": reference} if ignores and reference is not None else node)
-                self._chains.append(chain)
-        self._schema = schema  # keeps the identities of its parts
+        for i, node in enumerate(self._read):
+            target = self._emptiness.source.target(node, "$ref") if "$ref" in node.keywords else None
+            if target is not None:
+                self._targets[i] = target
         try:
             self._tracked = self._find_tracked(self._place(schema))
         except TooLarge:
@@ -102,7 +76,7 @@ class UniqueArrays:
     @property
     def tracked(self) -> list[Chain]:
         """The subschemas whose ``uniqueItems`` is tracked wherever it applies."""
-        return [self._chains[i] for i in sorted(self._tracked)]
+        return [self._read[i].chain for i in sorted(self._tracked)]
 
     def is_unique(self, place: Place) -> bool:
         """Return whether an array at a place must have unique items."""
@@ -120,10 +94,7 @@ class UniqueArrays:
         """Return whether arrays or objects at a place are only restricted part by part, by what holds `inside`."""
 
         def find() -> bool:
-            held = self._holding(place, kind)
-            if any(isinstance(self._nodes[i].get("items"), list) for i in held):
-                return False
-            return all(self._own(i, kind) <= _PLAIN[kind] for i in held)
+            return all(self._own(i, kind) <= _PLAIN[kind] for i in self._holding(place, kind))
 
         return self._once(("plain", place, kind), find)
 
@@ -149,7 +120,7 @@ class UniqueArrays:
             low = max((ceil(each["minimum"]) for each in held if "minimum" in each), default=None)
             high = min((floor(each["maximum"]) for each in held if "maximum" in each), default=None)
             is_plain = all(self._own(i, NUMBER) <= {"minimum", "maximum"} for i in self._holding(place, NUMBER))
-            is_plain = is_plain and all(self._find_kinds(i) & NUMBER for i in self._holding(place, NUMBER))
+            is_plain = is_plain and all(self._kinds_at(i) & NUMBER for i in self._holding(place, NUMBER))
             return (low, high) if held and is_plain and low is not None and high is not None else None
 
         return self._once(("bounds", place), find)
@@ -179,7 +150,7 @@ class UniqueArrays:
     def _find_ending(self, place: Place) -> int:
         found = ANY & ~self.endless(place)
         for number in place:
-            found &= self._find_kinds(number)
+            found &= self._kinds_at(number)
         return found
 
     def _once(self, what: Hashable, find: Callable[[], T]) -> T:
@@ -223,31 +194,11 @@ class UniqueArrays:
                 yield self._nodes[number][keyword]
 
     def _kinds(self, schema: Any) -> int:
-        """Return the kinds of values that a schema takes, as far as its types tell."""
-        if not isinstance(schema, Mapping):
-            return ANY if schema else 0
-        return self._once(("kinds", id(schema)), lambda: self._find_kinds(self._numbers[id(schema)]))
+        """Return the kinds of values that may satisfy a subschema."""
+        return self._emptiness.kinds(schema)
 
-    def _find_kinds(self, number: int) -> int:
-        found, seen, pending = ANY, set[int](), [number]
-        while pending:
-            number = pending.pop()
-            if number in seen:
-                continue
-            seen.add(number)
-            self._spend(1)
-            keywords = self._nodes[number]
-            if "type" in keywords:
-                found &= kinds_of(keywords["type"])
-            if "const" in keywords:
-                found &= kind_of(keywords["const"])
-            if "enum" in keywords:
-                found &= _kinds_of_values(keywords["enum"])
-            more = [*keywords.get("allOf", ()), self._targets.get(number, True)]
-            if any(each is False for each in more):
-                return 0
-            pending += self._place(*more)
-        return found
+    def _kinds_at(self, number: int) -> int:
+        return self._kinds(self._read[number].schema)
 
     def _item(self, place: Place) -> Place:
         def find() -> Place:
@@ -329,9 +280,9 @@ class UniqueArrays:
     def _find_parts(self, number: int) -> set[int]:
         found: list[Any] = [self._targets.get(number)]
         for keyword, value in self._nodes[number].items():
-            if keyword in SCHEMA_MAPS - {"$defs", "definitions"} and isinstance(value, Mapping):
+            if keyword in SCHEMA_MAPS - {"$defs", "definitions"}:
                 found += value.values()
-            elif keyword in SCHEMA_LISTS or (keyword == "items" and isinstance(value, list)):
+            elif keyword in SCHEMA_LISTS:
                 found += value
             elif keyword in ONE_SCHEMA:
                 found.append(value)
@@ -377,7 +328,7 @@ class UniqueArrays:
                 own = self._own(number, kind) - keywords
                 if own and not (own == {"additionalProperties"} and self._nodes[number][own.pop()] is True):
                     break
-                if not self._find_kinds(number) & kind:
+                if not self._kinds_at(number) & kind:
                     break
             else:
                 found |= kind
@@ -387,7 +338,7 @@ class UniqueArrays:
         """Return the keywords of a subschema that apply to values of a kind; an alternative is looked at instead, if
         it is the only one for these."""
         keywords = self._nodes[number]
-        found = set(keywords.keys() & _ASSERTIONS).difference(*(_OF_KIND[each] for each in _OF_KIND if each != kind))
+        found = set(keywords.keys() & _ASSERTIONS).difference(*(OF_KIND[each] for each in OF_KIND if each != kind))
         for keyword in ("anyOf", "oneOf"):
             if sum(self._kinds(each) & kind != 0 for each in keywords.get(keyword, ())) > 1:
                 found.add(keyword)
@@ -403,10 +354,3 @@ def _has_one_pattern(keywords: Mapping[str, Any]) -> bool:
     return keywords.get("additionalProperties") is False or not _FOUND_EVERYWHERE.isdisjoint(
         keywords["patternProperties"]
     )
-
-
-def _kinds_of_values(values: Iterable[Any]) -> int:
-    found = 0
-    for value in values:
-        found |= kind_of(value)
-    return found
