@@ -131,7 +131,7 @@ class MaskRows:
             with self._clock.wait if home.waits else self._clock.fill:
                 counts = fill_between_guards(fill, block.jobs, buffer[block.start : block.end + 2])
             FILL_SECONDS.labels(block.name).observe(time.monotonic() - began)
-            if counts.any():
+            if np.count_nonzero(counts):
                 for job in block.jobs:  # work that exceeded a limit is not tried twice
                     home.fail(job)
                 return None
@@ -144,7 +144,7 @@ class MaskRows:
                         return None
                 self._stopwatch.leave_out(began, waited=False)  # closing limits its own work
         bitmask = buffer[1 : 1 + num_rows]
-        return None if empty_rows(bitmask).any() else bitmask
+        return None if np.count_nonzero(empty_rows(bitmask)) else bitmask
 
     def record_end(self, state: GrammarState, journal: Journal) -> None:
         """Append the closing record of a sequence, whose tokens it has accepted, to its journal."""

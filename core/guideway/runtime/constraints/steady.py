@@ -13,7 +13,6 @@ from dataclasses import fields
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from guideway.api.steps import CONTINUE, GRAMMAR_MASK, Fault, Outcome, Payload, StepBatch, StepInput
 from guideway.errors import contain
@@ -60,6 +59,7 @@ class SteadyBatch:
         self._states = states
         self._rows = rows
         self._blocks = blocks
+        self._matchers = [tuple([job.matcher for job in block.jobs]) for block in blocks]
         self._stopwatch = stopwatch
         self._places = step.payloads[GRAMMAR_MASK].rows
         """``int32[m]``: the indices in the batch of the constrained sequences, grouped by strategy."""
@@ -67,16 +67,15 @@ class SteadyBatch:
         self._forecast = [state for state in constrained if state.forecast is not None]
         """The constrained states with a forecast: all of them, or none."""
         self._share = min(MOST_TOGETHER, 1 + (len(constrained) - 1) / 8)
-        self._stops = np.zeros(rows.words * 32, dtype=np.bool_)
-        """True for a stop token of any sequence."""
-        self._stops[list(frozenset[int]().union(*{state.stop_token_ids for state in constrained}))] = True
+        self._stops = frozenset[int]().union(*{state.stop_token_ids for state in constrained})
+        """The stop tokens of all constrained sequences."""
         self._ends_at = min([sequence.ends_at for sequence in sequences])
         self._closers = [state.closer for state in constrained if state.closer is not None]
         self._num_left = 0
         """Steps left in which closing certainly has nothing to do. In others it reads the books."""
-        self._log: list[NDArray[np.int32]] = []
-        """The tokens of each step that is not yet in the books, ``int32[num_sequences]`` each."""
-        self._written: tuple[list[NDArray[np.int32]], list[tuple[int, int, int]]] = ([], [])
+        self._log: list[list[int]] = []
+        """The tokens of each step that is not yet in the books, one of each sequence."""
+        self._written: tuple[list[list[int]], list[tuple[int, int, int]]] = ([], [])
         """The log that is being written, and for each sequence the numbers of tokens, steps and accepted tokens before
         it."""
 
@@ -110,29 +109,30 @@ class SteadyBatch:
         """Accept the final tokens of a step and return the outcomes; None if they must be accepted sequence by
         sequence. In that case nothing has changed."""
         try:
-            ids = np.array([token_id for (token_id,) in token_ids], dtype=np.int32)
+            ids = [token_id for (token_id,) in token_ids]
         except ValueError:  # not one token each
             return None
-        constrained = ids[self._places]
+        constrained = np.array(ids, dtype=np.int32)[self._places]
         for state in self._forecast:
             state.learn_forced()
-        if self._stops[constrained].any():
+        if not self._stops.isdisjoint(ids):
             return None
-        counts, taken = np.full(len(constrained), -1, dtype=np.int32), 0.0
+        counts, taken = list[int](), 0.0
         try:
             began = self._stopwatch.start()
-            for block in self._blocks:
-                matchers = tuple([job.matcher for job in block.jobs])
-                where, asked = slice(block.start, block.end), time.monotonic()
-                counts[where] = advance_matchers(block.strategy, matchers, constrained[where])
+            for block, matchers in zip(self._blocks, self._matchers, strict=True):
+                asked = time.monotonic()
+                found = advance_matchers(block.strategy, matchers, constrained[block.start : block.end])
+                counts += found.tolist()
                 if block.home.waits:  # the call may have waited for its host
                     self._stopwatch.leave_out(asked, waited=True)
             taken = self._stopwatch.overrun(began, self._share)
         except BaseException as error:
             self._break()
             contain(error)
-        if taken or counts.min() != 1:
-            self._go_back(counts.tolist())
+            counts += [-1] * (len(constrained) - len(counts))
+        if taken or set(counts) != {1}:
+            self._go_back(counts)
             return None
         self._log.append(ids)
         if self._forecast:
@@ -154,9 +154,8 @@ class SteadyBatch:
                 for sequence, state in zip(self._sequences, self._states, strict=True)
             ]
             self._written = (log, places)
-        columns = np.stack(log, axis=1).tolist()
         for sequence, state, column, (num_tokens, num_steps, num_accepted) in zip(
-            self._sequences, self._states, columns, self._written[1], strict=True
+            self._sequences, self._states, zip(*log, strict=True), self._written[1], strict=True
         ):
             sequence.journal.write(num_tokens, num_steps, column)
             if state is not None:

@@ -27,7 +27,6 @@ from guideway.api import (
     Records,
     Stage,
     StepBatch,
-    StepInput,
     UnsupportedCapability,
 )
 from guideway.api.bitmask import allow_only, num_words
@@ -79,11 +78,11 @@ class Pending:
     """First row of each request, in the whole step."""
     parts: list[tuple[Part, list[int]]] = field(default_factory=list)
     """Parts, each with the positions of its sequences in `request_ids`."""
-    steady: list[RequestState] | None = None
-    """The states of its requests, if only their constraints act on them, one row each."""
+    states: Sequence[RequestState] = ()
+    """The states of its requests, if `batch` is set."""
     batch: StepBatch | None = None
-    """The batch of a steady step. Its positions are those of the first of consecutive ones: only constraints act, and
-    they do not read positions."""
+    """The batch, if only constraints act on it, one row each. Steps of the same requests keep the first one's: its
+    positions are not theirs, but constraints do not read them."""
     late: list[str] = field(default_factory=list)
     """Requests whose masks were not ready in this step; tokens drawn for them are not final."""
 
@@ -258,11 +257,14 @@ class Core:
         self, requests: Mapping[str, Any], request_ids: list[str], drafts: Mapping[str, list[int]]
     ) -> tuple[GuestStep, Pending]:
         last, step = self._last, None
-        is_same = not drafts and request_ids == last.request_ids and self.runtime.is_steady
-        if is_same and last.steady is not None and last.batch is not None:
+        if last.batch is not None and not drafts and request_ids == last.request_ids and self.runtime.is_steady:
             step = self.runtime.prepare(last.batch)
-            if (again := self._prepared_again(last, last.steady, step)) is not None:
-                return again
+            payload = self.runtime.bitmask(step)
+            if self.runtime.is_steady and payload is not None:
+                for state in last.states:
+                    state.in_flight += 1
+                num_rows = [1] * len(request_ids)
+                return self._message(request_ids, num_rows, payload.rows, payload.arrays["bitmask"]), last
         states = [self._states[request_id] for request_id in request_ids]
         for state in states:
             state.in_flight += 1
@@ -295,36 +297,15 @@ class Core:
                 some, its_rows = select(step, [j for j, _ in chosen])
                 pending.parts.append((Part(some, place[its_rows], draws), [i for _, i in chosen]))
         if self.runtime.is_steady and not pending.parts and not faulty and len(running) == len(states):
-            pending.steady, pending.batch = states, batch
+            pending.states, pending.batch = states, batch
         self._last = pending
         parts = tuple(part for part, _ in pending.parts)
         masked, masks = _outside(rows, bitmask, parts) if parts else (rows, bitmask)
-        guest = GuestStep(
-            self.plan.fingerprint,
-            self._stop_token_id,
-            request_ids,
-            num_rows,
-            masked,
-            masks,
-            parts,
-            [request_ids[i] for i in void],
-        )
-        return guest, pending
+        void_ids = [request_ids[i] for i in void]
+        return self._message(request_ids, num_rows, masked, masks, parts, void_ids), pending
 
-    def _prepared_again(
-        self, last: Pending, states: list[RequestState], step: StepInput
-    ) -> tuple[GuestStep, Pending] | None:
-        """Return what `prepare` does for `step`, which has the requests of the last one, if still nothing but their
-        constraints acts on them; else None."""
-        payload = self.runtime.bitmask(step)
-        if not self.runtime.is_steady or payload is None:
-            return None
-        for state in states:
-            state.in_flight += 1
-        ids, bitmask = last.request_ids, payload.arrays["bitmask"]
-        guest = GuestStep(self.plan.fingerprint, self._stop_token_id, ids, [1] * len(ids), payload.rows, bitmask)
-        self._last = Pending(ids, last.starts, steady=states, batch=last.batch)
-        return guest, self._last
+    def _message(self, *fields: Any) -> GuestStep:
+        return GuestStep(self.plan.fingerprint, self._stop_token_id, *fields)
 
     def take_output(self, pending: Pending, output: GuestOutput | None) -> None:
         """Take the workers' output of a step, before its tokens are accepted."""

@@ -105,7 +105,7 @@ class GuestScheduler:
             self._sit_out(guest, pending, model_runner_output)
             sampled, places = model_runner_output.sampled_token_ids, model_runner_output.req_id_to_index
             if sampled:
-                if pending.steady is not None:
+                if pending.batch is not None:
                     guest.accept_step(pending, [sampled[places[r]] for r in pending.request_ids])
                 elif guest.runtime.has_hosted_modifiers:
                     guest.announce({r: sampled[places[r]] for r in pending.request_ids if r in places})
@@ -157,8 +157,6 @@ class GuestScheduler:
     def _sit_out(self, guest: Core, pending: Pending, output: Any) -> None:
         """Preempt the requests whose masks were not ready, and drop their drawn tokens. vLLM finds their computed
         blocks, except the last one, in its prefix cache."""
-        from vllm.v1.request import RequestStatus
-
         for request_id in reversed(pending.late):  # each is put before all that wait
             request = self.requests.get(request_id)
             if request is None or request.is_finished():
@@ -166,12 +164,12 @@ class GuestScheduler:
             if (logprobs := output.prompt_logprobs_dict.get(request_id)) is not None:
                 self._prompt_logprobs[request_id] = logprobs
             guest.sit_out(request_id)
-            if request.status == RequestStatus.RUNNING:
+            if request.status.name == "RUNNING":
                 self.running.remove(request)
                 self._preempt_request(request, time.monotonic(), drop_stale_output=True)
             else:  # vLLM preempted it while the step was running
                 request.drop_stale_output = True
-        for request_id in self._prompt_logprobs.keys() & (set(pending.request_ids) - guest.sitting_out):
+        for request_id in [r for r in self._prompt_logprobs if r in pending.request_ids and r not in guest.sitting_out]:
             output.prompt_logprobs_dict[request_id] = self._prompt_logprobs.pop(request_id)
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:

@@ -267,8 +267,5 @@ class GuestWorker:
 
 def _rows(step: GuestStep, first_row: Mapping[str, int]) -> NDArray[np.int32]:
     """Return for each row of the step its row in vLLM's logits."""
-    first = np.array([first_row[r] for r in step.request_ids], dtype=np.int32)
-    num_rows = np.array(step.num_rows, dtype=np.int32)
-    ends = np.cumsum(num_rows, dtype=np.int32)
-    within = np.arange(ends[-1], dtype=np.int32) - np.repeat(ends - num_rows, num_rows)
-    return np.repeat(first, num_rows) + within
+    pairs = zip(map(first_row.__getitem__, step.request_ids), step.num_rows, strict=True)
+    return np.array([row for first, num_rows in pairs for row in range(first, first + num_rows)], dtype=np.int32)
