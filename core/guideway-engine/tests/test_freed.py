@@ -15,6 +15,8 @@ from guideway.runtime.admission.admission import Admission
 from guideway.runtime.constraints.compiler import Compilation
 from guideway_engine.scheduling.sequence import SequenceGroup, SequenceState
 
+from tests.support.stages import everyday
+
 OPTIONS: dict[str, Any] = {"grammar": ("llguidance",), "grammar_cache_bytes": 0, "max_num_seqs": 4}
 OF_A_REQUEST = (Admission, Compilation, SequenceGroup, SequenceState, StagedStep, StepData)
 REQUESTS = {
@@ -47,8 +49,7 @@ def engine() -> Iterator[Engine]:
         yield built
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sort", REQUESTS)
+@pytest.mark.parametrize("sort", everyday(REQUESTS, "good"))
 def test_a_request_that_ended_is_free(engine: Engine, sort: str, before: list[Any]) -> None:
     (result,) = engine.generate(["a"], SamplingParams(**{"max_tokens": 16, **REQUESTS[sort]}))
     assert (result.error is None) is (sort in ("good", "several"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from guideway.errors import GuidewayError
@@ -23,40 +24,50 @@ def run(steps: Steps[T]) -> Future[T]:
     The threads that complete the yielded futures continue the work. If the returned future is canceled, the work ends:
     `GeneratorExit` is raised where it waits.
     """
-    found: Future[T] = Future()
-
-    def settle(error: BaseException | None, value: Any) -> None:
-        if not found.set_running_or_notify_cancel():
-            return
-        if error is None:
-            found.set_result(value)
-        else:
-            found.set_exception(error)
-
-    def proceed(_: Future[Any]) -> None:
-        try:
-            awaited = next(steps)
-        except StopIteration as end:
-            settle(*(end.value or (None, None)))  # it was closed if there is no value
-        except BaseException as error:
-            settle(error, None)
-        else:
-            awaited.add_done_callback(proceed)
-            end_if_canceled(found)
-
-    def end_if_canceled(_: Future[T]) -> None:
-        if found.cancelled():
-            with suppress(ValueError):  # another thread executes it, and ends it after this step
-                steps.close()
-
+    work = _Work(steps)
     try:
         first = next(steps)
     except StopIteration as end:
-        settle(*end.value)
-        return found
-    found.add_done_callback(end_if_canceled)
-    first.add_done_callback(proceed)
-    return found
+        work.settle(*end.value)
+        return work.found
+    work.found.add_done_callback(partial(_close_if_canceled, steps))
+    first.add_done_callback(work.proceed)
+    return work.found
+
+
+class _Work:
+    """Work and its future. The future does not refer to it, so that nothing that was found is in a cycle."""
+
+    def __init__(self, steps: Steps[Any]) -> None:
+        self._steps = steps
+        self.found: Future[Any] = Future()
+
+    def proceed(self, _: Future[Any]) -> None:
+        """Do the next step."""
+        try:
+            awaited = next(self._steps)
+        except StopIteration as end:
+            self.settle(*(end.value or (None, None)))  # it was closed if there is no value
+        except BaseException as error:
+            self.settle(error, None)
+        else:
+            awaited.add_done_callback(self.proceed)
+            _close_if_canceled(self._steps, self.found)
+
+    def settle(self, error: BaseException | None, value: Any) -> None:
+        """End with an error or a result."""
+        if not self.found.set_running_or_notify_cancel():
+            return
+        if error is None:
+            self.found.set_result(value)
+        else:
+            self.found.set_exception(error)
+
+
+def _close_if_canceled(steps: Steps[Any], found: Future[Any]) -> None:
+    if found.cancelled():
+        with suppress(ValueError):  # another thread executes it, and ends it after this step
+            steps.close()
 
 
 def error_of(future: Future[Any]) -> BaseException | None:
