@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
@@ -157,16 +157,16 @@ class ForkServer:
         """Start the fork server again. Raises `LOST`, and `PluginLoadError` if this process cannot start one."""
         self.end()
         _, path, variables = self._key
-        meeting = Meeting.of(path, *variables)
-        joined = None
-        if meeting is not None:
-            joined = meeting.join(listens_within=LISTENS_WITHIN, answers_within=START_SECONDS)
-        if joined is not None:
+        if (meeting := Meeting.of(path, *variables)) is None:
+            self._start_own(None)
+        elif (joined := meeting.join(listens_within=LISTENS_WITHIN, answers_within=START_SECONDS)) is not None:
             self.process, self._control = joined
             joined[1].socket.settimeout(ANSWER_SECONDS)
         else:
-            with meeting or nullcontext():
+            try:
                 self._start_own(meeting)
+            finally:
+                meeting.close()
         self.number = next(_NUMBERS)
 
     def end(self) -> None:

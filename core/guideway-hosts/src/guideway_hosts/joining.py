@@ -85,10 +85,7 @@ class Meeting:
         address, key = (hmac.digest(secret.encode(), use, "sha256") for use in uses)
         return cls(b"\0guideway-" + address.hex().encode(), key)
 
-    def __enter__(self) -> Meeting:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """Close the listener in this process. The fork server has it now."""
         if self.listener is not None:
             self.listener.close()

@@ -180,7 +180,9 @@ class Room(Seat):
         """Set `HostedMatcher.forced` to the tokens that the host found, if it has answered; with `waits`, wait for the
         answer. Raises `HostDied`."""
         command, host = self.command, self.host
-        if command is not None and host is not None and command.searches and (waits or host.has_news()):
+        if command is None or host is None or not (command.searches and command.is_ahead):
+            return
+        if waits or host.has_news():
             self._receive(None)
 
     def _receive(self, patience: Allowed | None) -> Command | None:
