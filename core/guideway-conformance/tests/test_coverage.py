@@ -76,20 +76,28 @@ def test_every_kind_of_verdict(
 ) -> None:
     monkeypatch.setattr(processes, "MEMORY", 1 << 30)
     given = [{"a": 1, "b": 2, "c": 3}]
-    titles = {"hangs": "time out", "grows": "memory out", "crashes": "failed", "raises": "failed", "silent": "silent"}
+    titles = {
+        "right with a whole number": "right",
+        "hangs": "time out",
+        "grows": "memory out",
+        "crashes": "failed",
+        "raises": "failed",
+        "silent": "silent",
+    }
     Path("wild.py").write_text(STRATEGY)
     corpus = write(
         tmp_path / "corpus.jsonl",
         row("right", WHOLE, [{"b": 1, "c": 2, "a": 3}], [{"b": 1}, [1]]),
+        row("right with a whole number", {"type": "integer"}, [2.0], ["a"]),
         row("other order", WHOLE, given, []),
         row("valid rejected", {"title": "valid rejected", "type": "integer"}, [1, 2], ["a"]),
         row("refused", {"type": 7}, [], []),
-        *(row(title, {"title": title, "type": "string"}, [], [7]) for title in titles),
+        *(row(title, {"title": title, "type": "string"}, [], [7]) for title in titles if " " not in title),
     )
     status = main(["coverage", corpus, "--strategy", "./wild.py:Strategy", "--output", "out", "--seconds", "5"])
     found = kinds(Path("out"))
     assert found == {name: titles.get(name, name) for name in found}
-    assert len(found) == 9
+    assert len(found) == 10
     assert status == 1
     totals = json.loads(Path("out/totals.json").read_text("utf-8"))["totals"][0]
     assert totals["kinds"]["failed"] == 2
