@@ -113,6 +113,9 @@ def test_an_engine_keeps_items_unique(grammar: str, grammar_host: Literal["inlin
             assert Draft202012Validator(json.loads(schema.source())).is_valid(json.loads(output.text)), output
 
 
+TEXT = {"type": "string"}
+
+
 @pytest.mark.parametrize(
     ("schema", "is_named"),
     [
@@ -124,6 +127,7 @@ def test_an_engine_keeps_items_unique(grammar: str, grammar_host: Literal["inlin
         ({"additionalProperties": {"items": ARRAY}}, False),
         ({**ARRAY, "minItems": 3}, False),
         ({"type": "array", "items": {"type": "string", "pattern": "^a+$"}, "uniqueItems": True, "minItems": 3}, False),
+        ({**ARRAY, "items": {"$ref": "#/$defs/i"}, "minItems": 3, "$defs": {"i": {"pattern": "^a+$", **TEXT}}}, False),
         # other branches may apply
         ({"anyOf": [OTHER, ARRAY]}, True),
         ({"properties": {"b": OTHER}, "if": ARRAY, "then": ARRAY}, True),

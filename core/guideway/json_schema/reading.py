@@ -10,7 +10,7 @@ from urllib.parse import urldefrag, urljoin
 from guideway.json_schema.kinds import ANY, equal, kinds_among, kinds_of
 from guideway.json_schema.walking import Chain, Resource, Schema, resolve, walk
 
-__all__ = ["Node", "Source"]
+__all__ = ["Node", "Source", "draft_of"]
 
 _DRAFT = re.compile(r"/draft-0(\d)|/draft/(20\d\d)")
 _SINCE: Final[Mapping[int, frozenset[str]]] = {
@@ -82,7 +82,7 @@ class Source:
         self._resources: dict[str, Schema] = {}
         self._bases: dict[int, str] = {}
         self._dynamic: dict[str, int] = {}
-        self.draft = _draft_of(root)
+        self.draft = draft_of(root)
         self.has_false = root is False
         """True if ``false`` is a subschema."""
         for chain, node, resource in walk(root):
@@ -187,7 +187,7 @@ class Source:
             self._dynamic["$recursiveAnchor"] = 1
 
 
-def _draft_of(schema: Schema) -> int:
+def draft_of(schema: Schema) -> int:
     """Return the draft that a schema declares; otherwise 4, 7 or 2020, by its keywords."""
     if not isinstance(schema, Mapping):
         return 2020

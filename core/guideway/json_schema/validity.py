@@ -17,9 +17,9 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from guideway.api.types import strict_json
-from guideway.json_schema.assertions import keywords
 from guideway.json_schema.ecma import with_python_patterns
 from guideway.json_schema.formats import has_format
+from guideway.json_schema.reading import draft_of
 from guideway.json_schema.walking import Chain, Pointer, Schema
 
 __all__ = ["Fault", "faults", "is_valid", "validator"]
@@ -119,12 +119,9 @@ def _dialect(schema: Schema) -> Any:
     unknown one."""
     if isinstance(schema, dict) and "$schema" in schema:
         return validator_for(schema, default=None)
-    names = keywords(schema)
-    if any(name.endswith(":draft4") for name in names):
-        return jsonschema.Draft4Validator
-    if names & {"items:list", "additionalItems", "dependencies"}:
-        return jsonschema.Draft7Validator
-    return jsonschema.Draft202012Validator
+    return {4: jsonschema.Draft4Validator, 7: jsonschema.Draft7Validator}.get(
+        draft_of(schema), jsonschema.Draft202012Validator
+    )
 
 
 def _judge(dialect: Any, schema: Schema, formats: _Formats) -> Any:

@@ -137,7 +137,7 @@ class UniqueArrays:
                 return 0
             (number,) = place
             counter = Counter(lambda each: self._targets.get(self._numbers.get(id(each), -1)))
-            found = counter.num_values(self._nodes[number])
+            found = counter.num_values(self._read[number].schema)
             self._spend(counter.work)
             return found
 
