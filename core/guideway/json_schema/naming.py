@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
     from guideway.json_schema.walking import Schema
 
-__all__ = ["MaskAfter", "NamesAhead", "hides_names", "ids", "names_may_run_out"]
+__all__ = ["MaskAfter", "NamesAhead", "hides_names", "ids", "names_may_run_out", "row_of"]
 
 MaskAfter = Callable[[Sequence[int]], "Bitmask | None"]
 """Returns the bitmask row of the grammar alone after some more tokens; None if it does not accept them. The output's
@@ -68,9 +68,7 @@ class NamesAhead:
 
     def __init__(self, after: After, tokens: Sequence[bytes]) -> None:
         self._after = after
-        entering = np.zeros((1, len(tokens)), dtype=np.bool_)
-        entering[0, [i for i, token in enumerate(tokens) if ENTERING.search(token)]] = True
-        self._entering: Bitmask = pack(entering)[0]
+        self._entering = row_of(tokens, ENTERING.search)
         self._by_text: dict[bytes, list[int]] = {}
         for token_id, token in enumerate(tokens):
             if token:
@@ -147,6 +145,12 @@ class _Search:
                 further.setdefault(after.text, (after, (*token_ids, token_id)))
             pending += further.values()
         return True
+
+
+def row_of(tokens: Sequence[bytes], belongs: Callable[[bytes], object]) -> Bitmask:
+    """Return the tokens that belong to a class as a row of a bitmask."""
+    row: Bitmask = pack(np.array([[bool(belongs(token)) for token in tokens]], dtype=np.bool_))[0]
+    return row
 
 
 def ids(row: Bitmask) -> Iterator[int]:

@@ -83,6 +83,7 @@ class Source:
         self._bases: dict[int, str] = {}
         self._dynamic: dict[str, int] = {}
         self.draft = draft_of(root)
+        self._unknown = {each for draft, keywords in _SINCE.items() if self.draft < draft for each in keywords}
         self.has_false = root is False
         """True if ``false`` is a subschema."""
         for chain, node, resource in walk(root):
@@ -105,9 +106,8 @@ class Source:
         found, old_names = dict(schema), {}
         if self.draft <= 7 and "$ref" in found:
             found = {"$ref": found["$ref"]}
-        for draft, keywords in _SINCE.items():
-            if self.draft < draft:
-                found = {keyword: value for keyword, value in found.items() if keyword not in keywords}
+        for keyword in self._unknown & found.keys():
+            del found[keyword]
         if isinstance(found.get("items"), list):
             rest = found.pop("additionalItems", None)
             first = found.pop("items")

@@ -9,7 +9,7 @@ from guideway.json_schema.expressions import pieces
 from guideway.json_schema.rewriting.automata import Automaton, Unknown, literal, searched
 from guideway.json_schema.walking import Schema
 
-__all__ = ["complement", "is_found", "only_texts", "partition", "split", "union", "without_texts"]
+__all__ = ["complement", "only_texts", "partition", "split", "union", "without_texts"]
 
 LOOKING = ("(?=", "(?!", "(?<=", "(?<!")
 MOST_OVERLAPPING = 4
@@ -34,14 +34,6 @@ def only_texts(texts: Sequence[str], steps: int) -> str | None:
         return None
     try:
         return literal(tuple(texts), steps).pattern()
-    except Unknown:
-        return None
-
-
-def is_found(pattern: str, text: str, steps: int) -> bool | None:
-    """Return whether an expression is found in a text; None if that is unknown."""
-    try:
-        return text in searched(pattern, steps)
     except Unknown:
         return None
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from guideway.api.bitmask import pack
 from guideway.json_schema.cursor import STRING
-from guideway.json_schema.naming import ids
+from guideway.json_schema.naming import ids, row_of
 from guideway.json_schema.tracking.members import Members, MembersReader
 
 if TYPE_CHECKING:
@@ -38,14 +37,10 @@ class _Rows:
     """Classes of the vocabulary's tokens, as rows of bitmasks."""
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
-        def row(pattern: re.Pattern[bytes]) -> Bitmask:
-            found: Bitmask = pack(np.array([[pattern.search(token) is not None for token in tokens]], np.bool_))[0]
-            return found
-
-        self.special = row(_SPECIAL)
+        self.special = row_of(tokens, _SPECIAL.search)
         """Tokens that may end a string, or have an escape."""
-        self.closing = row(_CLOSES)
-        self.closing_after_string = row(_CLOSES_AFTER_STRING)
+        self.closing = row_of(tokens, _CLOSES.search)
+        self.closing_after_string = row_of(tokens, _CLOSES_AFTER_STRING.search)
 
 
 @lru_cache(maxsize=4)

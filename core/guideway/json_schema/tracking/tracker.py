@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from guideway.api.bitmask import is_allowed, num_words, pack
+from guideway.api.bitmask import is_allowed, num_words
 from guideway.errors import DeadEnd
 from guideway.json_schema.cursor import SCALAR
 from guideway.json_schema.kinds import ARRAY, NUMBER, OBJECT
-from guideway.json_schema.naming import ids
+from guideway.json_schema.naming import ids, row_of
 from guideway.json_schema.tracking.cursor import START, TrackedText, UniqueReader
 
 if TYPE_CHECKING:
@@ -50,20 +50,20 @@ class _TokenClasses:
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self.tokens = tokens
-        self.pairs = self._row(lambda token: _PAIR.search(token) is not None)
+        self.pairs = row_of(tokens, _PAIR.search)
         """Tokens that may begin an array and end several items of it."""
-        self.quoted = self._row(lambda token: b'"' in token or b"\\" in token)
-        self.escaped = self._row(lambda token: b"\\" in token)
-        self.twice = self._row(lambda token: _TWICE.match(token) is not None or (b"\\" in token and b'"' in token))
-        self.ending = self._row(lambda token: _ENDS.search(token) is not None)
+        self.quoted = row_of(tokens, lambda token: b'"' in token or b"\\" in token)
+        self.escaped = row_of(tokens, lambda token: b"\\" in token)
+        self.twice = row_of(tokens, lambda token: _TWICE.match(token) is not None or (b"\\" in token and b'"' in token))
+        self.ending = row_of(tokens, _ENDS.search)
         """Tokens that may end an item outside of strings."""
-        self.opening = self._row(lambda token: _OPENS.search(token) is not None)
+        self.opening = row_of(tokens, _OPENS.search)
         """Tokens that may begin a literal, array or object, or a string after white space."""
-        self.numeric = self._row(lambda token: _NUMERIC.search(token) is not None)
+        self.numeric = row_of(tokens, _NUMERIC.search)
         """Tokens that may continue a number otherwise than with digits, and those with a digit after a delimiter."""
-        self.zeros = self._row(lambda token: _ZERO.search(token) is not None)
+        self.zeros = row_of(tokens, _ZERO.search)
         """Tokens that may end in the number 0, which no digit can follow."""
-        self.ending_scalar = self._row(lambda token: _ENDS_SCALAR.search(token) is not None)
+        self.ending_scalar = row_of(tokens, _ENDS_SCALAR.search)
         self.by_tail: dict[bytes, list[int]] = {}
         """Tokens by the text before their first quote."""
         self.by_text: dict[bytes, list[int]] = {}
@@ -72,10 +72,6 @@ class _TokenClasses:
                 self.by_tail.setdefault(tail[1], []).append(token_id)
             if token:
                 self.by_text.setdefault(token, []).append(token_id)
-
-    def _row(self, belongs: Callable[[bytes], bool]) -> Bitmask:
-        row: Bitmask = pack(np.array([[belongs(token) for token in self.tokens]], dtype=np.bool_))[0]
-        return row
 
 
 @lru_cache(maxsize=4)
