@@ -25,6 +25,10 @@ Entry: TypeAlias = tuple[int, Ids, Values]
 """Row, and columns and values in it."""
 Scalar = TypeVar("Scalar", bound=np.generic)
 
+NUM_LOGPROBS, PROCESSED, RECORDS = "num_logprobs", "processed", "records"
+NEUTRAL = {**FILTERS, NUM_LOGPROBS: np.int32(-1), PROCESSED: np.bool_(False), RECORDS: np.bool_(False)}
+"""By parameter the value that asks for nothing."""
+
 
 def banned_by(params: SamplingParams, num_tokens: int) -> set[str]:
     """Return the parameters that ban tokens in the row after `num_tokens` generated tokens."""
@@ -38,45 +42,49 @@ class WarpBuilder:
     def __init__(self, num_slots: int, vocabulary_size: int, stop_token_ids: frozenset[int]) -> None:
         self._vocabulary_size = vocabulary_size
         self._stop_token_ids = stop_token_ids
-        self._filters: dict[str, NDArray[Any]] = {
-            name: np.full(num_slots, value, value.dtype) for name, value in FILTERS.items()
+        self._values: dict[str, NDArray[Any]] = {
+            name: np.full(num_slots, value, value.dtype) for name, value in NEUTRAL.items()
         }
-        self._num_logprobs = np.full(num_slots, -1, dtype=np.int32)
+        """By parameter its value in each slot."""
         self._samples = np.zeros(num_slots, dtype=np.bool_)
         """True where the temperature is above 0."""
-        self._processed = np.zeros(num_slots, dtype=np.bool_)
-        self._records = np.zeros(num_slots, dtype=np.bool_)
         self._tables: dict[int, _Tables] = {}
-        self._update_uses()
+        self._unusual: dict[int, frozenset[str]] = {}
+        """By slot the parameters whose values are not neutral, if there are any."""
+        self._used = frozenset[str]()
+        """All of these. Others are skipped in each step."""
 
     def start(self, slot: int, journal: Journal) -> None:
         """Set the parameters of a sequence that starts or continues in `slot`."""
+        self.end(slot)
         params = journal.request.params
-        if params.temperature > 0:  # filters do not change a greedy draw
-            for name, values in self._filters.items():
-                values[slot] = getattr(params, name)
-            if params.top_k >= self._vocabulary_size:
-                self._filters["top_k"][slot] = 0
         unasked = -1 if params.best_of is None else 0  # the best sequences are chosen by log-probability
-        self._num_logprobs[slot] = unasked if params.logprobs is None else params.logprobs
+        given = {
+            NUM_LOGPROBS: unasked if params.logprobs is None else params.logprobs,
+            PROCESSED: params.logprobs_mode == "processed",
+            RECORDS: params.records,
+        }
+        if params.temperature > 0:  # filters do not change a greedy draw
+            given |= {name: getattr(params, name) for name in FILTERS}
+            if params.top_k >= self._vocabulary_size:
+                given["top_k"] = 0
+        if unusual := {name: value for name, value in given.items() if value != NEUTRAL[name]}:
+            for name, value in unusual.items():
+                self._values[name][slot] = value
+            self._unusual[slot] = frozenset(unusual)
+            self._used = self._used.union(unusual)
         self._samples[slot] = params.temperature > 0
-        self._processed[slot] = params.logprobs_mode == "processed"
-        self._records[slot] = params.records
         stops = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._stop_token_ids)
         tables = _Tables(journal, stops)
-        self._tables.pop(slot, None)
         if tables.seen is not None or tables.added is not None:
             self._tables[slot] = tables
-        self._update_uses()
 
     def end(self, slot: int) -> None:
         """Clear `slot`."""
-        for name, values in self._filters.items():
-            values[slot] = FILTERS[name]
-        self._num_logprobs[slot] = -1
-        self._processed[slot] = self._records[slot] = False
         self._tables.pop(slot, None)
-        self._update_uses()
+        for name in self._unusual.pop(slot, ()):
+            self._values[name][slot] = NEUTRAL[name]
+        self._used = frozenset[str]().union(*self._unusual.values())
 
     def reads_outputs(self, slots: Sequence[int]) -> bool:
         """Return whether `build` reads the journal of any of these slots."""
@@ -84,37 +92,33 @@ class WarpBuilder:
 
     def build(self, batch: StepBatch, per_row: NDArray[np.int32]) -> Warp | None:
         """Return the `Warp` of `batch`, whose rows belong to the slots `per_row`; None if nothing changes."""
-        if not self._uses_any:
+        if not self._tables and not self._used:
             return None
+        filters = {name: self._values[name][per_row] for name in FILTERS if name in self._used}
         repeated, added = self._pairs(batch) if self._tables else (None, None)
-        if repeated is None and added is None and not self._used:
+        if repeated is None and added is None and not filters:
             return None
-        return Warp(repeated, added, **{name: self._filters[name][per_row] for name in self._used})
+        return Warp(repeated, added, **filters)
 
     def draws_most_likely(self, slot: int) -> bool:
         """Return whether the draw of a sequence is the most likely token that its masks allow, as its raw
         log-probabilities tell."""
-        return not self._samples[slot] and slot not in self._tables and not self._processed[slot]
+        return not self._samples[slot] and slot not in self._tables and not self._values[PROCESSED][slot]
 
     def num_logprobs(self, per_row: NDArray[np.int32]) -> NDArray[np.int32] | None:
         """Return `StepInput.num_logprobs`."""
-        return self._num_logprobs[per_row] if self._uses_logprobs else None
+        return self._of(NUM_LOGPROBS, per_row)
 
     def processed(self, per_row: NDArray[np.int32]) -> NDArray[np.bool_] | None:
         """Return `StepInput.processed`."""
-        return self._processed[per_row] if self._uses_processed else None
+        return self._of(PROCESSED, per_row)
 
     def records(self, per_row: NDArray[np.int32]) -> NDArray[np.bool_] | None:
         """Return `StepInput.records`."""
-        return self._records[per_row] if self._uses_records else None
+        return self._of(RECORDS, per_row)
 
-    def _update_uses(self) -> None:
-        """Update the flags that let `build` skip unused parameters, once per start and end rather than per step."""
-        self._used = [name for name, values in self._filters.items() if (values != FILTERS[name]).any()]
-        self._uses_logprobs = bool((self._num_logprobs >= 0).any())
-        self._uses_processed = bool(self._processed.any())
-        self._uses_records = bool(self._records.any())
-        self._uses_any = bool(self._tables or self._used)
+    def _of(self, name: str, per_row: NDArray[np.int32]) -> NDArray[Any] | None:
+        return self._values[name][per_row] if name in self._used else None
 
     def _pairs(self, batch: StepBatch) -> tuple[tuple[Ids, Ids, Values] | None, tuple[Ids, Ids, Values] | None]:
         repeated: list[Entry] = []

@@ -210,7 +210,7 @@ class FrontEnd:
         elif params.structured_outputs is not None:
             # as plain text, which crosses processes and need not be written again
             params.structured_outputs = outputs = copy.copy(params.structured_outputs)
-            if isinstance(constraint, JsonSchema):
+            if isinstance(constraint, JsonSchema) and not isinstance(outputs.json, str):
                 outputs.json = str(constraint.source())
             outputs._backend = f"{PREFIX}{self._fingerprint}"
         handed_on = (params.extra_args or {}).get("kv_transfer_params")
