@@ -237,21 +237,22 @@ def test_each_missing_seam_of_a_model_runner_is_named(
 def test_what_lies_between_forward_pass_and_draw_is_known(monkeypatch: pytest.MonkeyPatch, v2: bool) -> None:
     """Another version of vLLM may have messages with other fields, or pass more arguments to a replaced method. Without
     this check the first request would fail in the worker."""
-    from guideway_vllm.runners import V1Seams, V2Seams, _look_up
+    from guideway_vllm.runners import V1Seams, V2Seams
+    from guideway_vllm.wrapping import find
 
     seams, runner = V2Seams if v2 else V1Seams, runner_with(v2=v2)
     assert seams.missing(runner) == []
     for path, names in seams.fields.items():
         for name in names:
             with monkeypatch.context() as patch:
-                patch.delitem(_look_up(path).__annotations__, name)
+                patch.delitem(find(path).__annotations__, name)
                 assert seams.missing(runner) == [f"{path}.{name}"]
     for path, names in seams.replaced.items():
         holder, _, method = path.rpartition(".")
         with monkeypatch.context() as patch:
-            patch.setattr(_look_up(holder), method, eval(f"lambda self, {', '.join(names)}, another: None"))
+            patch.setattr(find(holder), method, eval(f"lambda self, {', '.join(names)}, another: None"))
             assert seams.missing(runner) == [f"{path}({', '.join(names)})"]
-            patch.delattr(_look_up(holder), method)
+            patch.delattr(find(holder), method)
             assert seams.missing(runner) == [f"{path}({', '.join(names)})"]
 
 

@@ -6,14 +6,12 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import reduce
-from importlib import import_module
 from typing import Any, ClassVar, TypeAlias
 
 import torch
 
 from guideway_vllm.steps import ATTRIBUTE, GuestOutput, GuestStep
-from guideway_vllm.wrapping import lacks, wrap
+from guideway_vllm.wrapping import find, lacks, wrap
 
 __all__ = ["Act", "Seams", "V1Seams", "V2Seams"]
 
@@ -42,7 +40,7 @@ class Seams(ABC):
         """Return the names of missing parts of the runner and of vLLM's classes around it."""
         lacking = [_signature(name, given) for name, given in cls.needed.items() if not _has(runner, name, given)]
         for path, names in cls.fields.items():
-            has = getattr(_look_up(path), "__annotations__", {})
+            has = getattr(find(path), "__annotations__", {})
             lacking += [f"{path}.{name}" for name in names if name not in has]
         return lacking + [_signature(path, names) for path, names in cls.replaced.items() if _parameters(path) != names]
 
@@ -233,18 +231,9 @@ def _has(runner: Any, name: str, parameters: Sequence[str]) -> bool:
     return not parameters or set(parameters) <= inspect.signature(getattr(runner, name)).parameters.keys()
 
 
-def _look_up(path: str) -> Any:
-    """Return the object at ``module:name``, or None."""
-    module, _, qualified = path.partition(":")
-    try:
-        return reduce(getattr, qualified.split("."), import_module(module))
-    except (ImportError, AttributeError):
-        return None
-
-
 def _parameters(path: str) -> tuple[str, ...] | None:
     """Return the parameters of a method, without the first."""
-    method = _look_up(path)
+    method = find(path)
     return None if method is None else tuple(inspect.signature(method).parameters)[1:]
 
 

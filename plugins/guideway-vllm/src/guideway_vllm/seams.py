@@ -1,20 +1,6 @@
 """All changes to vLLM except its HTTP server (`over_http`). Every place is checked before anything is changed.
 
-=====================================  ================================================================================
-``InputProcessor``                     ``__init__``, ``_validate_params``, ``process_inputs``
-``AsyncLLM``                           ``add_request``: a server tries requests outside its event loop;
-                                       ``check_health``: asks a method added to ``EngineCore``; ``shutdown``: ends the
-                                       running requests; ``dead_error``: for requests that arrive after it
-``EngineCore._initialize_kv_caches``   its workers have started: their plans are compared with its own
-``AsyncLLM``, ``LLMEngine``            ``generate``; ``add_request``, ``step``: checks of finished texts, and
-                                       observers; ``__init__``: once the cores have started, grammar hosts start
-``RequestState``, ``RequestOutput``    ``make_request_output``; ``add``: the report of each of several outputs
-``EngineArgs``                         ``create_speculative_config``: the drafter for forced tokens
-``SchedulerConfig.get_scheduler_cls``  the scheduler's class, and through it the structured-output manager's
-``WorkerWrapperBase.init_device``      the model runner of each worker, once it exists
-=====================================  ================================================================================
-
-None of these has an effect unless ``additional_config`` has the key ``guideway``.
+`WRAPPED` lists the methods. None of the changes has an effect unless ``additional_config`` has the key ``guideway``.
 """
 
 from __future__ import annotations
@@ -26,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from guideway.api import PluginUnavailable
 from guideway.errors import Unhealthy
@@ -44,49 +30,8 @@ log = logging.getLogger("vllm.guideway")
 PROCESSED = ("request_id", "prompt", "params")
 REASONING = ("request", "spec_tokens", "spec_tokens_committed")
 
-NEEDED: dict[str, tuple[str, ...]] = {
-    "vllm.v1.engine.input_processor:InputProcessor.__init__": ("vllm_config",),
-    "vllm.v1.engine.input_processor:InputProcessor._validate_params": ("params",),
-    "vllm.v1.engine.input_processor:InputProcessor.process_inputs": PROCESSED,
-    "vllm.v1.engine.async_llm:AsyncLLM.__init__": (),
-    "vllm.v1.engine.async_llm:AsyncLLM.add_request": PROCESSED,
-    "vllm.v1.engine.async_llm:AsyncLLM.generate": ("prompt", "sampling_params", "request_id"),
-    "vllm.v1.engine.async_llm:AsyncLLM.check_health": (),
-    "vllm.v1.engine.async_llm:AsyncLLM.dead_error": (),
-    "vllm.v1.engine.async_llm:AsyncLLM.shutdown": (),
-    "vllm.v1.engine.output_processor:OutputProcessor.propagate_error": ("e",),
-    "vllm.v1.engine.output_processor:RequestState.make_request_output": ("finish_reason", "kv_transfer_params"),
-    "vllm.outputs:RequestOutput.add": ("next_output",),
-    "vllm.v1.engine.async_llm:AsyncLLM.get_supported_tasks": (),
-    "vllm.v1.engine.core_client:AsyncMPClient.call_utility_async": ("method",),
-    "vllm.v1.engine.llm_engine:LLMEngine.__init__": (),
-    "vllm.v1.engine.llm_engine:LLMEngine.add_request": PROCESSED,
-    "vllm.v1.engine.llm_engine:LLMEngine.step": (),
-    "vllm.v1.engine.core:EngineCore._initialize_kv_caches": ("vllm_config",),
-    "vllm.v1.engine.core:EngineCore.shutdown": (),
-    "vllm.v1.executor.abstract:Executor.collective_rpc": ("method",),
-    "vllm.engine.arg_utils:EngineArgs.create_speculative_config": (),
-    "vllm.config:SchedulerConfig.get_scheduler_cls": (),
-    "vllm.v1.core.sched.scheduler:Scheduler.__init__": ("vllm_config", "structured_output_manager"),
-    "vllm.v1.core.sched.scheduler:Scheduler.get_grammar_bitmask": ("scheduler_output",),
-    "vllm.v1.core.sched.scheduler:Scheduler.update_from_output": ("scheduler_output", "model_runner_output"),
-    "vllm.v1.core.sched.scheduler:Scheduler.update_draft_token_ids": ("draft_token_ids",),
-    "vllm.v1.core.sched.scheduler:Scheduler.finish_requests": ("request_ids", "finished_status"),
-    "vllm.v1.core.sched.scheduler:Scheduler._free_request": ("request",),
-    "vllm.v1.structured_output:StructuredOutputManager.grammar_init": ("request",),
-    "vllm.v1.structured_output:StructuredOutputManager.grammar_bitmask": (
-        "requests",
-        "structured_output_request_ids",
-        "scheduled_spec_decode_tokens",
-    ),
-    "vllm.v1.structured_output:StructuredOutputManager.accept_tokens": ("request", "new_token_ids"),
-    "vllm.v1.structured_output:StructuredOutputManager.validate_tokens": ("request", "spec_tokens"),
-    "vllm.v1.structured_output:StructuredOutputManager._get_constraint_bounds": REASONING,
-    "vllm.v1.structured_output:StructuredOutputManager.clear_backend": (),
-    "vllm.v1.worker.worker_base:WorkerWrapperBase.init_device": (),
-    "vllm.v1.worker.worker_base:WorkerBase.shutdown": (),
-}
-"""Methods that the guest wraps or calls, and the parameters it relies on."""
+Around: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Returns the replacement of a method."""
 
 
 def install() -> None:
@@ -100,25 +45,9 @@ def install() -> None:
             "docs/hosts/vllm.md lists, or keep the plugin from loading (VLLM_PLUGINS)",
             plugin="host.vllm",
         )
-    wrap("vllm.v1.engine.input_processor:InputProcessor.__init__", _around_init)
-    wrap("vllm.v1.engine.input_processor:InputProcessor._validate_params", _around_validate_params)
-    wrap("vllm.v1.engine.input_processor:InputProcessor.process_inputs", _around_process_inputs)
-    wrap("vllm.v1.engine.async_llm:AsyncLLM.add_request", _around_add_request)
-    wrap("vllm.v1.engine.async_llm:AsyncLLM.generate", _around_generate)
-    wrap("vllm.v1.engine.async_llm:AsyncLLM.check_health", _around_check_health)
-    wrap("vllm.v1.engine.async_llm:AsyncLLM.dead_error", _around_dead_error)
-    wrap("vllm.v1.engine.async_llm:AsyncLLM.shutdown", _around_shutdown)
-    wrap("vllm.v1.engine.llm_engine:LLMEngine.add_request", _around_offline_add_request)
-    wrap("vllm.v1.engine.llm_engine:LLMEngine.step", _around_offline_step)
-    wrap("vllm.v1.engine.output_processor:RequestState.make_request_output", _around_make_request_output)
-    wrap("vllm.outputs:RequestOutput.add", _around_add_output)
-    wrap("vllm.v1.engine.core:EngineCore._initialize_kv_caches", _around_initialize_kv_caches)
-    wrap("vllm.v1.engine.async_llm:AsyncLLM.__init__", _around_engine_init)
-    wrap("vllm.v1.engine.llm_engine:LLMEngine.__init__", _around_engine_init)
+    for path, (_, around) in WRAPPED.items():
+        wrap(path, around)
     setattr(look_up("vllm.v1.engine.core:EngineCore.shutdown")[0], METHOD, unhealthy)
-    wrap("vllm.engine.arg_utils:EngineArgs.create_speculative_config", around_create_speculative_config)
-    wrap("vllm.config:SchedulerConfig.get_scheduler_cls", _around_get_scheduler_cls)
-    wrap("vllm.v1.worker.worker_base:WorkerWrapperBase.init_device", _around_init_device)
 
 
 def missing_seams() -> list[str]:
@@ -454,3 +383,55 @@ def _around_init_device(init_device: Callable[..., Any]) -> Callable[..., Any]:
             attach(self.worker, self.vllm_config)
 
     return wrapped
+
+
+WRAPPED: dict[str, tuple[tuple[str, ...], Around]] = {
+    "vllm.v1.engine.input_processor:InputProcessor.__init__": (("vllm_config",), _around_init),
+    "vllm.v1.engine.input_processor:InputProcessor._validate_params": (("params",), _around_validate_params),
+    "vllm.v1.engine.input_processor:InputProcessor.process_inputs": (PROCESSED, _around_process_inputs),
+    "vllm.v1.engine.async_llm:AsyncLLM.add_request": (PROCESSED, _around_add_request),
+    "vllm.v1.engine.async_llm:AsyncLLM.generate": (("prompt", "sampling_params", "request_id"), _around_generate),
+    "vllm.v1.engine.async_llm:AsyncLLM.check_health": ((), _around_check_health),
+    "vllm.v1.engine.async_llm:AsyncLLM.dead_error": ((), _around_dead_error),
+    "vllm.v1.engine.async_llm:AsyncLLM.shutdown": ((), _around_shutdown),
+    "vllm.v1.engine.llm_engine:LLMEngine.add_request": (PROCESSED, _around_offline_add_request),
+    "vllm.v1.engine.llm_engine:LLMEngine.step": ((), _around_offline_step),
+    "vllm.v1.engine.output_processor:RequestState.make_request_output": (
+        ("finish_reason", "kv_transfer_params"),
+        _around_make_request_output,
+    ),
+    "vllm.outputs:RequestOutput.add": (("next_output",), _around_add_output),
+    "vllm.v1.engine.core:EngineCore._initialize_kv_caches": (("vllm_config",), _around_initialize_kv_caches),
+    "vllm.v1.engine.async_llm:AsyncLLM.__init__": ((), _around_engine_init),
+    "vllm.v1.engine.llm_engine:LLMEngine.__init__": ((), _around_engine_init),
+    "vllm.engine.arg_utils:EngineArgs.create_speculative_config": ((), around_create_speculative_config),
+    "vllm.config:SchedulerConfig.get_scheduler_cls": ((), _around_get_scheduler_cls),
+    "vllm.v1.worker.worker_base:WorkerWrapperBase.init_device": ((), _around_init_device),
+}
+"""Methods to wrap, each with the parameters it relies on."""
+
+NEEDED = {path: parameters for path, (parameters, _) in WRAPPED.items()} | {
+    "vllm.v1.engine.output_processor:OutputProcessor.propagate_error": ("e",),
+    "vllm.v1.engine.async_llm:AsyncLLM.get_supported_tasks": (),
+    "vllm.v1.engine.core_client:AsyncMPClient.call_utility_async": ("method",),
+    "vllm.v1.engine.core:EngineCore.shutdown": (),
+    "vllm.v1.executor.abstract:Executor.collective_rpc": ("method",),
+    "vllm.v1.core.sched.scheduler:Scheduler.__init__": ("vllm_config", "structured_output_manager"),
+    "vllm.v1.core.sched.scheduler:Scheduler.get_grammar_bitmask": ("scheduler_output",),
+    "vllm.v1.core.sched.scheduler:Scheduler.update_from_output": ("scheduler_output", "model_runner_output"),
+    "vllm.v1.core.sched.scheduler:Scheduler.update_draft_token_ids": ("draft_token_ids",),
+    "vllm.v1.core.sched.scheduler:Scheduler.finish_requests": ("request_ids", "finished_status"),
+    "vllm.v1.core.sched.scheduler:Scheduler._free_request": ("request",),
+    "vllm.v1.structured_output:StructuredOutputManager.grammar_init": ("request",),
+    "vllm.v1.structured_output:StructuredOutputManager.grammar_bitmask": (
+        "requests",
+        "structured_output_request_ids",
+        "scheduled_spec_decode_tokens",
+    ),
+    "vllm.v1.structured_output:StructuredOutputManager.accept_tokens": ("request", "new_token_ids"),
+    "vllm.v1.structured_output:StructuredOutputManager.validate_tokens": ("request", "spec_tokens"),
+    "vllm.v1.structured_output:StructuredOutputManager._get_constraint_bounds": REASONING,
+    "vllm.v1.structured_output:StructuredOutputManager.clear_backend": (),
+    "vllm.v1.worker.worker_base:WorkerBase.shutdown": (),
+}
+"""The same with methods that the guest calls or overrides."""

@@ -8,7 +8,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-__all__ = ["lacks", "look_up", "wrap"]
+__all__ = ["find", "lacks", "look_up", "wrap"]
 
 BEFORE = {
     "vllm.v1.structured_output:StructuredOutputManager._get_constraint_bounds": "_get_constraint_start",
@@ -18,7 +18,7 @@ BEFORE = {
 
 def lacks(path: str, parameters: tuple[str, ...]) -> str | None:
     """Return what this vLLM lacks of a method and parameters, or None."""
-    function = _find(path)
+    function = find(path)
     if function is None:
         return f"it has no {path}"
     has = inspect.signature(_function_of(function)).parameters
@@ -26,8 +26,8 @@ def lacks(path: str, parameters: tuple[str, ...]) -> str | None:
     return f"{path} takes no {', '.join(lacking)}" if lacking else None
 
 
-def _find(path: str) -> Callable[..., Any] | None:
-    """Return the method, under this name or its older one, or None."""
+def find(path: str) -> Callable[..., Any] | None:
+    """Return the member of a class or module at ``module:name``, under this name or its older one, or None."""
     names = [path]
     if path in BEFORE:
         names.append(f"{path.rpartition('.')[0]}.{BEFORE[path]}")
