@@ -359,7 +359,8 @@ def test_several_threads_share_an_engine(bert: Path) -> None:
 @pytest.mark.slow  # a process that imports torch
 def test_the_worker_may_live_in_another_process(bert: Path, engine: Engine) -> None:
     with Engine(bert, executor="process") as other:
-        assert vectors(other.embed(texts(5))) == vectors(engine.embed(texts(5)))
+        for there, here in zip(other.embed(texts(5)), engine.embed(texts(5)), strict=True):
+            np.testing.assert_allclose(there.vector, here.vector, atol=1e-6)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow  # several processes that import torch
