@@ -160,6 +160,26 @@ def test_a_carriage_return_needs_room_for_its_line_feed() -> None:
     assert [is_allowed(row, 0, ord(each)) for each in "}\n\r"] == [True, True, False]
 
 
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+def test_a_name_that_asks_for_a_value_that_does_not_fit_is_not_ended(cls: type[GrammarStrategy]) -> None:
+    """Tokens that end a name are judged one by one: which value follows depends on the name."""
+    short, long = b'a"', b'big"'
+    tokens = Vocabulary([*(bytes([i]) for i in range(256)), short, long, b""], frozenset({258}), {258: "</s>"})
+    constraint = JsonSchema(
+        {"type": "object", "properties": {"big": {"const": "b" * 30}}, "additionalProperties": {"type": "integer"}}
+    )
+    strategy, lexicon, text = cls(tokens, {}), Lexicon(tokens), b'{"'
+    matcher = new_matcher(strategy, strategy.compile(constraint), tokens.stop_token_ids)
+    closer = Closer(lexicon, tokens.stop_token_ids, Budget(len(text) + 8, Reserve.of(constraint, tokens)))
+    assert matcher.accept(tuple(text)) == len(text)
+    closer.accept(tuple(text))
+    row = np.zeros((1, lexicon.words), dtype=np.int32)
+    matcher.fill_bitmask(row, 0)
+    assert is_allowed(row, 0, 256) and is_allowed(row, 0, 257), "the test needs it"
+    closer.restrict(matcher, (), row)
+    assert [is_allowed(row, 0, token_id) for token_id in (256, 257)] == [True, False]
+
+
 def tags(*, required: bool) -> StructuralTag:
     return StructuralTag(
         {

@@ -84,43 +84,46 @@ def first_step(
 
 @pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
 @pytest.mark.parametrize(("schema", "num_tokens"), one_in(3, [(ITEMS, 64), (ITEMS, 16), (REQUIRED, 100)]))
-def test_what_does_not_fit_is_looked_for_thoroughly_once(
+def test_what_does_not_fit_is_looked_for_thoroughly_before_the_first_token_only(
     cls: type[GrammarStrategy], schema: dict[str, Any], num_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strategy, constraint = cls(VOCABULARY, {}), JsonSchema(schema)
-    grammar, works, find = strategy.compile(constraint), [], closer.find_completion
+    grammar, late, find = strategy.compile(constraint), [], closer.find_completion
 
     def counted(*args: Any, **options: Any) -> list[int] | None:
-        works.append(options["work"])
+        if options["past"]:
+            late.append(options["work"])
         return find(*args, **options)
 
     monkeypatch.setattr(closer, "find_completion", counted)
     assert drawn(strategy, grammar, Budget(num_tokens, Reserve.of(constraint, VOCABULARY)), 1) is None
-    assert sum(work >= WORK for work in works) <= 1
-    assert sum(works) < 3 * WORK
+    assert all(work < WORK for work in late)
+    assert sum(late) < 2 * WORK
 
 
 @pytest.mark.parametrize("cls", one_in(2, STRATEGIES), ids=lambda cls: cls.name)
 def test_what_needs_far_more_than_is_left_is_looked_for_now_and_then(
     cls: type[GrammarStrategy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No bound proves that nothing fits, so a search is needed: a thorough one for the first output of a constraint,
-    and then some with a part of the work, each when half of what was left is left."""
+    """No bound proves that nothing fits, so a search is needed: thorough ones before the first token, for all
+    outputs of a constraint, and then some with a part of the work, each when half of what was left is left."""
     strategy, constraint, beginnings = cls(VOCABULARY, {}), JsonSchema(PEOPLE), Beginnings()
     grammar, reserve = strategy.compile(constraint), Reserve.of(constraint, VOCABULARY)
     assert reserve.fewest < 104
-    works, find = [], closer.find_completion
+    early, late, find = [], [], closer.find_completion
 
     def counted(*args: Any, **options: Any) -> list[int] | None:
-        works.append(options["work"])
+        (late if options["past"] else early).append(options["work"])
         return find(*args, **options)
 
     monkeypatch.setattr(closer, "find_completion", counted)
     for seed in range(4):
-        works.clear()
+        early.clear()
+        late.clear()
         assert drawn(strategy, grammar, Budget(104, reserve), seed, beginnings=beginnings) is None
-        assert sum(work >= WORK for work in works) == (1 if seed == 0 else 0)
-        assert len(works) <= 2 + math.ceil(math.log2(104))
+        assert bool(early) == (seed == 0)
+        assert all(work < WORK for work in late)
+        assert len(late) <= math.ceil(math.log2(104))
 
 
 @pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)

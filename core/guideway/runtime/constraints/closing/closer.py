@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,7 @@ __all__ = ["SEARCH_SECONDS", "Beginnings", "Budget", "Closer", "Record"]
 LONGEST = 4096
 """Most tokens of a completion in a search without a budget, and most tokens that `_follow` validates."""
 MOST_PROVED = 2048
-"""Tokens validated in one step to judge the tokens of its mask: as many for known ways, and again for searches."""
+"""Work of judging the tokens of one mask by known ways, and again of searches for them, in the unit of `WORK`."""
 WORK_PER_TOKEN = 48
 """Work of a search per token that the completion may have, in the unit of `WORK`."""
 BRIDGE_WORK = 320
@@ -42,11 +41,8 @@ MOST_AVOIDED = 32
 """Most banned tokens to avoid in one text. Each of them needs another spelling of the text."""
 MOST_BEGINNINGS = 64
 """Most entries of `Beginnings` to keep for one grammar."""
-MOST_BACK = 256
-"""Most tokens to roll back for a search at the beginning of the output. Also the number of last tokens in which a
-trigger may have begun."""
-MOST_SHORTER = 4
-"""Most searches for the shortest completion. Each must find one that is shorter than the one before."""
+MOST_SHORTER = 3
+"""Most searches for a completion that is shorter than the one found before."""
 PART = 8
 """Divisor of the work for searches that are not thorough: they still find nearly all completions."""
 AGAIN = 2
@@ -134,12 +130,12 @@ class Closer:
         self._far_from, self._far_until = 0, -1
         """`_far_until` is the most tokens, rows included, for which the end is far with any tokens. `_far_from` is the
         number of accepted tokens when it was computed."""
-        self._opened: dict[tuple[int, bytes], int | None] = {}
-        """In free text, by checksum of the mask and text since the trigger began: tokens of the shortest completion
-        found after that text; None if none was found."""
+        self._opened: dict[tuple[bytes, bytes], int | None] = {}
+        """In free text, by mask and text since the trigger began: tokens of the shortest completion found after that
+        text; None if none was found."""
 
     def fork(self, matcher: Matcher) -> Closer:
-        """Return a closer for a copy of the sequence, with the same past. `matcher` is the matcher of the copy."""
+        """Return a closer for a copy of the sequence, with the same past. `matcher`, the copy's, is for hosts."""
         copy = Closer(self._lexicon, self._stop_token_ids, self._budget, self.record, self._beginnings)
         copy._accepted, copy._cursors, copy.records = list(self._accepted), list(self._cursors), self.records
         copy._far_from, copy._far_until = self._far_from, self._far_until
@@ -161,6 +157,7 @@ class Closer:
         if self.records:
             self.record, self.records = self.records[0], []
         self._accepted[num_tokens:] = token_ids
+        del self._cursors[num_tokens + 1 :]
 
     @property
     def num_free(self) -> int:
@@ -283,21 +280,23 @@ class Closer:
         self, matcher: Matcher, record: Record, row: NDArray[np.int32], limit: int
     ) -> tuple[Record, NDArray[np.int32] | None]:
         """Judge the tokens of a mask. Return the new record, and a row of the tokens to keep; None for all."""
-        banned, apart = ([], []) if record.lifts_bans else self._find_banned()
+        bans = self._bans_of(record)
+        banned, apart = self._find_banned(bans)
         judge = Judge(
             banned=banned,
             apart=apart,
             matcher=matcher,
             lexicon=self._lexicon,
-            spell=partial(self._spell, record.lifts_bans),
+            spell=partial(self._spell, bans),
             stop_token_ids=self._stop_token_ids,
             cursor=self._position(len(self._accepted)),
             limit=limit,
             ways=self._known_ways(record),
             prover=Prover(matcher, self._stop_token_ids, MOST_PROVED),
             searcher=Prover(matcher, self._stop_token_ids, MOST_PROVED),
-            find=partial(self._find_after, matcher, record.lifts_bans),
-            is_free=partial(self._is_free_way, record.lifts_bans),
+            find=partial(self._find_after, matcher, bans),
+            bans=bans,
+            past=self._accepted,
         )
         refused = judge.refused(row)
         keep = _without(refused, self._lexicon.words)
@@ -308,16 +307,17 @@ class Closer:
 
         Excluded are tokens that open a tag if no completion in at most `limit` further tokens is found.
         """
-        past = self._lexicon.write(self._accepted[-MOST_BACK:])
+        triggers = [trigger.encode() for trigger in self._budget.reserve.triggers]
+        past = self._lexicon.write(self._accepted[-max(map(len, triggers)) :])
         opening: dict[int, bytes] = {}
         """By token: the text that it writes from the trigger on. Tokens that write the same text have the same cost."""
-        for trigger in map(str.encode, self._budget.reserve.triggers):
+        for trigger in triggers:
             opening |= self._lexicon.opening(trigger)
             for end in range(1, len(trigger)):
                 if past.endswith(trigger[:end]):
                     tokens = self._lexicon.which("begins", trigger[end:])
                     opening |= {i: trigger[:end] + self._lexicon.tokens[i] for i in tokens}
-        mask, refused = crc32(row.tobytes()), []
+        mask, refused = row.tobytes(), []
         for token_id, written in opening.items():
             if is_allowed(row[np.newaxis], 0, token_id):
                 if (mask, written) not in self._opened:
@@ -337,18 +337,17 @@ class Closer:
         try:
             if matcher.is_accepting():
                 return 0
-            found = self._find_shortest(matcher)
-            return None if found is None else 1 + self._spell(found[1], found[0], None).cost()
+            return self._shortest_cost(matcher, None)
         finally:
             self.rollback(1)
             matcher.rollback(1)
 
-    def _find_banned(self) -> tuple[list[int], list[list[int]]]:
+    def _find_banned(self, bans: Bans) -> tuple[list[int], list[list[int]]]:
         """Return the tokens that complete a stop string, and groups of tokens to judge separately within their shape.
 
         After a token of such a group, a completion may contain a banned text that it does not contain after others.
         """
-        bans, tokens = self._budget.bans, self._lexicon.tokens
+        tokens = self._lexicon.tokens
         banned: list[int] = []
         apart = [[token_id] for word in bans.bad_words for token_id in word]
         for text in bans.stop:
@@ -361,18 +360,12 @@ class Closer:
         return banned, apart
 
     def _find_after(
-        self, matcher: Matcher, lifts: bool, token_id: int, known: Sequence[Way], prover: Prover
+        self, matcher: Matcher, bans: Bans, token_id: int, known: Sequence[Way], prover: Prover
     ) -> Sequence[int] | None:
         """Return a completion after a token that the matcher has accepted; None if a short search finds none."""
         self._accepted.append(token_id)
         try:
-            return self._find(
-                matcher,
-                work=BRIDGE_WORK,
-                lifts=lifts,
-                known=known,
-                prover=prover,
-            )
+            return self._find(matcher, bans, work=BRIDGE_WORK, known=known, prover=prover)
         finally:
             self.rollback(1)
 
@@ -381,17 +374,20 @@ class Closer:
         begin = self._position(record.at)
         for text in record.texts:
             if text not in self._ways:
-                self._ways[text] = self._spell(record.lifts_bans, text, begin, record.at)
+                self._ways[text] = self._spell(self._bans_of(record), text, begin, record.at)
         return [self._ways[text] for text in record.texts]
 
-    def _spell(self, lifts: bool, text: bytes, begin: JsonCursor | None, num_accepted: int | None = None) -> Way:
+    def _bans_of(self, record: Record) -> Bans:
+        """Return the bans that hold for the completions of a record."""
+        return NO_BANS if record.lifts_bans else self._budget.bans
+
+    def _spell(self, bans: Bans, text: bytes, begin: JsonCursor | None, num_accepted: int | None = None) -> Way:
         """Return the way of a text that continues the first `num_accepted` accepted tokens; None for all of them.
 
-        Unless `lifts` is True, try up to `MOST_AVOIDED` spellings for one without banned tokens. If there is none, the
-        way contains banned tokens.
+        Try up to `MOST_AVOIDED` spellings for one without banned tokens. If there is none, the way contains them.
         """
-        bans, past = self._budget.bans, self._accepted[:num_accepted]
-        if bans.of_completion and not lifts:
+        past = self._accepted[:num_accepted]
+        if bans.of_completion:
             avoid: set[tuple[int, int]] = set()
             while len(avoid) < MOST_AVOIDED:
                 way = Way(text, begin, self._lexicon, bans, avoid)
@@ -439,15 +435,16 @@ class Closer:
         for cost, i, at in [*sorted(on_way), *sorted(off_way)]:
             if cost >= left or not prover.proves(ways[i], at):
                 continue
-            is_free = self._is_free_way(False, ways[i], at)
+            is_free = not brings_about(self._budget.bans, self._accepted, ways[i].path(at), self._lexicon)
             if not is_free and len(self._accepted) >= record.bans_at:
                 continue
             if at == 0:  # the output is still in the string in which the ways begin
                 first = [ways[i], *(way for way in ways if way is not ways[i])]
                 found = self._record_of(first, not is_free, record.bans_at)
             else:
-                others = [ways[k].rest(to, cursor) for _, k, to in on_way if k != i] if (cost, i, at) in on_way else []
-                found = self._record_of([ways[i].rest(at, cursor), *others], not is_free, record.bans_at)
+                others = [(k, to) for _, k, to in on_way if k != i] if (cost, i, at) in on_way else []
+                rests = [Way(ways[k].text[to:], cursor, self._lexicon) for k, to in [(i, at), *others]]
+                found = self._record_of(rests, not is_free, record.bans_at)
             return found
         return None
 
@@ -459,7 +456,7 @@ class Closer:
         """
         if not self._accepted:
             return self._beginning(matcher)
-        if not record.found_none and not record.texts and len(self._accepted) <= MOST_BACK:
+        if not record.found_none and not record.texts:
             record = self._beginning(matcher)
             if found := self._follow(matcher, record, left):
                 return found
@@ -489,43 +486,54 @@ class Closer:
             return Record(self._budget.num_tokens, num_accepted)
         again = num_accepted + max(1, left // AGAIN)
         known = self._known_ways(record) if record.at <= num_accepted else []
-        for lifts in (False, True) if self._budget.bans.of_completion else (False,):
-            if num_accepted < record.bans_at and not lifts:
+        for bans in self._bans_to_try:
+            if bans is self._budget.bans and num_accepted < record.bans_at:
                 continue
-            quick = self._find(matcher, lifts=lifts, known=known)
-            is_enough = quick is not None or record.found_none or record.lifts_bans
-            found = quick if is_enough else self._find(matcher, lifts=lifts, known=known, is_thorough=True)
+            found = self._find(matcher, bans, known=known)
+            if found is None and not record.found_none and not record.lifts_bans:
+                found = self._find(matcher, bans, known=known, is_thorough=True)
+            if found is None and not num_accepted:  # the number that an error names fits
+                found = self._find_shortest(matcher, bans)
             if found is not None:
-                text = b"".join([self._lexicon.tokens[i] for i in found[:-1]])
-                way = self._spell(lifts, text, self._position(num_accepted))
-                return self._record_of([way], lifts, again if lifts else 0)
+                way = self._spell(bans, self._text(found), self._position(num_accepted))
+                if way.cost() < left:
+                    lifts = bans is not self._budget.bans
+                    return self._record_of([way], lifts, again if lifts else 0)
         return Record(again, num_accepted)
 
     def shortest(self, matcher: Matcher) -> int | None:
         """Return the number of tokens of the shortest output found, regardless of the budget; None if none is found."""
-        found = self._find_shortest(matcher)
-        return None if found is None else 1 + self._spell(found[1], found[0], self._position(0)).cost()
+        return self._shortest_cost(matcher, self._position(0))
 
-    def _find_shortest(self, matcher: Matcher) -> tuple[bytes, bool] | None:
-        """Return the text of the shortest completion found, regardless of the budget; None if none is found.
-
-        The bool is True if it may contain banned tokens or texts, because no other was found.
-        """
-        for lifts in (False, True) if self._budget.bans.of_completion else (False,):
-            found, limit = None, LONGEST
-            for _ in range(MOST_SHORTER):
-                if (shorter := self._find(matcher, lifts=lifts, limit=limit, is_thorough=found is None)) is None:
-                    break
-                found, limit = shorter, len(shorter) - 1
-            if found is not None:
-                return b"".join([self._lexicon.tokens[i] for i in found[:-1]]), lifts
+    def _shortest_cost(self, matcher: Matcher, begin: JsonCursor | None) -> int | None:
+        """Return the number of tokens of the shortest completion found; None if none is found."""
+        for bans in self._bans_to_try:
+            if (found := self._find_shortest(matcher, bans)) is not None:
+                return 1 + self._spell(bans, self._text(found), begin).cost()
         return None
+
+    def _text(self, token_ids: Sequence[int]) -> bytes:
+        """Return the text of a completion, given with its stop token."""
+        return b"".join([self._lexicon.tokens[i] for i in token_ids[:-1]])
+
+    @property
+    def _bans_to_try(self) -> tuple[Bans, ...]:
+        return (self._budget.bans, NO_BANS) if self._budget.bans.of_completion else (self._budget.bans,)
+
+    def _find_shortest(self, matcher: Matcher, bans: Bans) -> Sequence[int] | None:
+        """Return the shortest completion found, regardless of the budget; None if none is found."""
+        found = self._find(matcher, bans, limit=LONGEST, is_thorough=True)
+        shorter, num_left = found, MOST_SHORTER
+        while shorter is not None and num_left:
+            found, num_left = shorter, num_left - 1
+            shorter = self._find(matcher, bans, limit=len(found) - 1)
+        return shorter or found
 
     def _find(
         self,
         matcher: Matcher,
+        bans: Bans,
         *,
-        lifts: bool = False,
         limit: int | None = None,
         is_thorough: bool = False,
         work: int | None = None,
@@ -534,27 +542,27 @@ class Closer:
     ) -> Sequence[int] | None:
         """Return a completion of at most `limit` tokens, by default the remaining ones; None if none is found.
 
-        It contains no banned tokens or texts unless `lifts` is True. `work` limits the search, by default according to
-        `limit` and `is_thorough`.
+        `work` limits the search, by default according to `limit` and `is_thorough`.
         """
-        reserve = self._budget.reserve
+        reserve, past = self._budget.reserve, self._accepted
         if limit is None:
-            limit = self._budget.num_tokens - len(self._accepted)
+            limit = self._budget.num_tokens - len(past)
         if work is None:  # more for a completion that may be long
             work = (WORK + WORK_PER_TOKEN * min(limit, reserve.level or reserve.growth)) // (1 if is_thorough else PART)
-        if (told := self._told(matcher, limit)) is not None and (lifts or not told or self._is_free(told[:-1])):
+        told = self._told(matcher, limit)
+        if told is not None and not brings_about(bans, past, told[:-1], self._lexicon):
             return told or None
         return find_completion(
             matcher,
             self._lexicon,
             self._stop_token_ids,
             limit=limit,
-            past=self._accepted,
-            cursor=self._position(len(self._accepted)),
+            past=past,
+            cursor=self._position(len(past)),
             witnesses=reserve.witnesses,
             names=reserve.names,
             ends=[end.encode() for end in reserve.ends],
-            bans=NO_BANS if lifts else self._budget.bans,
+            bans=bans,
             known=known,
             prover=prover,
             work=work,
@@ -571,14 +579,6 @@ class Closer:
             return ()
         proved = len(found) <= limit and found[-1] in self._stop_token_ids and matcher.validate(found) == len(found)
         return found if proved else None
-
-    def _is_free_way(self, lifts: bool, way: Way, at: int, *before: int) -> bool:
-        return lifts or not self._budget.bans.of_completion or self._is_free((*before, *way.path(at)))
-
-    def _is_free(self, token_ids: Sequence[int]) -> bool:
-        """Return whether a completion, given without its stop token, contains no banned tokens or texts."""
-        bans = self._budget.bans
-        return not bans.of_completion or not brings_about(bans, self._accepted, token_ids, self._lexicon)
 
 
 def _without(token_ids: Sequence[int], num_words: int) -> NDArray[np.int32]:

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api.grammar import Matcher
-from guideway.json_schema.cursor import JsonCursor
+from guideway.json_schema.cursor import JsonCursor, Place
+from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.closing.lexicon import MOST, Lexicon
+from guideway.runtime.constraints.closing.search import brings_about
 from guideway.runtime.constraints.closing.ways import Prover, Way
 
 __all__ = ["Judge"]
 
-MOST_WAYS = 12
-"""Most ways to keep in `Judge.ways`, to try after the next tokens."""
 MOST_TRIED = 4
 """Most places in known ways to try to join after one token."""
 
@@ -38,13 +38,14 @@ class Judge:
     prover: Prover
     """Limits and validates attempts to complete the output by a known way."""
     searcher: Prover
-    """Limits and validates attempts of searches."""
+    """Limits and validates attempts of searches, to which known ways would leave no work."""
     spell: Callable[[bytes, JsonCursor | None], Way]
     """Returns the way of a text that begins at a position in JSON."""
     find: Callable[[int, Sequence[Way], Prover], Sequence[int] | None]
     """Returns a completion after a token that the matcher has accepted; None if it finds none."""
-    is_free: Callable[..., bool]
-    """Returns whether a way, from a byte on and after some tokens, contains no banned tokens or texts."""
+    bans: Bans
+    past: Sequence[int]
+    """Accepted tokens, on which it depends which tokens are banned."""
     banned: Sequence[int]
     """Tokens that complete a banned text."""
     apart: Sequence[Sequence[int]]
@@ -54,10 +55,10 @@ class Judge:
 
     def refused(self, row: NDArray[np.int32]) -> list[int]:
         """Return the tokens to exclude from a mask."""
-        shapes = self.lexicon.shapes_of(row)
+        shapes = self.lexicon.shapes_of(row, self.cursor is not None and self.cursor.place is Place.KEY)
         self.in_text = shapes.in_text
         way = self.ways[0]
-        on_way = {i: way.cost(end) + 1 for i, end in way.first_tokens() if self.is_free(way, end, i)}
+        on_way = {i: way.cost(end) + 1 for i, end in way.first_tokens() if self._is_free(way, end, i)}
         self.costs |= on_way
         decided = np.array([*on_way, *self.banned, *self.stop_token_ids])
         alike, mixed = (
@@ -114,7 +115,13 @@ class Judge:
 
     def _proves(self, before: tuple[int, ...], way: Way, at: int) -> bool:
         """Return whether a way completes the output from byte `at` on, after `before`, without bans."""
-        return self.prover.proves(way, at, before) and self.is_free(way, at, *before)
+        return self.prover.proves(way, at, before) and self._is_free(way, at, *before)
+
+    def _is_free(self, way: Way, at: int, *before: int) -> bool:
+        """Return whether `before` and then a way from byte `at` on contain no banned tokens or texts."""
+        return not self.bans.of_completion or not brings_about(
+            self.bans, self.past, (*before, *way.path(at)), self.lexicon
+        )
 
     def _search(self, token_id: int) -> None:
         """Search for a completion after a token and set its entry in `costs`; `MOST` if none is found.
@@ -132,8 +139,7 @@ class Judge:
         if found is not None:
             self.costs[token_id] = len(found)
             text = b"".join(self.lexicon.tokens[i] for i in (token_id, *found[:-1]))
-            if len(self.ways) < MOST_WAYS:
-                self.ways.append(self.spell(text, self.cursor))
+            self.ways.append(self.spell(text, self.cursor))
         elif self.searcher.num_left >= 0:
             self.costs[token_id] = MOST
 

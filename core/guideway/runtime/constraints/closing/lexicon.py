@@ -124,7 +124,7 @@ class Lexicon:
         self.masks: dict[bytes, AllowedTokens] = {}
         """By bytes of a row: its allowed tokens, from recent searches; at most `MOST_MASKS_KEPT`."""
         self._unbanned: tuple[Bans, NDArray[np.bool_]] | None = None
-        self._shapes_of: dict[bytes, Shapes] = {}
+        self._shapes_of: dict[tuple[bytes, bool], Shapes] = {}
         self._which: dict[tuple[str, bytes], list[int]] = {}
         self._spelled: deque[tuple[bytes, list[int], list[int]]] = deque(maxlen=MOST_SPELLED)
 
@@ -245,13 +245,13 @@ class Lexicon:
         """The tokens of each of `VALUES`, including values that need several tokens."""
         return [token_ids for text in VALUES if (token_ids := self.spell(text)) is not None]
 
-    def shapes_of(self, row: NDArray[np.int32]) -> Shapes:
+    def shapes_of(self, row: NDArray[np.int32], in_name: bool) -> Shapes:
         """Return the tokens of a row of a bitmask, grouped by shape.
 
         A string that letters may continue may continue with any text. There, only the end of the string and the text
-        after it determine the shape.
+        after it determine the shape; in a name also the text before its end, as it may require a value.
         """
-        key = row.tobytes()
+        key = row.tobytes(), in_name
         if (found := self._shapes_of.get(key)) is None:
             if len(self._shapes_of) >= MOST_MASKS_KEPT:
                 self._shapes_of.clear()
@@ -263,19 +263,21 @@ class Lexicon:
             groups = np.split(ids[order], np.flatnonzero(np.diff(shapes[order])) + 1)
             if in_text:
                 num_mixed = int(shapes.min() == 0)
-                found = Shapes(True, groups[num_mixed:], groups[:num_mixed])
+                alike = groups[num_mixed:]
+                alike = [ids for group in alike for ids in self._split(group, _name)] if in_name else alike
+                found = Shapes(True, alike, groups[:num_mixed])
             else:
                 few = [ids for ids in groups if len(ids) <= FEW_OF_A_SHAPE]
-                alike = [ids for group in few for ids in self._without_blanks(group)]
+                alike = [ids for group in few for ids in self._split(group, _without_blanks)]
                 found = Shapes(False, alike, [ids for ids in groups if len(ids) > FEW_OF_A_SHAPE])
             self._shapes_of[key] = found
         return found
 
-    def _without_blanks(self, ids: NDArray[np.int32]) -> list[NDArray[np.int32]]:
-        """Return groups of tokens that differ only in white space."""
+    def _split(self, ids: NDArray[np.int32], part: Callable[[bytes], bytes]) -> list[NDArray[np.int32]]:
+        """Return groups of tokens that have the same part."""
         found: dict[bytes, list[int]] = {}
         for token_id in ids.tolist():
-            found.setdefault(self.tokens[token_id].translate(None, BLANKS), []).append(token_id)
+            found.setdefault(part(self.tokens[token_id]), []).append(token_id)
         return [np.array(group, dtype=np.int32) for group in found.values()]
 
     @cached_property
@@ -301,6 +303,16 @@ class Lexicon:
     def bits(self, row: Bitmask) -> NDArray[np.bool_]:
         """Return ``bool[num_tokens]``: True for tokens that a row of a bitmask allows."""
         return np.unpackbits(row.view(np.uint8), bitorder="little")[: len(self.tokens)].view(np.bool_)
+
+
+def _without_blanks(token: bytes) -> bytes:
+    return token.translate(None, BLANKS)
+
+
+def _name(token: bytes) -> bytes:
+    """Return the text before a quote if it has a letter or digit, as the end of a name of a property does."""
+    name = token.partition(b'"')[0]
+    return name if set(name.translate(KINDS)) & set(b"a0") else b""
 
 
 def _is_whole(token: bytes) -> bool:

@@ -16,8 +16,6 @@ __all__ = ["Prover", "Way"]
 
 MOST_JOINTS = 2
 """Most bytes of a way from which to try to continue, for one kind and depth of place in JSON."""
-MOST_BYTES = 1024
-"""First bytes of a way among which to look for such bytes, which limits the time."""
 IN_STRING = (Place.STRING, Place.KEY)
 
 
@@ -61,14 +59,6 @@ class Way:
             at += self._ends[at]
         return found
 
-    def rest(self, at: int, begin: JsonCursor | None) -> Way:
-        """Return the way from byte `at` on. `begin` is the position in JSON of the output there."""
-        way = Way.__new__(Way)
-        way.text, way._begin, way._lexicon = self.text[at:], begin, self._lexicon
-        way._costs, way._ends = self._costs[at:], self._ends[at:]
-        way._places, way._joints = None if self._places is None else self._places[at:], None
-        return way
-
     def first_tokens(self) -> Iterator[tuple[int, int]]:
         """Yield the tokens that are prefixes of the text, each with its number of bytes."""
         for end in range(1, min(len(self.text), self._lexicon.longest) + 1):
@@ -110,7 +100,7 @@ class Way:
         places, wanted = self._all_places(), (_kind(cursor.place), len(cursor.open))
         if self._joints is None:
             self._joints = {}
-            for i, place in enumerate(places[:MOST_BYTES]):
+            for i, place in enumerate(places):
                 is_last = place[0] not in IN_STRING or places[i + 1 : i + 2] != [place]
                 if is_last and len(found := self._joints.setdefault(place, [])) < MOST_JOINTS:
                     found.append(i)
