@@ -34,6 +34,8 @@ AT_MOST = 24
 """Most tokens of one bitmask to try in a string that letters cannot continue."""
 MOST_OF_ENDS = 256
 """Most ends of witnesses to try for one string."""
+CLOCK = 16
+"""States visited between two readings of the clock, each of which takes as long as some tries."""
 
 
 def find_completion(
@@ -172,7 +174,10 @@ class _Search:
         left = [(0, 0, 0, self.root)]
         """Heap of nodes to continue from: fewest worse tries (with extra depth), then longest path, then latest."""
         try:
-            while left and self.work > 0:
+            for visited in count():
+                is_late = visited % CLOCK == 0 and time.thread_time() > self.until
+                if not left or self.work <= 0 or is_late:
+                    break
                 cost, _, _, node = heappop(left)
                 if node.num_tokens + 1 >= self.most:
                     continue
@@ -241,8 +246,7 @@ class _Search:
         assert node.tries is not None
         for token_ids in node.tries:
             length = len(self.path) + len(token_ids)
-            if self.work <= 0 or time.thread_time() > self.until:
-                self.work = 0
+            if self.work <= 0:
                 return None
             if length >= self.most or not self._is_free(token_ids):
                 continue
