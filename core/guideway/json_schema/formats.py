@@ -7,13 +7,12 @@ validated with them.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from guideway.json_schema.walking import Schema, subschemas
+from guideway.json_schema.walking import Schema, walk
 
 __all__ = ["FORMATS", "has_format", "with_patterns"]
 
@@ -162,12 +161,26 @@ def with_patterns(schema: Schema, names: frozenset[str]) -> Schema:
     has no such format."""
     if names.isdisjoint(_NAMES):
         return schema
-    copy: Schema = json.loads(json.dumps(schema))
-    for _, node in subschemas(copy):
-        if isinstance(node, dict) and _is_replaced(node):
-            pattern = {"pattern": f"^(?:{FORMATS[node.pop('format')]})$"}
-            node.update({"allOf": [*node.get("allOf", ()), pattern]} if "pattern" in node else pattern)
-    return copy
+    changed = {id(node) for _, node, _ in walk(schema) if isinstance(node, Mapping) and _is_replaced(node)}
+    top: list[Any] = [None]
+    pending: list[tuple[Any, Any, Any]] = [(schema, top, 0)]
+    while pending:
+        value, holder, key = pending.pop()
+        if isinstance(value, list):
+            holder[key] = [None] * len(value)
+            pending += ((item, holder[key], i) for i, item in enumerate(value))
+        elif isinstance(value, Mapping):
+            new = dict(value)
+            if id(value) in changed:
+                pattern = f"^(?:{FORMATS[new.pop('format')]})$"
+                beside = "pattern" in new
+                new |= {"allOf": [*new.get("allOf", ()), {"pattern": pattern}]} if beside else {"pattern": pattern}
+            holder[key] = new
+            pending += ((item, new, name) for name, item in new.items())
+        else:
+            holder[key] = value
+    copied: Schema = top[0]
+    return copied
 
 
 def _is_replaced(node: Mapping[str, Any]) -> bool:
