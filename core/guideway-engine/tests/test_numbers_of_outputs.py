@@ -37,8 +37,8 @@ BEGINNINGS = [[7 + i] * 40 for i in range(3)]
 """Common prefixes of prompts."""
 
 MIXES: dict[str, dict[str, Any]] = {
-    "whole": {"forced_tokens": "exact"},
-    "chunks": {"forced_tokens": "exact", "max_num_batched_tokens": 48, "enable_prefix_caching": False},
+    "whole": {"forced_tokens": "canonical"},
+    "chunks": {"forced_tokens": "canonical", "max_num_batched_tokens": 48, "enable_prefix_caching": False},
     "drafts": {"max_num_batched_tokens": 200, "num_speculative_tokens": 4},
     "tight": {"max_num_batched_tokens": 100, "num_speculative_tokens": 3, "kv_cache_tokens": 512},
     "interrupted": {"max_num_batched_tokens": 100, "num_speculative_tokens": 3},
