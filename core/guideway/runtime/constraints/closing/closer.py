@@ -126,7 +126,7 @@ class Closer:
         self._ways: dict[bytes, Way] = {}
         """By text: ways of the record. Filled on demand."""
         self._until = math.inf
-        """CPU time of the thread, in seconds, at which a search stops."""
+        """CPU time of the thread, in seconds, at which searches stop; 0: `SEARCH_SECONDS` after the first begins."""
         self._far_from, self._far_until = 0, -1
         """`_far_until` is the most tokens, rows included, for which the end is far with any tokens. `_far_from` is the
         number of accepted tokens when it was computed."""
@@ -216,7 +216,7 @@ class Closer:
         """
         first, record, done = None, self.record, 0
         self.records = []
-        self._until = time.thread_time() + SEARCH_SECONDS
+        self._until = 0.0  # most calls do not search, and reading the thread's clock takes longer than the rest
         try:
             for i, row in enumerate(rows[: 1 + len(draft_token_ids)]):
                 if i:
@@ -552,6 +552,7 @@ class Closer:
         told = self._told(matcher, limit)
         if told is not None and not brings_about(bans, past, told[:-1], self._lexicon):
             return told or None
+        self._until = self._until or time.thread_time() + SEARCH_SECONDS
         return find_completion(
             matcher,
             self._lexicon,
