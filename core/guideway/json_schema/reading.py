@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import urldefrag, urljoin
 
@@ -82,11 +82,12 @@ class Source:
         self._resources: dict[str, Schema] = {}
         self._bases: dict[int, str] = {}
         self._dynamic: dict[str, int] = {}
-        self.draft = draft_of(root)
+        places = list(walk(root))
+        self.draft = _draft_of(root, [node for _, node, _ in places])
         self._unknown = {each for draft, keywords in _SINCE.items() if self.draft < draft for each in keywords}
         self.has_false = root is False
         """True if ``false`` is a subschema."""
-        for chain, node, resource in walk(root):
+        for chain, node, resource in places:
             if isinstance(node, Mapping):
                 self._nodes[id(node)] = self._read(node, chain, resource)
                 self._index(node, resource)
@@ -189,12 +190,16 @@ class Source:
 
 def draft_of(schema: Schema) -> int:
     """Return the draft that a schema declares; otherwise 4, 7 or 2020, by its keywords."""
+    return _draft_of(schema, (node for _, node, _ in walk(schema)))
+
+
+def _draft_of(schema: Schema, subschemas: Iterable[Schema]) -> int:
     if not isinstance(schema, Mapping):
         return 2020
     if "$schema" in schema:
         named = _DRAFT.search(str(schema["$schema"]))
         return int(named[1] or named[2]) if named else 2020
-    nodes = [node for _, node, _ in walk(schema) if isinstance(node, Mapping)]
+    nodes = [node for node in subschemas if isinstance(node, Mapping)]
     if any(isinstance(node.get(excluding), bool) for node in nodes for excluding, _ in _EXCLUSIVE):
         return 4
     if any("dependencies" in node or isinstance(node.get("items"), list) for node in nodes):
