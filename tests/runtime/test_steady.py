@@ -376,3 +376,33 @@ def test_sequences_in_hosts_have_the_tokens_of_those_in_this_process(ends: bool)
         tokens.append((closed, [host.results[slot].token_ids for slot in range(len(wanted))]))
         host.runtime.close()
     assert tokens[0] == tokens[1]
+
+
+def test_a_journal_ends_with_the_closing_record_of_its_matcher() -> None:
+    """Also in a step in which another sequence of the batch ends. A matcher made again from the journal begins there."""
+    strategies = [Plugins().load("grammar", "reference")]
+    host = FakeHost(VOCABULARY, NumpyDevice("cpu"))
+    plan = RuntimePlan(context=host.runtime.context, strategies=strategies, grammar_host="process")
+    host.runtime.close()
+    host.runtime = plan.build()
+    compared = 0
+    for seed in range(10):
+        for slot in range(8):
+            constraint = Regex("[a-z]*(b[a-z]*)?" if slot % 2 else "([a-z]{2})*")
+            params = SamplingParams(
+                temperature=1.0, seed=100 * seed + slot, max_tokens=12 + 5 * slot, constraint=constraint
+            )
+            name = f"{seed}/{slot}"
+            host.join(slot, Request(request_id=name, prompt_token_ids=tuple(PROMPT), params=params))
+        while host.tokens:
+            host.step()
+            if host.runtime.is_steady:
+                continue
+            for slot in host.tokens:
+                sequence = host.runtime._slots[slot]
+                state = host.runtime._modifiers.state(sequence, host.runtime._mask)
+                if state is not None and state.end is not None:
+                    assert sequence.journal.end == state.end
+                    compared += 1
+    host.runtime.close()
+    assert compared

@@ -139,8 +139,11 @@ class SteadyBatch:
             for state, token_id in zip(self._forecast, constrained.tolist(), strict=True):
                 if state.forecast is not None:
                     state.forecast.accept((token_id,), 0)
-        if self._rows.closing:
+        if self._rows.closing:  # its records hold after the tokens of this step, and of no step before
             self.settle()
+            for sequence, state in zip(self._sequences, self._states, strict=True):
+                if state is not None:
+                    self._rows.record_end(state, sequence.journal)
         return [CONTINUE] * len(self._sequences)
 
     def settle(self) -> None:
@@ -160,7 +163,6 @@ class SteadyBatch:
             sequence.journal.write(num_tokens, num_steps, column)
             if state is not None:
                 state.write(num_accepted, column)
-                self._rows.record_end(state, sequence.journal)
         self._log = []
 
     def _break(self) -> None:
