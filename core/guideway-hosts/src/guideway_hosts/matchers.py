@@ -139,10 +139,13 @@ class MatcherHost:
                     limits = [limit if i in fitting[: len(fitting) // 2] else 0 for i, limit in enumerate(limits)]
                 try:
                     is_free = room.command is None and room.together and room.is_up(None if waits else 0.0)
-                    if is_free and room.fitting(jobs, some, limits) == some:
+                except HostDied:  # none can be started: the step's own command says why
+                    continue
+                if is_free and room.fitting(jobs, some, limits) == some:
+                    try:
                         room.begin(jobs, some, limits, self._search_seconds, is_ahead=True)
-                except HostDied as died:  # if none can be started, the step's own command says why
-                    self._blame(died)
+                    except HostDied as died:
+                        self._blame(died)
 
     def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any:
         """Return the result of a matcher's method. Raises the errors that the method raises, and `LimitExceeded`."""

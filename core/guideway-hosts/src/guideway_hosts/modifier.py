@@ -134,14 +134,19 @@ class States(Seat):
                 seconds = self._limits.start_seconds
                 together = seconds * (1 + len(births)) + sum(more.values())
                 self._tell(host, "revive", births, allowed=Allowed(seconds, together, more))
+                self._note(states)  # also if the command fails: its host has them
                 more = {}
             allowed = Allowed(allowed.alone, allowed.together + sum(more.values()), more)
             found = read(*self._tell(host, command, *arguments, allowed=allowed))
-            for state in states:
-                state.born_in = self.number
-                if state.compiled is not None:
-                    self.loaded.add(state.compiled.number)
+            self._note(states)
             return found
+
+    def _note(self, states: Sequence[HostedState]) -> None:
+        """Record that the host has these states."""
+        for state in states:
+            state.born_in = self.number
+            if state.compiled is not None:
+                self.loaded.add(state.compiled.number)
 
     def end(self) -> None:
         """Close the modifier in its host, and end the host."""
@@ -385,6 +390,8 @@ class HostedModifier(LogitModifier[HostedState]):
 
             def read(answer: Any, _: bytes) -> list[Any]:
                 errors = {int(i): read_error(words) for i, words in answer["errors"].items()}
+                if len(answer["found"]) != len(left):
+                    raise ValueError(f"{len(answer['found'])} results of {len(left)} calls")
                 return [errors.get(i, found) for i, found in enumerate(answer["found"])]
 
             allowed = Allowed(most, most * (1 + len(left)))
