@@ -324,3 +324,23 @@ def random_value(rng: random.Random, depth: int) -> Any:
     if kind < 0.9:
         return {name: random_value(rng, depth - 1) for name in rng.sample("abcd", rng.randint(0, 4))}
     return [random_value(rng, depth - 1) for _ in range(rng.randint(0, 2))]
+
+
+def test_a_number_above_the_largest_double_may_be_a_multiple() -> None:
+    first = {"k": {"type": "number", "multipleOf": 0.5}, "a": {"type": "integer"}}
+    second = {"k": {"type": "number"}, "b": {"type": "integer"}}
+    matcher, _ = served(
+        Llguidance(BYTES, {}),
+        {
+            "anyOf": [
+                {"type": "object", "properties": each, "required": list(each), "additionalProperties": False}
+                for each in (first, second)
+            ]
+        },
+        whitespace="compact",
+    )
+    begun = b'{"k":1e999'
+    assert matcher.accept(tuple(begun)) == len(begun)
+    bitmask = allocate(1, len(BYTES))
+    matcher.fill_bitmask(bitmask, 0)
+    assert matcher.accept(tuple(b",")) == 1

@@ -15,6 +15,7 @@ import pytest
 from guideway import Engine, EngineConfig, JsonSchema, SamplingParams
 from guideway.api import GrammarStrategy, Matcher, Vocabulary
 from guideway.api.bitmask import allocate, unpack
+from guideway.json_schema.prober import byte_vocabulary
 from guideway.json_schema.tracking import TrackedSchema, UniqueArrays, tracked
 from guideway.runtime.constraints.candidates import choose
 from guideway.runtime.constraints.tracking import compile_grammar
@@ -339,3 +340,76 @@ def goes_on(text: bytes, token_id: int, alone: Matcher, validator: Draft202012Va
                 after.accept((more,))
                 pending.append((before + VOCABULARY.tokens[more], after))
     return False
+
+
+DYNAMIC: list[tuple[Any, bytes]] = [
+    (
+        {
+            "$defs": {"u": {"$dynamicAnchor": "u", "type": "array", "items": {"type": "integer"}, "uniqueItems": True}},
+            "type": "object",
+            "properties": {"a": {"$ref": "#/$defs/u"}, "b": {"$dynamicRef": "#u"}},
+            "additionalProperties": False,
+        },
+        b'{"b":[1,1]}',
+    ),
+    ({"$dynamicAnchor": "n", "type": "array", "items": {"$dynamicRef": "#n"}, "uniqueItems": True}, b"[[[],[]]]"),
+    (
+        {
+            "$schema": "https://json-schema.org/draft/2019-09/schema",
+            "$recursiveAnchor": True,
+            "type": "array",
+            "items": {"anyOf": [{"type": "integer"}, {"$recursiveRef": "#"}]},
+            "uniqueItems": True,
+        },
+        b"[[1,1]]",
+    ),
+]
+
+
+@pytest.mark.parametrize("strategy", [Llguidance, Xgrammar], ids=["llguidance", "xgrammar"])
+@pytest.mark.parametrize(("schema", "text"), DYNAMIC, ids=range(len(DYNAMIC)))
+def test_what_a_dynamic_reference_reaches_is_unique_or_named(
+    strategy: type[GrammarStrategy], schema: Any, text: bytes
+) -> None:
+    vocabulary = byte_vocabulary()
+    ours, constraint = strategy(vocabulary, {}), JsonSchema(json.dumps(schema), whitespace="compact")
+    for candidate in choose(constraint, {"ours": ours}).candidates:
+        matcher = new_matcher(ours, compile_grammar(ours, candidate.served(constraint)), vocabulary.stop_token_ids)
+        taken = matcher.accept(tuple(text)) == len(text) and matcher.is_accepting()
+        assert not taken or candidate.unenforced
+
+
+@pytest.mark.parametrize("strategy", [Llguidance, Xgrammar], ids=["llguidance", "xgrammar"])
+@pytest.mark.parametrize(
+    ("text", "token"),
+    [
+        (rb'["a\n","a' + b"\\", b'n"'),
+        (rb'["a\"","a' + b"\\", b'""'),
+        (rb'["a","\u00', b'61"'),
+        (rb'["a",' + b'"\\', b'u0061"'),
+        ("[\"é\",\"".encode() + b"\xc3", b'\xa9"'),
+    ],
+)  # fmt: skip
+def test_a_token_that_ends_a_character_and_a_repeated_string_is_not_in_the_mask(
+    strategy: type[GrammarStrategy], text: bytes, token: bytes
+) -> None:
+    tokens = [*(bytes((each,)) for each in range(256)), token, b""]
+    vocabulary = Vocabulary(tokens, frozenset({257}), {257: "</s>"})
+    ours, schema = strategy(vocabulary, {}), {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    matcher = matcher_of(ours, schema)
+    assert matcher is not None
+    if matcher.accept(tuple(text)) < len(text):
+        return  # a library may write no such escape
+    bitmask = allocate(1, len(vocabulary))
+    matcher.fill_bitmask(bitmask, 0)
+    assert unpack(bitmask, len(vocabulary))[0][256] == matcher.validate((256,)) == 0
+
+
+@pytest.mark.parametrize("begun", [b"[1e+", b"[2E-", b"[1,0.5e+"])
+def test_a_number_without_its_exponent_is_no_item(begun: bytes) -> None:
+    matcher = matcher_of(
+        Llguidance(byte_vocabulary(), {}), {"type": "array", "uniqueItems": True, "items": {"type": "number"}}
+    )
+    assert matcher is not None
+    assert matcher.accept(tuple(begun)) == len(begun)
+    assert [matcher.fork().accept(tuple(end)) for end in (b",", b"]", b"1")] == [0, 0, 1]

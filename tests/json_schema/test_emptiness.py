@@ -226,3 +226,23 @@ def test_nothing_that_has_an_instance_is_left_out(
         for value in (*values, *node.get("enum", ())):
             text = json.dumps(value)
             assert is_valid(left, text, True) == is_valid(schema, text, True), text
+
+
+@pytest.mark.parametrize(
+    ("sign", "draft"),
+    [({"type": "array", "items": [False]}, "07"), ({"enum": [], "minimum": 0, "exclusiveMinimum": True}, "04")],
+)
+def test_what_is_left_has_the_draft_of_the_whole(sign: Any, draft: str) -> None:
+    """Also if the only keyword that shows the draft is removed. Up to draft 7 nothing counts beside ``$ref``."""
+    beside = {"$ref": "#/definitions/s", "maxLength": 1}
+    schema = {
+        "properties": {"a": sign, "b": beside},
+        "additionalProperties": False,
+        "definitions": {"s": {"type": "string"}},
+    }
+    left = pruned(schema)
+    assert isinstance(left, dict)
+    assert left["$schema"] == f"http://json-schema.org/draft-{draft}/schema#"
+    assert pruned(left) == left
+    assert is_valid(left, '{"b": "xx"}', enforces_formats=False)
+    assert is_valid(schema, '{"b": "xx"}', enforces_formats=False)

@@ -379,7 +379,7 @@ def test_sequences_in_hosts_have_the_tokens_of_those_in_this_process(ends: bool)
 
 
 def test_a_journal_ends_with_the_closing_record_of_its_matcher() -> None:
-    """Also in a step in which another sequence of the batch ends. A matcher made again from the journal begins there."""
+    """Also in a step in which another sequence ends. A matcher made again from the journal begins there."""
     strategies = [Plugins().load("grammar", "reference")]
     host = FakeHost(VOCABULARY, NumpyDevice("cpu"))
     plan = RuntimePlan(context=host.runtime.context, strategies=strategies, grammar_host="process")

@@ -9,7 +9,7 @@ from typing import Any
 from guideway.errors import InvalidGrammar
 from guideway.json_schema.emptiness import Emptiness
 from guideway.json_schema.kinds import ARRAY, OF_KIND, TYPES, kinds_of
-from guideway.json_schema.reading import Node
+from guideway.json_schema.reading import Node, draft_of
 from guideway.json_schema.walking import (
     ONE_SCHEMA,
     SCHEMA_MAPS,
@@ -45,7 +45,11 @@ def pruned(schema: Schema, prefix: Chain = None) -> Schema:
     for drops_definitions in (True, False):
         copy = json.loads(json.dumps(schema))
         if (found := _without_empty(copy, drops_definitions)) is not None:
-            return schema if found == schema else found
+            if found == schema:
+                return schema
+            if isinstance(found, dict) and draft_of(found) != (draft := emptiness.source.draft):
+                found = {"$schema": f"http://json-schema.org/draft-0{draft}/schema#", **found}  # its signs are removed
+            return found
     return schema
 
 

@@ -383,7 +383,8 @@ class Alternatives:
             low, above, high, below, multiple = number_range([node])
             if value < low or value > high or (above and value == low) or (below and value == high):
                 return False
-            return multiple is None or Fraction(str(value)) % multiple == 0
+            # a number above the largest double may be a multiple
+            return multiple is None or abs(value) == inf or Fraction(str(value)) % multiple == 0
         if kind == STRING:
             if not node.get("minLength", 0) <= len(value) <= node.get("maxLength", inf):
                 return False

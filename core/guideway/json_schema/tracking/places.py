@@ -279,6 +279,8 @@ class UniqueArrays:
 
     def _find_parts(self, number: int) -> set[int]:
         found: list[Any] = [self._targets.get(number)]
+        if not {"$dynamicRef", "$recursiveRef"}.isdisjoint(self._nodes[number]):  # its target may be any of them
+            found += (node.schema for node in self._read)
         for keyword, value in self._nodes[number].items():
             if keyword in SCHEMA_MAPS - {"$defs", "definitions"}:
                 found += value.values()

@@ -21,6 +21,7 @@ from guideway.json_schema.cursor import SCALAR
 from guideway.json_schema.kinds import ARRAY, NUMBER, OBJECT
 from guideway.json_schema.naming import ids, row_of
 from guideway.json_schema.tracking.cursor import START, TrackedText, UniqueReader
+from guideway.json_schema.tracking.values import is_unfinished
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
@@ -147,6 +148,8 @@ class Tracker:
         string. `kinds` are those of items whose beginnings may be repeated."""
         classes = self._classes
         if state.in_string:
+            if repeats and is_unfinished(state.text):
+                return classes.quoted
             return classes.twice | classes.escaped if repeats else classes.twice
         if state.place is SCALAR:
             row = classes.ending_scalar | classes.zeros

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 __all__ = ["Array", "Number", "Object", "Value", "literal_or_number", "may_become", "num_integers"]
-__all__ += ["beginning_of", "may_begin", "text_of", "usual_spelling", "value_of"]
+__all__ += ["beginning_of", "is_unfinished", "may_begin", "text_of", "usual_spelling", "value_of"]
 
 _NUMBER = re.compile(rb"(-?)(\d+)(?:\.(\d*))?(?:([eE])([+-]?\d*))?")
 _UNFINISHED = re.compile(rb"(?<!\\)(?:\\\\)*(\\(?:u[0-9a-fA-F]{0,3})?)\Z")
@@ -50,6 +50,11 @@ def value_of(parsed: Any) -> Value:
     if isinstance(parsed, dict):
         return Object(frozenset((name, value_of(each)) for name, each in parsed.items()))
     return literal_or_number(json.dumps(parsed).encode())
+
+
+def is_unfinished(text: bytes) -> bool:
+    """Return whether the beginning of a string may end within an escape or a UTF-8 character."""
+    return text[-1:] >= b"\x80" or _UNFINISHED.search(text) is not None
 
 
 def text_of(text: bytes) -> str:
@@ -98,7 +103,7 @@ def literal_or_number(text: bytes) -> Value:
     digits = (whole + fraction).lstrip(b"0")
     if not digits:
         return Number(b"", b"", 0)
-    if len(exponent) > _MOST_DIGITS:
+    if len(exponent) > _MOST_DIGITS or exponent in (b"+", b"-"):
         return text
     kept = digits.rstrip(b"0")
     return Number(sign, kept, int(exponent or b"0") - len(fraction) + len(digits) - len(kept))

@@ -141,9 +141,9 @@ class SteadyBatch:
                     state.forecast.accept((token_id,), 0)
         if self._rows.closing:  # its records hold after the tokens of this step, and of no step before
             self.settle()
-            for sequence, state in zip(self._sequences, self._states, strict=True):
-                if state is not None:
-                    self._rows.record_end(state, sequence.journal)
+            for sequence, constrained_state in zip(self._sequences, self._states, strict=True):
+                if constrained_state is not None:
+                    self._rows.record_end(constrained_state, sequence.journal)
         return [CONTINUE] * len(self._sequences)
 
     def settle(self) -> None:
