@@ -257,6 +257,30 @@ def test_what_does_not_fit_is_refused_and_says_what_would() -> None:
     assert (closed.finish_reason, len(closed.token_ids)) == (FinishReason.STOP, 8)
 
 
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Regex("[ab]{6}c"),
+        Regex("a(b|ab)+c{2}"),
+        Choice(["abcabc", "cab"]),
+        JsonSchema({"type": "array", "items": {"enum": [1, 12]}, "minItems": 3}),
+        JsonSchema({"type": "string", "minLength": 5}),
+    ],
+    ids=str,
+)
+def test_each_limit_below_the_number_that_an_error_names_is_refused_and_others_complete(constraint: Constraint) -> None:
+    (refused,) = generate([SamplingParams(max_tokens=1, constraint=constraint)])
+    found = re.search(r"the shortest one found has (\d+)", str(refused.error))
+    assert found is not None
+    shortest = int(found[1])
+    params = [SamplingParams(max_tokens=n, constraint=constraint) for n in range(1, shortest + 4)]
+    for limit, output in zip(range(1, shortest + 4), generate(params), strict=True):
+        if limit < shortest:
+            assert found[0] in str(output.error)
+        else:
+            assert (output.finish_reason, output.unenforced) == (FinishReason.STOP, ())
+
+
 class Watched(ReferenceStrategy):
     """Records the threads in which drafts are tried, as a search does."""
 

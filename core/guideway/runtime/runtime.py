@@ -247,7 +247,7 @@ class Runtime:
         row becomes empty, and `unenforced` names the bans that did not hold. Other hosts leave `bans` out, and the
         pipeline applies the bans of `request.params`. Set `is_valid` if another runtime with the same plugins, options
         and vocabulary has admitted it: what needs no plugin is then not checked again. `short_budget` replaces the
-        plan's for this request; ``whole`` refuses it also if the shortest output that a search finds does not fit.
+        plan's for this request.
         """
         try:
             with self._at_work.using("admission"):
@@ -786,8 +786,7 @@ class Runtime:
         reasons = self._gate is not None and params.reasoning is not False
         if not params.close or not (short_budget != "cut" or reasons):
             return None
-        always = reasons or short_budget == "whole"
-        return self._mask.search_parameters(params, self._open.room_with(request, others) - 1, bans, always=always)
+        return self._mask.search_parameters(params, self._open.room_with(request, others) - 1, bans, always=reasons)
 
     def _validate(self, request: Request) -> Request:
         return validate_request(
@@ -821,7 +820,7 @@ class Runtime:
             if short_budget != "cut" and not journal.token_ids:
                 # if both do not fit, the marker is forced at once
                 marker = 0 if start == 0 or self._gate is None else len(self._gate.marker.endings[0])
-                self._mask.check_room(state, max(0, room - marker), is_whole=short_budget == "whole")
+                self._mask.check_room(state, max(0, room - marker))
             self._mask.begin_after(state, start, room, journal.end)
             if self._gate is not None and gate is not None:
                 self._gate.begin(gate, room, state)

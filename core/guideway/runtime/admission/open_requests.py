@@ -16,9 +16,8 @@ from guideway.runtime.modifiers.opening import Opening
 
 __all__ = ["OpenRequests", "ShortBudget"]
 
-ShortBudget: TypeAlias = Literal["refuse", "cut", "whole"]
-"""The policy for a request whose limit is too small: ``refuse`` it if that is proved, have it ``cut``, or serve it only
-if an output is known that fits."""
+ShortBudget: TypeAlias = Literal["refuse", "cut"]
+"""What becomes of a request whose limit is below the shortest output that a search finds."""
 
 
 @dataclass(slots=True)

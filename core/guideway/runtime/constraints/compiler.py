@@ -109,16 +109,16 @@ class SearchParameters:
     """Parameters of the search for a constraint's shortest output."""
 
     room: int
-    """Token budget. If it is surely too small, the search must succeed before admission."""
+    """Token budget."""
     always: bool
-    """True to search whatever the budget; False to search only if it is surely too small."""
+    """True to search whatever the budget; False to search only if the output may not fit into it."""
     stop_token_ids: frozenset[int]
     bans: Bans
     """Tokens and texts to avoid where possible."""
 
-    def needs(self, compiled: Compilation) -> bool:
-        """Return whether the shortest output must be known before admission."""
-        return self.room < compiled.reserve.fewest
+    def is_due(self, reserve: Reserve) -> bool:
+        """Return whether to search for the shortest output before admission."""
+        return self.always or self.room <= reserve.level + reserve.growth
 
     @property
     def weight(self) -> int:
@@ -139,9 +139,8 @@ class Shortest:
         self._work: SharedWork[int | None] = SharedWork(threads, at_work, MAX_VALUES, isolates=isolates_tenants)
 
     def find(self, compiled: Compilation, search: SearchParameters, tenant: str = "") -> Steps[Compilation | None]:
-        """Set `shortest` of a compilation if `search` asks for it. Ends with `LimitExceeded` or `PluginError` if the
-        length must be known."""
-        if not (search.always or search.needs(compiled)):
+        """Set `shortest` of a compilation if `search` is due. If it fails, the length is not known."""
+        if not search.is_due(compiled.reserve):
             return None, compiled
         candidate, grammar, home = compiled.candidate, compiled.grammar, compiled.candidate.home
         given = (search.stop_token_ids, Budget(self._context.max_model_len, compiled.reserve, search.bans))
@@ -160,8 +159,6 @@ class Shortest:
         done = yield from self._work.wait_for([f"grammar.{candidate.name}"], key, work, interrupt, owner=tenant)
         if (error := error_of(done)) is None:
             return None, replace(compiled, shortest=done.result())
-        if search.needs(compiled):
-            return error, None
         log.warning("grammar.%s: the shortest output is not known: %s", candidate.name, passable(str(error)))
         return None, compiled
 

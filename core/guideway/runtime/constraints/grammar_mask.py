@@ -200,22 +200,15 @@ class GrammarMask(LogitModifier[GrammarState]):
         state.forecast = state.forecast and state.forecast.restart()
         recycle(state.grammar, old)
 
-    def check_room(self, state: GrammarState | None, room: int, *, is_whole: bool = False) -> None:
-        """Raise `InvalidRequest` if it is proved that no output fits into `room` tokens at the start of a sequence.
-        With `is_whole`, also if the shortest output that a search found does not fit."""
-        if state is None or state.reserve is None:
+    def check_room(self, state: GrammarState | None, room: int) -> None:
+        """Raise `InvalidRequest` if the shortest output that a search found does not fit into `room` tokens, at the
+        start of a sequence."""
+        if state is None or state.reserve is None or state.shortest is None or state.shortest <= room:
             return
-        shortest, least = state.shortest, state.reserve.fewest
-        if shortest is not None and shortest <= room:  # possible if the strategy does not enforce everything
-            return
-        if room >= least and (shortest is None or not is_whole):
-            return
-        said = f"the shortest one has at least {least}"
-        if shortest is not None:
-            said = f"the shortest one found has {shortest}"
         raise InvalidRequest(
-            f"no output of this constraint fits into the {room} tokens that are left for it: {said}, including the "
-            "stop token; raise max_tokens, shorten the prompt, or set close=False to allow a cut output",
+            f"no output of this constraint fits into the {room} tokens that are left for it: the shortest one found "
+            f"has {state.shortest}, including the stop token; raise max_tokens, shorten the prompt, or set close=False "
+            "to allow a cut output",
             field="max_tokens",
         )
 

@@ -60,7 +60,7 @@ def _around_to_sampling_params(to_sampling_params: Callable[..., Any]) -> Callab
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = to_sampling_params(self, *args, **kwargs)
         if SERVING and params.structured_outputs is not None and requires_call(self):
-            params.extra_args = {SHORT_BUDGET_KEY: "whole", **(params.extra_args or {})}
+            params.extra_args = {SHORT_BUDGET_KEY: "refuse", **(params.extra_args or {})}
         if any(front_end.strict_refuses for front_end in SERVING) and is_strict(self):
             params.extra_args = {ON_UNENFORCED_KEY: "refuse", **(params.extra_args or {})}
         return params
