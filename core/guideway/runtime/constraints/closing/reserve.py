@@ -25,8 +25,6 @@ MOST = 1 << 20
 """Upper bound of any size, in tokens. A size of at least half of it means that the value has no end."""
 MOST_WITNESSES = 32
 """Most examples of strings, and most names, to keep, because a search tries each of them at each string."""
-MOST_TEXTS = 300
-"""Most texts of a schema to spell for `Size.fewest`, which limits the time. Further texts count 0 tokens."""
 DEEPEST = 60
 """Most nested schemas to measure, references included. Deeper schemas count as unknown."""
 FORMATS = {
@@ -51,6 +49,7 @@ FORMATS = {
     "regex": "a",
 }
 """One example of each format, as short as possible."""
+BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 SCHEMAS = ("json_schema", "schema")
 """Keys of a structural tag for the schemas of its regions, in its newer form and its older form."""
 
@@ -103,9 +102,9 @@ class Reserve:
                 fewest = min(spelling.whole(choice.encode()) for choice in constraint.choices)
                 return cls(longest, 0, False, fewest=1 + fewest)
             case Regex():
-                read = Pattern.of(constraint.pattern) or Pattern(0, UNKNOWN)
-                size = read.farthest + SCALAR
-                return cls(size, 0, False, read.examples, fewest=1 + spelling.any_of(read.least, straddled=False))
+                if (read := Pattern.of(constraint.pattern)) is None:
+                    return cls(UNKNOWN + SCALAR, 0, False)
+                return cls(read.farthest + SCALAR, 0, False, read.examples, fewest=1 + spelling.any_of(read.least))
             case StructuralTag():
                 return cls._of_tags(constraint.parsed, spelling)
             case _:
@@ -170,14 +169,6 @@ class Size(NamedTuple):
     """Estimate of its tokens."""
 
 
-KINDS = {
-    "object": frozenset({"properties", "required", "additionalProperties", "patternProperties", "minProperties"}),
-    "array": frozenset({"items", "prefixItems", "minItems", "contains"}),
-    "string": frozenset({"pattern", "minLength", "format"}),
-}
-"""Keywords that imply a type of the values of a schema without ``type``."""
-
-
 class _Sizes:
     """Sizes of schemas, measured recursively.
 
@@ -188,22 +179,24 @@ class _Sizes:
     def __init__(self, schemas: Sequence[Schema], spelling: Spelling) -> None:
         self._spelling = spelling
         self.fewest = 0
-        self.growth, self.level, self._within = SCALAR, SCALAR, SCALAR
+        self.growth = self.level = self._scalar = SCALAR
         self._examples: dict[str, None] = {}
         """Examples of strings, in a dict to keep their order."""
         self._names: dict[str, None] = {}
         """Names of required properties, in order."""
         self._counts: dict[bytes, int] = {}
         for self._root in schemas:
-            self._is_one: bool | None = None
+            inner = (each for _, each in subschemas(self._root) if isinstance(each, Mapping) and each is not self._root)
+            self._is_one = not any(each.keys() & {"$id", "id"} for each in inner)
+            """True if all references start from the root, as no inner schema has an ``id``."""
             self._before: dict[int, Size] = {}
             for _ in range(2):  # the second pass knows the sizes of recursive schemas
                 self._known: dict[int, Size] = {}
-                self._depth = self._num_texts = 0
+                self._depth = 0
                 self.fewest = self._size(self._root).fewest
                 self._before = self._known
-        self.growth = max(self.growth, self._within) + SCALAR
-        self.level += self._within
+        self.growth = max(self.growth, self._scalar) + SCALAR
+        self.level += self._scalar
         self.examples, self.names = tuple(self._examples)[:MOST_WITNESSES], tuple(self._names)[:MOST_WITNESSES]
 
     def _size(self, schema: Any) -> Size:
@@ -221,136 +214,115 @@ class _Sizes:
 
     def _measure(self, schema: Mapping[str, Any]) -> Size:
         if values := [schema["const"]] if "const" in schema else schema.get("enum"):
-            sizes = [self._value(value) for value in values]
-            self._within = max(self._within, *(size.least for size in sizes))
-            if isinstance(shortest := min(zip(sizes, values, strict=True), key=lambda it: it[0].least)[1], str):
+            sizes = [self._of_value(value) for value in values]
+            parts = [self._any_of(sizes)]
+            self._note_scalar(max(size.least for size in sizes))
+            if isinstance(shortest := values[sizes.index(min(sizes, key=lambda size: size.least))], str):
                 self._examples[shortest] = None
-            fewest, least = _shortest(sizes)
         else:
-            fewest, least = self._of_type(schema)
-        parts = [self._size(child) for child in schema.get("allOf", ())]
-        for keyword in ("anyOf", "oneOf"):
-            if branches := [self._size(child) for child in schema.get(keyword, ())]:
-                parts.append(_shortest(branches))
-                self._grow(*(size.least for size in branches), but=parts[-1].least)
-        fewest = max([fewest, *(part.fewest for part in parts)])
-        conditional = [self._size(schema.get(keyword)).least for keyword in ("then", "else")]
-        self._grow(*conditional, but=1)
-        least += sum(part.least for part in parts) + max(conditional) - 1
+            parts = [self._of_types(schema)]
+        parts += [self._size(child) for child in schema.get("allOf", ())]
+        branches = [schema[keyword] for keyword in ("anyOf", "oneOf") if schema.get(keyword)]
+        parts += [self._any_of([self._size(child) for child in children]) for children in branches]
+        parts.append(Size(0, max(self._size(schema.get(keyword)).least for keyword in ("then", "else")) - 1))
+        self._may_add([parts[-1].least])
+        fewest, least = max(part.fewest for part in parts), sum(part.least for part in parts)
         if isinstance(reference := schema.get("$ref"), str):  # some drafts also apply the keywords next to `$ref`
             target = self._size(resolve(self._root, reference))
-            is_local = (reference == "#" or reference.startswith("#/")) and self._starts_from_root()
+            is_local = (reference == "#" or reference.startswith("#/")) and self._is_one
             return Size(target.fewest if is_local else 0, least + target.least)
         return Size(fewest, least)
 
-    def _starts_from_root(self) -> bool:
-        """Return whether all references start from the root, as no inner schema has an ``id``."""
-        if self._is_one is None:
-            inner = (each for _, each in subschemas(self._root) if isinstance(each, Mapping) and each is not self._root)
-            self._is_one = not any(each.keys() & {"$id", "id"} for each in inner)
-        return self._is_one
+    def _any_of(self, sizes: Sequence[Size]) -> Size:
+        """Return the size of the shortest of several values. An output may begin with another one."""
+        least = min(size.least for size in sizes)
+        self._may_add(size.least - least for size in sizes)
+        return Size(min(size.fewest for size in sizes), least)
 
-    def _grow(self, *sizes: int, but: int = 0) -> None:
-        """Increase `growth` to the largest size minus `but`, the tokens needed anyway. Ignore sizes without an end."""
-        self.growth = max(self.growth, *(size - but for size in (0, *sizes) if size < MOST // 2))
+    def _may_add(self, sizes: Iterable[int]) -> None:
+        """Note sizes of parts that one token may begin. Ignore parts without an end."""
+        self.growth = max([self.growth, *(size for size in sizes if size < MOST // 2)])
 
-    def _of_type(self, schema: Mapping[str, Any]) -> Size:
-        of_kind = {"object": self._object, "array": self._array, "string": self._string, "number": self._number}
-        types = schema.get("type", ())
-        names = {types} if isinstance(types, str) else {*types}
-        names = {"number" if name == "integer" else name for name in names}
-        names |= {kind for kind, keywords in KINDS.items() if not types and schema.keys() & keywords}
-        sizes = [measure(schema) for kind, measure in of_kind.items() if kind in names]
-        if not types or names - of_kind.keys():
-            sizes.append(Size(0, 1))
-        found = _shortest(sizes)
-        self._grow(*(size.least for size in sizes), but=found.least)
-        return found if isinstance(types, str) else Size(0, found.least)
+    def _of_types(self, schema: Mapping[str, Any]) -> Size:
+        """Return the size of the value of the only type of a schema; 1 token if it may have several types."""
+        kind, members, items = schema.get("type"), self._of_members(schema), self._of_items(schema)
+        fewest = members.fewest if kind == "object" else items.fewest if kind == "array" else 0
+        found = Size(fewest, 2 + self._of_scalar(schema) + members.least + items.least)
+        self.level = max(self.level, found.least if found.least < MOST // 2 else 0)
+        return found if isinstance(kind, str) else self._any_of([found, Size(0, 1)])
 
-    def _object(self, schema: Mapping[str, Any]) -> Size:
+    def _of_members(self, schema: Mapping[str, Any]) -> Size:
         declared = schema.get("properties", {})
-        required = dict.fromkeys(schema.get("required", ()))  # in order: only the first `MOST_TEXTS` count
+        required = dict.fromkeys(schema.get("required", ()))
         self._names |= required
-        fewest = sum(self._value(name).fewest + self._size(declared.get(name)).fewest for name in required)
-        needed = self._count(b"{}") + sum(self._property(name, declared.get(name)) for name in required)
         others = [self._property(name, child) for name, child in declared.items() if name not in required]
         others += [2 + self._size(schema.get(f"{which}Properties")).least for which in ("additional", "unevaluated")]
         for pattern, child in schema.get("patternProperties", {}).items():
-            others.append(2 + self._pattern(pattern) + self._size(child).least)
+            others.append(2 + self._of_pattern(pattern) + self._size(child).least)
         for keyword in ("dependentSchemas", "dependentRequired", "dependencies"):
             for child in (schema.get(keyword) or {}).values():
                 first = child if isinstance(child, list) else ()
                 others.append(self._size(child).least + sum(self._property(name, declared.get(name)) for name in first))
-        needed += max(0, _number(schema.get("minProperties")) - len(required)) * min(others)
-        self._grow(*others)
-        self.level = max(self.level, needed if needed < MOST // 2 else 0)
-        return Size(fewest, needed)
+        self._may_add(others)
+        fewest = sum(self._of_value(name).fewest + self._size(declared.get(name)).fewest for name in required)
+        least = sum(self._property(name, declared.get(name)) for name in required)
+        return Size(fewest, least + max(0, _number(schema.get("minProperties")) - len(required)) * min(others))
 
     def _property(self, name: str, schema: Any) -> int:
         """Return an estimate of the tokens of a property, with its colon and comma."""
         return self._count(b"," + _json(name) + b":") + self._size(schema).least
 
-    def _array(self, schema: Mapping[str, Any]) -> Size:
+    def _of_items(self, schema: Mapping[str, Any]) -> Size:
         items, least = schema.get("items"), _number(schema.get("minItems"))
         first = schema.get("prefixItems", items if isinstance(items, list) else ())
         other = self._size(schema.get("additionalItems") if isinstance(items, list) else items)
         each = 1 + max(other.least, self._size(schema.get("unevaluatedItems")).least)
         sizes = [1 + self._size(child).least for child in first]
-        needed = self._count(b"[]") + sum(sizes[:least]) + max(0, least - len(first)) * each
-        if isinstance(contains := schema.get("contains"), Mapping):
-            needed += max(1, _number(schema.get("minContains", 1))) * (1 + self._size(contains).least)
-        self._grow(each, *sizes)
-        self.level = max(self.level, needed if needed < MOST // 2 else 0)
-        return Size(0 if first else least * other.fewest, needed)
+        self._may_add([each, *sizes])
+        num_found = max(1, _number(schema.get("minContains", 1))) if "contains" in schema else 0
+        found = num_found * (1 + self._size(schema.get("contains")).least)
+        found += sum(sizes[:least]) + max(0, least - len(first)) * each
+        return Size(0 if first else least * other.fewest, found)
 
-    def _string(self, schema: Mapping[str, Any]) -> Size:
+    def _of_scalar(self, schema: Mapping[str, Any]) -> int:
+        """Return an estimate of the tokens within a string or a number."""
         length = _number(schema.get("minLength"))
-        read = Pattern.of(schema["pattern"]) if "pattern" in schema else None
-        fewest = self._spelling.any_of(max(length, 0 if read is None else read.least), straddled=True)
-        found = self._count(b'""') + self._count(b"a" * min(length, UNKNOWN)) * max(1, length // UNKNOWN)
+        found = self._count(b"a" * min(length, UNKNOWN)) * max(1, length // UNKNOWN)
+        found += max(len(str(schema.get(bound, ""))) for bound in BOUNDS)
         if "pattern" in schema:
-            found += self._pattern(schema["pattern"])
+            found += self._of_pattern(schema["pattern"])
         if (name := schema.get("format")) is not None:
             found += len(FORMATS.get(name, "." * UNKNOWN))
             self._examples |= dict.fromkeys([FORMATS[name]] if name in FORMATS else ())
-        self._within = max(self._within, found)
-        return Size(fewest, found)
+        self._note_scalar(found)
+        return found
 
-    def _pattern(self, pattern: str) -> int:
+    def _note_scalar(self, size: int) -> None:
+        self._scalar = max(self._scalar, size)
+
+    def _of_pattern(self, pattern: str) -> int:
         """Return the most characters to the end of a text of `pattern` from any position in it. Keep its examples."""
         read = Pattern.of(pattern)
         self._examples |= dict.fromkeys(read.examples if read else ())
         return max(1, read.farthest) if read else UNKNOWN
 
-    def _number(self, schema: Mapping[str, Any]) -> Size:
-        bounds = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-        found = max((len(str(schema[bound])) for bound in bounds if bound in schema), default=1)
-        self._within = max(self._within, found)
-        return Size(0, found)
-
-    def _value(self, value: Any) -> Size:
-        """Return the size of a given value.
-
-        Numbers, escapes and characters that are not ASCII have several spellings, so they count 0 in `Size.fewest`.
-        """
-        fewest = 0
-        if isinstance(value, list):
-            fewest = sum(self._value(each).fewest for each in value)
-        elif isinstance(value, Mapping):
-            fewest = sum(self._value(name).fewest + self._value(child).fewest for name, child in value.items())
-        elif isinstance(value, bool) or value is None or (isinstance(value, str) and json.dumps(value) == f'"{value}"'):
-            self._num_texts += 1
-            fewest = self._spelling.part(json.dumps(value).encode()) if self._num_texts <= MOST_TEXTS else 0
+    def _of_value(self, value: Any) -> Size:
+        """Return the size of a given value. In `Size.fewest`, only its strings count."""
+        fewest, left = 0, [value]
+        while left:
+            match left.pop():
+                case str(text) if json.dumps(text) == f'"{text}"':  # one with escapes has several spellings
+                    fewest += self._spelling.string(f'"{text}"'.encode())
+                case list(items):
+                    left += items
+                case dict(members):
+                    left += [*members, *members.values()]
         return Size(fewest, self._count(_json(value)))
 
     def _count(self, text: bytes) -> int:
         if text not in self._counts:
             self._counts[text] = self._spelling.whole(text)
         return self._counts[text]
-
-
-def _shortest(sizes: Sequence[Size]) -> Size:
-    return Size(min(size.fewest for size in sizes), min(size.least for size in sizes))
 
 
 def _json(value: Any) -> bytes:

@@ -2,47 +2,55 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from functools import cached_property
+from itertools import combinations
 
 __all__ = ["Spelling"]
 
-BETWEEN = b"\x00\xfd\xfe\xff\x00"
-"""Separator of joined tokens. A token that contains it may make a bound lower, but never wrong."""
 LONGEST = 256
 """Most bytes of a text to spell exactly, which limits the time. Longer texts get a lower bound."""
+QUOTE = b'"'[0]
 
 
 class Spelling:
     """Lower bounds of the tokens that spell texts in one vocabulary."""
 
     def __init__(self, tokens: tuple[bytes, ...]) -> None:
-        self._tokens = frozenset(token for token in tokens if token)
+        self._tokens = frozenset(filter(None, tokens))
+        self._longest = max(map(len, self._tokens))
+        quoted = [(token, [i for i, byte in enumerate(token) if byte == QUOTE]) for token in self._tokens]
+        self._ends = {token[i:] for token, quotes in quoted for i in quotes if i}
+        """Ends of longer tokens, from a quote on."""
+        self._begins = {token[: i + 1] for token, quotes in quoted for i in quotes if i + 1 < len(token)}
+        """Beginnings of longer tokens, up to a quote."""
+        self._inner = {
+            token[i : k + 1] for token, quotes in quoted for i, k in combinations(quotes, 2) if i and k + 1 < len(token)
+        }
+        """Texts from a quote to another one in tokens that begin before and end after."""
 
     def whole(self, text: bytes) -> int:
         """Return a lower bound of the tokens of a text that begins and ends with whole tokens."""
         if len(text) > LONGEST:
-            return self.any_of(len(text), straddled=False)
+            return self.any_of(len(text))
         return self._spelt(text, [0] + [len(text)] * len(text))[-1]
 
-    def part(self, text: bytes) -> int:
-        """Return a lower bound of the tokens that begin within a text that is a part of an output.
+    def string(self, text: bytes) -> int:
+        """Return a lower bound of the tokens that begin within a string in JSON that is a part of an output.
 
-        The first bytes of the text may be the end of a token, and the last bytes may be the beginning of a token.
+        The first bytes of the string, from its first quote on, may be the end of a token, and its last bytes may be the
+        beginning of one.
         """
-        text = text[:LONGEST]
-        if self._joined.count(text) > (text in self._tokens):  # a longer token contains it
+        if len(text) > LONGEST:
+            return max(0, self.any_of(len(text) - self._longest))
+        if text in self._inner:
             return 0
-        length = len(text)
-        begun = [0 if i == 0 or _goes_on(self._reversed, text[:i][::-1]) else length for i in range(length + 1)]
-        best = self._spelt(text, begun)
-        over = (1 + best[i] for i in range(length) if _goes_on(self._sorted, text[i:]))
+        best = [0 if i == 0 or text[:i] in self._ends else len(text) for i in range(len(text) + 1)]
+        best = self._spelt(text, best)
+        over = (1 + best[i] for i in range(len(text)) if text[i:] in self._begins)
         return min([best[-1], *over])
 
-    def any_of(self, length: int, *, straddled: bool) -> int:
-        """Return the lower bound for any text of at least `length` bytes: as `part` if `straddled`, else as `whole`."""
-        before = self._longest - 1 if straddled else 0
-        return max(0, -(-(length - before) // self._longest))
+    def any_of(self, length: int) -> int:
+        """Return a lower bound of the tokens of any text of at least `length` bytes."""
+        return -(-length // self._longest)
 
     def _spelt(self, text: bytes, best: list[int]) -> list[int]:
         """Lower each entry of `best` to the fewest tokens that write the text up to its byte. Return `best`."""
@@ -50,25 +58,3 @@ class Spelling:
             starts = (i for i in range(max(0, end - self._longest), end) if text[i:end] in self._tokens)
             best[end] = min([best[end], *(1 + best[i] for i in starts)])
         return best
-
-    @cached_property
-    def _sorted(self) -> list[bytes]:
-        return sorted(self._tokens)
-
-    @cached_property
-    def _reversed(self) -> list[bytes]:
-        return sorted(token[::-1] for token in self._tokens)
-
-    @cached_property
-    def _joined(self) -> bytes:
-        return BETWEEN.join(self._sorted)
-
-    @cached_property
-    def _longest(self) -> int:
-        return max(map(len, self._tokens))
-
-
-def _goes_on(tokens: list[bytes], text: bytes) -> bool:
-    """Return whether any of the sorted tokens begins with `text` and is longer."""
-    at = bisect_right(tokens, text)
-    return at < len(tokens) and tokens[at].startswith(text)
