@@ -184,6 +184,24 @@ def test_a_request_does_not_wait_for_the_constraint_of_another() -> None:
     assert stuck.wait(timeout=30)
 
 
+@pytest.mark.parametrize("options", [{}, {"key": "k"}])
+def test_it_is_not_called_for_a_request_that_was_aborted_before_its_turn(options: dict[str, Any]) -> None:
+    subject = host(Slow, compile_threads=1)
+    modifier = subject.runtime._by_name["slow"]
+    modifier.go.clear()
+    running = admit(subject, "running", params())
+    aborted, sharing = (admit(subject, name, params(**options)) for name in ("aborted", "sharing"))
+    subject.runtime.abandon(aborted)
+    modifier.go.set()
+    for admission in (running, sharing, admit(subject, "last", params())):
+        assert admission.wait(timeout=30)
+        subject.runtime.start(admission, 0)
+        subject.runtime.release(0)
+    assert len(modifier.threads) == 3
+    shared = "aborted" if options else "sharing"
+    assert [compiled[0] for compiled in modifier.started] == ["running", shared, "last"]
+
+
 def test_which_modifiers_may_act_is_known_before_all_is_compiled() -> None:
     class Idle(Slow):
         name = "idle"

@@ -90,7 +90,8 @@ class Compiler:
             work = partial(_compile, candidate, served)
             interrupt = partial(home.give_up, "make", served) if home.waits else None
             uses = [f"grammar.{candidate.name}"]
-            done = yield from self._work.wait_for(uses, candidate.key, work, interrupt, owner=tenant)
+            done = self._work.submit(uses, candidate.key, work, interrupt, owner=tenant)
+            yield from self._work.wait_for(done, candidate.key, tenant)
             if not isinstance(error := error_of(done), UnsupportedGrammar):
                 return error, None if error else Compilation(candidate, *done.result())
             refusals.append(f"{candidate.title}: {error}")
@@ -156,7 +157,8 @@ class Shortest:
                 return home.shortest(grammar, *given), search.weight
 
         key = (candidate.key, search.stop_token_ids, search.bans)
-        done = yield from self._work.wait_for([f"grammar.{candidate.name}"], key, work, interrupt, owner=tenant)
+        done = self._work.submit([f"grammar.{candidate.name}"], key, work, interrupt, owner=tenant)
+        yield from self._work.wait_for(done, key, tenant)
         if (error := error_of(done)) is None:
             return None, replace(compiled, shortest=done.result())
         log.warning("grammar.%s: the shortest output is not known: %s", candidate.name, passable(str(error)))
@@ -224,7 +226,7 @@ class RequestCompiler:
                     submitted = self._work.submit(uses, shared, work, owner=request.tenant)
             except GuidewayError as failure:
                 return failure, values
-            yield submitted
+            yield from self._work.wait_for(submitted, shared, request.tenant)
             if (error := error_of(submitted)) is not None:
                 return error, values
             values[modifier.name] = submitted.result()

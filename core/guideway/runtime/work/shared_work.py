@@ -136,36 +136,26 @@ class SharedWork(Generic[T]):
         submitted.add_done_callback(partial(self._give_up, key, future))
         return future
 
-    def wait_for(
-        self,
-        uses: Sequence[str],
-        key: Hashable,
-        work: Callable[[], tuple[T, int]],
-        interrupt: Callable[[], None] | None,
-        *,
-        owner: str,
-    ) -> Generator[Future[T], None, Future[T]]:
-        """Submit work and wait for its future, as a part of `Steps`; if they end before, leave it."""
-        future = self.submit(uses, key, work, interrupt, owner=owner)
+    def wait_for(self, future: Future[T], key: Hashable | None, owner: str) -> Generator[Future[T], None, None]:
+        """Wait for a future that `submit` returned, as a part of `Steps`; if they end before, leave it."""
         try:
             yield future
         except GeneratorExit:
             self.leave(key, future, owner)
             raise
-        return future
 
-    def leave(self, key: Hashable, future: Future[T], owner: str = "") -> None:
+    def leave(self, key: Hashable | None, future: Future[T], owner: str = "") -> None:
         """Stop waiting for the `future` of `key`. When all callers have left, pending work is dropped and running work
         is interrupted, if possible."""
-        key = self._own(key, owner)
+        place = future if key is None else self._own(key, owner)
         with self._lock:
-            known = self._under_way.get(key)
+            known = self._under_way.get(place)
             if known is None or known.future is not future:
                 return
             known.num_waiting -= 1
             if known.num_waiting or (known.interrupt is None and future.running()):
                 return
-            del self._under_way[key]  # the next caller submits it again
+            del self._under_way[place]  # the next caller submits it again
         if not future.cancel() and known.interrupt is not None:
             known.interrupt()
 
