@@ -105,6 +105,7 @@ def test_an_exact_rewriting_has_no_loss_and_the_same_instances(schema: Any) -> N
         ({"properties": {"t/": {"uniqueItems": True}}}, "`uniqueItems` at #/properties/t~1"),
         ({"not": {"multipleOf": 3}}, "`multipleOf` at #/not"),
         ({"type": "string", "pattern": r"(a)\1"}, "`pattern` at #"),
+        ({"type": "string", "pattern": "^a(?=b)b$"}, "`pattern:lookaround` at #"),
         ({"type": "string", "maxLength": 262_144}, "`maxLength` at #"),
         ({"$ref": "https://example.com/other"}, "`$ref` at #"),
         ({"dependencies": {"a": {"not": {"type": "integer"}}}}, "`type` at #/dependencies/a/not"),
@@ -201,6 +202,16 @@ def test_automata_accept_what_python_finds(first: str, second: str, texts: list[
         assert ((text in one), (text in both), (text in other)) == (is_in, is_in and is_in_other, not is_in)
         for automaton, pattern in written:
             assert (pattern.search(text) is not None) == (text in automaton), pattern
+
+
+@settings(max_examples=60, deadline=None)
+@given(PATTERNS, PATTERNS, PATTERNS, st.booleans(), st.lists(TEXTS, min_size=5, max_size=12))
+def test_lookaround_becomes_one_pattern(first: str, second: str, rest: str, ahead: bool, texts: list[str]) -> None:
+    pattern = f"^(?={first})(?!{second})(?:{rest})" if ahead else f"(?:{first})(?={second})(?:{rest})"
+    found, schema = Comparison(), {"type": "string", "pattern": pattern}
+    compare(found, schema, texts)
+    assert found.is_sound, found
+    assert "allOf" not in json.dumps(rewrite(schema, EXACT).schema)
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=5), TEXTS)

@@ -14,7 +14,7 @@ from guideway.json_schema.patterns import pattern_details
 from guideway.json_schema.reading import Node
 from guideway.json_schema.rewriting import members
 from guideway.json_schema.rewriting.joining import Written, all_of, any_of, possible_kinds, typed
-from guideway.json_schema.rewriting.regular import complement, split
+from guideway.json_schema.rewriting.regular import complement, intersection, split, without_lookaround
 from guideway.json_schema.rewriting.writer import Writer
 from guideway.json_schema.walking import Schema
 
@@ -48,7 +48,14 @@ def write(writer: Writer, node: Node, kinds: int) -> Schema:
 
 def _write_pattern(writer: Writer, node: Node, pattern: str) -> Iterator[Schema]:
     """Yield written schemas that together are a ``pattern``."""
-    for is_found, part in split(pattern) or [(True, pattern)]:
+    parts = split(pattern)
+    if parts is None:
+        writer.lose(node.chain, "pattern:lookaround", "it is not at the beginning of the expression", True)
+        parts = [(True, without_lookaround(pattern))]
+    if len(parts) > 1 and (one := writer.build(("all", pattern), partial(intersection, parts))) is not None:
+        yield one  # not every engine combines patterns
+        return
+    for is_found, part in parts:
         refused = {f"pattern:{each}" for each in pattern_details(part)} - writer.takes
         if is_found and not refused:
             yield {"pattern": part}

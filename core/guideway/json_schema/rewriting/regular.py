@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from itertools import combinations
 
 from guideway.json_schema.expressions import pieces
 from guideway.json_schema.rewriting.automata import Automaton, Unknown, literal, searched
 from guideway.json_schema.walking import Schema
 
-__all__ = ["complement", "only_texts", "partition", "split", "union", "without_texts"]
+__all__ = [
+    "complement",
+    "intersection",
+    "only_texts",
+    "partition",
+    "split",
+    "union",
+    "without_lookaround",
+    "without_texts",
+]
 
 LOOKING = ("(?=", "(?!", "(?<=", "(?<!")
 MOST_OVERLAPPING = 4
@@ -19,6 +29,14 @@ MOST_OVERLAPPING = 4
 def complement(pattern: str, steps: int) -> Schema | None:
     """Return a schema, for strings, of the texts in which an expression is not found; None if that is unknown."""
     return _written(lambda: searched(pattern, steps).complement())
+
+
+def intersection(parts: Sequence[tuple[bool, str]], steps: int) -> Schema | None:
+    """Return a schema, for strings, of the texts in which the expressions with True are found and those with False are
+    not; None if it would be too large."""
+
+    found = (searched(part, steps) if is_found else searched(part, steps).complement() for is_found, part in parts)
+    return _written(lambda: reduce(Automaton.meet, found))
 
 
 def without_texts(texts: Sequence[str], steps: int) -> Schema | None:
@@ -92,6 +110,21 @@ def split(pattern: str) -> list[tuple[bool, str]] | None:
     elif cut:
         found.append((True, "^$"))
     return found
+
+
+def without_lookaround(pattern: str) -> str:
+    """Return an expression without its lookaround, which is found in more texts."""
+    cut = list(pieces(pattern))
+    kept: list[str] = []
+    while cut:
+        end = _end_of_group(cut) if cut[0] in LOOKING else None
+        if end is None:
+            kept.append(cut.pop(0))
+            continue
+        del cut[: end + 1]
+        while cut and cut[0][0] in "*+?{":
+            del cut[0]
+    return "".join(kept)
 
 
 def _written(build: Callable[[], Automaton]) -> Schema | None:
