@@ -398,8 +398,7 @@ def test_a_token_that_ends_a_character_and_a_repeated_string_is_not_in_the_mask(
     ours, schema = strategy(vocabulary, {}), {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
     matcher = matcher_of(ours, schema)
     assert matcher is not None
-    if matcher.accept(tuple(text)) < len(text):
-        return  # a library may write no such escape
+    assert matcher.accept(tuple(text)) == len(text)
     bitmask = allocate(1, len(vocabulary))
     matcher.fill_bitmask(bitmask, 0)
     assert unpack(bitmask, len(vocabulary))[0][256] == matcher.validate((256,)) == 0

@@ -10,7 +10,8 @@ from guideway.json_schema import kinds
 from guideway.json_schema.emptiness import Exclusion
 from guideway.json_schema.kinds import kind_of, kinds_of
 from guideway.json_schema.patterns import pattern_details, repeats_a_repetition, string_details
-from guideway.json_schema.walking import KEYWORDS, Chain, Schema, ignores_beside_ref, resolve, walk
+from guideway.json_schema.reading import OLD, draft_of
+from guideway.json_schema.walking import KEYWORDS, Chain, Schema, resolve, walk
 
 __all__ = ["KEYWORDS", "TYPES", "Assertions", "assertions", "combine", "keywords", "names_by_place", "root_keywords"]
 
@@ -49,8 +50,7 @@ def keywords(schema: Schema) -> frozenset[str]:
     - their combination with ``type``: ``anyOf+type`` if both are there (for ``$ref`` to ``const`` in `KEYWORDS`, which
       need no type); for the others ``minLength+types`` with a list of types, and ``minLength+untyped`` without a type;
     - ``$ref:nested-id`` for a local reference that is relative to an ``$id`` inside the schema, or for a reference by
-      name in a schema with such an ``$id``; ``$ref:siblings`` for one with siblings that the draft in ``$schema``
-      ignores;
+      name in a schema with such an ``$id``; ``$ref:siblings`` for one with siblings that its draft ignores;
     - instead of the plain name: ``format:date``; ``$ref:remote`` to another document and ``$ref:anchor``;
       ``allOf:several`` and ``patternProperties:several``; ``oneOf:disjoint`` if it is proved that no instance
       satisfies two branches; ``enum:mistyped`` and ``const:mistyped`` if a value is not of the ``type``;
@@ -85,11 +85,13 @@ def names_by_place(schema: Schema, place: Chain = None) -> Iterator[tuple[Chain,
     """Yield each subschema of a checked schema at `place`, with its own place and the names of its assertions, as
     `keywords` defines them; names that result from several subschemas come last."""
     known: dict[frozenset[str], frozenset[str]] = {}
-    ignores_siblings, by_name, nested = ignores_beside_ref(schema), False, False
+    subschemas = list(walk(schema, place))
+    ignores_siblings = draft_of(schema, [node for _, node, _ in subschemas]) <= OLD
+    by_name = nested = False
     exclusion = Exclusion(schema)
     bounded: list[tuple[Chain, Mapping[str, Any]]] = []
     excludes = False
-    for chain, subschema, (_, resource) in walk(schema, place):
+    for chain, subschema, (_, resource) in subschemas:
         if isinstance(subschema, bool):
             yield chain, subschema, () if subschema else ("false",)
             continue

@@ -10,8 +10,10 @@ from urllib.parse import urldefrag, urljoin
 from guideway.json_schema.kinds import ANY, equal, kinds_among, kinds_of
 from guideway.json_schema.walking import Chain, Resource, Schema, resolve, walk
 
-__all__ = ["Node", "Source", "draft_of"]
+__all__ = ["OLD", "Node", "Source", "draft_of"]
 
+OLD: Final = 7
+"""The last draft that ignores what is beside ``$ref``."""
 _DRAFT = re.compile(r"/draft-0(\d)|/draft/(20\d\d)")
 _SINCE: Final[Mapping[int, frozenset[str]]] = {
     6: frozenset({"const", "contains", "propertyNames"}),
@@ -83,7 +85,7 @@ class Source:
         self._bases: dict[int, str] = {}
         self._dynamic: dict[str, int] = {}
         places = list(walk(root))
-        self.draft = _draft_of(root, [node for _, node, _ in places])
+        self.draft = draft_of(root, [node for _, node, _ in places])
         self._unknown = {each for draft, keywords in _SINCE.items() if self.draft < draft for each in keywords}
         self.has_false = root is False
         """True if ``false`` is a subschema."""
@@ -105,7 +107,7 @@ class Source:
 
     def _read(self, schema: Mapping[str, Any], chain: Chain, resource: Resource) -> Node:
         found, old_names = dict(schema), {}
-        if self.draft <= 7 and "$ref" in found:
+        if self.draft <= OLD and "$ref" in found:
             found = {"$ref": found["$ref"]}
         for keyword in self._unknown & found.keys():
             del found[keyword]
@@ -169,7 +171,7 @@ class Source:
 
     def _index(self, node: Mapping[str, Any], resource: Resource) -> None:
         home = resource[1]
-        if self.draft <= 7 and "$ref" in node and node is not home:
+        if self.draft <= OLD and "$ref" in node and node is not home:
             return
         name = node.get("id" if self.draft <= 4 else "$id")
         if node is home:
@@ -188,17 +190,15 @@ class Source:
             self._dynamic["$recursiveAnchor"] = 1
 
 
-def draft_of(schema: Schema) -> int:
-    """Return the draft that a schema declares; otherwise 4, 7 or 2020, by its keywords."""
-    return _draft_of(schema, (node for _, node, _ in walk(schema)))
-
-
-def _draft_of(schema: Schema, subschemas: Iterable[Schema]) -> int:
+def draft_of(schema: Schema, subschemas: Iterable[Schema] | None = None) -> int:
+    """Return the draft that a schema declares; otherwise 4, 7 or 2020, by the keywords of its `subschemas`."""
     if not isinstance(schema, Mapping):
         return 2020
     if "$schema" in schema:
         named = _DRAFT.search(str(schema["$schema"]))
         return int(named[1] or named[2]) if named else 2020
+    if subschemas is None:
+        subschemas = (node for _, node, _ in walk(schema))
     nodes = [node for node in subschemas if isinstance(node, Mapping)]
     if any(isinstance(node.get(excluding), bool) for node in nodes for excluding, _ in _EXCLUSIVE):
         return 4

@@ -15,7 +15,6 @@ __all__ = [
     "Pointer",
     "Resource",
     "Schema",
-    "ignores_beside_ref",
     "parts_of",
     "refuse",
     "resolve",
@@ -104,16 +103,12 @@ def _is_index(key: str, length: int) -> bool:
     return key.isdecimal() and len(key) <= len(str(length)) and int(key) < length
 
 
-def ignores_beside_ref(schema: Schema) -> bool:
-    """Return whether a whole schema declares a draft that ignores siblings of ``$ref``: 7 and before."""
-    return isinstance(schema, Mapping) and "/draft-0" in str(schema.get("$schema"))
-
-
 def walk(schema: Schema, place: Chain = None) -> Iterator[tuple[Chain, Schema, Resource]]:
     """Yield every subschema of a schema at `place`, in document order; also of unchecked schemas. Raises
     `InvalidGrammar` for malformed ones."""
     whole: Resource = (place, schema)
-    begins_resource = _begins_resource_of_old if ignores_beside_ref(schema) else _begins_resource
+    is_old = isinstance(schema, Mapping) and "/draft-0" in str(schema.get("$schema"))
+    begins_resource = _begins_resource_of_old if is_old else _begins_resource
     pending: list[tuple[Chain, Any, Resource]] = [(place, schema, whole)]
     seen: set[int] = set()
     while pending:

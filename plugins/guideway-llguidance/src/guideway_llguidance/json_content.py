@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 OPTIONS = "x-guidance"
 APPLYING = ("$ref", "allOf", "anyOf", "oneOf")
 VALUES = ("const", "enum")
+BESIDE_REF = frozenset({"$schema", "$ref", "$defs", "definitions"})
 EXCLUSIVE = ("exclusiveMinimum:draft4", "exclusiveMaximum:draft4")
 OPTIONS_IN_SCHEMA = "a schema may not contain `x-guidance`, because llguidance would read options from it; remove it"
 
@@ -60,14 +61,18 @@ def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
       the others;
     - ``const``, ``enum`` and keywords that apply other schemas are moved to the end: llguidance would read a pair such
       as ``items`` and ``additionalItems``, or a bound and its exclusiveness in draft 4, separately if one of these were
-      between them."""
+      between them;
+    - what a draft ignores beside ``$ref`` is removed, because llguidance would enforce it."""
     names = constraint.cached(assertions, schema).keywords
     found = with_patterns(schema, names)
     if any(name.startswith("pattern") for name in names):
         found = with_spelled_patterns(found)
     kinds = {name.partition(":")[0] for name in names}
     needs_change = not kinds.isdisjoint((*VALUES, *APPLYING, "format")) or not names.isdisjoint(EXCLUSIVE)
-    return _change(found) if needs_change and isinstance(found, Mapping) else found
+    if not needs_change or not isinstance(found, Mapping):
+        return found
+    changed: Schema = _change(found, drops_siblings="$ref:siblings" in names)
+    return changed
 
 
 def to_lark(schema: Any, options: JsonCompileOptions) -> str:
@@ -75,13 +80,16 @@ def to_lark(schema: Any, options: JsonCompileOptions) -> str:
     return "%json " + json.dumps({**({} if schema is True else schema), OPTIONS: options})
 
 
-def _change(schema: Any) -> Any:
+def _change(schema: Any, *, drops_siblings: bool) -> Any:
     text = json.dumps(schema)
     copy = json.loads(text)
     exclusion = None if "/oneOf/" in text else Exclusion(copy)  # a reference may lead into one
     for _, node in subschemas(copy):
         if not isinstance(node, dict):
             continue
+        if drops_siblings and "$ref" in node:
+            for keyword in node.keys() - BESIDE_REF:
+                del node[keyword]
         node.pop("format", None)  # known formats are patterns by now
         if exclusion is not None and "oneOf" in node and exclusion.is_exclusive(node):
             any_of = {"anyOf": node.pop("oneOf")}
