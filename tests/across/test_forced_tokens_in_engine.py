@@ -31,8 +31,7 @@ from guideway.api import (
 )
 from guideway.api.bitmask import allocate, allow_only
 from guideway_hosts.host import Host
-from guideway_hosts.matchers import MatcherHost
-from guideway_hosts.room import Room
+from guideway_hosts.matchers import MatcherHost, MatcherRoom
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -226,7 +225,7 @@ class Trace:
         self.note(monkeypatch, scheduler._runtime, "accept")
         self.note(monkeypatch, scheduler._stepper._executor, "submit")
         self.note(monkeypatch, MatcherHost, "fill")
-        self.note(monkeypatch, Room, "begin", "ask")
+        self.note(monkeypatch, MatcherRoom, "begin_step", "ask")
         self.note(monkeypatch, Host, "answer")
         if late:  # as a host that has not answered when the next step is planned
             monkeypatch.setattr(Host, "has_news", lambda _: False)

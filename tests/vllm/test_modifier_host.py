@@ -56,7 +56,7 @@ def test_the_tokens_stay_also_while_hosts_are_killed(start: Callable[..., Any], 
     here = generate(start(GUIDEWAY, **options), bool(options))
     assert len({tuple(tokens) for tokens, *_ in here}) == len(here), "the modifiers act"
     llm = start(GUIDEWAY | {"modifier_host": "process"}, **options)
-    homes = [m._home for m in core_of(llm).runtime._by_name.values() if isinstance(m, HostedModifier)]
+    homes = [m._room for m in core_of(llm).runtime._by_name.values() if isinstance(m, HostedModifier)]
     assert {home.name for home in homes} == set(GUIDEWAY["modifiers"])
     assert generate(llm, bool(options)) == here
 

@@ -50,8 +50,8 @@ def run_requests(name: str, where: Any, num_drafts: int, kill_at: tuple[int, ...
         nonlocal steps
         steps += 1
         (used,) = host.runtime._by_name.values()
-        if steps in kill_at and isinstance(used, HostedModifier) and used._home.host is not None:
-            os.kill(used._home.host.pid, signal.SIGKILL)
+        if steps in kill_at and isinstance(used, HostedModifier) and used._room.host is not None:
+            os.kill(used._room.host.pid, signal.SIGKILL)
         step()
 
     host.step = killing  # type: ignore[method-assign]

@@ -74,7 +74,7 @@ def test_the_tokens_stay_also_while_hosts_are_killed(settings: dict[str, Any]) -
         here = outputs(engine)
     assert {error for result in here for *_, error in result} == {"None"}
     with Engine("demo", modifier_host="process", **settings) as engine:
-        homes = [m._home for m in engine._runtime._by_name.values() if isinstance(m, HostedModifier)]
+        homes = [m._room for m in engine._runtime._by_name.values() if isinstance(m, HostedModifier)]
         assert len(homes) == len(PROBES) + 1
         assert outputs(engine) == here
         killed: set[int] = set()

@@ -130,18 +130,18 @@ def test_an_answer_of_another_version_says_what_to_do(made: Makes, monkeypatch: 
     sent: list[str] = []
 
     def sending(host: Host, name: str, *arguments: Any, **options: Any) -> None:
-        sent.append(name)
+        sent.append(arguments[1] if name == "call" else name)
         send(host, name, *arguments, **options)
 
     def answering(host: Host, *arguments: Any, **options: Any) -> Any:
         found = ask(host, *arguments, **options)
-        return ({"counts": None}, None) if sent[-1] == "step" else found
+        return ({"found": None}, None) if sent[-1] == "step" else found
 
     monkeypatch.setattr(Host, "send", sending)
     monkeypatch.setattr(Host, "answer", answering)
     (bad,) = host.generate([PROMPT], [GOOD])
     said = str(bad.outputs[0].error)
-    assert "the answer of its host cannot be read (KeyError: 'drafts')" in said
+    assert "the answer of its host cannot be read (KeyError: 'errors')" in said
     assert "is guideway installed in several versions" in said
 
 

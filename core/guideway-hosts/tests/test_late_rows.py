@@ -33,8 +33,7 @@ from guideway.runtime.constraints.mask_block import Late
 from guideway_hosts.host import Allowed
 from guideway_hosts.hosts import Hosts
 from guideway_hosts.matcher import HostedGrammar, HostedMatcher
-from guideway_hosts.matchers import MOST_OWN, MatcherHost
-from guideway_hosts.room import PROVES_FAST, Room
+from guideway_hosts.matchers import MOST_OWN, PROVES_FAST, MatcherHost, MatcherRoom
 from guideway_hosts.strategy import HostedStrategy
 from prometheus_client import REGISTRY
 
@@ -150,7 +149,7 @@ def test_a_host_that_is_killed_while_somebody_is_late_costs_nobody_anything(host
     def killing() -> None:
         nonlocal killed
         step()
-        pending = [room for room in hosts.matchers.rooms if room.command]
+        pending = [room for room in hosts.matchers.rooms if room.pending]
         if pending and killed < 2:
             killed += 1
             assert pending[0].host is not None
@@ -170,7 +169,7 @@ def test_what_nobody_waits_for_is_ended(made: Makes, pattern: str) -> None:
     for _ in range(8):
         host.step()
     assert host.runtime.is_late(0)
-    room = next(room for room in hosts.matchers.rooms if room.command)
+    room = next(room for room in hosts.matchers.rooms if room.pending)
     assert room.host is not None
     pid = room.host.pid
     host.runtime.release(0, ended=False)
@@ -246,8 +245,8 @@ def test_who_is_late_now_and_then_never_has_the_rows_of_another_state(
     """Several matchers at different states, some waiting for an answer, while their grammar alternates between slow and
     fast."""
     monkeypatch.setattr("guideway_hosts.matchers.HURRIED", Allowed(0.0))
-    monkeypatch.setattr("guideway_hosts.room.PROVES_FAST", 2)
-    monkeypatch.setattr("guideway_hosts.room.PROVES_FAST_AT_MOST", 4)
+    monkeypatch.setattr("guideway_hosts.matchers.PROVES_FAST", 2)
+    monkeypatch.setattr("guideway_hosts.matchers.PROVES_FAST_AT_MOST", 4)
     strategy, living, rng = hosts.strategies["hostile"], hosts.matchers, random.Random(5)
     letters = ids_of(b"abcdefghij")
     grammar = strategy.compile(Regex("(abcdefghij)+", strategy="hostile"))
@@ -285,7 +284,7 @@ def test_whose_rows_are_kept_is_in_no_other_command(made: Makes, monkeypatch: py
     """The matcher may draw from the kept rows, and its next `accept` must not be combined with the other command's
     answer."""
     hosts = made()
-    strategy, living = hosts.strategies["hostile"], hosts.matchers
+    strategy = hosts.strategies["hostile"]
     assert isinstance(strategy, HostedStrategy)
     compiled = strategy.compile(Regex("abc[a-z]{2}", strategy="hostile"))
     matcher = compiled.matcher(STOPS)
@@ -299,12 +298,12 @@ def test_whose_rows_are_kept_is_in_no_other_command(made: Makes, monkeypatch: py
     other.fill_bitmask(bitmask, 0)  # waits for the work before it
     forced = matcher.forced
     assert forced
-    assert matcher.number in living._kept
+    assert matcher.answer is not None
 
     def begin(*_: object, **__: object) -> None:
         raise AssertionError("another command")
 
-    monkeypatch.setattr(Room, "begin", begin)
+    monkeypatch.setattr(MatcherRoom, "begin_step", begin)
     strategy.foresee([FillJob(matcher)], [4])
     strategy.hear(waits=True)
     assert matcher.forced == forced
@@ -328,7 +327,7 @@ def test_who_ends_while_it_is_made_anew_leaves_nothing(hosts: Hosts) -> None:
         late, short = begun.fork(), slow.matcher(STOPS)
         jobs = [FillJob(late, (), 0), FillJob(short, (), 1)]
         living.fill(jobs, allocate(2, VOCABULARY.logits_width))
-        assert living.own[slow.number].command
+        assert living.own[slow.number].pending
         del short, jobs[1]
         late.fill_bitmask(allocate(1, VOCABULARY.logits_width), 0)
         del late, jobs[0]
@@ -376,7 +375,7 @@ def test_searches_do_not_count_as_late_rows(made: Makes) -> None:
     strategy.hear(waits=True)
     assert matcher.forced is not None
     matcher.fill_bitmask(bitmask, 0)
-    assert not living._num_late and not living.own
+    assert not matcher.num_late and not living.own
 
 
 @pytest.mark.slow
@@ -507,7 +506,7 @@ def test_what_came_while_one_was_in_no_step_is_kept(made: Makes) -> None:
         while is_late(matcher):
             until_ready(matcher)
     room = hosts.matchers.own[grammar.number]
-    while room.command is None:  # the host is starting
+    while room.pending is None:  # the host is starting
         assert is_late(first)
         until_ready(first)
     assert is_late(second), "it is asked while the other one's rows lie there"

@@ -16,8 +16,9 @@ from guideway.plugins import Plugins
 from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.closing import Budget, Record, Reserve
 from guideway_hosts.codec import decode, encode
+from guideway_hosts.matcher import Rows
+from guideway_hosts.matchers import _read as read_answer
 from guideway_hosts.messages import MAX_INTEGERS, Birth, Job, SharedMasks
-from guideway_hosts.room import _read as read_answer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,7 +43,7 @@ IDS = st.lists(st.integers(0, 1 << 20), max_size=5).map(tuple)
 JOBS = st.builds(
     Job,
     st.integers(0, 1 << 40),
-    st.none() | st.just(Birth(1, [2], [3, 4])),
+    st.none() | st.just(Birth(1, None, [2, [3, 4]], 2)),
     st.integers(0, 9),
     IDS,
     IDS,
@@ -104,26 +105,20 @@ def test_what_no_other_process_could_make_is_refused() -> None:
 
 @given(st.lists(JOBS, max_size=8))
 def test_jobs_arrive(jobs: list[Job]) -> None:
-    masks, first_row = SharedMasks(1), 1
-    for i, job in enumerate(jobs):
-        jobs[i] = job._replace(first_row=first_row)
-        first_row += 1 + len(job.draft_token_ids)
+    masks = SharedMasks(1)
     told, births = masks.write_jobs(jobs)
     assert isinstance(told, int)
     assert masks.read_jobs(told, sent(births)) == jobs
 
 
 def test_jobs_that_have_no_room_arrive() -> None:
-    masks, jobs = SharedMasks(1), [Job(1, None, 0, tuple(range(MAX_INTEGERS)), (), 1)]
+    masks, jobs = SharedMasks(1), [Job(1, None, 0, tuple(range(MAX_INTEGERS)))]
     assert masks.read_jobs(*sent(masks.write_jobs(jobs))) == jobs
 
 
 @pytest.mark.parametrize("drafts", [[1, 1, 1, 1], [-1], [1 << 40], [4 * 32]])
 def test_drafts_that_no_host_was_asked_for_are_refused(drafts: list[int]) -> None:
-    job, grammar = Job(5, None, 0, (), (), 1, 3), SimpleNamespace(number=1)
-    answer = {"counts": [0], "drafts": [[7, 8]], "errors": {}, "apart": [], "slow": [], "closing": {}}
-    rows = np.zeros((16, 4), dtype=np.int32)
-    (filled,) = read_answer(answer, [job], {5: grammar}, rows)  # type: ignore[dict-item]
-    assert filled.drafts == (7, 8)
+    rows = Rows(np.zeros((16, 4), dtype=np.int32))
+    assert read_answer([0, [7, 8], None, []], (), 3, rows, 0).drafts == (7, 8)
     with pytest.raises(ValueError, match="drafts"):
-        read_answer(answer | {"drafts": [drafts]}, [job], {5: grammar}, rows)  # type: ignore[dict-item]
+        read_answer([0, drafts, None, []], (), 3, rows, 0)

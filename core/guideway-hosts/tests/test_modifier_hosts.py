@@ -198,7 +198,7 @@ def test_hosts_killed_from_outside_cost_nobody_anything(served: Served, how: sig
     step, killed = host.step, []
 
     def killing() -> None:
-        living = hosted(host)._home.host
+        living = hosted(host)._room.host
         if len(killed) < 3 and living is not None:
             killed.append(living.pid)
             os.kill(living.pid, how)
@@ -260,7 +260,7 @@ def test_a_fork_goes_on_as_one_in_this_process(served: Served, lose: bool) -> No
 
 
 def lose_host(host: FakeHost, name: str = "hostile") -> None:
-    home = hosted(host, name)._home
+    home = hosted(host, name)._room
     assert home.host is not None
     os.kill(home.host.pid, signal.SIGKILL)
 
@@ -375,11 +375,11 @@ def test_nothing_is_left_when_they_are_closed(served: Served, tmp_path: Path) ->
     others = hosts_of(os.getpid())
     host = served(("hostile",), options={"modifier.hostile": {"closed": str(marks)}})
     visible_results(host, [using()])
-    server = hosted(host)._home._source.server.process
+    server = hosted(host)._room._source.server.process
     assert server is not None
     pids = children(server.pid) - others
     assert len(pids) > 1
-    state = hosted(host)._home.host
+    state = hosted(host)._room.host
     assert state is not None
     host.runtime.close()
     deadline = time.monotonic() + 10
@@ -393,7 +393,7 @@ def test_health_tells_of_hosts_that_cannot_be_started(served: Served, monkeypatc
     host = served(("hostile",), host_environment=("GWT_*",))
     host.runtime.check_health()
     (alone,) = visible_results(host, [using()])
-    source = hosted(host)._home._source
+    source = hosted(host)._room._source
     monkeypatch.setenv("GWT_HOSTILE_MODIFIER_REFUSES", "1")
     assert source.server.process is not None
     os.kill(source.server.process.pid, signal.SIGKILL)
@@ -409,15 +409,21 @@ def test_health_tells_of_hosts_that_cannot_be_started(served: Served, monkeypatc
 
 
 def payload_of(rows: list[Any]) -> dict[str, Any]:
-    return {"failures": [], "errors": {}, "payload": {"rows": rows, "arrays": {}, "shared": {}, "faults": []}}
+    return {
+        "found": [None],
+        "failures": [],
+        "errors": {},
+        "payload": {"rows": rows, "arrays": {}, "shared": {}, "faults": []},
+    }
 
 
 ANSWERS: list[Any] = [
     ({}, None),
     ([], None),
-    ({"failures": [], "errors": {}}, None),
-    ({"failures": [], "errors": {"7": {"kind": "", "type": "E", "text": "E"}}, "payload": None}, None),
-    ({"failures": [], "errors": {"x": 1}, "payload": None}, None),
+    ({"found": [None], "failures": [], "errors": {}}, None),
+    ({"found": [], "failures": [], "errors": {}, "payload": None}, None),
+    ({"found": [None], "failures": [], "errors": {"7": {"kind": "", "type": "E", "text": "E"}}, "payload": None}, None),
+    ({"found": [None], "failures": [], "errors": {"x": 1}, "payload": None}, None),
     (payload_of(["<i4", [10**6]]), b""),
     (payload_of(["O", [1]]), b"8" * 8),
     (payload_of(["<i4", [0, 1 << 99]]), None),
@@ -437,7 +443,7 @@ def test_an_answer_that_cannot_be_read_ends_its_request_alone(
     asked: list[str] = []
 
     def sending(host: Host, name: str, *arguments: Any, beside: bool = False) -> None:
-        asked.append(name)
+        asked.append(arguments[1] if name == "call" else name)
         send(host, name, *arguments, beside=beside)
 
     def answering(host: Host, *arguments: Any, **options: Any) -> Any:

@@ -23,7 +23,7 @@ from guideway.runtime.elsewhere import Home
 
 from guideway_hosts.fork_server import HostSource, module_path
 from guideway_hosts.matchers import MatcherHost
-from guideway_hosts.modifier import HostedModifier, States
+from guideway_hosts.modifier import HostedModifier
 from guideway_hosts.plugins import Spec
 from guideway_hosts.pool import Pool
 from guideway_hosts.strategy import HostedStrategy, Shared
@@ -89,7 +89,7 @@ class Hosts:
                 cls,
                 its_own[f"modifier.{cls.name}"],
                 context,
-                States(cls.name, self._source),
+                self._source,
                 self._pool,
                 self.close,
             )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from guideway.api.bitmask import BITS_PER_WORD, Bitmask
 from guideway.api.grammar import CompiledGrammar, FillJob, Matcher
 from guideway.api.types import Constraint
-from guideway.errors import LimitExceeded
+from guideway.errors import GuidewayError, LimitExceeded
 from guideway.runtime.constraints.closing import Budget, Record, Reserve
 from guideway.runtime.constraints.digests import constraint_digest
 from guideway.runtime.constraints.mask_block import Late
@@ -18,12 +18,9 @@ from guideway.runtime.work.expiring import Expiring
 from numpy.typing import NDArray
 
 from guideway_hosts.codec import encode
-from guideway_hosts.messages import Birth
+from guideway_hosts.room import Remote, Source
 
-__all__ = ["HostedGrammar", "HostedMatcher", "Refused", "Rows"]
-
-_NUMBERS = itertools.count()
-"""The numbers of grammars and matchers, unique in all hosts of this process."""
+__all__ = ["Filled", "HostedGrammar", "HostedMatcher", "Refused", "Rows"]
 
 
 class Refused:
@@ -54,8 +51,6 @@ class Home(Protocol):
     def unload(self, grammar: int) -> None: ...
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]: ...
     def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any: ...
-    def forget(self, what: str, matcher: int, host: int) -> None: ...
-    def end_for(self, matcher: int) -> None: ...
 
 
 class Rows:
@@ -77,49 +72,54 @@ class Rows:
                 return allowed
 
 
-class HostedGrammar(CompiledGrammar):
-    """A grammar in a host, with the source to make it from again."""
+@dataclass(slots=True)
+class Filled:
+    """The rows that a host filled for a matcher."""
+
+    rows: Rows
+    first: int
+    """The index of the first row in `rows`."""
+    drafts: tuple[int, ...]
+    """The drafts, or the forced tokens that the host found as drafts."""
+    count: int
+    """Drafts accepted."""
+    first_closed: int | None = None
+    """The first row in which closing removed tokens that the grammar allows; None if there is no such row."""
+    ends: Sequence[Record] = ()
+    """The closing record for each row, valid after a token was drawn from it; empty if the record did not change."""
+
+
+class HostedGrammar(Source, CompiledGrammar):
+    """A grammar in hosts. `data` are its serialized bytes, if it is made again from them."""
 
     def __init__(
-        self,
-        home: Home,
-        strategy: str,
-        constraint: Constraint,
-        data: bytes | None,
-        nbytes: int,
-        reserve: Reserve,
+        self, home: Home, strategy: str, constraint: Constraint, data: bytes | None, nbytes: int, reserve: Reserve
     ) -> None:
-        self.number = next(_NUMBERS)
+        self.given = constraint if data is None else data
+        super().__init__(home.unload, f"grammar.{strategy}", self.given)
         self.strategy = strategy
         self.constraint = constraint
-        self.data = data
         self.reserve = reserve
         """Tokens to keep for completing an output."""
         self._home = home
-        self._nbytes = nbytes
+        self._nbytes = nbytes + len(data or b"")
 
     def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
         self._home.refused.check(self.strategy, self.constraint)
         return HostedMatcher(self._home, self, stop_token_ids, [])
 
     @property
-    def given(self) -> Constraint | bytes:
-        """The constraint or the bytes that the strategy makes the grammar from."""
-        return self.constraint if self.data is None else self.data
-
-    @property
     def nbytes(self) -> int:
-        return self._nbytes + len(self.data or b"")
+        return self._nbytes
 
     def recycle(self, matcher: Matcher) -> None:
         assert isinstance(matcher, HostedMatcher)
-        matcher.recycled = True
+        if matcher.room is not None:
+            matcher.room.tell("release", matcher.number, matcher.born_in)
+        matcher.born_in = -1
 
-    def __del__(self) -> None:
-        self._home.unload(self.number)
 
-
-class HostedMatcher(Matcher):
+class HostedMatcher(Remote, Matcher):
     """A matcher in a host, with the masks of its last fill.
 
     The masks decide whether a token is accepted, without asking the host. The next command sends the accepted tokens.
@@ -127,11 +127,13 @@ class HostedMatcher(Matcher):
     """
 
     def __init__(self, home: Home, grammar: HostedGrammar, stop_token_ids: frozenset[int], accepted: list[int]) -> None:
+        super().__init__(grammar)
         self._home = home
         self.grammar = grammar
-        self.number = next(_NUMBERS)
-        self.recycled = False
-        """True if the strategy may use the matcher again."""
+        self.num_late = 0
+        """How many of its steps were late."""
+        self.answer: Filled | GuidewayError | None = None
+        """The result of the last command, until a step takes it."""
         self.budget: Budget | None = None
         """Budget within which the output must be complete; None: no limit. Set before the first masks are requested."""
         self.end: Record | None = None
@@ -144,8 +146,6 @@ class HostedMatcher(Matcher):
         """The tokens that must come next (`Forcing`), as found by the host; None: not searched since the last token."""
         self._stop_token_ids = stop_token_ids
         self._accepted = accepted
-        self.born_in = -1
-        """The number of the host that has the matcher; -1: no host has it."""
         self._to_roll_back = 0
         self._to_accept: list[int] = []
         """The changes that the host does not know yet. The rollback is first."""
@@ -238,23 +238,21 @@ class HostedMatcher(Matcher):
     # For `MatcherHost`
 
     @property
-    def changes(self) -> tuple[int, tuple[int, ...]]:
-        """The changes that the host does not know: how many tokens to roll back, and then the tokens to accept."""
-        return self._to_roll_back, tuple(self._to_accept)
+    def has_changed(self) -> bool:
+        """True if its state is another one than that of the last command."""
+        return bool(self._to_roll_back or self._to_accept)
 
-    def birth(self) -> Birth:
-        """Return the source that a host makes the matcher from."""
+    def take_changes(self) -> tuple[int, Sequence[int]]:
+        changes = self._to_roll_back, self._to_accept
+        self._to_roll_back, self._to_accept = 0, []
+        return changes
+
+    def history(self) -> tuple[list[Any], int]:
         stops = list(self._stop_token_ids)
-        return Birth(self.grammar.number, stops, list(self._accepted), encode(self.budget), encode(self.end))
+        return [stops, list(self._accepted), encode(self.budget), encode(self.end)], len(self._accepted)
 
-    def done(self, host: int) -> None:
-        """Record that a host has executed the job, so that it knows all changes."""
-        self.born_in, self._to_roll_back = host, 0
-        self._to_accept.clear()
-
-    def lost(self) -> None:
-        """Record that the host's copy must not be used again, and forget the masks."""
-        self.moves()
+    def fail(self, is_new: bool) -> None:
+        self.move()  # it may be in any state
         self._rows = None
 
     def take(self, rows: Rows, first: int, num_rows: int = 1, draft_token_ids: tuple[int, ...] = ()) -> None:
@@ -262,12 +260,7 @@ class HostedMatcher(Matcher):
         self._rows, self._drafts = rows, draft_token_ids
         self._first = self._at = first
         self._end = first + num_rows
-
-    def moves(self) -> None:
-        """Remove the matcher from its host, so that another host rebuilds it. The known masks stay valid."""
-        if self.born_in >= 0:
-            self._home.forget("end", self.number, self.born_in)
-        self.born_in = -1
+        self.deaths = 0
 
     def count_rows(self, count: int, draft_token_ids: Sequence[int]) -> int:
         """Return how many rows a fill that accepted `count` drafts wrote. There is no row after a stop token."""
@@ -284,10 +277,5 @@ class HostedMatcher(Matcher):
     def _accept_there(self, token_ids: tuple[int, ...]) -> int:
         count = int(self._home.ask(self, "accept", token_ids))
         self._accepted += token_ids[:count]
-        self._rows = None
+        self._rows = self.answer = None
         return count
-
-    def __del__(self) -> None:
-        self._home.end_for(self.number)
-        if self.born_in >= 0:
-            self._home.forget("recycle" if self.recycled else "end", self.number, self.born_in)

@@ -1,24 +1,27 @@
-"""The matchers of all strategies in their hosts: one command per step. Matchers of a lost host are rebuilt."""
+"""The matchers of all strategies in their hosts: one command per step, and rows that are late."""
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import FillJob
-from guideway.errors import GuidewayError, LimitExceeded
+from guideway.errors import ConformanceError, GuidewayError, LimitExceeded
+from guideway.runtime.constraints.closing import Record
 from guideway.runtime.constraints.mask_block import Late
 from numpy.typing import NDArray
 
+from guideway_hosts.codec import encode
 from guideway_hosts.fork_server import HostSource
 from guideway_hosts.host import Allowed, HostDied
-from guideway_hosts.matcher import HostedGrammar, HostedMatcher, Refused
-from guideway_hosts.room import DROPPED, Command, Filled, Room, matcher_of
-from guideway_hosts.seat import MAX_DEATHS, isolate, retry
+from guideway_hosts.matcher import Filled, HostedGrammar, HostedMatcher, Refused, Rows
+from guideway_hosts.messages import MAX_ROWS
+from guideway_hosts.room import LIVING, SECONDS_PER_TOKEN, Call, Room, isolate, retry
 
 __all__ = ["MatcherHost"]
 
@@ -34,15 +37,152 @@ STARTS_WITHIN = 0.002
 HURRIED = Allowed(2e-4, 2e-4)
 """The wait for sequences that are known to be slow."""
 
+PROVES_FAST = 16
+"""Consecutive rows that must arrive in time before a step waits as long for a grammar that was late as for any other.
 
-T = TypeVar("T")
+The number doubles each time the grammar is late again after these rows, up to `PROVES_FAST_AT_MOST`. One late row is
+weak evidence: the cache may have been cold, or the machine may have paused.
+"""
+PROVES_FAST_AT_MOST = 4096
+
+
+class Step(Call):
+    """A call that fills the rows of matchers. With `is_ahead` it is sent before a step needs its answer."""
+
+    def __init__(self, jobs: Sequence[FillJob], given: Any, seconds: float, *, is_ahead: bool) -> None:
+        super().__init__("step", [matcher_of(job) for job in jobs], given, seconds)
+        self.is_ahead = is_ahead
+        """Also False after a step has lost its patience with it."""
+        self.slow: set[int] = set()
+        """The places of jobs that took longer than `Limits.late_seconds`."""
+        self.block: NDArray[np.int32] = np.empty((0, 0), np.int32)
+        """The memory that the host writes."""
+        self.rows: Rows | None = None
+        self.is_plain = False
+        """True in the usual case: no drafts, every job filled in time, and nothing about closing changed."""
+
+    def read(self, answer: Any, data: bytes | None) -> None:
+        first, block = 0, self.block
+        self.is_plain = answer is None and not any(job.draft_token_ids for job in self.jobs)
+        if self.is_plain:
+            self.rows = Rows(block[1 : 1 + len(self.jobs)])
+            return
+        self.rows = rows = Rows(block)
+        if answer is None:
+            answer = {"found": [0] * len(self.jobs), "errors": {}, "failures": [], "slow": []}
+        super().read(answer, data)
+        self.slow = set(answer["slow"])
+        for i, job in enumerate(self.jobs):
+            filled = _read(answer["found"][i], tuple(job.draft_token_ids), job.num_forced, rows, first)
+            first += 1 + len(filled.drafts)
+            if i not in self.errors:
+                self.results[i] = filled
+        rows.block = block[1 : 1 + first]
+
+    def is_about(self, jobs: Sequence[FillJob]) -> bool:
+        """Return whether the call is for these jobs, in this order, and no others: for their matchers in their present
+        states, without drafts."""
+        if len(jobs) != len(self.numbers):
+            return False
+        for job, number in zip(jobs, self.numbers, strict=True):
+            matcher = cast("HostedMatcher", job.matcher)
+            if matcher.number != number or job.draft_token_ids or matcher.has_changed:
+                return False
+        return True
+
+    def outcomes(self) -> list[Filled | GuidewayError]:
+        """Return the result for each job."""
+        if self.is_plain:
+            assert self.rows is not None
+            return [Filled(self.rows, i, (), 0) for i in range(len(self.jobs))]
+        return self.results
+
+
+def _read(found: Any, drafts: tuple[int, ...], num_forced: int, rows: Rows, first: int) -> Filled:
+    """Return the rows of a job from its part of an answer: the accepted drafts, or also the forced tokens that the host
+    found as drafts, the first row that lost tokens, and the closing records. Raises ValueError, KeyError or TypeError
+    for anything else."""
+    count, forced, closed, records = found if isinstance(found, list) else (found, (), None, ())
+    if forced:
+        drafts = tuple(map(int, forced))
+        if len(drafts) > num_forced or not all(0 <= token_id < 32 * rows.block.shape[1] for token_id in drafts):
+            raise ValueError(f"the drafts {drafts} are not at most {num_forced} tokens")
+    if type(count) is not int or not 0 <= count <= len(drafts):
+        raise ValueError(f"{count} drafts accepted of {len(drafts)}")
+    first_closed = None if closed is None else int(closed)
+    return Filled(rows, first, drafts, count, first_closed, [Record.from_json(record) for record in records])
+
+
+class MatcherRoom(Room):
+    """A host of matchers."""
+
+    pending: Step | None
+
+    def __init__(
+        self, role: str, source: HostSource, lock: threading.RLock, refuse: Callable[[HostedGrammar, str], None]
+    ) -> None:
+        super().__init__(role, source, lock, refuse=refuse)
+        self._lent: Callable[[], Rows | None] = lambda: None
+        """Returns the rows of the last step if a matcher needs them. The next one overwrites their memory."""
+        self.left_to_prove = 0
+        """Consecutive rows that must still arrive in time before a step waits for them as long as for any others."""
+        self._had_to_prove = PROVES_FAST // 2
+
+    def judge(self, slow: bool) -> None:
+        """Record whether a row was late."""
+        if slow and not self.left_to_prove:
+            self._had_to_prove = min(PROVES_FAST_AT_MOST, 2 * self._had_to_prove)
+        self.left_to_prove = self._had_to_prove if slow else max(0, self.left_to_prove - 1)
+
+    def begin_step(
+        self,
+        jobs: Sequence[FillJob],
+        limits: Sequence[int] = (),
+        search_seconds: float | None = None,
+        *,
+        is_ahead: bool = False,
+    ) -> None:
+        """Send the call for these jobs. `limits` has for each the most forced tokens that the host searches as its
+        drafts, in at most `search_seconds` of CPU time; empty: it searches none. Raises `HostDied`."""
+        host = self.alive()
+        step = Step(jobs, search_seconds, self._limits.fill_seconds, is_ahead=is_ahead)
+        with self._watch(step):
+            step.jobs = [
+                self.job(matcher_of(job), job.draft_token_ids, limits[i] if limits else 0) for i, job in enumerate(jobs)
+            ]
+            if (lent := self._lent()) is not None:
+                lent.block = lent.block.copy()
+                self._lent = lambda: None
+            step.block = host.masks.rows
+            self._send(host, step)
+
+    def end_step(self, patience: Allowed | None = None) -> Step | None:
+        """Return the unanswered step with its answer, or None if `patience` ends before it arrives. Sets
+        `HostedMatcher.forced` of matchers for which it searched. Raises `HostDied`."""
+        step = self.pending
+        assert step is not None
+        try:
+            if self.end(patience) is None:
+                step.is_ahead = False
+                return None
+        except HostDied:
+            raise
+        except GuidewayError as error:  # of a batch: the matchers are in an unknown state now
+            self.lose()
+            raise HostDied(str(error)) from error
+        assert step.rows is not None
+        self._lent = weakref.ref(step.rows)
+        for i, job in enumerate(step.jobs):
+            if job.num_forced and i not in step.errors and (matcher := LIVING.get(job.number)) is not None:
+                matcher.forced = () if step.is_plain else step.results[i].drafts  # type: ignore[attr-defined]
+        return step
 
 
 class MatcherHost:
     """The hosts of the matchers of all strategies.
 
-    A host is started with the first grammar, and again when it is lost: its matchers are rebuilt from the tokens that
-    they accepted. If a matcher makes its host crash or exceed a limit, its sequence fails.
+    A host is started with the first grammar, and again when it is lost: its matchers are made again from the tokens
+    that they accepted. If a matcher makes its host crash or exceed a limit, its sequence fails.
 
     If the host program can let a sequence skip a step, a sequence whose rows are late skips it, and the next steps ask
     for the rows again. Its grammar gets a host of its own, so that it delays no other sequence.
@@ -62,21 +202,13 @@ class MatcherHost:
         self._lock = threading.RLock()
         self.common = self._room("fill")
         """The host of all grammars without a host of their own."""
-        self.own: dict[int, Room] = {}
+        self.own: dict[int, MatcherRoom] = {}
         """The hosts of grammars whose rows were late, by the grammar's number, the longest unused first."""
         self._unused: deque[int] = deque()
-        """Grammars that the serving process has dropped, whose own hosts are not closed yet."""
-        self._num_late: dict[int, int] = {}
-        """By the number of a matcher how many of its steps were late."""
-        self._deaths: dict[int, int] = {}
-        """By the number of a matcher how often its host died while working on it, since its last rows."""
-        self._failed: dict[int, GuidewayError] = {}
-        """By the number of a matcher the error that the next `fill` sets for its job."""
-        self._kept: dict[int, Filled] = {}
-        """By the number of a matcher its rows that arrived in a step without its sequence."""
+        """Grammars that need no host of their own any more, whose hosts are not closed yet."""
 
     @property
-    def rooms(self) -> list[Room]:
+    def rooms(self) -> list[MatcherRoom]:
         """All hosts, the common one first."""
         return [self.common, *list(self.own.values())]
 
@@ -87,30 +219,36 @@ class MatcherHost:
 
     def load(self, grammar: HostedGrammar) -> None:
         """Load a grammar in the common host's second thread. Raises the strategy's errors, and `LimitExceeded`."""
-
         if not self._loads:
             return
         try:
-            self.common.load(grammar.number, "load", grammar.strategy, grammar.given)
+            self.common.load(grammar)
         except HostDied as died:
             if died.by_itself:
                 self._refuse(grammar, str(died))
             raise died.error() from died
+
+    def unload(self, grammar: int) -> None:
+        """Release a grammar that the serving process has dropped, and its own host if it has one. Takes no lock,
+        because the garbage collector may call it."""
+        self.common.unload(grammar)
+        if grammar in self.own:
+            self._unused.append(grammar)
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         """Fill the rows of the jobs, as `GrammarStrategy.fill` does. A job whose rows arrive in a later step gets the
         error `Late`."""
         accepted = np.full(len(jobs), -1, dtype=np.int32)
         with self._lock:
-            for room, left in self._by_room(range(len(jobs)), lambda i: matcher_of(jobs[i])).items():
-                self._fill(room, jobs, left, bitmask, accepted, self._patience(room, len(left)))
+            for room, left in self._by_room(jobs).items():
+                self._fill(room, jobs, left, bitmask, accepted)
         return accepted
 
     def fail(self, job: FillJob) -> None:
         """Let the next `fill` fail this job with the error that it has now."""
         if isinstance(job.error, GuidewayError):
             with self._lock:
-                self._failed[matcher_of(job).number] = job.error
+                matcher_of(job).answer = job.error
 
     def foresee(self, jobs: Sequence[FillJob], limits: Sequence[int] = (), *, waits: bool = False) -> None:
         """Send the next step's jobs ahead to hosts that are started and idle; with `waits`, wait for their start.
@@ -123,79 +261,66 @@ class MatcherHost:
         with self._lock:
             if self.common.closed:
                 return
-            if limits:
-                pairs = zip(jobs, limits, strict=True)
-                limits = [0 if self.is_slow(matcher_of(job).grammar.number) else limit for job, limit in pairs]
-            for room, some in self._by_room(range(len(jobs)), lambda i: matcher_of(jobs[i])).items():
-                heard = room.command is not None and room.command.rows is not None
-                if heard and not all(room.has(matcher_of(jobs[i]).number) for i in some):
-                    self._note(room.end(None), set())  # sequences of this step are missing in it
-                # kept results and errors must be delivered before these matchers are asked again
-                known = self._kept.keys() | self._failed.keys()
-                some = [i for i in some if matcher_of(jobs[i]).number not in known]
-                if not some:
-                    continue
-                if limits and (fitting := room.fitting(jobs, some, limits)) != some:
-                    limits = [limit if i in fitting[: len(fitting) // 2] else 0 for i, limit in enumerate(limits)]
+            for room, some in self._by_room(jobs).items():
+                # answers are taken by a step before these matchers are asked again
+                some = [i for i in some if matcher_of(jobs[i]).answer is None]
+                num_left = MAX_ROWS - sum(1 + len(jobs[i].draft_token_ids) for i in some)
                 try:
-                    is_free = room.command is None and room.together and room.is_up(None if waits else 0.0)
+                    is_free = room.pending is None and room.is_up(None if waits else 0.0)
                 except HostDied:  # none can be started: the step's own command says why
                     continue
-                if is_free and room.fitting(jobs, some, limits) == some:
-                    try:
-                        room.begin(jobs, some, limits, self._search_seconds, is_ahead=True)
-                    except HostDied as died:
-                        self._blame(died)
-
-    def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any:
-        """Return the result of a matcher's method. Raises the errors that the method raises, and `LimitExceeded`."""
-
-        def attempt() -> Any:
-            room = self._room_of(matcher)
-            room.alive()
-            while room.command is not None:
-                self._note(room.end(None), set())
-            try:
-                answer = room.ask(matcher, method, arguments)
-            except HostDied:
-                raise
-            except GuidewayError:
-                matcher.lost()
-                raise
-            if method == "accept":  # its kept rows are those of the state before
-                self._kept.pop(matcher.number, None)
-            return answer
-
-        try:
-            with self._lock:
-                return retry(matcher.number, attempt)
-        except HostDied as died:
-            raise died.error() from died
+                if not some or not is_free or num_left < 0:
+                    continue
+                searched = list[int]()
+                for i in some if limits and not room.left_to_prove else ():
+                    searched.append(limits[i] if limits[i] <= num_left else 0)
+                    num_left -= searched[-1]
+                step = [jobs[i] for i in some]
+                try:
+                    room.begin_step(step, searched if any(searched) else (), self._search_seconds, is_ahead=True)
+                except HostDied as died:
+                    self._blame(died)
 
     def hear(self, *, waits: bool) -> None:
         """Set `HostedMatcher.forced` of the matchers for which `foresee` searched, in hosts that have answered; with
         `waits`, wait for all hosts. Errors are reported with the rows."""
         with self._lock:
             for room in self.rooms:
-                try:
-                    room.hear(waits=waits)
-                except HostDied as died:
-                    self._blame(died)
+                step, host = room.pending, room.host
+                if step is None or host is None or not step.is_ahead or not any(job.num_forced for job in step.jobs):
+                    continue
+                if waits or host.has_news():
+                    self._end(room)
 
-    def close(self) -> None:
-        """End the hosts."""
-        with self._lock:
-            for room in self.rooms:
-                room.close()
+    def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any:
+        """Return the result of a matcher's method. Raises the errors that the method raises, and `LimitExceeded`."""
+        seconds = self._limits.fill_seconds
+        if method in ("accept", "validate"):
+            seconds += SECONDS_PER_TOKEN * len(arguments[0])
+
+        def attempt(matcher: HostedMatcher) -> Any:
+            room = self._room_of(matcher)
+            while room.pending is not None:
+                self._end(room)
+            return room.call(Call(method, [matcher], [encode(arguments)], seconds)).results[0]
+
+        try:
+            with self._lock:
+                found = retry(matcher, attempt)
+        except HostDied as died:
+            raise died.error() from died
+        if isinstance(found, GuidewayError):
+            raise found
+        return found
 
     def is_ready(self, matcher: HostedMatcher) -> bool:
         """Return whether late rows of a matcher may be available now, so that asking again makes sense."""
         with self._lock:
             room = self._room_of(matcher)
+            if matcher.answer is not None:
+                return True
             try:
-                if matcher.number in self._kept:
-                    return True
-                return not room.is_starting if room.command is None else room.is_answered()
+                return not room.is_starting if room.pending is None else room.is_answered()
             except HostDied as died:
                 self._blame(died)
                 return True
@@ -205,109 +330,78 @@ class MatcherHost:
         room = self.own.get(grammar)
         return room is not None and room.left_to_prove > 0
 
-    # The garbage collector calls these at any moment: they take no lock
-
-    def forget(self, what: str, matcher: int, host: int) -> None:
-        """Tell a host to drop a matcher. `what` is "end", or "recycle" if the strategy may use it again."""
-        for room in self.rooms:
-            if room.number == host:
-                room.tell(what, matcher, host)
-
-    def end_for(self, matcher: int) -> None:
-        """Drop all records of a matcher that the serving process has dropped, and the work for it."""
-        for known in (self._num_late, self._failed, self._deaths, self._kept):
-            known.pop(matcher, None)
-        for room in self.rooms:
-            room.end_for(matcher)
-
-    def unload(self, grammar: int) -> None:
-        """Release a grammar that the serving process has dropped, and its own host if it has one."""
-        self.common.unload(grammar)
-        if grammar in self.own:
-            self._unused.append(grammar)
+    def close(self) -> None:
+        """End the hosts."""
+        with self._lock:
+            for room in self.rooms:
+                room.close()
 
     # Parts
 
     def _fill(
         self,
-        room: Room,
+        room: MatcherRoom,
         jobs: Sequence[FillJob],
         left: list[int],
         bitmask: Bitmask,
         accepted: NDArray[np.int32],
-        patience: Allowed | None,
     ) -> None:
         """Fill the rows of the jobs `left` in one host, and set the error of jobs that fail."""
-        for i in left:
-            jobs[i].error = None
-        if self._failed or self._kept:
-            for i in left:
-                jobs[i].error = self._failed.pop(matcher_of(jobs[i]).number, None)
-            left = [i for i in left if jobs[i].error is None and not self._take_kept(jobs[i], bitmask, accepted, i)]
-
+        patience = self._patience(room, len(left))
         # without patience, or while others start the host already, steps continue
         seconds = None if patience is None else 0.0 if room.is_starting else STARTS_WITHIN
+        for i in left:
+            jobs[i].error = None
 
         def attempt(left: list[int], apart: bool) -> Sequence[int]:
-            room.together = room.together and not apart
-            answer = None
-            if room.command is not None or room.is_up(seconds):
-                if room.command is None:
-                    room.begin(jobs, room.fitting(jobs, left) if room.together else left[:1])
-                answer = room.end(patience)
-            if answer is None:
-                for i in left:
-                    jobs[i].error = Late()
+            taken = [i for i in left if matcher_of(jobs[i]).answer is not None]
+            if taken:
+                return [i for i in taken if self._take(jobs[i], bitmask, accepted, i)]
+            asking, step = [jobs[i] for i in left], None
+            if room.pending is not None or room.is_up(seconds):
+                if room.pending is None:
+                    room.begin_step(asking[:1] if apart else _fitting(asking))
+                step = room.end_step(patience)
+            if step is None:
+                for job in asking:
+                    job.error = Late()
                 return left
-            asking = [jobs[i] for i in left]
-            if answer.outcomes is None and self._is_calm(asking) and answer.is_about(asking):
+            if step.is_plain and room is self.common and step.is_about(asking):
                 accepted[left] = 0
-                _take_all(asking, answer, bitmask)
+                _take_all(asking, step, bitmask)
                 return left
-            filled = self._note(answer, {matcher_of(job).number for job in asking})
-            room.together = room.together and not any(found.apart for found in filled.values())
-            return [
-                i
-                for i in left
-                if (found := filled.get(matcher_of(jobs[i]).number)) is not None
-                and self._take(jobs[i], found, bitmask, accepted, i)
-            ]
+            self._deliver(room, step)
+            return ()
 
         def fail(i: int, cause: HostDied) -> None:
             jobs[i].error = cause.error()
 
-        isolate(left, attempt, lambda i: matcher_of(jobs[i]).number, fail, self._deaths)
-        room.together = True
+        isolate(left, attempt, lambda i: matcher_of(jobs[i]), fail)
 
-    def _is_calm(self, jobs: Sequence[FillJob]) -> bool:
-        """Return whether no lateness or deaths are recorded and no job has drafts, so that nothing needs an update."""
-        return not (self.own or self._num_late or self._deaths) and not any(job.draft_token_ids for job in jobs)
+    def _take(self, job: FillJob, bitmask: Bitmask, accepted: NDArray[np.int32], i: int) -> bool:
+        """Set a job's rows and count, or its error, from its matcher's answer.
 
-    def _take(self, job: FillJob, filled: Filled, bitmask: Bitmask, accepted: NDArray[np.int32], i: int) -> bool:
-        """Set a job's rows and count, or its error.
-
-        Return False if the job must be sent again: alone, or because it was sent ahead with other or fewer drafts.
+        Return False if the job must be sent again, because it was sent with other or fewer drafts, or has changed.
         """
-        if filled.apart:
-            return False
-        if filled.error is not None:
-            job.error = filled.error
+        matcher = matcher_of(job)
+        filled, matcher.answer = matcher.answer, None
+        if isinstance(filled, GuidewayError):
+            job.error = filled
             return True
+        if filled is None or matcher.has_changed:
+            return False
         count, sent, asked = filled.count, filled.drafts, tuple(job.draft_token_ids)
         if sent != asked:
             alike = next((n for n, pair in enumerate(zip(sent, asked, strict=False)) if pair[0] != pair[1]), len(sent))
             if alike <= count and alike < len(asked):  # the host did not check the next draft: its row is missing
                 return False
             count = min(count, len(asked))
-        matcher = matcher_of(job)
-        self._deaths.pop(matcher.number, None)
         num_rows = matcher.count_rows(count, sent)
-        masks = filled.rows.block[filled.first : filled.first + num_rows]
-        bitmask[job.first_row : job.first_row + num_rows] = masks
+        bitmask[job.first_row : job.first_row + num_rows] = filled.rows.block[filled.first : filled.first + num_rows]
         matcher.take(filled.rows, filled.first, num_rows, sent[:count])
         matcher.first_closed, matcher.ends = filled.first_closed, filled.ends
         accepted[i] = count
-        if self._num_late.get(matcher.number, 0) >= self._most_late:
+        if matcher.num_late >= self._most_late:
             seconds = self._limits.late_seconds
             why = f"it took more than {seconds:g} s processor time for one step, {self._most_late} times"
             self._refuse(matcher.grammar, why)
@@ -315,89 +409,100 @@ class MatcherHost:
             accepted[i] = -1
         return True
 
-    def _take_kept(self, job: FillJob, bitmask: Bitmask, accepted: NDArray[np.int32], i: int) -> bool:
-        """Take the rows that arrived while the job's sequence was in no step. Return False if there are none, or if
-        they do not fit the job."""
-        matcher = matcher_of(job)
-        found = self._kept.pop(matcher.number, None)
-        return found is not None and not any(matcher.changes) and self._take(job, found, bitmask, accepted, i)
+    def _end(self, room: MatcherRoom) -> None:
+        """Wait for the answer of a host, and keep it for the next `fill`."""
+        try:
+            if (step := room.end_step()) is not None:
+                self._deliver(room, step)
+        except HostDied as died:
+            self._blame(died)
 
-    def _note(self, answer: Command | None, asking: set[int]) -> Mapping[int, Filled]:
-        """Return the results of a command by matcher. Record for each sequence and its grammar whether the rows were
-        late, and keep the rows of matchers that are not in `asking`."""
-        filled = {} if answer is None else answer.by_number()
-        for number, outcome in filled.items():
-            if outcome.slow:
-                self._num_late[number] = self._num_late.get(number, 0) + 1
-            self._judge(outcome.grammar, outcome.slow)
-            if number not in asking and outcome.error is None:
-                self._kept[number] = outcome
-        return filled
+    def _deliver(self, room: MatcherRoom, step: Step) -> None:
+        """Give each matcher that still exists its result, and record whether it was late."""
+        for i, (number, outcome) in enumerate(zip(step.numbers, step.outcomes(), strict=True)):
+            matcher, slow, grammar = LIVING.get(number), i in step.slow, step.sources[number]
+            if isinstance(matcher, HostedMatcher):
+                matcher.num_late += slow
+                matcher.answer = outcome
+                assert grammar is not None
+                self._judge(grammar.number, slow)
 
     def _judge(self, grammar: int, slow: bool) -> None:
         """Record whether a row of a grammar was late. A late grammar gets a host of its own."""
         if slow and self._sits_out and grammar not in self.own:
             others = [number for number in self.own if number not in self._unused]
             if len(others) >= MOST_OWN:  # the next step ends it: this one may still need its rows
-                self._unused.append(next((number for number in others if self.own[number].command is None), others[0]))
+                self._unused.append(next((number for number in others if self.own[number].pending is None), others[0]))
             self.own[grammar] = self._room("slow")
         if grammar in self.own:
             self.own[grammar].judge(slow)
 
-    def _room(self, role: str) -> Room:
-        return Room(role, self._source, self._lock, self._refuse)
+    def _room(self, role: str) -> MatcherRoom:
+        return MatcherRoom(role, self._source, self._lock, self._refuse)
 
     def _refuse(self, grammar: HostedGrammar, why: str) -> None:
         self.refused.remember(grammar.strategy, grammar.constraint, why)
 
     def _blame(self, died: HostDied) -> None:
-        """Fail the sequence that the host was working on when it died, with its next rows. If that sequence is unknown,
-        send the next jobs one at a time."""
-        number = died.working_on
-        if number is None:
-            for room in self.rooms:
-                room.together = False
-        elif number != DROPPED:
-            self._deaths[number] = self._deaths.get(number, 0) + 1
-            if died.by_itself or self._deaths[number] >= MAX_DEATHS:
-                self._failed[number] = died.error()
+        """Fail the sequence that the host was working on when it died, with its next rows."""
+        matcher = None if died.working_on is None else LIVING.get(died.working_on)
+        if isinstance(matcher, HostedMatcher) and matcher.died(died.by_itself):
+            matcher.answer = died.error()
 
-    def _by_room(self, items: Iterable[T], matcher: Callable[[T], HostedMatcher]) -> dict[Room, list[T]]:
-        """Return the items by the host of their matchers. Closes the hosts of dropped grammars."""
+    def _by_room(self, jobs: Sequence[FillJob]) -> dict[MatcherRoom, list[int]]:
+        """Return the places of the jobs by the host of their matchers. Closes the hosts of dropped grammars."""
         while self._unused:
             if (room := self.own.pop(self._unused.popleft(), None)) is not None:
                 room.close()
         if not self.own:
-            return {self.common: all_of} if (all_of := list(items)) else {}
-        found: dict[Room, list[T]] = {}
-        for item in items:
-            found.setdefault(self._room_of(matcher(item)), []).append(item)
+            return {self.common: list(range(len(jobs)))} if jobs else {}
+        found: dict[MatcherRoom, list[int]] = {}
+        for i, job in enumerate(jobs):
+            found.setdefault(self._room_of(matcher_of(job)), []).append(i)
         for grammar in [grammar for grammar, room in self.own.items() if room in found]:
             self.own[grammar] = self.own.pop(grammar)
         return found
 
-    def _room_of(self, matcher: HostedMatcher) -> Room:
+    def _room_of(self, matcher: HostedMatcher) -> MatcherRoom:
         """Return the host to ask for a matcher: while a command with the matcher is unanswered, the host that has that
         command."""
-        if not self.own:
-            return self.common
-        having = (room for room in self.rooms if room.has(matcher.number))
-        return next(having, None) or self.own.get(matcher.grammar.number, self.common)
+        room = matcher.room
+        if isinstance(room, MatcherRoom) and room.pending is not None and matcher.number in room.pending.sources:
+            return room
+        return self.own.get(matcher.grammar.number, self.common)
 
-    def _patience(self, room: Room, num_jobs: int) -> Allowed | None:
+    def _patience(self, room: MatcherRoom, num_jobs: int) -> Allowed | None:
         if not self._sits_out:
             return None
-        if (room.command is not None and not room.command.is_ahead) or room.left_to_prove:
+        if (room.pending is not None and not room.pending.is_ahead) or room.left_to_prove:
             return HURRIED
         late_seconds = self._limits.late_seconds
         return Allowed(late_seconds, late_seconds * (1 + num_jobs / 8))
 
 
-def _take_all(jobs: Sequence[FillJob], answer: Command, bitmask: Bitmask) -> None:
-    """Set the rows of jobs from an answer without errors, drafts or closing records."""
-    assert answer.rows is not None
-    bitmask[[job.first_row for job in jobs]] = answer.rows.block
+def matcher_of(job: FillJob) -> HostedMatcher:
+    """Return the matcher of a job. Raises `ConformanceError` if it is not a matcher of a grammar host."""
+    matcher = job.matcher
+    if not isinstance(matcher, HostedMatcher):
+        raise ConformanceError(f"a {type(matcher).__name__} is not a matcher of a grammar host")
+    return matcher
+
+
+def _fitting(jobs: Sequence[FillJob]) -> Sequence[FillJob]:
+    """Return the longest prefix of the jobs whose rows fit into a host's memory, but at least one job."""
+    num_rows = 0
+    for i, job in enumerate(jobs):
+        num_rows += 1 + len(job.draft_token_ids)
+        if i and num_rows > MAX_ROWS:
+            return jobs[:i]
+    return jobs
+
+
+def _take_all(jobs: Sequence[FillJob], step: Step, bitmask: Bitmask) -> None:
+    """Set the rows of jobs from a plain answer."""
+    assert step.rows is not None
+    bitmask[[job.first_row for job in jobs]] = step.rows.block
     for i, job in enumerate(jobs):
         matcher = matcher_of(job)
-        matcher.take(answer.rows, i)
+        matcher.take(step.rows, i)
         matcher.first_closed, matcher.ends = None, ()

@@ -62,31 +62,27 @@ IDLE = -1
 
 
 class Birth(NamedTuple):
-    """The source of a matcher, sent with its first job in a host."""
+    """What an object is made from, sent with its first job in a host."""
 
-    grammar: int
-    stop_token_ids: Sequence[int]
-    token_ids: Sequence[int]
-    """The tokens accepted before."""
-    budget: Any = None
-    """The `Budget` within which the output must be complete, encoded; None: no limit."""
-    end: Any = None
-    """The closing `Record` of the output until now, encoded."""
-    strategy: str = ""
-    given: Any = None
-    """The constraint or bytes that the strategy makes the grammar from, encoded; None: the host has the grammar."""
+    source: int
+    """The number of its grammar or compiled value; -1: it has none."""
+    given: Any
+    """The encoded arguments of `Plugins.make` for the source; None: the host has the source."""
+    history: Sequence[Any]
+    """All that the object is made from besides, encoded."""
+    num_tokens: int
+    """The number of tokens in its history."""
 
 
 class Job(NamedTuple):
-    """One sequence's part of a command: its changes since the last command, and the rows that it needs."""
+    """One object's part of a command: its changes since the last command, and the rows that it needs."""
 
-    matcher: int
+    number: int
     birth: Birth | None
-    """None: the host has the matcher."""
-    rollback: int
-    accept: Sequence[int]
+    """None: the host has the object."""
+    rollback: int = 0
+    accept: Sequence[int] = ()
     draft_token_ids: Sequence[int] = ()
-    first_row: int = 0
     num_forced: int = 0
     """Most forced tokens that the host searches as the job's drafts; 0: it searches none."""
 
@@ -146,7 +142,7 @@ class Frames:
 
 class SharedMasks:
     """Memory shared by the serving process and one host: rows of masks between two guard rows, the integers of a
-    command's jobs, and the number of the matcher that the host is working on."""
+    command's jobs, and the number of the object that the host is working on."""
 
     def __init__(self, words: int, descriptor: int | None = None) -> None:
         start = mmap.PAGESIZE + MAX_INTEGERS * 8
@@ -163,8 +159,8 @@ class SharedMasks:
         """Write the integers of jobs. Return their number, or the integers if they do not fit, and the births."""
         integers: list[int] = []
         births = {}
-        for i, (matcher, birth, rollback, accept, drafts, _, num_forced) in enumerate(jobs):
-            integers += (matcher, rollback, num_forced, len(accept), len(drafts), *accept, *drafts)
+        for i, (number, birth, rollback, accept, drafts, num_forced) in enumerate(jobs):
+            integers += (number, rollback, num_forced, len(accept), len(drafts), *accept, *drafts)
             if birth is not None:
                 births[i] = birth
         if len(integers) > MAX_INTEGERS:
@@ -176,22 +172,21 @@ class SharedMasks:
         """Return the jobs that `write_jobs` wrote. The arguments are its results, after a round trip through JSON."""
         if isinstance(integers, int):
             integers = array("q", self._memory[mmap.PAGESIZE : mmap.PAGESIZE + 8 * integers]).tolist()
-        numbers, jobs, first_row = iter(integers), list[Job](), 1
-        for matcher, rollback, num_forced, num_accepted, num_drafts in zip(*[numbers] * 5, strict=True):
+        numbers, jobs = iter(integers), list[Job]()
+        for number, rollback, num_forced, num_accepted, num_drafts in zip(*[numbers] * 5, strict=True):
             accept, drafts = tuple(islice(numbers, num_accepted)), tuple(islice(numbers, num_drafts))
             birth = Birth._make(births[str(len(jobs))]) if births and str(len(jobs)) in births else None
-            jobs.append(Job(matcher, birth, rollback, accept, drafts, first_row, num_forced))
-            first_row += 1 + num_drafts
+            jobs.append(Job(number, birth, rollback, accept, drafts, num_forced))
         return jobs
 
     @property
     def working_on(self) -> int:
-        """The number of the matcher that the host is working on; `IDLE` between jobs and during a batch."""
+        """The number of the object that the host is working on; `IDLE` between jobs and during a batch."""
         return int(self._work[0])
 
     @working_on.setter
-    def working_on(self, matcher: int) -> None:
-        self._work[0] = matcher
+    def working_on(self, number: int) -> None:
+        self._work[0] = number
 
     @property
     def is_closing(self) -> bool:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from guideway.api.bitmask import num_words
-from guideway.api.grammar import CompiledGrammar, GrammarStrategy
+from guideway.api.grammar import GrammarStrategy
 from guideway.api.modifier import ModifierContext
-from guideway.api.types import Constraint
 from guideway.errors import close_each
 from guideway.plugins.building import build_modifiers, build_strategies, closing_if_it_fails
 from guideway.plugins.index import PluginRecord
@@ -62,9 +61,15 @@ class Plugins:
             built = build_modifiers(classes["modifier"], spec.context, spec.options)
         self.modifiers = {modifier.name: modifier for modifier in built}
 
-    def make_grammar(self, strategy: str, given: Constraint | bytes) -> CompiledGrammar:
-        """Compile a constraint, or read the bytes of a compiled one."""
-        owner = self.strategies[strategy]
+    def make(self, plugin: str, given: Any, *more: Any) -> Any:
+        """Return what objects in hosts are made from: for ``grammar.name`` the compiled grammar of a constraint, or of
+        its serialized bytes; for ``modifier.name`` the value of its `compile` for a request and a grammar, which is
+        given by the arguments to make it, or None."""
+        kind, _, name = plugin.partition(".")
+        if kind == "modifier":
+            (grammar,) = more
+            return self.modifiers[name].compile(given, None if grammar is None else self.make(*grammar))
+        owner = self.strategies[name]
         return owner.from_bytes(given) if isinstance(given, bytes) else compile_grammar(owner, given)
 
     def close(self) -> None:

@@ -40,8 +40,8 @@ __all__ = ["main"]
 MOST_WAITING = 64
 """Length of the queue of processes that connect at the same time to get a fork server of their own."""
 
-PLAIN = ("step", "ask", "revive", "each", "prepare", "close")
-"""Commands about sequences. They decode only the arguments that need it."""
+PLAIN = ("call",)
+"""Commands that decode only the arguments that need it."""
 
 SPEAKS_WITHIN = 5.0
 """Seconds until a process that asks for a fork server must send its PID."""

@@ -1,336 +1,358 @@
-"""A host process for matchers and their grammars, and the command that it is executing."""
+"""The objects in a host, matchers and states of modifiers, and the calls about them.
+
+An object is made from its source, a compiled grammar or value, and from its history. If its host is lost, its next call
+makes it again in another one.
+"""
 
 from __future__ import annotations
 
-import weakref
+import itertools
+import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
-import numpy as np
-from guideway.api.grammar import FillJob
-from guideway.errors import ConformanceError, GuidewayError
-from guideway.runtime.constraints.closing import Record
-from numpy.typing import NDArray
+from guideway.errors import GuidewayError, passable, text_of
 
 from guideway_hosts.codec import encode
 from guideway_hosts.fork_server import HostSource
-from guideway_hosts.host import Allowed, HostDied
-from guideway_hosts.matcher import HostedGrammar, HostedMatcher, Rows
-from guideway_hosts.messages import MAX_ROWS, Birth, Job, read_error
-from guideway_hosts.seat import SECONDS_PER_TOKEN, Seat
+from guideway_hosts.host import Allowed, Host, HostDied
+from guideway_hosts.messages import Birth, Job, read_error
+from guideway_hosts.seat import Seat
 
-__all__ = ["DROPPED", "Command", "Filled", "Room", "matcher_of"]
+__all__ = ["LIVING", "SECONDS_PER_TOKEN", "Call", "Remote", "Room", "Source", "isolate", "retry"]
 
-PROVES_FAST = 16
-"""Consecutive rows that must arrive in time before a step waits as long for a grammar that was late as for any other.
+log = logging.getLogger(__name__)
 
-The number doubles each time the grammar is late again after these rows, up to `PROVES_FAST_AT_MOST`. One late row is
-weak evidence: the cache may have been cold, or the machine may have paused.
-"""
-PROVES_FAST_AT_MOST = 4096
+MAX_DEATHS = 3
+"""Times in a row that a host may be killed from outside while it works for one sequence, before the sequence fails."""
 
-DROPPED = -2
-"""`HostDied.working_on` of a matcher that the serving process has dropped since the command was sent."""
+SECONDS_PER_TOKEN = 1e-3
+"""Seconds allowed in addition for each token of an object that is made again, to accept the tokens."""
 
-PLAIN: dict[str, Any] = {"counts": None, "drafts": None, "errors": {}, "apart": [], "slow": [], "closing": {}}
-"""The answer to a step without drafts in which every job was filled in time and nothing about closing changed."""
+T = TypeVar("T")
+S = TypeVar("S", bound="Subject")
+
+_NUMBERS = itertools.count()
 
 
-@dataclass(slots=True)
-class Filled:
-    """The result of one job of a command."""
+class Subject:
+    """Something that a host works for."""
 
-    rows: Rows
-    first: int
-    """The index of the job's first row in `rows`."""
-    drafts: tuple[int, ...]
-    """The drafts of the job, or the forced tokens that the host found as its drafts."""
-    count: int
-    """Drafts accepted; -1 if the job failed."""
-    grammar: int
-    """The number of the matcher's grammar."""
-    error: GuidewayError | None = None
-    apart: bool = False
-    """True if a whole batch failed and it is unknown which job caused it: send this job again, alone."""
-    slow: bool = False
-    """True if the job took longer than `Limits.late_seconds`."""
-    first_closed: int | None = None
-    """The first row in which closing removed tokens that the grammar allows; None if there is no such row."""
-    ends: Sequence[Record] = ()
-    """The closing record for each row, valid after a token was drawn from it; empty if the record did not change."""
+    def __init__(self) -> None:
+        self.number = next(_NUMBERS)
+        """Unique in all hosts of this process."""
+        self.deaths = 0
+        """Times in a row that its host died while working for it."""
+
+    def died(self, by_itself: bool) -> bool:
+        """Count a death of the host. Return whether the subject fails for it."""
+        self.deaths += 1
+        return by_itself or self.deaths >= MAX_DEATHS
 
 
-@dataclass(slots=True)
-class Command:
-    """A command to fill the rows of matchers, and its answer."""
+class Source(Subject):
+    """A compiled grammar or value in hosts, with what it is made from: the arguments of `Plugins.make`. `unload` is
+    called with its number when it is dropped."""
 
-    jobs: list[Job]
-    matchers: list[weakref.ref[HostedMatcher]]
-    grammars: dict[int, HostedGrammar]
-    """By the number of each matcher its grammar, in the order of the jobs."""
-    wanted: set[int]
-    """The numbers of the matchers that still exist in the serving process."""
-    is_ahead: bool
-    """True if it was sent before a step needed its answer, until one has lost its patience with it."""
-    searches: bool
-    """True if the host must search forced tokens for one of its jobs."""
-    rows: Rows | None = None
-    """The rows of all jobs; None: there is no answer yet."""
-    outcomes: list[Filled] | None = None
-    """None in the usual case: no drafts, every job filled in time, and nothing about closing changed."""
+    def __init__(self, unload: Callable[[int], None], *made_from: Any) -> None:
+        super().__init__()
+        self.made_from = made_from
+        self._unload = unload
 
-    def by_number(self) -> dict[int, Filled]:
-        """Return the result of each job whose matcher still exists, by the matcher's number."""
-        outcomes, rows = self.outcomes, self.rows
-        if outcomes is None:
-            assert rows is not None
-            numbers = [self.grammars[job.matcher].number for job in self.jobs]
-            outcomes = [Filled(rows, i, (), 0, number) for i, number in enumerate(numbers)]
-        pairs = zip(self.jobs, outcomes, strict=True)
-        return {job.matcher: outcome for job, outcome in pairs if job.matcher in self.wanted}
+    def __del__(self) -> None:
+        self._unload(self.number)
 
-    def is_about(self, jobs: Sequence[FillJob]) -> bool:
-        """Return whether the command is for the matchers of these jobs, in this order, and no others."""
-        return [each() for each in self.matchers] == [job.matcher for job in jobs]
+
+class Remote(Subject):
+    """An object in a host."""
+
+    def __init__(self, source: Source | None) -> None:
+        super().__init__()
+        self.source = source
+        self.room: Room | None = None
+        self.born_in = -1
+        """The number of the host that has the object, of those of `room`; -1: no host has it."""
+        LIVING[self.number] = self
+
+    def history(self) -> tuple[list[Any], int]:
+        """Return what the object is made from besides its source, encoded, and the number of tokens in it."""
+        raise NotImplementedError
+
+    def take_changes(self) -> tuple[int, Sequence[int]]:
+        """Return the changes that the host does not know, which a command is about to send: how many tokens to roll
+        back, and then the tokens to accept."""
+        return 0, ()
+
+    def fail(self, is_new: bool) -> None:
+        """Record that a call about the object failed, which made it if it `is_new`."""
+        if is_new:
+            self.move()
+
+    def move(self) -> None:
+        """Remove the object from its host, so that the next call makes it again."""
+        if self.room is not None:
+            self.room.tell("end", self.number, self.born_in)
+        self.born_in = -1
+
+    def __del__(self) -> None:
+        if self.room is not None:
+            self.room.end_for(self.number)
+            self.move()
+
+
+LIVING: WeakValueDictionary[int, Remote] = WeakValueDictionary()
+"""All objects in hosts, by number."""
+
+
+def isolate(
+    items: Sequence[T],
+    call: Callable[[list[T], bool], Sequence[T]],
+    subject: Callable[[T], Subject],
+    fail: Callable[[T, HostDied], object],
+) -> None:
+    """Do the work for all items at once. If the host dies and it is unknown over which item, continue one by one.
+
+    ``call(left, apart)`` returns the items that are done. An item whose host exceeded a limit or crashed fails. If the
+    host was killed from outside, the item is tried again, `MAX_DEATHS` times in all.
+    """
+    left, apart = list(items), False
+    while left:
+        try:
+            done = call(left, apart)
+        except HostDied as died:
+            known = [item for item in left if subject(item).number == died.working_on]
+            if died.working_on is not None and not known:  # the host was working on something else
+                continue
+            apart = apart or not known
+            for item in known or list(left):
+                if subject(item).died(died.by_itself and bool(known)):
+                    fail(item, died)
+                    left.remove(item)
+        else:
+            left = [item for item in left if item not in done]
+
+
+def retry(subject: S, call: Callable[[S], T]) -> T:
+    """Return the result of a call about one subject, repeated as `isolate` does. Raises `HostDied`."""
+    found: list[T] = []
+
+    def attempt(left: list[S], _: bool) -> list[S]:
+        found.append(call(subject))
+        subject.deaths = 0
+        return left
+
+    def fail(_: S, died: HostDied) -> None:
+        raise died
+
+    isolate([subject], attempt, lambda each: each, fail)
+    return found[-1]
+
+
+class Call:
+    """A call of a method for several objects, and its results."""
+
+    def __init__(self, method: str, objects: Sequence[Remote], given: Any, seconds: float, share: float = 0.0) -> None:
+        """`given` are the encoded arguments. `seconds` is `Allowed.alone`, and `share` by how much longer the work on
+        all objects may take; 0: in proportion to their number."""
+        self.method, self.given, self.seconds = method, given, seconds
+        self.share = share or 1 + len(objects)
+        self.numbers = [each.number for each in objects]
+        self.sources = {each.number: each.source for each in objects}
+        """The sources are kept: one that ended a host is refused also if its objects were dropped."""
+        self.jobs: list[Job] = []
+        self.allowed = Allowed(seconds)
+        self.results: list[Any] = []
+        """For each object its result or its error, a `GuidewayError`."""
+        self.errors: dict[int, GuidewayError] = {}
+        self.failures: list[str] = []
+        """What went wrong when earlier objects ended."""
+
+    def read(self, answer: Any, data: bytes | None) -> None:
+        """Set the results from the host's answer. Raises ValueError, KeyError or TypeError if the answer does not fit
+        the call: the host is not trusted."""
+        self.errors = {int(i): read_error(words) for i, words in answer["errors"].items()}
+        found, places = answer["found"], range(len(self.numbers))
+        if len(found) != len(places) or not self.errors.keys() <= set(places):
+            raise ValueError(f"{len(found)} results and errors of {sorted(self.errors)}, of {len(places)} calls")
+        self.results = [self.errors.get(i, result) for i, result in enumerate(found)]
+        self.failures = list(map(str, answer["failures"]))
 
 
 class Room(Seat):
-    """A host of matchers. `refuse` is called with a grammar and the reason if a matcher of it ended the host."""
+    """A host of objects. `refuse` is called with a source and the reason if an object of it ended the host."""
 
     def __init__(
-        self, role: str, source: HostSource, lock: RLock, refuse: Callable[[HostedGrammar, str], None]
+        self,
+        role: str,
+        source: HostSource,
+        lock: RLock,
+        name: str = "",
+        refuse: Callable[[Any, str], object] = lambda *_: None,
     ) -> None:
         super().__init__(role, source, lock)
+        self.name = name
+        """The name of the modifier; empty for matchers."""
+        self.pending: Call | None = None
+        """The call that is not answered yet."""
         self._refuse = refuse
-        self.command: Command | None = None
-        """The command that is not answered yet, or whose answer no step has taken."""
-        self.together = True
-        """True if one command may contain several matchers. False after a command for several matchers ended the host
-        and it is unknown which matcher caused it."""
-        self._lent: Callable[[], Rows | None] = lambda: None
-        """Returns the rows of the last command if a matcher needs them. The next command overwrites their memory."""
-        self.left_to_prove = 0
-        """Consecutive rows that must still arrive in time before a step waits for them as long as for any others."""
-        self._had_to_prove = PROVES_FAST // 2
-
-    def judge(self, slow: bool) -> None:
-        """Record whether a row was late."""
-        if slow and not self.left_to_prove:
-            self._had_to_prove = min(PROVES_FAST_AT_MOST, 2 * self._had_to_prove)
-        self.left_to_prove = self._had_to_prove if slow else max(0, self.left_to_prove - 1)
-
-    def has(self, matcher: int) -> bool:
-        """Return whether the command includes a matcher that still exists."""
-        return self.command is not None and matcher in self.command.wanted
+        self._loaded: set[int] = set()
+        """The numbers of the sources that the host has."""
+        self._events: deque[tuple[int, str, int]] = deque()
+        """Events that the host does not know yet: its number, what happened, and to which object."""
 
     def lose(self) -> None:
-        self.command = None
+        self.pending = None
+        self._loaded.clear()
         super().lose()
 
-    def fitting(self, jobs: Sequence[FillJob], left: Sequence[int], limits: Sequence[int] = ()) -> list[int]:
-        """Return the longest prefix of `left` whose rows fit into the host's memory, but at least one job. `limits` as
-        for `begin`."""
-        group: list[int] = []
-        room = MAX_ROWS
-        for i in left:
-            room -= 1 + max(len(jobs[i].draft_token_ids), limits[i] if limits else 0)
-            if room < 0 and group:
-                break
-            group.append(i)
-        return group
+    def call(self, call: Call) -> Call:
+        """Return a call with its answer. Raises `HostDied`, and an error of the whole call."""
+        self.begin(call)
+        answered = self.end()
+        assert answered is not None
+        return answered
 
-    def begin(
-        self,
-        jobs: Sequence[FillJob],
-        group: Sequence[int],
-        limits: Sequence[int] = (),
-        search_seconds: float | None = None,
-        *,
-        is_ahead: bool = False,
-    ) -> None:
-        """Send the command for the jobs of `group`. `limits` has for each job of `jobs` the most forced tokens that the
-        host searches as its drafts, in at most `search_seconds` of CPU time; empty: it searches none. Raises
-        `HostDied`."""
-        host, sent, first = self.alive(), list[Job](), 1
-        matchers = [matcher_of(jobs[i]) for i in group]
-        for i, matcher in zip(group, matchers, strict=True):
-            drafts = tuple(jobs[i].draft_token_ids)
-            sent.append(self._job(matcher, drafts, first, limits[i] if limits else 0))
-            first += 1 + len(drafts)
-        if (lent := self._lent()) is not None:
-            lent.block = lent.block.copy()
-            self._lent = lambda: None
-        grammars = {matcher.number: matcher.grammar for matcher in matchers}
-        references = [weakref.ref(matcher) for matcher in matchers]
-        command = Command(sent, references, grammars, set(grammars), is_ahead, any(limits))
-        with self._working(command):
-            self.command = command
-            host.send("step", *host.masks.write_jobs(sent), self.news(), search_seconds)
+    def begin(self, call: Call) -> None:
+        """Send a call. Raises `HostDied`."""
+        host = self.alive()
+        with self._watch(call):
+            call.jobs = [self.job(LIVING[number]) for number in call.numbers]
+            self._send(host, call)
 
-    def end(self, patience: Allowed | None) -> Command | None:
-        """Return the command with its answer, or None if `patience` ends before it arrives. Raises `HostDied`."""
-        if (command := self._receive(patience)) is not None:
-            self.command = None
-        return command
+    def _send(self, host: Host, call: Call) -> None:
+        """Send a call that has its jobs."""
+        more = {job.number: self._seconds_of(job.birth) for job in call.jobs if job.birth is not None}
+        call.allowed = Allowed(call.seconds, call.seconds * call.share + sum(more.values()), more)
+        self.pending = call
+        host.send("call", self.name, call.method, *host.masks.write_jobs(call.jobs), self._news(), call.given)
 
-    def hear(self, *, waits: bool) -> None:
-        """Set `HostedMatcher.forced` to the tokens that the host found, if it has answered; with `waits`, wait for the
-        answer. Raises `HostDied`."""
-        command, host = self.command, self.host
-        if command is None or host is None or not (command.searches and command.is_ahead):
-            return
-        if waits or host.has_news():
-            self._receive(None)
-
-    def _receive(self, patience: Allowed | None) -> Command | None:
-        """Wait for the answer, and let the matchers that still exist have it. Return None if `patience` ends first."""
-        command = self.command
-        assert command is not None and self.host is not None
-        if command.rows is not None:
-            return command
-        jobs, block = command.jobs, self.host.masks.rows
-        with self._working(command):
-            try:
-                answer = self.host.answer(self._allowed(jobs), patience=patience)
-            except GuidewayError as error:
-                if isinstance(error, HostDied):
-                    raise
-                raise ValueError(str(error)) from error  # errors of strategies are in the answer
-            if answer is None:
-                command.is_ahead = False
+    def end(self, patience: Allowed | None = None) -> Call | None:
+        """Return the unanswered call with its answer, or None if `patience` ends before it arrives. Raises `HostDied`,
+        and an error of the whole call."""
+        call, host = self.pending, self.host
+        assert call is not None and host is not None
+        with self._watch(call):
+            answered = host.answer(call.allowed, patience=patience)
+            if answered is None:
                 return None
-            if answer[0] != PLAIN or any(job.draft_token_ids for job in jobs):
-                command.outcomes = _read(answer[0], jobs, command.grammars, block)
-        outcomes = command.outcomes
-        command.rows = Rows(block[1 : 1 + len(jobs)]) if outcomes is None else outcomes[0].rows
-        self._lent = weakref.ref(command.rows)
-        for i, (reference, job) in enumerate(zip(command.matchers, jobs, strict=True)):
-            matcher, failed = reference(), outcomes is not None and outcomes[i].count < 0
-            if job.birth is not None and not failed:
-                self.loaded.add(job.birth.grammar)
-            if matcher is None:  # dropped while the host was working: the host must drop it too
-                self.tell("end", job.matcher, self.number)
-            elif failed:
-                matcher.lost()
-            else:
-                matcher.done(self.number)
-                if job.num_forced:
-                    matcher.forced = () if outcomes is None else tuple(outcomes[i].drafts)
-        return command
+            call.read(*answered)
+        self.pending = None
+        self._loaded.update(
+            job.birth.source for i, job in enumerate(call.jobs) if job.birth is not None and i not in call.errors
+        )
+        for i in call.errors:
+            if (failed := LIVING.get(call.numbers[i])) is not None:
+                failed.fail(call.jobs[i].birth is not None)
+        for text in call.failures:
+            log.warning("%s", passable(text))
+        return call
 
     def is_answered(self) -> bool:
         """Return whether `end` would return without waiting. Raises `HostDied`."""
-        command = self.command
-        assert command is not None and self.host is not None
-        if command.rows is not None:
-            return True
-        with self._working(command):
-            return self.host.is_answered(self._allowed(command.jobs))
+        call, host = self.pending, self.host
+        assert call is not None and host is not None
+        with self._watch(call):
+            return host.is_answered(call.allowed)
 
-    def ask(self, matcher: HostedMatcher, method: str, arguments: Sequence[Any]) -> Any:
-        """Return the result of a matcher's method. Raises the errors that the method raises, and `HostDied`."""
-        host, job, number = self.alive(), self._job(matcher), matcher.number
-        seconds = self._limits.fill_seconds + sum(self._more_seconds([job]).values())
-        if method in ("accept", "validate"):
-            seconds += SECONDS_PER_TOKEN * len(arguments[0])
-        with self._working(Command([job], [], {number: matcher.grammar}, {number}, False, False)):
-            host.send("ask", *host.masks.write_jobs([job]), self.news(), method, arguments)
-            answer = host.answer(Allowed(seconds))
-        assert answer is not None
-        if job.birth is not None:
-            self.loaded.add(job.birth.grammar)
-        matcher.done(self.number)
-        return answer[0]
+    def job(self, one: Remote, draft_token_ids: Sequence[int] = (), num_forced: int = 0) -> Job:
+        """Return an object's part of a command. After the command the host has the object, unless the host is lost or
+        the object fails."""
+        rollback, accept = one.take_changes()
+        if one.born_in == self.number and one.room is self:
+            return Job(one.number, None, rollback, accept, draft_token_ids, num_forced)
+        one.move()
+        one.room, one.born_in = self, self.number
+        source, given = one.source, None
+        if source is not None and source.number not in self._loaded:
+            given = encode(source.made_from)
+        history, num_tokens = one.history()
+        birth = Birth(-1 if source is None else source.number, given, history, num_tokens)
+        return Job(one.number, birth, 0, (), draft_token_ids, num_forced)
 
-    def end_for(self, matcher: int) -> None:
-        """Remove a dropped matcher from the command, and kill the host if it works for dropped matchers only. Takes no
-        lock and never waits, because the garbage collector may call it."""
-        command, host = self.command, self.host
-        if command is not None and matcher in command.wanted:
-            command.wanted.discard(matcher)
-            is_useless = not command.wanted and command.rows is None and self.command is command
-            if is_useless and host is not None and not host.has_news():
-                host.kill()
+    def load(self, source: Source) -> None:
+        """Make a source in the host's second thread, while commands continue. Raises its plugin's errors, and
+        `HostDied`."""
+
+        def attempt(_: Source) -> None:
+            host, born_in = self.start()
+            try:
+                seconds = self._limits.compile_seconds
+                host.call("load", source.number, *source.made_from, seconds=seconds, beside=True)
+            except HostDied as died:
+                host.close()
+                died.working_on = source.number
+                raise
+            with self.lock:
+                if born_in == self.number:
+                    self._loaded.add(source.number)
+
+        retry(source, attempt)
+
+    # The garbage collector may call these: they take no lock and never wait
+
+    def tell(self, what: str, number: int, born_in: int) -> None:
+        """Send an event to a host with its next command."""
+        if born_in >= 0:
+            self._events.append((born_in, what, number))
+
+    def unload(self, number: int) -> None:
+        """Let the host drop a source."""
+        self.tell("unload", number, self.number)
+
+    def end_for(self, number: int) -> None:
+        """Kill the host if it works for this object, which is being dropped, and for no other that still exists."""
+        call, host = self.pending, self.host
+        if call is None or host is None or number not in call.sources:
+            return
+        is_useless = not any(other in LIVING for other in call.sources if other != number)
+        if is_useless and self.pending is call and not host.has_news():
+            host.kill()
+
+    # Parts
 
     @contextmanager
-    def _working(self, command: Command) -> Iterator[None]:
-        """Do as `losing` does, and refuse the grammar of the matcher that ended the host."""
+    def _watch(self, call: Call) -> Iterator[None]:
+        """End the host if it dies in the body, or if part of an answer may still arrive.
+
+        Raises `HostDied`, whose `working_on` is the number of an object of the call or None, also for an answer that
+        cannot be read. Refuses the source of the object that ended the host.
+        """
         try:
-            with self.losing(command.grammars):
-                yield
+            yield
         except HostDied as died:
-            if died.working_on is not None:
-                if died.by_itself:
-                    self._refuse(command.grammars[died.working_on], str(died))
-                if died.working_on not in command.wanted:
-                    died.working_on = DROPPED
+            self.lose()
+            if died.working_on not in call.sources:
+                died.working_on = None
+            elif died.by_itself:
+                self._refuse(call.sources[died.working_on], str(died))
+            raise
+        except GuidewayError:  # the plugin's
+            self.pending = None
+            raise
+        except Exception as error:
+            self.lose()
+            raise HostDied(
+                f"the answer of its host cannot be read ({text_of(error)}): is guideway installed in several versions, "
+                "or was it changed while the server ran? Restart the server."
+            ) from error
+        except BaseException:  # interrupted: the rest of the answer may still arrive
+            self.lose()
             raise
 
-    def _job(
-        self, matcher: HostedMatcher, draft_token_ids: tuple[int, ...] = (), first_row: int = 0, num_forced: int = 0
-    ) -> Job:
-        """Return a matcher's job. If the host does not have the matcher's grammar, the job contains its source, so that
-        a step without patience does not wait for the grammar either."""
-        birth, rollback, accept, grammar = None, *matcher.changes, matcher.grammar
-        if matcher.born_in != self.number:
-            matcher.moves()
-            birth, rollback, accept = matcher.birth(), 0, ()
-            if grammar.number not in self.loaded:
-                birth = birth._replace(strategy=grammar.strategy, given=encode(grammar.given))
-        return Job(matcher.number, birth, rollback, accept, draft_token_ids, first_row, num_forced)
-
-    def _allowed(self, jobs: Sequence[Job]) -> Allowed:
-        """Return the time limits for a command with these jobs."""
-        seconds, more = self._limits.fill_seconds, self._more_seconds(jobs)
-        return Allowed(seconds, seconds * (1 + len(jobs)) + sum(more.values()), more)
-
-    def _more_seconds(self, jobs: Sequence[Job]) -> dict[int, float]:
-        """Return the extra seconds allowed for each matcher that the host must rebuild, by its number: for accepting
-        its tokens, and for compiling its grammar if the host does not have it."""
-        return {job.matcher: self._seconds_of(job.birth) for job in jobs if job.birth is not None}
+    def _news(self) -> list[tuple[str, int]]:
+        """Return the events for the current host, and clear the list."""
+        events = [self._events.popleft() for _ in range(len(self._events))]
+        news = [(what, number) for born_in, what, number in events if born_in == self.number]
+        self._loaded.difference_update(number for what, number in news if what == "unload")
+        return news
 
     def _seconds_of(self, birth: Birth) -> float:
-        compiling = 0.0 if birth.given is None else self._limits.compile_seconds
-        return SECONDS_PER_TOKEN * len(birth.token_ids) + compiling
-
-
-def matcher_of(job: FillJob) -> HostedMatcher:
-    """Return the matcher of a job. Raises `ConformanceError` if it is not a matcher of a grammar host."""
-    matcher = job.matcher
-    if not isinstance(matcher, HostedMatcher):
-        raise ConformanceError(f"a {type(matcher).__name__} is not a matcher of a grammar host")
-    return matcher
-
-
-def _read(
-    answer: Any, jobs: Sequence[Job], grammars: dict[int, HostedGrammar], block: NDArray[np.int32]
-) -> list[Filled]:
-    """Return the results of a step from the host's answer. Raises ValueError, KeyError or TypeError if the answer does
-    not fit the command: the host is not trusted."""
-    counts = [0] * len(jobs) if answer["counts"] is None else answer["counts"]
-    searched = [()] * len(jobs) if answer["drafts"] is None else answer["drafts"]
-    errors, apart, slow, closing = dict(answer["errors"]), answer["apart"], set(answer["slow"]), dict(answer["closing"])
-    found, first, rows = list[Filled](), 0, Rows(block)
-    for i, (count, drafts, job) in enumerate(zip(counts, searched, jobs, strict=True)):
-        drafts = tuple(map(int, drafts))
-        if len(drafts) > max(job.num_forced, len(job.draft_token_ids)):
-            raise ValueError(f"{len(drafts)} drafts of at most {job.num_forced}")
-        if not all(0 <= token_id < 32 * block.shape[1] for token_id in drafts):
-            raise ValueError(f"the drafts {drafts} are not tokens")
-        drafts = drafts or tuple(job.draft_token_ids)
-        if type(count) is not int or not -1 <= count <= len(drafts) or (count < 0) is not (str(i) in errors):
-            raise ValueError(f"{count} drafts accepted of {len(drafts)}")
-        filled = Filled(rows, first, drafts, count, grammars[job.matcher].number, slow=i in slow)
-        first += 1 + len(drafts)
-        if count < 0:
-            filled.error, filled.apart = read_error(errors[str(i)]), i in apart
-        if str(i) in closing:
-            first_closed, records = closing[str(i)]
-            filled.first_closed = None if first_closed is None else int(first_closed)
-            filled.ends = [Record.from_json(record) for record in records]
-        found.append(filled)
-    rows.block = block[1 : 1 + first]
-    return found
+        """Return the seconds for making an object: for its start, its tokens, and for compiling its source, which may
+        need a grammar."""
+        compiling = 0.0 if birth.given is None else 2 * self._limits.compile_seconds
+        starting = self._limits.start_seconds if self.name else 0.0
+        return starting + SECONDS_PER_TOKEN * birth.num_tokens + compiling

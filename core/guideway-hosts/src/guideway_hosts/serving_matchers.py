@@ -1,0 +1,204 @@
+"""Matchers in a host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from guideway.api.bitmask import num_words
+from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy
+from guideway.api.vocabulary import Vocabulary
+from guideway.errors import ConformanceError
+from guideway.runtime.constraints.closing import Beginnings, Budget, Closer, Record
+from guideway.runtime.constraints.forced import Forcing
+from guideway.runtime.constraints.here import Here
+from guideway.runtime.constraints.mask_block import GUARD, fill_between_guards
+from guideway.runtime.sequences.replay import fill_jobs, new_matcher, recycle
+
+from guideway_hosts.messages import IDLE, Job, SharedMasks
+
+__all__ = ["Filler", "LivingMatcher"]
+
+APART = 8
+"""Steps for which jobs are filled one by one after a slow batch, to find the slow one."""
+
+
+class LivingMatcher:
+    """A matcher with the objects that it was made from."""
+
+    def __init__(
+        self,
+        strategy: GrammarStrategy,
+        here: Here,
+        grammar: CompiledGrammar,
+        beginnings: Beginnings,
+        stop_token_ids: Sequence[int],
+        token_ids: Sequence[int],
+        budget: Budget | None,
+        end: Record | None,
+    ) -> None:
+        """`budget` is the one within which the output must be complete, None without a limit. `token_ids` were accepted
+        before, and `end` is the closing record of the output until then."""
+        self.strategy = strategy
+        self.stop_token_ids = frozenset(stop_token_ids)
+        self.closer: Closer | None = None
+        self._grammar = grammar
+        self.matcher = new_matcher(strategy, grammar, self.stop_token_ids)
+        self._accept(token_ids)
+        if budget is not None:
+            self.closer = here.ending(self.matcher, self.stop_token_ids, budget, end, beginnings)
+            self.closer.accept(token_ids)
+
+    def update(self, job: Job) -> None:
+        """Apply the changes of a job."""
+        if job.rollback:
+            self.matcher.rollback(job.rollback)
+        self._accept(job.accept)
+        if self.closer is not None:
+            self.closer.rollback(job.rollback)
+            self.closer.accept(job.accept)
+
+    def call(self, method: str, arguments: Sequence[Any]) -> Any:
+        """Return the answer of a method as JSON."""
+        answer = getattr(self.matcher, method)(*arguments)
+        if self.closer is not None and method == "accept":
+            self.closer.accept(arguments[0][:answer])
+        return list(answer) if isinstance(answer, list | tuple) else answer
+
+    def release(self) -> None:
+        """Give the matcher back to its strategy."""
+        recycle(self._grammar, self.matcher)
+
+    def _accept(self, token_ids: Sequence[int]) -> None:
+        if token_ids and self.matcher.accept(tuple(token_ids)) != len(token_ids):
+            raise ConformanceError("it refused a token that its own mask allowed")
+
+
+class Filler:
+    """Fills the rows of matchers in the shared memory."""
+
+    def __init__(self, vocabulary: Vocabulary, masks: SharedMasks, late_seconds: float) -> None:
+        self._masks = masks
+        self._late_seconds = late_seconds
+        self._apart = 0
+        """Steps left in which jobs are filled one by one, to find the slow one."""
+        self._forcing = Forcing(vocabulary.tokens, num_words(vocabulary.logits_width))
+
+    def step(
+        self,
+        jobs: Sequence[Job],
+        ready: Mapping[int, LivingMatcher],
+        errors: dict[int, BaseException],
+        taken: list[float],
+        search_seconds: float | None,
+    ) -> tuple[list[Any] | None, dict[str, Any]]:
+        """Fill the rows of the `ready` matchers, by the place of their jobs.
+
+        Return what `matchers._read` reads for each job, and which were slow; None in the usual case. `taken` has the
+        seconds of each job until now. Raises the error of a batch, which leaves matchers and rows in an unknown state.
+        """
+        masks, fills, first = self._masks, dict[int, FillJob](), 1
+        drafts = [job.draft_token_ids for job in jobs]
+        for i, job in enumerate(jobs):
+            if (living := ready.get(i)) is not None:
+                if job.num_forced and not living.matcher.is_terminated():
+                    masks.working_on = job.number
+                    until = float("inf") if search_seconds is None else time.thread_time() + search_seconds
+                    try:
+                        drafts[i] = self._forcing.run(living.matcher, living.stop_token_ids, job.num_forced, until)
+                    except BaseException as error:
+                        errors[i] = error
+                if i not in errors:
+                    fills[i] = FillJob(living.matcher, drafts[i], first)
+            first += 1 + len(drafts[i])
+        block = masks.rows[: first + 1]
+        block[0] = block[-1] = GUARD
+        counts = [0] * len(jobs)
+        for places in self._group(ready, fills):
+            masks.working_on = jobs[places[0]].number if len(places) == 1 else IDLE
+            clock = time.thread_time if len(places) == 1 else time.process_time
+            began = clock()
+            try:
+                some = tuple(fills[i] for i in places)
+                filled = fill_between_guards(partial(fill_jobs, ready[places[0]].strategy), some, block)
+            except BaseException as error:
+                if len(places) > 1:
+                    raise
+                errors[places[0]] = error
+                continue
+            seconds = clock() - began
+            if len(places) == 1:
+                taken[places[0]] += seconds
+            elif seconds > self._late_seconds * (1 + len(places) / 8):
+                self._apart = APART + 1
+            for i, count in zip(places, filled.tolist(), strict=True):
+                counts[i] = count
+                if count < 0:
+                    silent = ConformanceError("fill returned -1 without setting the job's error")
+                    errors[i] = fills[i].error or silent
+        closing = self._close(ready, fills, counts, errors, jobs)
+        masks.working_on = IDLE
+        self._apart = max(0, self._apart - 1)
+        slow = [i for i, seconds in enumerate(taken) if seconds > self._late_seconds]
+        searched = any(job.num_forced and drafts[i] for i, job in enumerate(jobs))
+        if not (slow or errors or closing or searched or any(counts)):
+            return None, {}
+        found = []
+        for i, (job, count) in enumerate(zip(jobs, counts, strict=True)):
+            forced = drafts[i] if job.num_forced else ()
+            plain = not forced and i not in closing
+            found.append(max(0, count) if plain else [max(0, count), forced, *closing.get(i, (None, ()))])
+        return found, {"slow": slow}
+
+    def _close(
+        self,
+        ready: Mapping[int, LivingMatcher],
+        fills: Mapping[int, FillJob],
+        counts: Sequence[int],
+        errors: dict[int, BaseException],
+        jobs: Sequence[Job],
+    ) -> dict[int, tuple[int | None, list[Any]]]:
+        """Remove tokens that lead to outputs that cannot be completed within their budget.
+
+        Return by job what changed: the first row that lost tokens, and the fields of the `Record` of each row.
+        """
+        closing = {}
+        for i, fill in fills.items():
+            closer, matcher = ready[i].closer, ready[i].matcher
+            if closer is None or i in errors or closer.is_far(1 + counts[i]):
+                continue
+            self._masks.working_on = jobs[i].number
+            try:
+                with self._closing():
+                    first = closer.restrict(
+                        matcher, fill.draft_token_ids[: counts[i]], self._masks.rows[fill.first_row :]
+                    )
+            except BaseException as error:
+                errors[i] = error
+                continue
+            if first is not None or any(record is not closer.record for record in closer.records):
+                closing[i] = first, [record.to_json() for record in closer.records]
+        return closing
+
+    @contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Allow the time of a search for a completion in the body."""
+        self._masks.is_closing = True
+        try:
+            yield
+        finally:
+            self._masks.working_on = IDLE  # first, so that the search's time does not count for the next matcher
+            self._masks.is_closing = False
+
+    def _group(self, ready: Mapping[int, LivingMatcher], fills: Mapping[int, FillJob]) -> list[list[int]]:
+        """Return the jobs that are filled by one call: all of a strategy if it fills batches itself and no recent batch
+        was slow."""
+        groups: dict[tuple[GrammarStrategy, int], list[int]] = {}
+        for i in fills:
+            strategy = ready[i].strategy
+            batches = type(strategy).fill is not GrammarStrategy.fill and not self._apart
+            groups.setdefault((strategy, -1 if batches else i), []).append(i)
+        return list(groups.values())
