@@ -225,7 +225,7 @@ class Trace:
         self.note(monkeypatch, scheduler._runtime, "accept")
         self.note(monkeypatch, scheduler._stepper._executor, "submit")
         self.note(monkeypatch, MatcherHost, "fill")
-        self.note(monkeypatch, MatcherRoom, "begin_step", "ask")
+        self.note(monkeypatch, MatcherRoom, "begin", "ask")
         self.note(monkeypatch, Host, "answer")
         if late:  # as a host that has not answered when the next step is planned
             monkeypatch.setattr(Host, "has_news", lambda _: False)

@@ -205,7 +205,7 @@ def test_what_fails_where_the_slow_ones_are_leaves_nothing_there(hosts: Hosts) -
     strategy, living = hosts.strategies["hostile"], hosts.matchers
     grammar = strategy.compile(Regex("FR[a-z]{2,9}", strategy="hostile"))
     assert isinstance(grammar, HostedGrammar)
-    living._judge(grammar.number, True)
+    living._judge(grammar, True)
     for number in range(100):
         matcher = grammar.matcher(STOPS)
         assert matcher.accept(ids_of(b"FRab")) == 4
@@ -225,7 +225,7 @@ def test_who_was_slow_for_a_while_is_not_slow_for_ever(hosts: Hosts) -> None:
     matcher, here = grammar.matcher(STOPS), inline_matcher("[a-z]{9,99}")
     bitmask, expected = (allocate(1, VOCABULARY.logits_width) for _ in range(2))
     for proves in (PROVES_FAST, 2 * PROVES_FAST):
-        living._judge(grammar.number, True)
+        living._judge(grammar, True)
         for _ in range(proves):
             assert living.is_slow(grammar.number)
             for one, rows in ((matcher, bitmask), (here, expected)):
@@ -258,7 +258,7 @@ def test_who_is_late_now_and_then_never_has_the_rows_of_another_state(
         if num_relapses == 40 or min(counts) > 400:
             break
         if not living.is_slow(grammar.number) and rng.random() < 0.3:
-            living._judge(grammar.number, True)
+            living._judge(grammar, True)
             num_relapses += 1
         asking = rng.sample(range(len(matchers)), rng.randint(1, len(matchers)))
         bitmask = allocate(len(asking), VOCABULARY.logits_width)
@@ -303,7 +303,7 @@ def test_whose_rows_are_kept_is_in_no_other_command(made: Makes, monkeypatch: py
     def begin(*_: object, **__: object) -> None:
         raise AssertionError("another command")
 
-    monkeypatch.setattr(MatcherRoom, "begin_step", begin)
+    monkeypatch.setattr(MatcherRoom, "begin", begin)
     strategy.foresee([FillJob(matcher)], [4])
     strategy.hear(waits=True)
     assert matcher.forced == forced
@@ -320,7 +320,7 @@ def test_who_ends_while_it_is_made_anew_leaves_nothing(hosts: Hosts) -> None:
     strategy, living = hosts.strategies["hostile"], hosts.matchers
     slow = strategy.compile(Regex("FT[a-z]{4,30}", strategy="hostile"))
     assert isinstance(slow, HostedGrammar)
-    living._judge(slow.number, True)
+    living._judge(slow, True)
     begun = slow.matcher(STOPS)
     assert begun.accept(ids_of(b"FTab")) == 4
     for number in range(100):
@@ -399,7 +399,7 @@ def test_a_host_that_was_ended_is_not_started_again_in_the_same_step(made: Makes
         assert isinstance(matcher, HostedMatcher)
         matchers.append(matcher)
     for matcher in matchers[:MOST_OWN]:
-        living._judge(matcher.grammar.number, True)
+        living._judge(matcher.grammar, True)
         matcher.fill_bitmask(bitmask, 0)
     assert matchers[-1].accept(ids_of(b"FTab")) == 4
     first = living.own[matchers[0].grammar.number]
@@ -550,7 +550,7 @@ def test_the_one_unused_for_the_longest_has_no_host_of_its_own_any_more(made: Ma
         grammars.append(strategy.compile(Regex(f"[a-z]{{{number + 2}}}", strategy="hostile")))
         matcher = grammars[-1].matcher(STOPS)
         assert isinstance(matcher, HostedMatcher)
-        living._judge(matcher.grammar.number, True)
+        living._judge(matcher.grammar, True)
         matcher.fill_bitmask(bitmask, 0)
         assert list(living.own)[-1] == matcher.grammar.number
         first = grammars[0].matcher(STOPS)

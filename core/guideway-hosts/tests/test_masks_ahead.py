@@ -18,9 +18,10 @@ from guideway.api.bitmask import allocate
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.forced import ForcedTokens
-from guideway_hosts.host import Host
+from guideway_hosts.host import Host, HostDied
 from guideway_hosts.hosts import Hosts
-from guideway_hosts.matchers import MatcherHost, MatcherRoom
+from guideway_hosts.matchers import MatcherHost, MatcherRoom, Step
+from guideway_hosts.room import MAX_DEATHS, Call
 from guideway_hosts.strategy import HostedStrategy
 
 from tests.support.fake_host import FakeHost
@@ -192,13 +193,13 @@ def test_a_sequence_that_crashes_ahead_ends_alone(hosts: Hosts, forced_tokens: F
 def test_the_engine_says_ahead_what_its_steps_are_of_where_no_forced_tokens_are_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begin, ahead = MatcherRoom.begin_step, list[bool]()
+    begin, ahead = MatcherRoom.begin, list[bool]()
 
-    def beginning(room: MatcherRoom, *arguments: Any, is_ahead: bool = False) -> None:
-        ahead.append(is_ahead)
-        begin(room, *arguments, is_ahead=is_ahead)
+    def beginning(room: MatcherRoom, call: Call) -> None:
+        ahead.append(isinstance(call, Step) and call.is_ahead)
+        begin(room, call)
 
-    monkeypatch.setattr(MatcherRoom, "begin_step", beginning)
+    monkeypatch.setattr(MatcherRoom, "begin", beginning)
     with Engine(EngineConfig(model="demo", grammar=("llguidance",), max_num_seqs=2, forced_tokens="off")) as engine:
         (result,) = engine.generate(["a"], [SamplingParams(constraint=Regex("[a-z]{20}"), temperature=0.0)])
     assert result.error is None
@@ -270,3 +271,21 @@ def test_rows_of_the_state_before_a_token_are_not_kept(made: Makes) -> None:
     assert one.accept((token_id,)) == other.accept((token_id,)) == 1
     strategy.fill([FillJob(one, (), 0), FillJob(other, (), 1)], bitmask)
     assert (bitmask[0] == bitmask[1]).all()
+
+
+def test_a_host_that_cannot_be_started_is_held_against_nobody(made: Makes, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = made()
+    compiled = hosts.strategies["hostile"].compile(Regex("[ab][cd]", strategy="hostile"))
+    matcher, bitmask = compiled.matcher(STOPS), allocate(1, VOCABULARY.logits_width)
+
+    def fork(*_: Any) -> Host:
+        raise HostDied("no host can be started")
+
+    for fails in (True, False):
+        hosts.matchers.common.lose()
+        with monkeypatch.context() as patch:
+            for _ in range(2 * MAX_DEATHS if fails else 0):
+                patch.setattr("guideway_hosts.fork_server.HostSource.fork", fork)
+                hosts.matchers.foresee([FillJob(matcher)], waits=True)
+        job = FillJob(matcher)
+        assert hosts.matchers.fill([job], bitmask).tolist() == [0], job.error

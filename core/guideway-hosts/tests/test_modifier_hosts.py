@@ -307,6 +307,25 @@ def living(host: FakeHost) -> int:
     return int(result.outputs[0].reports["hostile"]["living"]) - 1
 
 
+def test_states_that_were_made_again_for_a_call_that_failed_are_released_too(served: Served) -> None:
+    host = served(("hostile",))
+    step, num_steps = host.step, 0
+
+    def killing() -> None:
+        nonlocal num_steps
+        num_steps += 1
+        if num_steps == 5:  # the next `prepare` makes all states again, and fails for one of them
+            lose_host(host)
+        step()
+
+    host.step = killing  # type: ignore[method-assign]
+    bad = using(when="prepare", what="raise", after=len(PROMPT) + 4)
+    good, failed, other = host.generate([PROMPT] * 3, [using(), bad, using(8)])
+    assert (good.error, other.error) == (None, None)
+    assert "failed in prepare: RuntimeError: a bug" in str(failed.error)
+    assert living(host) == 0
+
+
 @pytest.mark.slow
 def test_a_release_that_fails_ends_nobody(hostile: FakeHost, caplog: pytest.LogCaptureFixture) -> None:
     good = using()
@@ -418,6 +437,7 @@ def payload_of(rows: list[Any]) -> dict[str, Any]:
 
 
 ANSWERS: list[Any] = [
+    ({"found": [], "failures": [], "errors": {}}, None),
     ({}, None),
     ([], None),
     ({"found": [None], "failures": [], "errors": {}}, None),
@@ -432,9 +452,13 @@ ANSWERS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("answer", ANSWERS, ids=range(len(ANSWERS)))
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [*(("prepare", answer) for answer in ANSWERS), *(("accept", answer) for answer in ANSWERS[:3])],
+    ids=str,
+)
 def test_an_answer_that_cannot_be_read_ends_its_request_alone(
-    hostile: FakeHost, answer: Any, monkeypatch: pytest.MonkeyPatch
+    hostile: FakeHost, method: str, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Native code that corrupted the host may send such answers."""
     wanted = [using(), SamplingParams(temperature=1.0, seed=3, max_tokens=24)]
@@ -448,14 +472,14 @@ def test_an_answer_that_cannot_be_read_ends_its_request_alone(
 
     def answering(host: Host, *arguments: Any, **options: Any) -> Any:
         name, found = asked[-1], ask(host, *arguments, **options)
-        return answer if name == "prepare" and asked.count("prepare") > 3 else found
+        return answer if name == method and asked.count(method) > 3 else found
 
     monkeypatch.setattr(Host, "send", sending)
     monkeypatch.setattr(Host, "answer", answering)
     failed, other = visible_results(hostile, wanted)
     assert other == free
     assert failed[4] is FinishReason.INTERNAL_ERROR
-    assert "modifier.hostile failed in prepare: HostDied: the answer of its host cannot be read" in failed[5]
+    assert f"modifier.hostile failed in {method}: HostDied: the answer of its host cannot be read" in failed[5]
 
 
 def test_every_verb_is_as_inline(served: Served) -> None:

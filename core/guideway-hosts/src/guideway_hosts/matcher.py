@@ -79,9 +79,9 @@ class Filled:
     rows: Rows
     first: int
     """The index of the first row in `rows`."""
-    drafts: tuple[int, ...]
+    drafts: tuple[int, ...] = ()
     """The drafts, or the forced tokens that the host found as drafts."""
-    count: int
+    count: int = 0
     """Drafts accepted."""
     first_closed: int | None = None
     """The first row in which closing removed tokens that the grammar allows; None if there is no such row."""
@@ -227,13 +227,6 @@ class HostedMatcher(Remote, Matcher):
 
     def validate(self, token_ids: Sequence[int]) -> int:
         return int(self._home.ask(self, "validate", tuple(token_ids)))
-
-    def forced_tokens(self) -> Sequence[int]:
-        return tuple(self._home.ask(self, "forced_tokens"))
-
-    def shortest_completion(self, limit: int) -> Sequence[int] | None:
-        found = self._home.ask(self, "shortest_completion", limit)
-        return None if found is None else tuple(found)
 
     # For `MatcherHost`
 

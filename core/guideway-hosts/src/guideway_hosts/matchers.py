@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -47,37 +46,57 @@ PROVES_FAST_AT_MOST = 4096
 
 
 class Step(Call):
-    """A call that fills the rows of matchers. With `is_ahead` it is sent before a step needs its answer."""
+    """A call that fills the rows of matchers.
 
-    def __init__(self, jobs: Sequence[FillJob], given: Any, seconds: float, *, is_ahead: bool) -> None:
-        super().__init__("step", [matcher_of(job) for job in jobs], given, seconds)
+    With `is_ahead` it is sent before a step needs its answer. `limits` has for each job the most forced tokens that the
+    host searches as its drafts, in at most `search_seconds` of CPU time (None: no limit); empty: it searches none.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[FillJob],
+        seconds: float,
+        limits: Sequence[int] = (),
+        search_seconds: float | None = None,
+        *,
+        is_ahead: bool = False,
+    ) -> None:
+        super().__init__("step", [matcher_of(job) for job in jobs], search_seconds, seconds)
+        self._fills = [(job.draft_token_ids, limits[i] if limits else 0) for i, job in enumerate(jobs)]
         self.is_ahead = is_ahead
         """Also False after a step has lost its patience with it."""
-        self.slow: set[int] = set()
-        """The places of jobs that took longer than `Limits.late_seconds`."""
-        self.block: NDArray[np.int32] = np.empty((0, 0), np.int32)
-        """The memory that the host writes."""
-        self.rows: Rows | None = None
+        self.searches = any(limits)
+        self.rows = Rows(np.empty((0, 0), np.int32))
         self.is_plain = False
         """True in the usual case: no drafts, every job filled in time, and nothing about closing changed."""
+        self.slow: set[int] = set()
+        """The places of jobs that took longer than `Limits.late_seconds`."""
+
+    def enter(self, room: Room) -> None:
+        assert room.host is not None
+        self.rows.block = room.host.masks.rows
+        fills = zip(self.numbers, self._fills, strict=True)
+        self.jobs = [room.job(LIVING[number], *fill) for number, fill in fills]
 
     def read(self, answer: Any, data: bytes | None) -> None:
-        first, block = 0, self.block
-        self.is_plain = answer is None and not any(job.draft_token_ids for job in self.jobs)
-        if self.is_plain:
-            self.rows = Rows(block[1 : 1 + len(self.jobs)])
-            return
-        self.rows = rows = Rows(block)
+        first, block, num_jobs = 0, self.rows.block, len(self.jobs)
+        self.is_plain = answer is None
         if answer is None:
-            answer = {"found": [0] * len(self.jobs), "errors": {}, "failures": [], "slow": []}
-        super().read(answer, data)
-        self.slow = set(answer["slow"])
-        for i, job in enumerate(self.jobs):
-            filled = _read(answer["found"][i], tuple(job.draft_token_ids), job.num_forced, rows, first)
-            first += 1 + len(filled.drafts)
-            if i not in self.errors:
-                self.results[i] = filled
-        rows.block = block[1 : 1 + first]
+            self.results = [Filled(self.rows, i) for i in range(num_jobs)] if self.searches else []
+            self.rows.block = block[1 : 1 + num_jobs]
+        else:
+            super().read(answer, data)
+            self.slow = set(answer["slow"])
+            for i, job in enumerate(self.jobs):
+                filled = _read(answer["found"][i], tuple(job.draft_token_ids), job.num_forced, self.rows, first)
+                first += 1 + len(filled.drafts)
+                if i not in self.errors:
+                    self.results[i] = filled
+            self.rows.block = block[1 : 1 + first]
+        for number, job, filled in zip(self.numbers, self.jobs, self.results, strict=True) if self.searches else ():
+            matcher = LIVING.get(number)
+            if job.num_forced and isinstance(matcher, HostedMatcher) and isinstance(filled, Filled):
+                matcher.forced = filled.drafts
 
     def is_about(self, jobs: Sequence[FillJob]) -> bool:
         """Return whether the call is for these jobs, in this order, and no others: for their matchers in their present
@@ -89,13 +108,6 @@ class Step(Call):
             if matcher.number != number or job.draft_token_ids or matcher.has_changed:
                 return False
         return True
-
-    def outcomes(self) -> list[Filled | GuidewayError]:
-        """Return the result for each job."""
-        if self.is_plain:
-            assert self.rows is not None
-            return [Filled(self.rows, i, (), 0) for i in range(len(self.jobs))]
-        return self.results
 
 
 def _read(found: Any, drafts: tuple[int, ...], num_forced: int, rows: Rows, first: int) -> Filled:
@@ -116,14 +128,14 @@ def _read(found: Any, drafts: tuple[int, ...], num_forced: int, rows: Rows, firs
 class MatcherRoom(Room):
     """A host of matchers."""
 
-    pending: Step | None
-
     def __init__(
         self, role: str, source: HostSource, lock: threading.RLock, refuse: Callable[[HostedGrammar, str], None]
     ) -> None:
         super().__init__(role, source, lock, refuse=refuse)
         self._lent: Callable[[], Rows | None] = lambda: None
         """Returns the rows of the last step if a matcher needs them. The next one overwrites their memory."""
+        self.grammar: Callable[[], HostedGrammar | None] = lambda: None
+        """Returns the grammar whose own host it is, if it still exists."""
         self.left_to_prove = 0
         """Consecutive rows that must still arrive in time before a step waits for them as long as for any others."""
         self._had_to_prove = PROVES_FAST // 2
@@ -134,48 +146,24 @@ class MatcherRoom(Room):
             self._had_to_prove = min(PROVES_FAST_AT_MOST, 2 * self._had_to_prove)
         self.left_to_prove = self._had_to_prove if slow else max(0, self.left_to_prove - 1)
 
-    def begin_step(
-        self,
-        jobs: Sequence[FillJob],
-        limits: Sequence[int] = (),
-        search_seconds: float | None = None,
-        *,
-        is_ahead: bool = False,
-    ) -> None:
-        """Send the call for these jobs. `limits` has for each the most forced tokens that the host searches as its
-        drafts, in at most `search_seconds` of CPU time; empty: it searches none. Raises `HostDied`."""
-        host = self.alive()
-        step = Step(jobs, search_seconds, self._limits.fill_seconds, is_ahead=is_ahead)
-        with self._watch(step):
-            step.jobs = [
-                self.job(matcher_of(job), job.draft_token_ids, limits[i] if limits else 0) for i, job in enumerate(jobs)
-            ]
-            if (lent := self._lent()) is not None:
-                lent.block = lent.block.copy()
-                self._lent = lambda: None
-            step.block = host.masks.rows
-            self._send(host, step)
+    def begin(self, call: Call) -> None:
+        if isinstance(call, Step) and (lent := self._lent()) is not None:
+            lent.block = lent.block.copy()
+        super().begin(call)
 
-    def end_step(self, patience: Allowed | None = None) -> Step | None:
-        """Return the unanswered step with its answer, or None if `patience` ends before it arrives. Sets
-        `HostedMatcher.forced` of matchers for which it searched. Raises `HostDied`."""
+    def end(self, patience: Allowed | None = None) -> Call | None:
         step = self.pending
-        assert step is not None
         try:
-            if self.end(patience) is None:
-                step.is_ahead = False
-                return None
+            ended = super().end(patience)
         except HostDied:
             raise
         except GuidewayError as error:  # of a batch: the matchers are in an unknown state now
             self.lose()
             raise HostDied(str(error)) from error
-        assert step.rows is not None
-        self._lent = weakref.ref(step.rows)
-        for i, job in enumerate(step.jobs):
-            if job.num_forced and i not in step.errors and (matcher := LIVING.get(job.number)) is not None:
-                matcher.forced = () if step.is_plain else step.results[i].drafts  # type: ignore[attr-defined]
-        return step
+        if isinstance(step, Step):
+            step.is_ahead = step.is_ahead and ended is not None
+            self._lent = weakref.ref(step.rows)
+        return ended
 
 
 class MatcherHost:
@@ -204,8 +192,6 @@ class MatcherHost:
         """The host of all grammars without a host of their own."""
         self.own: dict[int, MatcherRoom] = {}
         """The hosts of grammars whose rows were late, by the grammar's number, the longest unused first."""
-        self._unused: deque[int] = deque()
-        """Grammars that need no host of their own any more, whose hosts are not closed yet."""
 
     @property
     def rooms(self) -> list[MatcherRoom]:
@@ -219,21 +205,18 @@ class MatcherHost:
 
     def load(self, grammar: HostedGrammar) -> None:
         """Load a grammar in the common host's second thread. Raises the strategy's errors, and `LimitExceeded`."""
-        if not self._loads:
-            return
         try:
-            self.common.load(grammar)
+            if self._loads:
+                self.common.load(grammar)
         except HostDied as died:
             if died.by_itself:
                 self._refuse(grammar, str(died))
             raise died.error() from died
 
     def unload(self, grammar: int) -> None:
-        """Release a grammar that the serving process has dropped, and its own host if it has one. Takes no lock,
-        because the garbage collector may call it."""
+        """Release a grammar that the serving process has dropped. Takes no lock, because the garbage collector may call
+        it."""
         self.common.unload(grammar)
-        if grammar in self.own:
-            self._unused.append(grammar)
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         """Fill the rows of the jobs, as `GrammarStrategy.fill` does. A job whose rows arrive in a later step gets the
@@ -266,19 +249,15 @@ class MatcherHost:
                 some = [i for i in some if matcher_of(jobs[i]).answer is None]
                 num_left = MAX_ROWS - sum(1 + len(jobs[i].draft_token_ids) for i in some)
                 try:
-                    is_free = room.pending is None and room.is_up(None if waits else 0.0)
-                except HostDied:  # none can be started: the step's own command says why
-                    continue
-                if not some or not is_free or num_left < 0:
-                    continue
-                searched = list[int]()
-                for i in some if limits and not room.left_to_prove else ():
-                    searched.append(limits[i] if limits[i] <= num_left else 0)
-                    num_left -= searched[-1]
-                step = [jobs[i] for i in some]
-                try:
-                    room.begin_step(step, searched if any(searched) else (), self._search_seconds, is_ahead=True)
-                except HostDied as died:
+                    if not some or room.pending is not None or not room.is_up(None if waits else 0.0) or num_left < 0:
+                        continue
+                    searched = list[int]()
+                    for i in some if limits and not room.left_to_prove else ():
+                        searched.append(limits[i] if limits[i] <= num_left else 0)
+                        num_left -= searched[-1]
+                    asking = [jobs[i] for i in some]
+                    room.begin(Step(asking, self._limits.fill_seconds, searched, self._search_seconds, is_ahead=True))
+                except HostDied as died:  # if none can be started, the step's own command says why
                     self._blame(died)
 
     def hear(self, *, waits: bool) -> None:
@@ -287,9 +266,7 @@ class MatcherHost:
         with self._lock:
             for room in self.rooms:
                 step, host = room.pending, room.host
-                if step is None or host is None or not step.is_ahead or not any(job.num_forced for job in step.jobs):
-                    continue
-                if waits or host.has_news():
+                if isinstance(step, Step) and step.is_ahead and step.searches and host and (waits or host.has_news()):
                     self._end(room)
 
     def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any:
@@ -304,11 +281,11 @@ class MatcherHost:
                 self._end(room)
             return room.call(Call(method, [matcher], [encode(arguments)], seconds)).results[0]
 
-        try:
-            with self._lock:
+        with self._lock:
+            try:
                 found = retry(matcher, attempt)
-        except HostDied as died:
-            raise died.error() from died
+            except HostDied as died:
+                found = died.error()
         if isinstance(found, GuidewayError):
             raise found
         return found
@@ -360,17 +337,18 @@ class MatcherHost:
             asking, step = [jobs[i] for i in left], None
             if room.pending is not None or room.is_up(seconds):
                 if room.pending is None:
-                    room.begin_step(asking[:1] if apart else _fitting(asking))
-                step = room.end_step(patience)
+                    room.begin(Step(asking[:1] if apart else _fitting(asking), self._limits.fill_seconds))
+                step = room.end(patience)
             if step is None:
                 for job in asking:
                     job.error = Late()
                 return left
+            assert isinstance(step, Step)
             if step.is_plain and room is self.common and step.is_about(asking):
                 accepted[left] = 0
-                _take_all(asking, step, bitmask)
+                _take_all(asking, step.rows, bitmask)
                 return left
-            self._deliver(room, step)
+            self._deliver(step)
             return ()
 
         def fail(i: int, cause: HostDied) -> None:
@@ -412,30 +390,27 @@ class MatcherHost:
     def _end(self, room: MatcherRoom) -> None:
         """Wait for the answer of a host, and keep it for the next `fill`."""
         try:
-            if (step := room.end_step()) is not None:
-                self._deliver(room, step)
+            if isinstance(step := room.end(), Step):
+                self._deliver(step)
         except HostDied as died:
             self._blame(died)
 
-    def _deliver(self, room: MatcherRoom, step: Step) -> None:
+    def _deliver(self, step: Step) -> None:
         """Give each matcher that still exists its result, and record whether it was late."""
-        for i, (number, outcome) in enumerate(zip(step.numbers, step.outcomes(), strict=True)):
-            matcher, slow, grammar = LIVING.get(number), i in step.slow, step.sources[number]
+        for i, number in enumerate(step.numbers):
+            matcher, slow = LIVING.get(number), i in step.slow
             if isinstance(matcher, HostedMatcher):
                 matcher.num_late += slow
-                matcher.answer = outcome
-                assert grammar is not None
-                self._judge(grammar.number, slow)
+                matcher.answer = step.results[i] if step.results else Filled(step.rows, i)
+                self._judge(matcher.grammar, slow)
 
-    def _judge(self, grammar: int, slow: bool) -> None:
+    def _judge(self, grammar: HostedGrammar, slow: bool) -> None:
         """Record whether a row of a grammar was late. A late grammar gets a host of its own."""
-        if slow and self._sits_out and grammar not in self.own:
-            others = [number for number in self.own if number not in self._unused]
-            if len(others) >= MOST_OWN:  # the next step ends it: this one may still need its rows
-                self._unused.append(next((number for number in others if self.own[number].pending is None), others[0]))
-            self.own[grammar] = self._room("slow")
-        if grammar in self.own:
-            self.own[grammar].judge(slow)
+        if slow and self._sits_out and grammar.number not in self.own:
+            self.own[grammar.number] = self._room("slow")
+            self.own[grammar.number].grammar = weakref.ref(grammar)
+        if grammar.number in self.own:
+            self.own[grammar.number].judge(slow)
 
     def _room(self, role: str) -> MatcherRoom:
         return MatcherRoom(role, self._source, self._lock, self._refuse)
@@ -450,12 +425,15 @@ class MatcherHost:
             matcher.answer = died.error()
 
     def _by_room(self, jobs: Sequence[FillJob]) -> dict[MatcherRoom, list[int]]:
-        """Return the places of the jobs by the host of their matchers. Closes the hosts of dropped grammars."""
-        while self._unused:
-            if (room := self.own.pop(self._unused.popleft(), None)) is not None:
-                room.close()
+        """Return the places of the jobs by the host of their matchers. Closes hosts of dropped grammars, and of more
+        than `MOST_OWN`, if possible one that is idle."""
         if not self.own:
             return {self.common: list(range(len(jobs)))} if jobs else {}
+        order = sorted(self.own.items(), key=lambda own: (own[1].grammar() is not None, own[1].pending is not None))
+        num_dropped = sum(room.grammar() is None for _, room in order)
+        for number, room in order[: max(num_dropped, len(order) - MOST_OWN)]:
+            del self.own[number]
+            room.close()
         found: dict[MatcherRoom, list[int]] = {}
         for i, job in enumerate(jobs):
             found.setdefault(self._room_of(matcher_of(job)), []).append(i)
@@ -467,14 +445,14 @@ class MatcherHost:
         """Return the host to ask for a matcher: while a command with the matcher is unanswered, the host that has that
         command."""
         room = matcher.room
-        if isinstance(room, MatcherRoom) and room.pending is not None and matcher.number in room.pending.sources:
+        if isinstance(room, MatcherRoom) and room.has(matcher):
             return room
         return self.own.get(matcher.grammar.number, self.common)
 
     def _patience(self, room: MatcherRoom, num_jobs: int) -> Allowed | None:
         if not self._sits_out:
             return None
-        if (room.pending is not None and not room.pending.is_ahead) or room.left_to_prove:
+        if (isinstance(room.pending, Step) and not room.pending.is_ahead) or room.left_to_prove:
             return HURRIED
         late_seconds = self._limits.late_seconds
         return Allowed(late_seconds, late_seconds * (1 + num_jobs / 8))
@@ -498,11 +476,10 @@ def _fitting(jobs: Sequence[FillJob]) -> Sequence[FillJob]:
     return jobs
 
 
-def _take_all(jobs: Sequence[FillJob], step: Step, bitmask: Bitmask) -> None:
+def _take_all(jobs: Sequence[FillJob], rows: Rows, bitmask: Bitmask) -> None:
     """Set the rows of jobs from a plain answer."""
-    assert step.rows is not None
-    bitmask[[job.first_row for job in jobs]] = step.rows.block
+    bitmask[[job.first_row for job in jobs]] = rows.block
     for i, job in enumerate(jobs):
         matcher = matcher_of(job)
-        matcher.take(step.rows, i)
+        matcher.take(rows, i)
         matcher.first_closed, matcher.ends = None, ()

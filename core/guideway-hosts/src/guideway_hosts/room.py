@@ -19,11 +19,11 @@ from guideway.errors import GuidewayError, passable, text_of
 
 from guideway_hosts.codec import encode
 from guideway_hosts.fork_server import HostSource
-from guideway_hosts.host import Allowed, Host, HostDied
+from guideway_hosts.host import Allowed, HostDied
 from guideway_hosts.messages import Birth, Job, read_error
 from guideway_hosts.seat import Seat
 
-__all__ = ["LIVING", "SECONDS_PER_TOKEN", "Call", "Remote", "Room", "Source", "isolate", "retry"]
+__all__ = ["LIVING", "MAX_DEATHS", "SECONDS_PER_TOKEN", "Call", "Remote", "Room", "Source", "isolate", "retry"]
 
 log = logging.getLogger(__name__)
 
@@ -164,12 +164,17 @@ class Call:
         self.sources = {each.number: each.source for each in objects}
         """The sources are kept: one that ended a host is refused also if its objects were dropped."""
         self.jobs: list[Job] = []
+        """Set when it is sent."""
         self.allowed = Allowed(seconds)
         self.results: list[Any] = []
         """For each object its result or its error, a `GuidewayError`."""
         self.errors: dict[int, GuidewayError] = {}
         self.failures: list[str] = []
         """What went wrong when earlier objects ended."""
+
+    def enter(self, room: Room) -> None:
+        """Set the jobs for a host, which has the objects from then on, unless it is lost or they fail."""
+        self.jobs = [room.job(LIVING[number]) for number in self.numbers]
 
     def read(self, answer: Any, data: bytes | None) -> None:
         """Set the results from the host's answer. Raises ValueError, KeyError or TypeError if the answer does not fit
@@ -220,15 +225,12 @@ class Room(Seat):
         """Send a call. Raises `HostDied`."""
         host = self.alive()
         with self._watch(call):
-            call.jobs = [self.job(LIVING[number]) for number in call.numbers]
-            self._send(host, call)
-
-    def _send(self, host: Host, call: Call) -> None:
-        """Send a call that has its jobs."""
-        more = {job.number: self._seconds_of(job.birth) for job in call.jobs if job.birth is not None}
-        call.allowed = Allowed(call.seconds, call.seconds * call.share + sum(more.values()), more)
-        self.pending = call
-        host.send("call", self.name, call.method, *host.masks.write_jobs(call.jobs), self._news(), call.given)
+            call.enter(self)
+            more = {job.number: self._seconds_of(job.birth) for job in call.jobs if job.birth is not None}
+            call.allowed = Allowed(call.seconds, call.seconds * call.share + sum(more.values()), more)
+            self.pending = call
+            integers, births = host.masks.write_jobs(call.jobs)
+            host.send("call", self.name, call.method, integers, births, self._news(), call.given)
 
     def end(self, patience: Allowed | None = None) -> Call | None:
         """Return the unanswered call with its answer, or None if `patience` ends before it arrives. Raises `HostDied`,
@@ -258,9 +260,12 @@ class Room(Seat):
         with self._watch(call):
             return host.is_answered(call.allowed)
 
+    def has(self, one: Remote) -> bool:
+        """Return whether the unanswered call is about an object."""
+        return self.pending is not None and one.number in self.pending.sources
+
     def job(self, one: Remote, draft_token_ids: Sequence[int] = (), num_forced: int = 0) -> Job:
-        """Return an object's part of a command. After the command the host has the object, unless the host is lost or
-        the object fails."""
+        """Return an object's part of a command."""
         rollback, accept = one.take_changes()
         if one.born_in == self.number and one.room is self:
             return Job(one.number, None, rollback, accept, draft_token_ids, num_forced)

@@ -143,8 +143,7 @@ class Filler:
         masks.working_on = IDLE
         self._apart = max(0, self._apart - 1)
         slow = [i for i, seconds in enumerate(taken) if seconds > self._late_seconds]
-        searched = any(job.num_forced and drafts[i] for i, job in enumerate(jobs))
-        if not (slow or errors or closing or searched or any(counts)):
+        if not (slow or errors or closing or any(drafts)):
             return None, {}
         found = []
         for i, (job, count) in enumerate(zip(jobs, counts, strict=True)):

@@ -48,7 +48,7 @@ class HostedStrategy(GrammarStrategy):
         super().__init__(vocabulary, options)
         # set on the instance, because this class is the proxy of every strategy
         self.name, self.kinds = cls.name, cls.kinds  # type: ignore[misc]
-        self.capabilities = (cls.capabilities - {"serialize"}) | {"fork"}  # type: ignore[misc]
+        self.capabilities = frozenset({"fork"})  # type: ignore[misc]
         self.max_rollback = None  # type: ignore[misc]
         self._shared = shared
         self._matchers = shared.matchers
