@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from guideway.json_schema import Exclusion, keywords
+from guideway.json_schema import Emptiness, keywords
 from guideway.json_schema.prober import cases
 from guideway.json_schema.validity import validator
 
@@ -42,7 +42,7 @@ A: dict[str, Any] = {"type": "object", "properties": {"a": {}}, "additionalPrope
     ],
 )
 def test_branches_that_exclude_each_other(schema: Any) -> None:
-    assert Exclusion(schema).is_exclusive(schema)
+    assert Emptiness(schema).is_exclusive(schema)
     assert "oneOf:disjoint" in keywords(schema)
 
 
@@ -63,7 +63,7 @@ def test_branches_that_exclude_each_other(schema: Any) -> None:
     ],
 )
 def test_others_are_not_taken_for_such(schema: Any) -> None:
-    assert not Exclusion(schema).is_exclusive(schema)
+    assert not Emptiness(schema).is_exclusive(schema)
     assert "oneOf:disjoint" not in keywords(schema)
 
 
@@ -71,7 +71,7 @@ def test_others_are_not_taken_for_such(schema: Any) -> None:
 def test_no_case_of_the_probe_has_an_instance_of_two_branches() -> None:
     seen = 0
     for _, schema, right, wrong in cases():
-        if isinstance(schema, dict) and "oneOf" in schema and Exclusion(schema).is_exclusive(schema):
+        if isinstance(schema, dict) and "oneOf" in schema and Emptiness(schema).is_exclusive(schema):
             allowed = {key: value for key, value in schema.items() if key in ("type", "required")}
             defs = {key: schema[key] for key in ("$defs", "definitions", "$schema") if key in schema}
             branches = [validator({"allOf": [branch], **defs}) for branch in schema["oneOf"]]
@@ -85,4 +85,4 @@ def test_the_work_is_bounded() -> None:
     schema: Any = {"type": "object", "properties": {"a": {"const": 0}}, "required": ["a"]}
     for _ in range(12):
         schema = {"anyOf": [schema] * 8, "allOf": [schema] * 8}
-    assert not Exclusion(whole := {"oneOf": [schema, schema]}).is_exclusive(whole)
+    assert not Emptiness(whole := {"oneOf": [schema, schema]}).is_exclusive(whole)

@@ -48,6 +48,7 @@ class Fussy(ReferenceStrategy):
     """Accepts every kind, and records the constraints it gets."""
 
     kinds = ReferenceStrategy.kinds | {"structural_tag", "grammar:ebnf", "grammar:lark"}
+    takes = frozenset()
 
     def __init__(self, **limits: int) -> None:
         super().__init__(tiny(), {})

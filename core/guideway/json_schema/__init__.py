@@ -19,13 +19,12 @@ from guideway.json_schema.assertions import (
 )
 from guideway.json_schema.checking import check_schema, misspelt_keywords
 from guideway.json_schema.cursor import JsonCursor
-from guideway.json_schema.emptiness import Exclusion
+from guideway.json_schema.emptiness import Emptiness, check_satisfiable
 from guideway.json_schema.formats import FORMATS, has_format, with_patterns
 from guideway.json_schema.mistakes import check_regex
 from guideway.json_schema.naming import NamesAhead, hides_names, names_may_run_out
 from guideway.json_schema.patterns import pattern_details
 from guideway.json_schema.places import locate, places, prefix_errors
-from guideway.json_schema.pruning import check_satisfiable, pruned
 from guideway.json_schema.tags import schemas_in, tag_nodes, tag_schemas
 from guideway.json_schema.walking import IN_PLACE_APPLICATORS, Chain, Pointer, Schema, resolve, subschemas
 from guideway.json_schema.writing import WritingRule
@@ -36,7 +35,7 @@ __all__ = [
     "KEYWORDS",
     "TYPES",
     "Chain",
-    "Exclusion",
+    "Emptiness",
     "JsonCursor",
     "NamesAhead",
     "Pointer",
@@ -56,7 +55,6 @@ __all__ = [
     "pattern_details",
     "places",
     "prefix_errors",
-    "pruned",
     "resolve",
     "root_keywords",
     "schemas_in",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import combinations
 from typing import Any, NamedTuple
 
 from guideway.json_schema import kinds
-from guideway.json_schema.emptiness import Exclusion
+from guideway.json_schema.emptiness import Emptiness
 from guideway.json_schema.kinds import kind_of, kinds_of
 from guideway.json_schema.patterns import pattern_details, repeats_a_repetition, string_details
 from guideway.json_schema.reading import OLD, draft_of
@@ -88,14 +89,14 @@ def names_by_place(schema: Schema, place: Chain = None) -> Iterator[tuple[Chain,
     subschemas = list(walk(schema, place))
     ignores_siblings = draft_of(schema, [node for _, node, _ in subschemas]) <= OLD
     by_name = nested = False
-    exclusion = Exclusion(schema)
+    emptiness = cache(lambda: Emptiness(schema))
     bounded: list[tuple[Chain, Mapping[str, Any]]] = []
     excludes = False
     for chain, subschema, (_, resource) in subschemas:
         if isinstance(subschema, bool):
             yield chain, subschema, () if subschema else ("false",)
             continue
-        own, typed, details = _own(subschema, exclusion), subschema.get("type"), set()
+        own, typed, details = _own(subschema, emptiness), subschema.get("type"), set()
         if subschema.get("enum") == []:
             details.add("false")
         whole = subschema
@@ -103,7 +104,7 @@ def names_by_place(schema: Schema, place: Chain = None) -> Iterator[tuple[Chain,
             if len(own) > 1 or not subschema.keys().isdisjoint({"type", "$id", "id"}):
                 details.add("$ref:siblings")
             subschema = {"$ref": subschema["$ref"]}
-            own, typed = _own(subschema, exclusion), None
+            own, typed = _own(subschema, emptiness), None
         names, pattern = subschema.get("patternProperties", ()), subschema.get("pattern", "")
         details |= {f"pattern:{detail}" for detail in (*pattern_details(pattern), *string_details(pattern))}
         details |= {
@@ -159,7 +160,7 @@ def root_keywords(schema: Schema) -> frozenset[str]:
     subschemas."""
     if isinstance(schema, bool):
         return frozenset() if schema else frozenset({"false"})
-    return frozenset(_own(schema, Exclusion(schema)) | ({"type"} & schema.keys()))
+    return frozenset(_own(schema, lambda: Emptiness(schema)) | ({"type"} & schema.keys()))
 
 
 def combine(first: str, second: str) -> str:
@@ -173,9 +174,9 @@ def _combinations(names: Iterable[str]) -> Iterable[str]:
     return map("+".join, combinations(sorted(names, key=lambda name: _ORDER[name.partition(":")[0]]), 2))
 
 
-def _own(schema: Mapping[str, Any], exclusion: Exclusion) -> set[str]:
+def _own(schema: Mapping[str, Any], emptiness: Callable[[], Emptiness]) -> set[str]:
     asserting = (keyword for keyword in KEYWORDS if keyword in schema and _asserts(keyword, schema))
-    return {_name(keyword, schema, exclusion) for keyword in asserting}
+    return {_name(keyword, schema, emptiness) for keyword in asserting}
 
 
 def _numbers(values: list[Any]) -> Iterator[int | float]:
@@ -280,7 +281,7 @@ def _beside_type(name: str, typed: object) -> str | None:
     return None if isinstance(typed, str) else f"{name}+{'untyped' if typed is None else 'types'}"
 
 
-def _name(keyword: str, schema: Mapping[str, Any], exclusion: Exclusion) -> str:
+def _name(keyword: str, schema: Mapping[str, Any], emptiness: Callable[[], Emptiness]) -> str:
     value = schema[keyword]
     declared = schema.get("properties", {})
     match keyword:
@@ -292,7 +293,7 @@ def _name(keyword: str, schema: Mapping[str, Any], exclusion: Exclusion) -> str:
             return f"{keyword}:mistyped"
         case "allOf" if len(value) > 1:
             return "allOf:several"
-        case "oneOf" if exclusion.is_exclusive(schema):
+        case "oneOf" if emptiness().is_exclusive(schema):
             return "oneOf:disjoint"
         case "multipleOf" if schema.get("type") != "integer":
             return "multipleOf:number"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import combinations
 from math import inf
 from typing import Any, NamedTuple
 
+from guideway.errors import InvalidGrammar
 from guideway.json_schema.kinds import (
     ANY,
     ARRAY,
@@ -17,16 +17,15 @@ from guideway.json_schema.kinds import (
     NUMBER,
     OBJECT,
     STRING,
-    TYPES,
     kind_of,
     kinds_of,
 )
 from guideway.json_schema.ranges import counts, number_range
 from guideway.json_schema.reading import Node, Source
 from guideway.json_schema.refusing import refuse, refuses
-from guideway.json_schema.walking import KEYWORDS, Chain, Schema
+from guideway.json_schema.walking import KEYWORDS, Chain, Pointer, Schema, parts_of
 
-__all__ = ["Emptiness", "Exclusion", "Reason"]
+__all__ = ["Emptiness", "Reason", "check_satisfiable"]
 
 MOST_TOGETHER = 64
 """Maximum schemas of one value to compare with each other."""
@@ -42,7 +41,24 @@ _EMPTYING = frozenset(
     | {"minItems", "contains", "required", "minProperties"}
 )
 """A schema without any of these keywords has instances."""
+_TYPES = (NULL, BOOLEAN, STRING, NUMBER, ARRAY, OBJECT)
 _ASSERTING = frozenset({*KEYWORDS, "type"})
+
+
+def check_satisfiable(schema: Schema, prefix: Chain = None) -> bool:
+    """Raise `InvalidGrammar`, with the JSON pointer of the cause, if a checked schema is proved to be unsatisfiable.
+    `prefix` is the place of the schema. Return whether all its parts that are objects may be satisfied, for all types
+    that they allow."""
+    emptiness = Emptiness(schema)
+    reason = emptiness.reason()
+    if reason is None:
+        return emptiness.is_full
+    for part in parts_of(reason.place):
+        prefix = (prefix, part)
+    raise InvalidGrammar(
+        f"{Pointer(prefix)}: {reason.text}, so no value satisfies the whole schema; change what is written there",
+        field="constraint",
+    )
 
 
 class Reason(NamedTuple):
@@ -63,9 +79,9 @@ class Emptiness:
 
     def __init__(self, root: Schema) -> None:
         self.source = Source(root)
-        self.lost_types: dict[int, list[str]] = {}
-        """The types that a nonempty subschema allows although none of their values satisfies it, by `id` of the
-        subschema."""
+        self.lost: dict[int, int] = {}
+        """The kinds, of whole types, that a nonempty subschema allows although none of their values satisfies it, by
+        `id` of the subschema."""
         self._root = root
         self._kinds: dict[int, int] = {}
         self._waiting: dict[int, set[int]] = {}
@@ -96,6 +112,14 @@ class Emptiness:
             return ANY if schema else 0
         return self._kinds.get(id(schema), ANY)
 
+    def is_exclusive(self, schema: Mapping[str, Any]) -> bool:
+        """Return True if it is proved that no instance satisfies two branches of the ``oneOf`` of a subschema, which is
+        then equivalent to ``anyOf``. False proves nothing."""
+        branches = schema["oneOf"]
+        if len(branches) > MOST_BRANCHES:
+            return False
+        return all(self.excludes(first, second, schema) for first, second in combinations(branches, 2))
+
     def excludes(self, first: Any, second: Any, around: Mapping[str, Any]) -> bool:
         """Return True if it is proved, from the types and required properties of the subschema `around` two others,
         that no instance of it satisfies both. False proves nothing."""
@@ -108,9 +132,9 @@ class Emptiness:
         return not kinds & self._meet([*both, required], both)
 
     @property
-    def is_found(self) -> bool:
-        """True if any part of the schema is empty, or has no values of a type that it allows."""
-        return self.source.has_false or bool(self.lost_types) or 0 in self._kinds.values()
+    def is_full(self) -> bool:
+        """True if every subschema that is an object may have values, of all types that it allows."""
+        return not any(self.lost.values()) and 0 not in self._kinds.values()
 
     def reason(self) -> Reason | None:
         """Return why no value satisfies the whole schema; None if that is not proved."""
@@ -154,13 +178,9 @@ class Emptiness:
             return self._of(self._target(node, "$ref"))
         together = self._together([node])
         found, excluded = self._possible(together)
-        self.lost_types.pop(id(node.schema), None)
-        if excluded and found & ~excluded:
-            typed = node.keywords.get("type", [name for name in TYPES if name != "integer"])
-            lost = [name for name in ([typed] if isinstance(typed, str) else typed) if _is_lost(name, found, excluded)]
-            if lost:
-                self.lost_types[id(node.schema)] = lost
-        found &= ~excluded
+        left = found & ~excluded
+        self.lost[id(node.schema)] = sum(found & kind for kind in _TYPES if left and not left & kind)
+        found = left
         for part, _ in self._in_place(node):
             found &= self._of(part)
         return self._choose(found, together, together)
@@ -418,38 +438,8 @@ class Emptiness:
         return False
 
 
-class Exclusion:
-    """A prover that branches of a checked schema exclude each other. Takes no time before it is asked."""
-
-    def __init__(self, root: Schema) -> None:
-        self._root = root
-
-    @cached_property
-    def _emptiness(self) -> Emptiness:
-        return Emptiness(self._root)
-
-    def is_exclusive(self, schema: Mapping[str, Any]) -> bool:
-        """Return True if it is proved that no instance satisfies two branches of the ``oneOf`` of a subschema, which is
-        then equivalent to ``anyOf``. False proves nothing."""
-        branches = schema["oneOf"]
-        if len(branches) > MOST_BRANCHES:
-            return False
-        return all(self.excludes(first, second, schema) for first, second in combinations(branches, 2))
-
-    def excludes(self, first: Any, second: Any, around: Mapping[str, Any]) -> bool:
-        """Return True if it is proved that no instance of the subschema `around` two others satisfies both. False
-        proves nothing."""
-        return self._emptiness.excludes(first, second, around)
-
-
 def _counts(nodes: Sequence[Node], least: str, most: str) -> tuple[float, float]:
     return counts([node.keywords for node in nodes], least, most)
-
-
-def _is_lost(name: str, kinds: int, excluded: int) -> bool:
-    """Return whether all allowed kinds of a type are excluded."""
-    kinds &= TYPES[name]
-    return bool(kinds) and not kinds & ~excluded
 
 
 def _is_anything(schema: Any) -> bool:

@@ -87,14 +87,10 @@ class Source:
         places = list(walk(root))
         self.draft = draft_of(root, [node for _, node, _ in places])
         self._unknown = {each for draft, keywords in _SINCE.items() if self.draft < draft for each in keywords}
-        self.has_false = root is False
-        """True if ``false`` is a subschema."""
         for chain, node, resource in places:
             if isinstance(node, Mapping):
                 self._nodes[id(node)] = self._read(node, chain, resource)
                 self._index(node, resource)
-            else:
-                self.has_false |= not node
 
     def __iter__(self) -> Iterator[Node]:
         """Yield the subschemas, each after its parents."""

@@ -40,6 +40,8 @@ def write(writer: Writer, node: Node, own: Written) -> Iterator[Schema]:
             yield writer.lose(node.chain, "unevaluatedProperties", "other schemas apply to the same object", True)
         elif rest is None and "additionalProperties" not in keywords:
             rest = writer.yes(keywords["unevaluatedProperties"], node.at("unevaluatedProperties"))
+    if rest is False and not patterns:
+        properties = {name: value for name, value in properties.items() if value is not False}
     own |= {"properties": properties} if properties else {}
     own |= {"patternProperties": patterns} if patterns else {}
     own |= {} if rest is None else {"additionalProperties": rest}

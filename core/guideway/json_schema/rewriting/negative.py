@@ -244,7 +244,7 @@ def _in_place(writer: Writer, node: Node, kinds: int) -> Iterator[Schema]:
                 yield all_of(writer.no(part, chain, kinds) for part, chain in branches)
                 if keyword == "oneOf":
                     for (first, here), (second, there) in combinations(branches, 2):
-                        if not writer.exclusion.excludes(first, second, {}):
+                        if not writer.emptiness.excludes(first, second, {}):
                             yield all_of([writer.yes(first, here, kinds), writer.yes(second, there, kinds)])
             case "not":
                 yield writer.yes(keywords["not"], node.at("not"), kinds)

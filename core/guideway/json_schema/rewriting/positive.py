@@ -9,7 +9,7 @@ from math import perm
 from typing import Any, Final
 
 from guideway.json_schema.assertions import KEYWORDS
-from guideway.json_schema.kinds import ANY, ARRAY, OBJECT, STRING, kind_of
+from guideway.json_schema.kinds import ANY, ARRAY, OBJECT, OF_KIND, STRING, kind_of
 from guideway.json_schema.patterns import pattern_details
 from guideway.json_schema.reading import Node
 from guideway.json_schema.rewriting import members
@@ -34,8 +34,13 @@ LEAST_NAMES = 8
 def write(writer: Writer, node: Node, kinds: int) -> Schema:
     """Return a schema that every instance of `node` satisfies, if its kind is one of `kinds`."""
     kinds &= node.kinds
+    lost = writer.emptiness.lost.get(id(node.schema), 0)
+    left = typed(node.kinds & ~lost) if lost else True
+    kinds &= ~lost
+    skipped = {"type" if lost else ""}.union(*(keywords for kind, keywords in OF_KIND.items() if kind & lost))
+    node = node._replace(keywords={key: value for key, value in node.keywords.items() if key not in skipped})
     own: Written = {keyword: value for keyword, value in node.keywords.items() if keyword in PLAIN}
-    more: list[Schema] = [*_counts(writer, node, own)]
+    more: list[Schema] = [left, *_counts(writer, node, own)]
     if kinds & STRING:
         more += _strings(writer, node, own)
     if kinds & ARRAY:
@@ -97,6 +102,12 @@ def _arrays(writer: Writer, node: Node, own: Written) -> Iterator[Schema]:
         own["prefixItems"] = [writer.yes(each, node.at("prefixItems", i)) for i, each in enumerate(items)]
     if "items" in keywords:
         own["items"] = writer.yes(keywords["items"], node.at("items"))
+    if False in (first := own.get("prefixItems", [])):
+        own |= {"prefixItems": first[: first.index(False)], "items": False}
+    if own.get("items") is False and not own.get("prefixItems"):
+        own["maxItems"] = 0
+        del own["items"]
+        own.pop("prefixItems", None)
     if keywords.get("unevaluatedItems", True) is not True:
         if node.applies_others or "contains" in keywords:
             yield writer.lose(node.chain, "unevaluatedItems", "other schemas apply to the same array", True)
@@ -156,7 +167,7 @@ def _listed(writer: Writer, schema: Any, node: Node) -> tuple[list[Any] | None, 
 def _contains(writer: Writer, node: Node) -> Schema:
     keywords = node.keywords
     least, most = keywords.get("minContains", 1), keywords.get("maxContains")
-    if least == 0 and most is None:
+    if least == 0 and (most is None or writer.emptiness.is_empty(keywords["contains"])):
         return True
     if most is None and {"contains", "minContains"} & keywords.keys() <= writer.takes:
         inner = writer.yes(keywords["contains"], node.at("contains"))
@@ -208,14 +219,14 @@ def _one_of(writer: Writer, node: Node, kinds: int) -> Schema:
     branches = node.keywords["oneOf"]
     written = [writer.yes(branch, node.at("oneOf", i), kinds) for i, branch in enumerate(branches)]
     if len(branches) > writer.budget.cases:
-        if writer.exclusion.is_exclusive(node.schema):
+        if writer.emptiness.is_exclusive(node.schema):
             return any_of(written)
         return writer.lose(node.chain, "oneOf", "more than one of many branches may hold", any_of(written))
     overlapping: dict[int, list[int]] = {i: [] for i in range(len(branches))}
     for i, j in combinations(range(len(branches)), 2):
         if written[i] is False or written[j] is False:
             continue
-        if possible_kinds(written[i]) & possible_kinds(written[j]) & kinds and not writer.exclusion.excludes(
+        if possible_kinds(written[i]) & possible_kinds(written[j]) & kinds and not writer.emptiness.excludes(
             branches[i], branches[j], node.schema
         ):
             overlapping[i].append(j)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable, Mapping, Set
 from typing import Any, TypeAlias, TypeVar
 
 from guideway.api.types import Loss
-from guideway.json_schema.emptiness import Exclusion
+from guideway.json_schema.emptiness import Emptiness
 from guideway.json_schema.kinds import ANY
-from guideway.json_schema.reading import Node, Source
+from guideway.json_schema.reading import Node
 from guideway.json_schema.rewriting.results import Budget, Rewriting, TooLarge, few
 from guideway.json_schema.walking import SCHEMA_MAPS, Chain, Pointer, Schema
 
@@ -28,8 +28,8 @@ class Writer:
         self._write_node, self._write_negation = write, write_negation
         self.takes = takes
         self.budget = budget
-        self.source = Source(root)
-        self.exclusion = Exclusion(root)
+        self.emptiness = Emptiness(root)
+        self.source = self.emptiness.source
         self._root = root
         self._losses: dict[Loss, None] = {}
         self._built: dict[Hashable, Any] = {}
@@ -111,6 +111,8 @@ class Writer:
         if not isinstance(schema, Mapping):
             return bool(schema)
         self._count(1)
+        if self.emptiness.is_empty(schema):
+            return write is not self._write_node
         if self._depth > self.budget.depth:
             return self.lose(chain, "depth", "it is nested too deeply", True)
         self._depth += 1

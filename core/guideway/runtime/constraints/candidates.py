@@ -17,7 +17,8 @@ from guideway.json_schema import check_schema, locate, misspelt_keywords, root_k
 from guideway.json_schema.tracking import has_order, tracked
 from guideway.plugins.contract import checked_names, checked_support
 from guideway.runtime.constraints.digests import constraint_digest
-from guideway.runtime.constraints.guard.guard import Guard, check_bytes, forms
+from guideway.runtime.constraints.guard.guard import Guard, check_bytes
+from guideway.runtime.constraints.guard.satisfiable import check_possible
 from guideway.runtime.constraints.here import Here
 from guideway.runtime.constraints.rewriting import ORDER, Rewritten
 from guideway.runtime.elsewhere import Home
@@ -45,8 +46,6 @@ class Candidate:
     home: Home
     unenforced: tuple[str, ...]
     key: Key
-    is_pruned: bool = False
-    """True if the strategy takes the constraint only without its unsatisfiable parts."""
     rewritten: Rewritten | None = None
     """The schema that the strategy takes in place of the constraint's."""
 
@@ -65,7 +64,7 @@ class Candidate:
         constraint = _offered(constraint)
         if self.rewritten is not None and isinstance(constraint, JsonSchema):
             return self.rewritten.of(constraint)
-        return forms(constraint)[0] if self.is_pruned else constraint
+        return constraint
 
     def improves(self, other: Candidate) -> bool:
         """Return whether it enforces something that `other` does not."""
@@ -98,11 +97,11 @@ def choose(
 
     `strategies` is in the operator's order of preference. Strategies that enforce everything come before those that
     leave a keyword unenforced; a strategy that would enforce no outermost keyword of a schema is refused, and one whose
-    limits the constraint exceeds is not asked. Unsatisfiable parts of a schema are pruned if the strategy takes the
-    rest. A schema is also rewritten in the keywords that a strategy takes: an equivalent schema comes after the schema
-    itself and before other strategies, a weaker one before strategies that would not enforce all, unless one of these
-    leaves only a part of what it leaves. Raises
-    `InvalidGrammar` if nothing satisfies the constraint, `UnsupportedGrammar` with all reasons if no strategy takes it,
+    limits the constraint exceeds is not asked. A schema is also rewritten in the keywords that a strategy takes: an
+    equivalent schema comes after the schema itself and before other strategies, a weaker one before strategies that
+    would not enforce all, unless one of these leaves only a part of what it leaves. An equivalent schema without parts
+    that nothing satisfies comes before the schema itself. Raises `InvalidGrammar` if nothing
+    satisfies the constraint, `UnsupportedGrammar` with all reasons if no strategy takes it,
     and `LimitExceeded` if it is too large for all strategies of its kind.
     """
     names = list(strategies) if constraint.strategy is None else [constraint.strategy]
@@ -115,7 +114,7 @@ def choose(
     too_large: dict[str, list[str]] = {}
     offered = _offered(constraint)
     if offered is not constraint:
-        forms(constraint)  # it may allow nothing where the part to offer does
+        check_possible(constraint)  # it may allow nothing where the part to offer does
     offer = _Offer(offered, {name: strategies[name].limits for name in names})
     homes = homes or {}
     for name in names:
@@ -171,7 +170,8 @@ class _Offer:
         """The name of the order of properties, if strategies do not keep it by themselves."""
         if isinstance(constraint, JsonSchema):
             self._root = constraint.cached(root_keywords) or self._misspelt
-        self._forms = forms(constraint)
+        self._is_full = check_possible(constraint)
+        """False if nothing satisfies a part of a schema, which engines may refuse to compile."""
         if isinstance(constraint, JsonSchema) and constraint.takes_any_order and constraint.cached(has_order):
             self._order = frozenset({ORDER})
         self.guard = Guard(constraint, limits)
@@ -188,10 +188,7 @@ class _Offer:
         if excess is not None:
             found = self._rewritten(name, strategy, home, repeats=True) if self.guard.is_rewritable(name) else []
             return found, f"{name}: {excess}"
-        for form in self._forms:
-            support = _ask(name, strategy, home, form)
-            if not support.refused:
-                break
+        support = _ask(name, strategy, home, self.constraint)
         if support.refused:
             return self._rewritten(name, strategy, home), f"{name}: {support.reason}"
         unenforced = support.unenforced | self._misspelt | self._order
@@ -200,9 +197,12 @@ class _Offer:
             reason = f"{name} would enforce nothing of it: {ignored} would be ignored"
             return self._rewritten(name, strategy, home), reason
         key = name, self.constraint.kind, self._digest
-        given = Candidate(name, strategy, home, tuple(sorted(unenforced)), key, form is not self.constraint)
-        is_sure = not unenforced and support.enforced <= _takes(name, strategy, home)
-        return [given] if is_sure else [given, *self._rewritten(name, strategy, home)], ""
+        given = Candidate(name, strategy, home, tuple(sorted(unenforced)), key)
+        is_sure = self._is_full and not unenforced and support.enforced <= _takes(name, strategy, home)
+        if is_sure:
+            return [given], ""
+        rewritten = self._rewritten(name, strategy, home)
+        return [given, *rewritten] if self._is_full else [*rewritten, given], ""
 
     def _rewritten(self, name: str, strategy: GrammarStrategy, home: Home, *, repeats: bool = False) -> list[Candidate]:
         """Return the candidates of a strategy for rewritings of the constraint, best first. `repeats` as for

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from guideway.api import MAX_INDENTATION, InvalidGrammar, JsonSchema, StructuralTag, UnsupportedGrammar
-from guideway.json_schema import Exclusion, Schema, assertions, check_schema, subschemas, with_patterns
+from guideway.json_schema import Emptiness, Schema, assertions, check_schema, subschemas, with_patterns
 from guideway.json_schema.ecma import with_spelled_patterns
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ def to_lark(schema: Any, options: JsonCompileOptions) -> str:
 def _change(schema: Any, *, drops_siblings: bool) -> Any:
     text = json.dumps(schema)
     copy = json.loads(text)
-    exclusion = None if "/oneOf/" in text else Exclusion(copy)  # a reference may lead into one
+    is_apart = '"oneOf"' in text and "/oneOf/" not in text  # a reference may lead into a branch
+    emptiness = Emptiness(copy) if is_apart else None
     for _, node in subschemas(copy):
         if not isinstance(node, dict):
             continue
@@ -91,7 +92,7 @@ def _change(schema: Any, *, drops_siblings: bool) -> Any:
             for keyword in node.keys() - BESIDE_REF:
                 del node[keyword]
         node.pop("format", None)  # known formats are patterns by now
-        if exclusion is not None and "oneOf" in node and exclusion.is_exclusive(node):
+        if emptiness is not None and "oneOf" in node and emptiness.is_exclusive(node):
             any_of = {"anyOf": node.pop("oneOf")}
             node |= {"allOf": [*node.get("allOf", ()), any_of]} if "anyOf" in node else any_of
         node.update([(keyword, node.pop(keyword)) for keyword in (*VALUES, *APPLYING) if keyword in node])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -57,6 +57,10 @@ class Strategy(GrammarStrategy):
         parse_options(Options, options, where="grammar.lmfe")
         self._rules = {word: WritingRule(vocabulary.tokens, word) for word in WHITESPACE}
         self._tokens = JsonTokens(vocabulary)
+
+    @property
+    def takes(self) -> Set[str]:
+        return SUPPORT.takes()
 
     def supports(self, constraint: Constraint) -> Support:
         if isinstance(constraint, JsonSchema):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
@@ -82,6 +82,10 @@ class Strategy(GrammarStrategy):
         self._native = NativeVocabulary(size, ids)
         self._rules = {word: WritingRule(vocabulary.tokens, word) for word in WHITESPACE}
         self._first_bytes = first_bytes(vocabulary.tokens)
+
+    @property
+    def takes(self) -> Set[str]:
+        return SUPPORT.takes()
 
     def supports(self, constraint: Constraint) -> Support:
         if isinstance(constraint, JsonSchema):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -77,6 +77,10 @@ class Strategy(GrammarStrategy):
             if token:
                 node.token_ids.append(token_id)
         return root
+
+    @property
+    def takes(self) -> Set[str]:
+        return frozenset({"type"})
 
     def supports(self, constraint: Constraint) -> Support:
         source = constraint.source()

@@ -9,10 +9,9 @@ from guideway.api.types import Constraint
 from guideway.errors import MAX_TEXT, LimitExceeded
 from guideway.runtime.constraints.guard.kinds import kind_of
 from guideway.runtime.constraints.guard.measures import CAP, Measures, TooLarge
-from guideway.runtime.constraints.guard.satisfiable import forms
 from guideway.runtime.work.metrics import LEFT_OUT
 
-__all__ = ["Guard", "check_bytes", "forms", "measured"]
+__all__ = ["Guard", "check_bytes", "measured"]
 
 DEFAULTS = {name: rule.limit for name, rule in RULES.items()}
 
