@@ -35,7 +35,7 @@ PATTERN = SamplingParams(
 )
 ARRAY = replace(PATTERN, constraint=JsonSchema({"type": "array", "items": {"type": "integer"}}, strategy="hostile"))
 WORDS = replace(PATTERN, constraint=Choice(["perhaps", "perhaps not"], strategy="hostile"))
-FORCED = replace(PATTERN, constraint=Regex("(is forced, )[ab](and this too)[ab]{2}", strategy="hostile"))
+FORCED = replace(PATTERN, constraint=Regex("(is forced, )[ab](and this)[ab]{2}", strategy="hostile"))
 TARDY = replace(PATTERN, constraint=Regex("FT[a-z]{4,9}", strategy="hostile"), seed=5, close=False)
 
 

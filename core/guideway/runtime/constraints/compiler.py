@@ -117,9 +117,9 @@ class SearchParameters:
     bans: Bans
     """Tokens and texts to avoid where possible."""
 
-    def is_due(self, reserve: Reserve) -> bool:
-        """Return whether to search for the shortest output before admission."""
-        return self.always or self.room <= reserve.level + reserve.growth
+    def is_near(self, reserve: Reserve) -> bool:
+        """Return whether the output may not fit, so that the length must be known before admission."""
+        return self.room <= reserve.level + reserve.growth
 
     @property
     def weight(self) -> int:
@@ -140,8 +140,10 @@ class Shortest:
         self._work: SharedWork[int | None] = SharedWork(threads, at_work, MAX_VALUES, isolates=isolates_tenants)
 
     def find(self, compiled: Compilation, search: SearchParameters, tenant: str = "") -> Steps[Compilation | None]:
-        """Set `shortest` of a compilation if `search` is due. If it fails, the length is not known."""
-        if not search.is_due(compiled.reserve):
+        """Set `shortest` of a compilation if `search` asks for it. Ends with `LimitExceeded` or `PluginError` if the
+        length must be known."""
+        is_near = search.is_near(compiled.reserve)
+        if not (search.always or is_near):
             return None, compiled
         candidate, grammar, home = compiled.candidate, compiled.grammar, compiled.candidate.home
         given = (search.stop_token_ids, Budget(self._context.max_model_len, compiled.reserve, search.bans))
@@ -161,6 +163,8 @@ class Shortest:
         yield from self._work.wait_for(done, key, tenant)
         if (error := error_of(done)) is None:
             return None, replace(compiled, shortest=done.result())
+        if is_near:
+            return error, None
         log.warning("grammar.%s: the shortest output is not known: %s", candidate.name, passable(str(error)))
         return None, compiled
 
