@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import numpy as np
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
     from guideway.json_schema.walking import Schema
 
-__all__ = ["MaskAfter", "NamesAhead", "hides_names", "ids", "names_may_run_out", "row_of"]
+__all__ = ["MaskAfter", "NamesAhead", "Search", "clear", "hides_names", "ids", "names_may_run_out", "row_of"]
 
 MaskAfter = Callable[[Sequence[int]], "Bitmask | None"]
 """Returns the bitmask row of the grammar alone after some more tokens; None if it does not accept them. The output's
@@ -32,6 +32,8 @@ state does not change."""
 
 After = Callable[[JsonCursor, int], "JsonCursor | None"]
 """Returns the state after a token; None if the token is not allowed."""
+
+S = TypeVar("S")
 
 MOST_MASKS = 256
 """Maximum masks to compute for one position, which then counts as leading on. The bound applies to each position
@@ -78,14 +80,12 @@ class NamesAhead:
         """Clear the bits of a row for tokens after which no name can follow."""
         if not any(state.open):
             return
-        search = _Search(self._after, mask_after)
-        for token_id in self._candidates(state, words):
-            if not search.leads_on(state, token_id):
-                words.view(np.uint32)[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
+        search = Search(self._after, mask_after, _repeats, _position)
+        clear(words, [i for i in self._candidates(state, words) if not search.leads_on(state, i)])
 
     def leads_on(self, state: JsonCursor, token_id: int, mask_after: MaskAfter) -> bool:
         """Return whether a name can follow a token, if one must."""
-        return _Search(self._after, mask_after).leads_on(state, token_id)
+        return Search(self._after, mask_after, _repeats, _position).leads_on(state, token_id)
 
     @staticmethod
     def num_proved(states: Sequence[JsonCursor]) -> int:
@@ -105,27 +105,33 @@ class NamesAhead:
         return sorted(found)
 
 
-class _Search:
-    """A search for the tokens of one row, which visits each position once."""
+class Search(Generic[S]):
+    """A search in the masks of a grammar for a text that ends where `repeats` does not hold, shorter texts first.
+    Visits each position once; states with equal `position` are one. ``after(state, token_id)`` returns the state after
+    a token; None if the token is not allowed."""
 
-    def __init__(self, after: After, mask_after: MaskAfter) -> None:
-        self._after = after
-        self._mask_after = mask_after
-        self._verdicts: dict[Any, bool] = {}
+    def __init__(
+        self,
+        after: Callable[[S, int], S | None],
+        mask_after: MaskAfter,
+        repeats: Callable[[S], bool],
+        position: Callable[[S], Hashable],
+    ) -> None:
+        self._after, self._mask_after, self._repeats, self._position = after, mask_after, repeats, position
+        self._verdicts: dict[Hashable, bool] = {}
 
-    def leads_on(self, state: JsonCursor, token_id: int) -> bool:
+    def leads_on(self, state: S, token_id: int) -> bool:
+        """Return whether there is such a text after a token."""
         after = self._after(state, token_id)
-        if after is None or not _repeats(after):
+        if after is None or not self._repeats(after):
             return True
-        where = (after.place, after.text, after.open)
+        where = self._position(after)
         if where not in self._verdicts:
-            self._verdicts[where] = self._has_name(after, (token_id,))
+            self._verdicts[where] = self._finds(after, (token_id,))
         return self._verdicts[where]
 
-    def _has_name(self, state: JsonCursor, token_ids: tuple[int, ...]) -> bool:
-        """Return whether a new name may follow in `state`, the state after `token_ids`. Shorter beginnings are tried
-        first: names that the object has may be long."""
-        pending = deque([(state, token_ids)])
+    def _finds(self, state: S, token_ids: tuple[int, ...]) -> bool:
+        pending, seen = deque([(state, token_ids)]), {self._position(state)}
         for _ in range(MOST_MASKS):
             if not pending:
                 return False
@@ -133,18 +139,23 @@ class _Search:
             row = self._mask_after(token_ids)
             if row is None:
                 return True  # the grammar does not accept this token
-            further: dict[bytes, tuple[JsonCursor, tuple[int, ...]]] = {}
             for token_id in ids(row):
                 after = self._after(state, token_id)
-                if after is None or (
-                    (after.place, after.text) == (state.place, state.text) and state.blanks >= BEGINNING
-                ):
-                    continue  # white space, or a token without bytes
-                if not _repeats(after):
+                if after is None:
+                    continue
+                if not self._repeats(after):
                     return True
-                further.setdefault(after.text, (after, (*token_ids, token_id)))
-            pending += further.values()
+                if (where := self._position(after)) not in seen:
+                    seen.add(where)
+                    pending.append((after, (*token_ids, token_id)))
         return True
+
+
+def clear(row: Bitmask, token_ids: Iterable[int]) -> None:
+    """Clear the bits of tokens in a row of a bitmask."""
+    words = row.view(np.uint32)
+    for token_id in token_ids:
+        words[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
 
 
 def row_of(tokens: Sequence[bytes], belongs: Callable[[bytes], object]) -> Bitmask:
@@ -169,3 +180,8 @@ def _repeats(state: JsonCursor) -> bool:
         return False
     written = state.text if state.place is KEY else b""
     return any(name.startswith(written) for name in state.open[-1] or ())
+
+
+def _position(state: JsonCursor) -> Hashable:
+    """Return what decides about the next name."""
+    return state.place, state.text, state.open, min(state.blanks, BEGINNING)

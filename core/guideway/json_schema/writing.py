@@ -28,7 +28,7 @@ from guideway.json_schema.cursor import (
     Place,
     after_blanks,
 )
-from guideway.json_schema.naming import NamesAhead
+from guideway.json_schema.naming import NamesAhead, clear
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -156,8 +156,7 @@ class WritingRule:
             self._rows[id(state)] = (state, allowed)
             return allowed
         row = np.full(num_words(len(self._tokens)), -1, dtype=np.int32) if allowed is None else allowed.copy()
-        for token_id in refused:
-            row.view(np.uint32)[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
+        clear(row, refused)
         return row
 
     def after(self, state: JsonCursor, token_id: int) -> JsonCursor | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import inf
 from typing import NamedTuple, TypeAlias
 
@@ -19,7 +19,6 @@ from guideway.json_schema.tracking.values import (
     Value,
     literal_or_number,
     may_become,
-    num_integers,
     text_of,
     usual_spelling,
 )
@@ -51,6 +50,8 @@ class Container(NamedTuple):
     """The names of the properties before, if it is kept."""
     name: str = ""
     """The last name, if it is kept or leads to unique arrays."""
+    rivals: frozenset[Value] = NONE_SEEN
+    """The finished items elsewhere that it may still be equal to, of its kind."""
 
     def with_prefix(self, prefix: str) -> Iterator[str]:
         """Yield the finished items that are strings with a prefix."""
@@ -59,6 +60,21 @@ class Container(NamedTuple):
                 return
             yield self.strings[i]
 
+    def parts(self) -> Iterator[Value]:
+        """Yield the values that the item or property which is next or begun would have in `rivals`."""
+        number = len(self.values)
+        for each in self.rivals:
+            if isinstance(each, Array):
+                yield from each.items[number : number + 1]
+            elif isinstance(each, Object) and len(self.names) > number:
+                yield from (value for name, value in each.members if name == self.name)
+
+    def other_names(self) -> Iterator[str]:
+        """Yield the names in `rivals` that are not written."""
+        for each in self.rivals:
+            if isinstance(each, Object):
+                yield from (name for name, _ in each.members if name not in self.names)
+
     def inside(self, arrays: UniqueArrays) -> Subschemas:
         """Return the place of the value that is next or begun."""
         return arrays.inside(self.at, None if self.is_array else self.name)
@@ -66,6 +82,7 @@ class Container(NamedTuple):
 
 Containers: TypeAlias = tuple[Container, ...]
 PLAIN = Container(True), Container(False)
+KINDS: Mapping[type[Array | Object], int] = {Array: ARRAY, Object: OBJECT}
 
 
 class TrackedText(Cursor[Container]):
@@ -82,23 +99,18 @@ class TrackedText(Cursor[Container]):
         """Return whether every continuation may lead to an item that the array already has."""
         if not self.keeps or self._may_differ(arrays):
             return False
-        for depth, container in enumerate(self.open):
-            if not container.is_unique or not container.seen:
-                continue
-            items = container.inside(arrays)
-            if depth + 1 < len(self.open):
-                kind = ARRAY if self.open[depth + 1].is_array else OBJECT
-                if arrays.endless(items) & kind:
-                    continue
-            elif self.is_due:
-                if len(container.seen) >= arrays.num_values(items):
-                    return True
-                continue
-            elif self.place is not STRING and self.place is not SCALAR:
-                continue
-            if any(self._may_become(each, depth + 1) for each in container.seen):
+        last = self.open[-1]
+        is_scalar = self.place is STRING or self.place is SCALAR
+        if last.is_unique and last.seen:
+            if self.is_due and len(last.seen) >= arrays.num_values(last.inside(arrays)):
                 return True
-        return False
+            if is_scalar and any(map(self._may_become, last.seen)):
+                return True
+        if self.place is KEY:
+            return any(name.startswith(text_of(self.text)) for name in last.other_names())
+        if is_scalar or self.is_due or self.place is COLON:
+            return any(map(self._may_become, last.parts()))
+        return bool(last.rivals)
 
     def is_free(self, arrays: UniqueArrays) -> bool:
         """Return whether the text ends in a string that may surely become another one, whatever continues it."""
@@ -117,12 +129,7 @@ class TrackedText(Cursor[Container]):
                 return endless & TEXT != 0 and len(self.text) + 2 <= arrays.max_length(inside)
             if self.text[:1] in b"tfn" or self.text in ZERO:
                 return False
-            bounds = None if endless & NUMBER else arrays.bounds(inside)
-            if bounds is None:
-                return endless & NUMBER != 0
-            num_seen = sum(len(each.seen) for each in self.open[:-1])
-            num_seen += sum(may_become(self.text, each) for each in last.seen)
-            return num_integers(self.text, *bounds) > num_seen
+            return endless & NUMBER != 0
         is_next = self.place is COLON or (self.place is VALUE and (self.is_due or not last.is_array))
         if not is_next or last.is_unique:
             return False
@@ -138,89 +145,31 @@ class TrackedText(Cursor[Container]):
     def strings(self, arrays: UniqueArrays) -> Iterator[str]:
         """Yield the rest of the current string or name, or the next one with its first quote, for an item that an array
         has already. Yield no next string where another one may always follow."""
-        own = text_of(self.text) if self.in_string else ""
-        quote = "" if self.in_string else '"'
-        for depth, container in enumerate(self.open):
-            if not container.is_unique or not container.seen:
-                continue
-            if depth + 1 < len(self.open):
-                found: Iterator[str] = (each for item in container.seen for each in self._strings(item, depth + 1, own))
-            elif self.place is STRING or not arrays.endless(container.inside(arrays)) & TEXT:
-                found = container.with_prefix(own)
-            else:
-                continue
-            for each in found:
-                if each.startswith(own):
-                    yield quote + each[len(own) :]
+        own, quote = (text_of(self.text), "") if self.in_string else ("", '"')
+        last = self.open[-1]
+        found: list[Value] = []
+        if self.place is KEY or self.place is KEY_START:
+            found += last.other_names()
+        elif self.place is STRING or self.place is VALUE:
+            found += last.parts()
+        if last.is_unique and (self.place is STRING or not arrays.endless(last.inside(arrays)) & TEXT):
+            found += last.with_prefix(own)
+        return (quote + each[len(own) :] for each in found if isinstance(each, str) and each.startswith(own))
 
     def numbers(self) -> Iterator[str]:
         """Yield the rest of the current number, or the next one, in its usual spelling, for an item that an array has
         already."""
         own = self.text.decode() if self.place is SCALAR else ""
-        for depth, container in enumerate(self.open):
-            for item in container.seen if container.is_unique else ():
-                for each in self._numbers(item, depth + 1):
-                    if (text := usual_spelling(each)).startswith(own):
-                        yield text[len(own) :]
+        last = self.open[-1]
+        for each in (*last.parts(), *(last.seen if last.is_unique else ())):
+            if isinstance(each, Number) and (text := usual_spelling(each)).startswith(own):
+                yield text[len(own) :]
 
-    def _may_become(self, value: Value, depth: int) -> bool:
-        """Return whether the value that begins at a depth may be equal to `value`."""
-        if depth == len(self.open):
-            if self.place is STRING:
-                return isinstance(value, str) and value.startswith(text_of(self.text))
-            return self.place is not SCALAR or may_become(self.text, value)
-        inner = self._inner(value, depth)
-        if inner is None:
-            return False
-        if self.place is KEY and depth + 1 == len(self.open):
-            own = text_of(self.text)
-            return any(name.startswith(own) for name, _ in inner)
-        return not self._has_value(depth) or any(self._may_become(each, depth + 1) for _, each in inner)
-
-    def _strings(self, value: Value, depth: int, own: str) -> Iterator[str]:
-        if depth == len(self.open):
-            if isinstance(value, str) and self.place in (STRING, VALUE):
-                yield value
-            return
-        for name, each in self._inner(value, depth) or ():
-            if self.place in (KEY, KEY_START) and depth + 1 == len(self.open):
-                yield name
-            else:
-                yield from self._strings(each, depth + 1, own)
-
-    def _numbers(self, value: Value, depth: int) -> Iterator[Number]:
-        if depth < len(self.open):
-            for _, each in self._inner(value, depth) or ():
-                yield from self._numbers(each, depth + 1)
-        elif isinstance(value, Number):
-            yield value
-
-    def _has_value(self, depth: int) -> bool:
-        """Return whether the container at a depth has a value that is not finished."""
-        return depth + 1 < len(self.open) or self.place in (STRING, SCALAR) or self.is_due or self.place is COLON
-
-    def _inner(self, value: Value, depth: int) -> list[tuple[str, Value]] | None:
-        """Return the parts of `value` that the unfinished value of the container at a depth may be equal to, with
-        their names; None if its finished values differ already."""
-        container = self.open[depth]
-        number = len(container.values)
-        if container.is_array:
-            if not isinstance(value, Array) or value.items[:number] != container.values:
-                return None
-            rest = value.items[number : number + 1]
-            if not rest and self._has_value(depth):
-                return None
-            return [("", each) for each in rest]
-        if not isinstance(value, Object):
-            return None
-        members = dict(value.members)
-        written = dict(zip(container.names, container.values, strict=False))
-        if any(name not in members or members[name] != each for name, each in written.items()):
-            return None
-        if len(container.names) > number:
-            name = container.names[-1]
-            return [(name, members[name])] if name in members else None
-        return [(name, each) for name, each in members.items() if name not in written]
+    def _may_become(self, value: Value) -> bool:
+        """Return whether the value that is next or begun may be equal to `value`."""
+        if self.place is STRING:
+            return isinstance(value, str) and value.startswith(text_of(self.text))
+        return self.place is not SCALAR or may_become(self.text, value)
 
 
 START = TrackedText()
@@ -257,11 +206,20 @@ class UniqueReader(Reader[Container]):
     def begin(self, opened: Containers, is_array: bool) -> Containers:
         arrays, is_kept = self._arrays, _keeps(opened)
         at = opened[-1].inside(arrays) if opened else arrays.root
+        rivals = self._rivals(opened[-1], Array if is_array else Object) if is_kept else NONE_SEEN
         if not is_kept:
             at = arrays.kept(at)
         if not at and not is_kept:
             return (*opened, PLAIN[not is_array])
-        return (*opened, Container(is_array, at, bool(at) and is_array and arrays.is_unique(at), is_kept))
+        is_unique = bool(at) and is_array and arrays.is_unique(at)
+        return (*opened, Container(is_array, at, is_unique, is_kept, rivals=rivals))
+
+    def _rivals(self, around: Container, kind: type[Array | Object]) -> frozenset[Value]:
+        """Return the values that an array or object may be equal to, unless it can always become another one."""
+        found = [*around.parts()]
+        if around.is_unique and not self._arrays.endless(around.inside(self._arrays)) & KINDS[kind]:
+            found += around.seen
+        return frozenset(each for each in found if isinstance(each, kind))
 
     def end(self, opened: Containers) -> Containers | None:
         *rest, last = opened or PLAIN
@@ -279,7 +237,8 @@ class UniqueReader(Reader[Container]):
                 at = bisect_left(last.strings, value)
                 last = last._replace(strings=(*last.strings[:at], value, *last.strings[at:]))
         if last.is_kept:
-            last = last._replace(values=(*last.values, value))
+            rivals = frozenset(each for each in last.rivals if _has(each, last, value)) if last.rivals else NONE_SEEN
+            last = last._replace(values=(*last.values, value), rivals=rivals)
         return (*opened[:-1], last)
 
 
@@ -287,3 +246,11 @@ def _value(container: Container) -> Value:
     if container.is_array:
         return Array(container.values)
     return Object(frozenset(dict(zip(container.names, container.values, strict=False)).items()))
+
+
+def _has(whole: Value, container: Container, value: Value) -> bool:
+    """Return whether the next part of a container is equal to that of another value of its kind."""
+    if isinstance(whole, Array):
+        number = len(container.values)
+        return whole.items[number : number + 1] == (value,)
+    return isinstance(whole, Object) and (container.name, value) in whole.members

@@ -8,7 +8,7 @@ subschema that is also reached otherwise, such as below ``if``, is not tracked.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from math import ceil, floor, inf
+from math import inf
 from typing import Any, Final, TypeAlias, TypeVar
 
 from guideway.json_schema.emptiness import Emptiness
@@ -111,19 +111,6 @@ class UniqueArrays:
             return min((each["maxLength"] for each in held if "maxLength" in each), default=inf)
 
         return self._once(("length", place), find)
-
-    def bounds(self, place: Place) -> tuple[int, int] | None:
-        """Return the least and the greatest value at a place, if all integers between them are values."""
-
-        def find() -> tuple[int, int] | None:
-            held = [self._nodes[i] for i in self._holding(place, NUMBER)]
-            low = max((ceil(each["minimum"]) for each in held if "minimum" in each), default=None)
-            high = min((floor(each["maximum"]) for each in held if "maximum" in each), default=None)
-            is_plain = all(self._own(i, NUMBER) <= {"minimum", "maximum"} for i in self._holding(place, NUMBER))
-            is_plain = is_plain and all(self._kinds_at(i) & NUMBER for i in self._holding(place, NUMBER))
-            return (low, high) if held and is_plain and low is not None and high is not None else None
-
-        return self._once(("bounds", place), find)
 
     def num_values(self, place: Place) -> float:
         """Return a number of values that there are at a place at least."""

@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-
 from guideway.json_schema.cursor import STRING
-from guideway.json_schema.naming import ids, row_of
+from guideway.json_schema.naming import clear, ids, row_of
 from guideway.json_schema.tracking.members import Members, MembersReader
 
 if TYPE_CHECKING:
@@ -66,9 +64,7 @@ class RequiredTracker:
 
     def keep(self, state: Members, words: Bitmask, ahead: Ahead) -> None:
         """Clear the bits of a row for tokens that are not allowed."""
-        for token_id in self._candidates(state, words):
-            if self.step(state, token_id, ahead) is None:
-                words.view(np.uint32)[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
+        clear(words, [i for i in self._candidates(state, words) if self.step(state, i, ahead) is None])
 
     def _candidates(self, state: Members, words: Bitmask) -> Iterable[int]:
         """Return tokens of a row that may not be allowed."""

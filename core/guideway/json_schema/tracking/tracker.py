@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from guideway.api.bitmask import is_allowed, num_words
 from guideway.errors import DeadEnd
 from guideway.json_schema.cursor import SCALAR
 from guideway.json_schema.kinds import ARRAY, NUMBER, OBJECT
-from guideway.json_schema.naming import ids, row_of
+from guideway.json_schema.naming import Search, clear, ids, row_of
 from guideway.json_schema.tracking.cursor import START, TrackedText, UniqueReader
 from guideway.json_schema.tracking.values import is_unfinished
 
@@ -33,8 +33,6 @@ __all__ = ["Tracker"]
 
 Ahead: TypeAlias = "Callable[[], Matcher]"
 
-MOST_MASKS: Final = 256
-"""Masks to compute for one token, which then counts as leading to new items."""
 _PAIR = re.compile(rb"\[.*,", re.DOTALL)
 _ENDS = re.compile(rb'[,\]}]|true|false|null|".*"|\d[ \t\n\r]', re.DOTALL)
 _ENDS_SCALAR = re.compile(rb"[,\]} \t\n\rel]")
@@ -100,22 +98,30 @@ class Tracker:
     def step(self, state: TrackedText, token_id: int, ahead: Ahead) -> TrackedText | None:
         """Return the state after a token; None if the token finishes a repeated item, or only repeated ones can follow
         where an item must. ``ahead()`` returns a new matcher of the grammar alone, before the token."""
-        after = self.after(state, token_id)
-        if after is None or not after.open or after == state or not after.may_repeat(self._arrays):
-            return after
-        matcher = ahead()
-        # a token that the grammar does not accept is refused anyway
-        return after if not matcher.accept((token_id,)) or _Search(self).leads_on(after, matcher) else None
+        return self._step(state, token_id, self._search(ahead))
 
     def keep(self, state: TrackedText, words: Bitmask, ahead: Ahead) -> None:
         """Clear the bits of a row for tokens that are not allowed."""
-        for token_id in self._candidates(state, words):
-            if self.step(state, token_id, ahead) is None:
-                words.view(np.uint32)[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
+        search = self._search(ahead)
+        clear(words, [i for i in self._candidates(state, words) if self._step(state, i, search) is None])
 
-    def may_repeat(self, state: TrackedText) -> bool:
-        """Return whether all ways to go on may lead to an item that an array has already."""
-        return state.may_repeat(self._arrays)
+    def _step(self, state: TrackedText, token_id: int, search: Search[TrackedText]) -> TrackedText | None:
+        after = self.after(state, token_id)
+        is_sure = after is None or not after.open or after == state
+        return after if is_sure or search.leads_on(state, token_id) else None
+
+    def _search(self, ahead: Ahead) -> Search[TrackedText]:
+        def mask_after(token_ids: Sequence[int]) -> Bitmask | None:
+            matcher = ahead()
+            if matcher.accept(token_ids) < len(token_ids):
+                return None
+            bitmask = np.zeros((1, self.num_words), dtype=np.int32)
+            with suppress(DeadEnd):
+                matcher.fill_bitmask(bitmask, 0)
+            row: Bitmask = bitmask[0]
+            return row
+
+        return Search(self.after, mask_after, lambda state: state.may_repeat(self._arrays), TrackedText.shortened)
 
     def _candidates(self, state: TrackedText, words: Bitmask) -> Iterable[int]:
         """Return tokens of a row that may not be allowed."""
@@ -168,38 +174,3 @@ class Tracker:
 
 def _encode(text: str) -> bytes:
     return text.encode(errors="surrogatepass")
-
-
-class _Search:
-    """A search for a new item after one token."""
-
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker = tracker
-        self._left = MOST_MASKS
-        self._seen: set[TrackedText] = set()
-
-    def leads_on(self, state: TrackedText, matcher: Matcher) -> bool:
-        """Return whether a new item may follow in `state`, that of a matcher of the grammar alone."""
-        if not self._left:
-            return True
-        self._left -= 1
-        bitmask = np.zeros((1, self._tracker.num_words), dtype=np.int32)
-        with suppress(DeadEnd):
-            matcher.fill_bitmask(bitmask, 0)
-        further: dict[TrackedText, int] = {}
-        for token_id in ids(bitmask[0]):
-            after = self._tracker.after(state, token_id)
-            if after is None or after == state:
-                continue
-            if not self._tracker.may_repeat(after):
-                return True
-            further.setdefault(after.shortened(), token_id)
-        for shortened, token_id in further.items():
-            if shortened in self._seen:
-                continue
-            self._seen.add(shortened)
-            other = matcher.fork()
-            after = self._tracker.after(state, token_id)
-            if after is not None and other.accept((token_id,)) and self.leads_on(after, other):
-                return True
-        return False

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["Array", "Number", "Object", "Value", "literal_or_number", "may_become", "num_integers"]
+__all__ = ["Array", "Number", "Object", "Value", "literal_or_number", "may_become"]
 __all__ += ["beginning_of", "is_unfinished", "may_begin", "text_of", "usual_spelling", "value_of"]
 
 _NUMBER = re.compile(rb"(-?)(\d+)(?:\.(\d*))?(?:([eE])([+-]?\d*))?")
@@ -118,20 +118,6 @@ def usual_spelling(number: Number) -> str:
         return sign + digits + "0" * exponent
     digits = digits.zfill(1 - exponent)
     return f"{sign}{digits[:exponent]}.{digits[exponent:]}"
-
-
-def num_integers(text: bytes, low: int, high: int) -> int:
-    """Return how many integers between two bounds are written with `text` as their beginning, at least."""
-    sign, digits = (-1, text[1:]) if text.startswith(b"-") else (1, text)
-    if not digits.isdigit() or len(digits) > _MOST_DIGITS or digits.startswith(b"0"):
-        return 0
-    if sign < 0:
-        low, high = -high, -low
-    first, size, found = int(digits), 1, 0
-    while first <= high:
-        found += max(0, min(high, first + size - 1) - max(low, first) + 1)
-        first, size = 10 * first, 10 * size
-    return found
 
 
 def may_become(text: bytes, value: Value) -> bool:
