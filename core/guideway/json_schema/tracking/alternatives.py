@@ -6,11 +6,11 @@ The keywords are those of a rewriting: ``anyOf`` is the only one that leaves a c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from math import inf
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from guideway.json_schema.formats import has_format
 from guideway.json_schema.kinds import (
@@ -28,6 +28,7 @@ from guideway.json_schema.kinds import (
 )
 from guideway.json_schema.ranges import counts, number_range
 from guideway.json_schema.rewriting.automata import Automaton, Unknown, searched
+from guideway.json_schema.tracking.remembering import remember
 from guideway.json_schema.tracking.values import beginning_of, may_become, may_begin, value_of
 from guideway.json_schema.walking import Schema, resolve, walk
 
@@ -37,7 +38,6 @@ Place: TypeAlias = frozenset[int]
 """The subschemas that hold at a value, by number."""
 Alternative: TypeAlias = frozenset[int]
 """The subschemas without ``$ref``, ``allOf`` and ``anyOf`` that hold together."""
-T = TypeVar("T")
 
 MOST_ALTERNATIVES: Final = 1000
 """Alternatives of one value."""
@@ -84,9 +84,8 @@ class Alternatives:
         self._most_automata = automata
         self._nodes: list[Mapping[str, Any]] = []
         self._numbers: dict[int, int] = {}
-        self._found: dict[Hashable, Any] = {}
-        self._asked: set[Hashable] = set()
-        """Questions that are not answered yet."""
+        self._asked: set[Place] = set()
+        """The places of which it is not known yet whether there may be a value."""
         self._members: dict[tuple[Alternative, str], Place | None] = {}
         self._most: float = MOST_ALTERNATIVES
         self._left: float = MOST_WORK
@@ -104,25 +103,24 @@ class Alternatives:
             raise NotTracked("nothing satisfies it")
         self._most = self._left = inf
 
+    @remember
     def of_kind(self, place: Place, kind: int) -> tuple[Alternative, ...]:
         """Return the alternatives for arrays or objects at a place that have what they require."""
-        return self._once(("of", place, kind), lambda: self._find_of_kind(place, kind))
+        found = [each for each in self._alternatives(place) if self._kinds(each) & kind]
+        return tuple(each for each in found if self._can_be_completed(each, kind))
 
+    @remember
     def are_fewer(self, place: Place, kind: int) -> bool:
         """Return whether a grammar without ``required`` and the number of properties allows arrays or objects at a
         place, or beginnings of parts of them, that nothing here begins with."""
-
-        def find() -> bool:
-            found = self.of_kind(place, kind)
-            if len(found) < sum(bool(self._kinds(each) & kind) for each in self._alternatives(place)):
-                return True
-            if kind == ARRAY:
-                return any(self.hides(part) for each in found for part in self._items(each))
-            return any(
-                self.members(each).most < inf or any(self.hides(part) for part in self._inside(each)) for each in found
-            )
-
-        return self._once(("fewer", place, kind), find)
+        found = self.of_kind(place, kind)
+        if len(found) < sum(bool(self._kinds(each) & kind) for each in self._alternatives(place)):
+            return True
+        if kind == ARRAY:
+            return any(self.hides(part) for each in found for part in self._items(each))
+        return any(
+            self.members(each).most < inf or any(self.hides(part) for part in self._inside(each)) for each in found
+        )
 
     def hides(self, place: Place | None) -> bool:
         """Return whether a grammar allows an array or object at a place although it cannot be completed."""
@@ -133,23 +131,27 @@ class Alternatives:
             kinds |= self._kinds(each)
         return any(kinds & kind and not self.of_kind(place, kind) for kind in (ARRAY, OBJECT))
 
+    @remember
     def is_possible(self, place: Place | None) -> bool:
         """Return whether there may be a value at a place."""
-        if place is None or ("possible", place) in self._asked:
+        if place is None or place in self._asked:
             return place is not None  # in itself
+        self._asked.add(place)
+        others = any(self._kinds(each) & ~(ARRAY | OBJECT) for each in self._alternatives(place))
+        found = others or any(self.of_kind(place, kind) for kind in (ARRAY, OBJECT))
+        self._asked.remove(place)
+        return found
 
-        def find() -> bool:
-            self._asked.add(("possible", place))
-            others = any(self._kinds(each) & ~(ARRAY | OBJECT) for each in self._alternatives(place))
-            found = others or any(self.of_kind(place, kind) for kind in (ARRAY, OBJECT))
-            self._asked.remove(("possible", place))
-            return found
-
-        return self._once(("possible", place), find)
-
+    @remember
     def members(self, alternative: Alternative) -> Members:
         """Return the names and their number in the objects of an alternative."""
-        return self._once(("members", alternative), lambda: self._find_members(alternative))
+        nodes = list(self._of(alternative))
+        return Members(
+            dict.fromkeys(name for node in nodes for name in node.get("required", ())),
+            max((node.get("minProperties", 0) for node in nodes), default=0),
+            min((node.get("maxProperties", inf) for node in nodes), default=inf),
+            frozenset(name for node in nodes for name in node.get("properties", ())),
+        )
 
     def member(self, alternative: Alternative, name: str) -> Place | None:
         """Return the place of a property; None if there cannot be one of this name."""
@@ -223,12 +225,6 @@ class Alternatives:
 
     # Subschemas
 
-    def _once(self, what: Hashable, find: Callable[[], T]) -> T:
-        if what not in self._found:
-            self._found[what] = find()
-        found: T = self._found[what]
-        return found
-
     def _of(self, numbers: Iterable[int]) -> Iterator[Mapping[str, Any]]:
         return (self._nodes[i] for i in numbers)
 
@@ -253,17 +249,15 @@ class Alternatives:
                 found &= kind_of(node["const"])
         return found
 
+    @remember
     def _alternatives(self, place: Place) -> tuple[Alternative, ...]:
-        def find() -> tuple[Alternative, ...]:
-            found: dict[Alternative, None] = {}
-            for each in self._expand(list(place), frozenset()):
-                found[each] = None
-                self._left -= 1
-                if len(found) > self._most or self._left < 0:
-                    raise NotTracked("its values have too many alternatives")
-            return tuple(found)
-
-        return self._once(("alternatives", place), find)
+        found: dict[Alternative, None] = {}
+        for each in self._expand(list(place), frozenset()):
+            found[each] = None
+            self._left -= 1
+            if len(found) > self._most or self._left < 0:
+                raise NotTracked("its values have too many alternatives")
+        return tuple(found)
 
     def _expand(self, left: list[int], seen: frozenset[int]) -> Iterator[Alternative]:
         while left:
@@ -313,10 +307,6 @@ class Alternatives:
             return found.is_empty()
         return False
 
-    def _find_of_kind(self, place: Place, kind: int) -> tuple[Alternative, ...]:
-        found = [each for each in self._alternatives(place) if self._kinds(each) & kind]
-        return tuple(each for each in found if self._can_be_completed(each, kind))
-
     def _can_be_completed(self, alternative: Alternative, kind: int) -> bool:
         if kind == ARRAY:
             least = self.min_items(alternative)
@@ -329,15 +319,6 @@ class Alternatives:
         names = keywords.listed | keywords.required.keys()
         return self._has_other(alternative, b"") or keywords.least <= sum(
             self.member(alternative, name) is not None for name in names
-        )
-
-    def _find_members(self, alternative: Alternative) -> Members:
-        nodes = list(self._of(alternative))
-        return Members(
-            dict.fromkeys(name for node in nodes for name in node.get("required", ())),
-            max((node.get("minProperties", 0) for node in nodes), default=0),
-            min((node.get("maxProperties", inf) for node in nodes), default=inf),
-            frozenset(name for node in nodes for name in node.get("properties", ())),
         )
 
     def _parts(self, alternative: Alternative, name: str) -> Iterator[Any]:

@@ -7,20 +7,20 @@ subschema that is also reached otherwise, such as below ``if``, is not tracked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from guideway.json_schema.emptiness import Emptiness
 from guideway.json_schema.kinds import ANY, ARRAY, NUMBER, OBJECT, OF_KIND, STRING
 from guideway.json_schema.tracking.counting import Counter
+from guideway.json_schema.tracking.remembering import remember
 from guideway.json_schema.walking import KEYWORDS, ONE_SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS, Chain, Schema
 
 __all__ = ["NOWHERE", "Place", "UniqueArrays"]
 
 Place: TypeAlias = frozenset[int]
 """The subschemas that hold at a value, by number."""
-T = TypeVar("T")
 
 NOWHERE: Final[Place] = frozenset()
 MOST_WORK: Final = 100_000
@@ -59,7 +59,6 @@ class UniqueArrays:
         self._nodes = [node.keywords for node in self._read]
         self._numbers = {id(node.schema): i for i, node in enumerate(self._read)}
         self._targets: dict[int, Schema] = {}
-        self._found: dict[Hashable, Any] = {}
         self._left: float = MOST_WORK
         for i, node in enumerate(self._read):
             target = self._emptiness.source.target(node, "$ref") if "$ref" in node.keywords else None
@@ -70,7 +69,6 @@ class UniqueArrays:
         except TooLarge:
             self._tracked = frozenset()
         self._left = inf
-        self._leading = self._find_leading()
         self.root = self.kept(self._place(schema))
 
     @property
@@ -86,64 +84,59 @@ class UniqueArrays:
         """Return the place of the items of an array at a place or, with a name, of a property."""
         return self._item(place) if name is None else self._member(place, name)
 
+    @remember
     def kept(self, place: Place) -> Place:
         """Return a place; `NOWHERE` if no array in its values is tracked."""
-        return NOWHERE if self._leading.isdisjoint(place) else place
+        is_leading = bool(self._tracked) and not self._tracked.isdisjoint(self._with_parts(place))
+        return place if is_leading else NOWHERE
 
+    @remember
     def is_plain(self, place: Place, kind: int) -> bool:
         """Return whether arrays or objects at a place are only restricted part by part, by what holds `inside`."""
+        return all(self._own(i, kind) <= _PLAIN[kind] for i in self._holding(place, kind))
 
-        def find() -> bool:
-            return all(self._own(i, kind) <= _PLAIN[kind] for i in self._holding(place, kind))
-
-        return self._once(("plain", place, kind), find)
-
+    @remember
     def endless(self, place: Place) -> int:
         """Return the kinds of values at a place of which any beginning can become a value that is not among some
         others. Exceptions are the number 0, and strings near `max_length`."""
-        return self._once(("endless", place), lambda: self._find_endless(place))
+        found = 0
+        for kind, keywords in _ENDLESS.items():
+            for number in self._holding(place, kind):
+                own = self._own(number, kind) - keywords
+                if own and not (own == {"additionalProperties"} and self._nodes[number][own.pop()] is True):
+                    break
+                if not self._kinds_at(number) & kind:
+                    break
+            else:
+                found |= kind
+        return found
 
+    @remember
     def max_length(self, place: Place) -> float:
         """Return the maximum length of strings at a place."""
+        return min((self._nodes[i].get("maxLength", inf) for i in self._holding(place, STRING)), default=inf)
 
-        def find() -> float:
-            held = (self._nodes[i] for i in self._holding(place, STRING))
-            return min((each["maxLength"] for each in held if "maxLength" in each), default=inf)
-
-        return self._once(("length", place), find)
-
+    @remember
     def num_values(self, place: Place) -> float:
         """Return a number of values that there are at a place at least."""
+        if self.endless(place) & ~STRING:
+            return inf
+        if self.endless(place):
+            return float(90 ** min(self.max_length(place), 9))
+        if len(place) != 1:
+            return 0
+        (number,) = place
+        counter = Counter(lambda each: self._targets.get(self._numbers.get(id(each), -1)))
+        found = counter.num_values(self._read[number].schema)
+        self._spend(counter.work)
+        return found
 
-        def find() -> float:
-            if self.endless(place) & ~STRING:
-                return inf
-            if self.endless(place):
-                return float(90 ** min(self.max_length(place), 9))
-            if len(place) != 1:
-                return 0
-            (number,) = place
-            counter = Counter(lambda each: self._targets.get(self._numbers.get(id(each), -1)))
-            found = counter.num_values(self._read[number].schema)
-            self._spend(counter.work)
-            return found
-
-        return self._once(("number", place), find)
-
+    @remember
     def ending(self, place: Place) -> int:
         """Return the kinds of values at a place that are not `endless`."""
-        return self._once(("ending", place), lambda: self._find_ending(place))
-
-    def _find_ending(self, place: Place) -> int:
         found = ANY & ~self.endless(place)
         for number in place:
             found &= self._kinds_at(number)
-        return found
-
-    def _once(self, what: Hashable, find: Callable[[], T]) -> T:
-        if what not in self._found:
-            self._found[what] = find()
-        found: T = self._found[what]
         return found
 
     def _spend(self, work: int) -> None:
@@ -157,11 +150,9 @@ class UniqueArrays:
 
     # Subschemas that hold
 
+    @remember
     def _holding(self, place: Place, kind: int) -> Place:
         """Return the subschemas that hold at a value of a kind."""
-        return self._once(("holding", place, kind), lambda: self._find_holding(place, kind))
-
-    def _find_holding(self, place: Place, kind: int) -> Place:
         found, pending = set(place), list(place)
         while pending:
             number = pending.pop()
@@ -187,29 +178,24 @@ class UniqueArrays:
     def _kinds_at(self, number: int) -> int:
         return self._kinds(self._read[number].schema)
 
+    @remember
     def _item(self, place: Place) -> Place:
-        def find() -> Place:
-            held = (self._nodes[i] for i in self._holding(place, ARRAY))
-            return self._place(*(each.get("items") for each in held if "prefixItems" not in each))
+        held = (self._nodes[i] for i in self._holding(place, ARRAY))
+        return self._place(*(each.get("items") for each in held if "prefixItems" not in each))
 
-        return self._once(("item", place), find)
-
+    @remember
     def _member(self, place: Place, name: str | None) -> Place:
         """Return the place of a property; None: one that is not declared."""
-
-        def find() -> Place:
-            found = []
-            for number in self._holding(place, OBJECT):
-                keywords = self._nodes[number]
-                if name in keywords.get("properties", {}):
-                    found.append(keywords["properties"][name])
-                elif not keywords.get("patternProperties"):
-                    found.append(keywords.get("additionalProperties"))
-                elif _has_one_pattern(keywords):
-                    found += keywords["patternProperties"].values()
-            return self._place(*found)
-
-        return self._once(("member", place, name), find)
+        found = []
+        for number in self._holding(place, OBJECT):
+            keywords = self._nodes[number]
+            if name in keywords.get("properties", {}):
+                found.append(keywords["properties"][name])
+            elif not keywords.get("patternProperties"):
+                found.append(keywords.get("additionalProperties"))
+            elif _has_one_pattern(keywords):
+                found += keywords["patternProperties"].values()
+        return self._place(*found)
 
     # The analysis of a whole schema
 
@@ -233,9 +219,9 @@ class UniqueArrays:
             held |= arrays
             if not arrays.isdisjoint(unique) and not self._can_be_completed(place, arrays):
                 lost |= arrays
-            names: dict[str | None, None] = {None: None}
+            names: set[str | None] = set()
             for number in arrays | objects:
-                names |= dict.fromkeys(self._nodes[number].get("properties", ()))
+                names.update(self._names(number))
                 uncertain |= self._uncertain(number)
             self._spend(len(names) * (1 + len(objects)))
             pending += [self._item(place), *(self._member(place, name) for name in names)]
@@ -243,28 +229,22 @@ class UniqueArrays:
 
     def _uncertain(self, number: int) -> set[int]:
         """Return the parts of a subschema that holds which may apply to a value without holding there."""
-        self._spend(len(self._parts(number)))
-        keywords = self._nodes[number]
-        certain = [self._targets.get(number), *keywords.get("allOf", ()), *keywords.get("properties", {}).values()]
-        if "prefixItems" not in keywords:
-            certain.append(keywords.get("items"))
-        if not keywords.get("patternProperties"):
-            certain.append(keywords.get("additionalProperties"))
-        elif _has_one_pattern(keywords):
-            certain += keywords["patternProperties"].values()
-        for alternatives in self._choices(number):
-            shared = 0
-            for kind in (ARRAY, OBJECT):
-                if sum(self._kinds(each) & kind != 0 for each in alternatives) > 1:
-                    shared |= kind
-            certain += [each for each in alternatives if not self._kinds(each) & shared]
-        return self._parts(number) - self._place(*certain)
+        place, parts = frozenset({number}), self._parts(number)
+        self._spend(len(parts))
+        inside = self._item(place).union(*(self._member(place, name) for name in self._names(number)))
 
+        def holds(part: int, kind: int) -> bool:
+            return not self._kinds_at(part) & kind or part in self._holding(place, kind)
+
+        return {each for each in parts - inside if not (holds(each, ARRAY) and holds(each, OBJECT))}
+
+    def _names(self, number: int) -> list[str | None]:
+        """Return the names of properties, and None for all others."""
+        return [None, *self._nodes[number].get("properties", ())]
+
+    @remember
     def _parts(self, number: int) -> set[int]:
         """Return all subschemas of a subschema except definitions, and the target of its reference."""
-        return self._once(("parts", number), lambda: self._find_parts(number))
-
-    def _find_parts(self, number: int) -> set[int]:
         found: list[Any] = [self._targets.get(number)]
         if not {"$dynamicRef", "$recursiveRef"}.isdisjoint(self._nodes[number]):  # its target may be any of them
             found += (node.schema for node in self._read)
@@ -285,43 +265,14 @@ class UniqueArrays:
                 pending += self._parts(number)
         return found
 
-    def _find_leading(self) -> set[int]:
-        """Return the subschemas with tracked arrays in their values."""
-        before: dict[int, list[int]] = {}
-        for number in range(len(self._nodes)) if self._tracked else ():
-            for part in self._parts(number):
-                before.setdefault(part, []).append(number)
-        found, pending = set[int](), list(self._tracked)
-        while pending:
-            if (number := pending.pop()) not in found:
-                found.add(number)
-                pending += before.get(number, ())
-        return found
-
     # Arrays that can be completed
 
     def _can_be_completed(self, place: Place, arrays: Place) -> bool:
         """Return whether an array at a place can be completed, whichever new items it begins with."""
         if not self.is_plain(place, ARRAY):
             return False
-        least = 0
-        for number in arrays:
-            keywords = self._nodes[number]
-            least = max(least, keywords.get("minItems", 0))
+        least: int = max(self._nodes[number].get("minItems", 0) for number in arrays)
         return least <= 1 or self.num_values(self._item(place)) >= least
-
-    def _find_endless(self, place: Place) -> int:
-        found = 0
-        for kind, keywords in _ENDLESS.items():
-            for number in self._holding(place, kind):
-                own = self._own(number, kind) - keywords
-                if own and not (own == {"additionalProperties"} and self._nodes[number][own.pop()] is True):
-                    break
-                if not self._kinds_at(number) & kind:
-                    break
-            else:
-                found |= kind
-        return found
 
     def _own(self, number: int, kind: int) -> set[str]:
         """Return the keywords of a subschema that apply to values of a kind; an alternative is looked at instead, if
