@@ -23,10 +23,8 @@ from typing import Any
 import jsonschema
 from guideway import Engine, InvalidRequest, JsonSchema, SamplingParams
 from guideway.api import GenerationResult, UnsupportedGrammar
-from guideway.json_schema.cursor import START
 from guideway.plugins import Plugins
-from guideway.runtime.constraints.closing import Lexicon, Reserve
-from guideway.runtime.constraints.closing.search import find_completion
+from guideway.runtime.constraints.closing import Budget, Closer, Lexicon, Reserve
 from guideway.runtime.sequences.replay import new_matcher
 
 RESULTS = Path(__file__).parent / "results" / "unseen_schemas.md"
@@ -90,12 +88,8 @@ def shortest(engine: Engine, strategy: str, schema: Any) -> int | None:
     vocabulary = engine._runtime.context.vocabulary
     made = Plugins().load("grammar", strategy)(vocabulary, {})
     constraint, stops = JsonSchema(schema), vocabulary.stop_token_ids
-    matcher, witnesses = (
-        new_matcher(made, made.compile(constraint), stops),
-        Reserve.of(constraint, vocabulary).witnesses,
-    )
-    found = find_completion(matcher, Lexicon(vocabulary), stops, limit=4096, past=(), cursor=START, witnesses=witnesses)
-    return None if found is None else len(found)
+    matcher, budget = new_matcher(made, made.compile(constraint), stops), Budget(1, Reserve.of(constraint, vocabulary))
+    return Closer(Lexicon(vocabulary), stops, budget).shortest(matcher)
 
 
 def outcome(engine: Engine, schema: Any, budget: int, result: GenerationResult) -> str:

@@ -13,10 +13,10 @@ from guideway.devices.numpy.device import NumpyDevice
 from guideway.json_schema.prober import byte_vocabulary
 from guideway.runtime.constraints.bans import Bans, MaskBans, with_restrictions
 from guideway.runtime.constraints.closing import Budget, Closer, Lexicon, Reserve
-from guideway.runtime.constraints.closing.search import find_completion
 from guideway.runtime.sequences.replay import new_matcher
 from guideway_llguidance.strategy import Strategy
 
+from tests.support.closing import completion
 from tests.support.fake_host import FakeHost
 
 VOCABULARY = byte_vocabulary()
@@ -124,7 +124,7 @@ def test_each_row_of_drafts_has_the_bans_of_its_own_past() -> None:
 def test_a_completion_does_without_what_is_banned(bans: Bans, ends: tuple[bytes, ...]) -> None:
     matcher = matcher_of(Regex("[ab]{1,9}(x|y)"))
     matcher.accept(ids("a"))
-    found = find_completion(matcher, LEXICON, STOPS, limit=9, past=ids("a"), cursor=None, bans=bans)
+    found = completion(matcher, 9, None, past=ids("a"), bans=bans)
     assert found is not None
     assert VOCABULARY.decode(found) in ends
     assert found[-1] == STOP

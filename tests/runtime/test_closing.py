@@ -39,14 +39,13 @@ from guideway.runtime import Runtime
 from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.closing import Budget, Closer, Reserve
 from guideway.runtime.constraints.closing.patterns import Pattern
-from guideway.runtime.constraints.closing.search import find_completion
 from guideway.runtime.constraints.closing.spelling import Spelling
 from guideway.runtime.sequences.replay import new_matcher
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 
-from tests.support.closing import LEXICON, STOPS, VOCABULARY, allowed_after, drawn
+from tests.support.closing import LEXICON, STOPS, VOCABULARY, allowed_after, completion, drawn
 from tests.support.fake_host import FakeHost
 from tests.support.stages import everyday, one_in
 
@@ -82,7 +81,7 @@ def walk(strategy: GrammarStrategy, constraint: Constraint, num_tokens: int, see
 def shortest(strategy: GrammarStrategy, constraint: Constraint, is_json: bool = True) -> list[int]:
     matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
     cursor = START if is_json else None
-    found = find_completion(matcher, LEXICON, STOPS, limit=500, past=(), cursor=cursor)
+    found = completion(matcher, 500, cursor)
     assert found is not None
     return found
 
@@ -123,11 +122,10 @@ def test_a_completion_is_taken_from_everywhere_and_its_rest_is_found_again(cls: 
     strategy, rng = cls(VOCABULARY, {}), random.Random(4)
     matcher = new_matcher(strategy, strategy.compile(JsonSchema(PERSON)), STOPS)
     bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
-    past: list[int] = []
     cursor: JsonCursor = START
     for _ in range(60):
         matcher.fill_bitmask(bitmask, 0)
-        found = find_completion(matcher, LEXICON, STOPS, limit=300, past=past, cursor=cursor)
+        found = completion(matcher, 300, cursor)
         assert found is not None and found[-1] in STOPS
         again = np.zeros_like(bitmask)
         matcher.fill_bitmask(again, 0)
@@ -136,14 +134,7 @@ def test_a_completion_is_taken_from_everywhere_and_its_rest_is_found_again(cls: 
         after = found[0]
         if len(found) > 1:
             matcher.accept((after,))
-            rest = find_completion(
-                matcher,
-                LEXICON,
-                STOPS,
-                limit=299,
-                past=[*past, after],
-                cursor=cursor.after(VOCABULARY.tokens[after]),
-            )
+            rest = completion(matcher, 299, cursor.after(VOCABULARY.tokens[after]))
             assert rest == found[1:]
             matcher.rollback(1)
         drawn = [i for i in range(len(VOCABULARY)) if is_allowed(bitmask, 0, i) and i not in STOPS]
@@ -151,7 +142,6 @@ def test_a_completion_is_taken_from_everywhere_and_its_rest_is_found_again(cls: 
             return
         token_id = rng.choice(drawn)
         matcher.accept((token_id,))
-        past.append(token_id)
         cursor = cursor.after(VOCABULARY.tokens[token_id])
 
 
@@ -368,7 +358,7 @@ def test_an_end_far_away_is_found(strategy: type[GrammarStrategy], string: dict[
     cursor, begun = START.after(b'{"z":"' + begun), b'{"z":"' + begun
     assert matcher.accept(tuple(LEXICON.spell(begun) or ())) == len(LEXICON.spell(begun) or ())
     witnesses = Reserve.of(constraint, VOCABULARY).witnesses
-    found = find_completion(matcher, LEXICON, STOPS, limit=60, past=(), cursor=cursor, witnesses=witnesses)
+    found = completion(matcher, 60, cursor, witnesses=witnesses)
     assert found is not None and matcher.accept(tuple(found)) == len(found)
     text = begun + VOCABULARY.decode(found[:-1])
     jsonschema.validate(json.loads(text), json.loads(json.dumps(constraint.parsed)))
@@ -438,7 +428,7 @@ def test_a_completion_does_without_stop_strings_where_it_can() -> None:
     matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
     texts = []
     for avoided in ((), (b'""',), (b'""', b"a", b"q"), (b"}",)):
-        found = find_completion(matcher, LEXICON, STOPS, limit=40, past=(), cursor=START, bans=Bans(stop=avoided))
+        found = completion(matcher, 40, bans=Bans(stop=avoided))
         texts.append(None if found is None else VOCABULARY.decode(found))
     assert texts[0] == b'{"z":""}'
     assert all(text is not None for text in texts[:3])

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from typing import Any
 
 import jsonschema
 import pytest
 from guideway.api import GrammarStrategy, JsonSchema, Regex
-from guideway.json_schema.cursor import START
 from guideway.runtime.constraints.bans import Bans
-from guideway.runtime.constraints.closing import Budget, Closer, Reserve, closer
-from guideway.runtime.constraints.closing.search import WORK, find_completion
+from guideway.runtime.constraints.closing import Budget, Closer, Reserve
+from guideway.runtime.constraints.closing.closer import WORK
 from guideway.runtime.sequences.replay import new_matcher
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 
-from tests.support.closing import LEXICON, STOPS, VOCABULARY, allowed_after, beginning_with, drawn, record
+from tests.support.closing import (
+    LEXICON,
+    STOPS,
+    VOCABULARY,
+    allowed_after,
+    beginning_with,
+    drawn,
+    record,
+    watch_searches,
+)
 from tests.support.stages import everyday, one_in
 
 STRATEGIES = [LLGuidanceStrategy, XGrammarStrategy]
@@ -165,18 +172,12 @@ def test_what_a_token_may_open_is_known(schema: dict[str, Any]) -> None:
 @pytest.mark.parametrize("stop", [b"}", b"a", b'"}'])
 def test_a_ban_that_cannot_be_kept_is_not_tried_with_each_token(stop: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     nested = record(name={"type": "string"}, info=record(a={"type": "string"}, b={"type": "array", "items": {}}))
-    strategy, constraint, works = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema(nested), list[int]()
-    grammar, find = strategy.compile(constraint), closer.find_completion
-
-    def counted(*args: Any, **options: Any) -> list[int] | None:
-        works.append(options["work"])
-        return find(*args, **options)
-
-    monkeypatch.setattr(closer, "find_completion", counted)
+    strategy, constraint = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema(nested)
+    grammar, searches = strategy.compile(constraint), watch_searches(monkeypatch)
     budget = Budget(115, Reserve.of(constraint, VOCABULARY), Bans(stop=(stop,)))
     assert drawn(strategy, grammar, budget, 3) is not None
-    assert sum(work >= WORK for work in works) <= 2
-    assert sum(works) < 10 * WORK
+    assert sum(each.work >= WORK for each in searches) <= 2
+    assert sum(each.work for each in searches) < 10 * WORK
 
 
 @pytest.mark.parametrize("num_items", one_in(2, [100, 600]))
@@ -192,11 +193,3 @@ def test_a_long_list_is_completed(num_items: int) -> None:
         text = begun.records[0].texts[0]
         assert 0 < len(text) < budget
         assert len(json.loads(text)) == num_items
-
-
-def test_a_search_that_takes_too_long_gives_up() -> None:
-    strategy, constraint = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema({"type": "array", "minItems": 400})
-    matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
-    given = {"limit": 2000, "past": (), "cursor": START}
-    assert find_completion(matcher, LEXICON, STOPS, **given) is not None
-    assert find_completion(matcher, LEXICON, STOPS, **given, until=time.thread_time()) is None

@@ -19,15 +19,14 @@ from guideway.api import (
     Regex,
     SamplingParams,
 )
-from guideway.json_schema.cursor import START
 from guideway.runtime.constraints.closing import Beginnings, Budget, Closer, Reserve, closer
+from guideway.runtime.constraints.closing.closer import WORK
 from guideway.runtime.constraints.closing.reserve import SCALAR
-from guideway.runtime.constraints.closing.search import WORK, find_completion
 from guideway.runtime.sequences.replay import new_matcher
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 
-from tests.support.closing import LEXICON, STOPS, VOCABULARY, drawn, record
+from tests.support.closing import LEXICON, STOPS, VOCABULARY, completion, drawn, record, watch_searches
 from tests.support.stages import everyday, one_in
 
 NAMES = [f"name{i}" for i in range(40)]
@@ -88,15 +87,9 @@ def test_what_does_not_fit_is_looked_for_thoroughly_before_the_first_token_only(
     cls: type[GrammarStrategy], schema: dict[str, Any], num_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strategy, constraint = cls(VOCABULARY, {}), JsonSchema(schema)
-    grammar, late, find = strategy.compile(constraint), [], closer.find_completion
-
-    def counted(*args: Any, **options: Any) -> list[int] | None:
-        if options["past"]:
-            late.append(options["work"])
-        return find(*args, **options)
-
-    monkeypatch.setattr(closer, "find_completion", counted)
+    grammar, searches = strategy.compile(constraint), watch_searches(monkeypatch)
     assert drawn(strategy, grammar, Budget(num_tokens, Reserve.of(constraint, VOCABULARY)), 1) is None
+    late = [each.work for each in searches if not each.is_first]
     assert all(work < WORK for work in late)
     assert sum(late) < 2 * WORK
 
@@ -110,18 +103,12 @@ def test_what_needs_far_more_than_is_left_is_looked_for_now_and_then(
     strategy, constraint, beginnings = cls(VOCABULARY, {}), JsonSchema(PEOPLE), Beginnings()
     grammar, reserve = strategy.compile(constraint), Reserve.of(constraint, VOCABULARY)
     assert reserve.fewest < 104
-    early, late, find = [], [], closer.find_completion
-
-    def counted(*args: Any, **options: Any) -> list[int] | None:
-        (late if options["past"] else early).append(options["work"])
-        return find(*args, **options)
-
-    monkeypatch.setattr(closer, "find_completion", counted)
+    searches = watch_searches(monkeypatch)
     for seed in range(4):
-        early.clear()
-        late.clear()
+        searches.clear()
         assert drawn(strategy, grammar, Budget(104, reserve), seed, beginnings=beginnings) is None
-        assert bool(early) == (seed == 0)
+        late = [each.work for each in searches if not each.is_first]
+        assert any(each.is_first for each in searches) == (seed == 0)
         assert all(work < WORK for work in late)
         assert len(late) <= math.ceil(math.log2(104))
 
@@ -151,13 +138,7 @@ def test_outputs_go_back_to_what_is_found_for_their_beginning(monkeypatch: pytes
     """Outputs far from their end before the first token and near it afterwards share one search."""
     strategy, constraint, beginnings = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema(LONG), Beginnings()
     grammar, reserve = strategy.compile(constraint), Reserve.of(constraint, VOCABULARY)
-    budget, pasts, find = Budget(2 * reserve.level, reserve), list[int](), closer.find_completion
-
-    def counted(*args: Any, **options: Any) -> list[int] | None:
-        pasts.append(len(options["past"]))
-        return find(*args, **options)
-
-    monkeypatch.setattr(closer, "find_completion", counted)
+    budget, searches = Budget(2 * reserve.level, reserve), watch_searches(monkeypatch)
     bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
     for text in (b'[" a', b"[\n", b'["b', b"[ "):
         begun, matcher = Closer(LEXICON, STOPS, budget, None, beginnings), new_matcher(strategy, grammar, STOPS)
@@ -165,14 +146,14 @@ def test_outputs_go_back_to_what_is_found_for_their_beginning(monkeypatch: pytes
             matcher.fill_bitmask(bitmask, 0)
             if not begun.is_far(1):
                 begun.restrict(matcher, (), bitmask)
-                for rest in map(LEXICON.spell, begun.records[0].texts[:1]):
+                for rest in map(LEXICON.spell, (begun.records[0].texts or ())[:1]):
                     assert rest is not None
                     assert matcher.validate(rest) == len(rest)
             if token_id is not None:
                 assert matcher.accept((token_id,)) == 1
                 begun.accept((token_id,))
         assert begun.record.texts
-    assert pasts == [0]
+    assert [each.is_first for each in searches] == [True]
 
 
 def test_a_search_that_fails_leaves_the_matcher_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,19 +179,13 @@ def test_a_search_that_fails_leaves_the_matcher_where_it_was(monkeypatch: pytest
 
 @pytest.mark.slow
 def test_requests_for_one_constraint_share_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    searches, find = [], closer.find_completion
-
-    def counted(*args: Any, **options: Any) -> list[int] | None:
-        searches.append(len(options["past"]))
-        return find(*args, **options)
-
-    monkeypatch.setattr(closer, "find_completion", counted)
+    searches = watch_searches(monkeypatch)
     params = SamplingParams(max_tokens=12, temperature=1.0, constraint=JsonSchema(ITEMS))
     with Engine("demo", grammar=("llguidance",), grammar_host="inline", short_budget="cut") as engine:
         results = engine.generate(["a", "b", "c", "d"], params)
     assert all(len(result.token_ids) == 12 and "closing" in result.unenforced for result in results)
-    # one with part of the work, one with all of it, and those for the shortest output
-    assert searches.count(0) <= 2 + 1 + closer.MOST_SHORTER
+    # one, and those for the shortest output
+    assert sum(each.is_first for each in searches) <= 1 + 1 + closer.MOST_SHORTER
 
 
 @pytest.mark.parametrize(
@@ -242,24 +217,15 @@ def test_an_output_that_leaves_its_completion_comes_back_to_it(
     hundred times as long as the steps."""
     strategy, constraint = cls(VOCABULARY, {}), JsonSchema(RECORDS)
     reserve, grammar = Reserve.of(constraint, VOCABULARY), strategy.compile(constraint)
-    completion = find_completion(
-        new_matcher(strategy, grammar, STOPS), LEXICON, STOPS, limit=1000, past=(), cursor=START
-    )
-    assert completion is not None
-    least = len(completion)
-    searches, find = [], closer.find_completion
-
-    def counted(*args: Any, **options: Any) -> list[int] | None:
-        searches.append(options["work"])
-        return find(*args, **options)
-
-    monkeypatch.setattr(closer, "find_completion", counted)
+    shortest = completion(new_matcher(strategy, grammar, STOPS), 1000)
+    assert shortest is not None
+    least, searches = len(shortest), watch_searches(monkeypatch)
     for seed in range(4):
         searches.clear()
         output = drawn(strategy, grammar, Budget(least + more, reserve), seed)
         assert output is not None
         jsonschema.validate(json.loads(output), RECORDS)
-        assert 16 * sum(work > 2 * closer.BRIDGE_WORK for work in searches) < len(output)
+        assert 16 * sum(not each.is_bridge for each in searches) < len(output)
 
 
 def test_what_comes_after_a_draft_that_closing_refuses_is_not_looked_at() -> None:

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from guideway.api import CompiledGrammar, GrammarStrategy, Matcher
 from guideway.api.bitmask import unpack
+from guideway.json_schema.cursor import START, JsonCursor
 from guideway.json_schema.prober import byte_vocabulary
-from guideway.runtime.constraints.closing import Beginnings, Budget, Closer, Lexicon
+from guideway.runtime.constraints.bans import Bans
+from guideway.runtime.constraints.closing import Beginnings, Budget, Closer, Lexicon, Reserve, closer
+from guideway.runtime.constraints.closing.avoiding import Avoided, Avoiding
+from guideway.runtime.constraints.closing.search import find_completion
+from guideway.runtime.constraints.closing.ways import Prover
 from guideway.runtime.sequences.replay import new_matcher
 
-__all__ = ["LEXICON", "STOPS", "VOCABULARY", "allowed_after", "beginning_with", "drawn", "record"]
+__all__ = [
+    "LEXICON",
+    "STOPS",
+    "VOCABULARY",
+    "allowed_after",
+    "beginning_with",
+    "completion",
+    "drawn",
+    "record",
+    "watch_searches",
+]
 
 VOCABULARY = byte_vocabulary()
 STOPS = VOCABULARY.stop_token_ids
@@ -33,6 +49,47 @@ def allowed_after(matcher: Matcher, closer: Closer) -> list[int]:
     matcher.fill_bitmask(bitmask, 0)
     closer.restrict(matcher, (), bitmask)
     return [int(i) for i in np.flatnonzero(unpack(bitmask, len(VOCABULARY))[0])]
+
+
+def completion(
+    matcher: Matcher,
+    limit: int,
+    cursor: JsonCursor | None = START,
+    *,
+    past: Sequence[int] = (),
+    bans: Bans | None = None,
+    witnesses: tuple[str, ...] = (),
+    work: int = closer.WORK,
+) -> list[int] | None:
+    """Return a completion of at most `limit` tokens that a search finds."""
+    avoiding = Avoiding(matcher, Avoided(bans or Bans(), LEXICON, STOPS), past)
+    reserve = Reserve(0, 0, cursor is not None, witnesses)
+    return find_completion(Prover(avoiding, STOPS, work), LEXICON, reserve, limit=limit, cursor=cursor)
+
+
+class Watched(NamedTuple):
+    """A search of closing."""
+
+    is_first: bool
+    """True if it was made before the first token."""
+    is_bridge: bool
+    """True if it was made to judge one token."""
+    work: int
+
+
+def watch_searches(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
+    """Return a list that gets the searches of closing."""
+    done = list[Watched]()
+
+    def counted(prover: Prover, *args: Any, **options: Any) -> list[int] | None:
+        before = prover.num_left
+        found = find_completion(prover, *args, **options)
+        is_bridge = options["most_worse"] == closer.MOST_WORSE
+        done.append(Watched(options["cursor"] == START, is_bridge, before - prover.num_left))
+        return found
+
+    monkeypatch.setattr(closer, "find_completion", counted)
+    return done
 
 
 def at_random(rng: random.Random, allowed: list[int], output: list[int]) -> int:

@@ -15,7 +15,6 @@ from weakref import WeakSet
 
 from guideway.errors import GuidewayError, LimitExceeded
 from guideway.plugins.limits import Limits
-from guideway.runtime.constraints.closing import SEARCH_SECONDS
 from guideway.runtime.work.metrics import HOST_BYTES, HOSTS_ENDED
 
 from guideway_hosts.children import Child, is_stopped
@@ -32,9 +31,9 @@ LOOKS_EVERY = 0.02
 STOPPED_FOR = 0.5
 """Seconds between two checks whether a host is stopped (SIGSTOP, for example). Two in a row end it."""
 
-CLOSING_SECONDS = SEARCH_SECONDS + 1.0
-"""CPU seconds that a search for a completion may take in addition. The search limits its own work to
-`SEARCH_SECONDS`, so this ends only one that hangs."""
+CLOSING_SECONDS = 5.0
+"""CPU seconds that a search for a completion may take in addition. The search limits its own work, so this ends only
+one that hangs, or whose matcher takes milliseconds for each token."""
 
 WEIGHS_EVERY = 0.02
 """Seconds between two checks of the memory that a host uses."""

@@ -2,8 +2,7 @@
 
 Far from the end of the budget, closing does nothing: `Reserve` estimates from the constraint when to start. Near the
 end, `Closer` keeps known completions (`Way`), and `Judge` excludes from a mask only tokens after which no completion is
-found that fits. Closing finds and proves completions with the matcher alone. Its work is bounded. A time limit stops it
-only if its host would be ended otherwise.
+found that fits. Closing finds and proves completions with the matcher alone. Its work is bounded, never by a clock.
 
 Do not confuse three numbers of tokens: the budget, which is the most that an output may have; `Reserve.fewest`, a
 proved lower bound of every output; and the length of the shortest output found, which may not be the shortest.
@@ -11,8 +10,8 @@ proved lower bound of every output; and the length of the shortest output found,
 
 from __future__ import annotations
 
-from guideway.runtime.constraints.closing.closer import SEARCH_SECONDS, Beginnings, Budget, Closer, Record
+from guideway.runtime.constraints.closing.closer import Beginnings, Budget, Closer, Record
 from guideway.runtime.constraints.closing.lexicon import Lexicon
 from guideway.runtime.constraints.closing.reserve import Reserve
 
-__all__ = ["SEARCH_SECONDS", "Beginnings", "Budget", "Closer", "Lexicon", "Record", "Reserve"]
+__all__ = ["Beginnings", "Budget", "Closer", "Lexicon", "Record", "Reserve"]

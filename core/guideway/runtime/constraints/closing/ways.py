@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from guideway.json_schema.cursor import BLANKS, JsonCursor, Place
 
 if TYPE_CHECKING:
     from guideway.api.grammar import Matcher
-    from guideway.runtime.constraints.bans import Bans
     from guideway.runtime.constraints.closing.lexicon import Lexicon
 
-__all__ = ["Prover", "Way"]
+__all__ = ["Prover", "Way", "continuations"]
 
 MOST_JOINTS = 2
 """Most bytes of a way from which to try to continue, for one kind and depth of place in JSON."""
@@ -25,27 +27,26 @@ class Way:
     Dynamic programming from the end finds them. The stop token is not included.
     """
 
-    __slots__ = ("_begin", "_costs", "_ends", "_joints", "_lexicon", "_places", "text")
-
     def __init__(
         self,
         text: bytes,
         begin: JsonCursor | None,
         lexicon: Lexicon,
-        bans: Bans | None = None,
+        allowed: NDArray[np.bool_] | None = None,
         avoid: Collection[tuple[int, int]] = (),
     ) -> None:
         """`begin` is the position in JSON at which the text begins; None if the text is not JSON.
 
-        The tokens are not banned at every position by `bans`, and none writes exactly the bytes between the two
+        The tokens are `allowed` (``bool[num_tokens]``; None: all), and none writes exactly the bytes between the two
         positions of a pair in `avoid`.
         """
         self.text = text
         self._begin = begin
         self._lexicon = lexicon
-        self._costs, self._ends = lexicon.spell_from_each_byte(text, bans, avoid)
-        self._places: list[tuple[Place, int]] | None = None
-        self._joints: dict[tuple[Place, int], list[int]] | None = None
+        self._costs, self._ends = lexicon.spell_from_each_byte(text, allowed, avoid)
+        self._places: list[tuple[Place, int]] = []
+        """The kind of place before each byte, and the number of objects and arrays that are open there; or empty."""
+        self._joints: dict[tuple[Place, int], list[int]] = {}
 
     def cost(self, at: int = 0) -> int:
         """Return the number of tokens of the text from byte `at` on; at least `lexicon.MOST` if no tokens write it."""
@@ -75,6 +76,7 @@ class Way:
             return len(written)
         if self._begin is None:
             return None
+        self._find_places()
         at = 0
         for byte in written:
             while at < size and text[at] != byte and text[at] in BLANKS and not self._is_in_string(at):
@@ -97,31 +99,29 @@ class Way:
             later = self.text.find(written) + len(written)  # the output may have begun the end of free text
             yield from dict.fromkeys(i for i in (0, later, len(written), shared) if i <= size)
             return
-        places, wanted = self._all_places(), (_kind(cursor.place), len(cursor.open))
-        if self._joints is None:
-            self._joints = {}
-            for i, place in enumerate(places):
-                is_last = place[0] not in IN_STRING or places[i + 1 : i + 2] != [place]
-                if is_last and len(found := self._joints.setdefault(place, [])) < MOST_JOINTS:
-                    found.append(i)
+        self._find_places()
+        wanted = _kind(cursor.place), len(cursor.open)
         yield from self._joints.get(wanted, ())
-        if wanted[0] in IN_STRING and places[0] == wanted:  # try to skip as many bytes, or characters, as are written
+        if wanted[0] in IN_STRING and self._places[0] == wanted:  # skip as many bytes, or characters, as are written
             counts = dict.fromkeys((len(written), len(written.decode(errors="ignore"))))
             yield from (count for count in counts if 0 < count <= size)
 
     def _is_in_string(self, at: int) -> bool:
-        return self._all_places()[at][0] in IN_STRING
+        return self._places[at][0] in IN_STRING
 
-    def _all_places(self) -> Sequence[tuple[Place, int]]:
-        """Return the kind of place before each byte, and the number of objects and arrays that are open there."""
-        if self._places is None:
-            assert self._begin is not None
-            cursor, found = self._begin, []
+    def _find_places(self) -> None:
+        """Find the place before each byte, and the bytes to join at each place."""
+        if not self._places:
+            cursor, places = self._begin, self._places
+            assert cursor is not None
+            places.append((_kind(cursor.place), len(cursor.open)))
             for i in range(len(self.text)):
-                found.append((_kind(cursor.place), len(cursor.open)))
                 cursor = cursor.after(self.text[i : i + 1])
-            self._places = [*found, (_kind(cursor.place), len(cursor.open))]
-        return self._places
+                places.append((_kind(cursor.place), len(cursor.open)))
+            for i, place in enumerate(places):
+                is_last = place[0] not in IN_STRING or places[i + 1 : i + 2] != [place]
+                if is_last and len(found := self._joints.setdefault(place, [])) < MOST_JOINTS:
+                    found.append(i)
 
 
 def _kind(place: Place) -> Place:
@@ -129,19 +129,33 @@ def _kind(place: Place) -> Place:
     return Place.AFTER if place is Place.SCALAR else place
 
 
+def continuations(ways: Sequence[Way], written: bytes, cursor: JsonCursor | None) -> Iterator[tuple[Way, int]]:
+    """Yield ways with the byte from which each may complete an output, in the order in which to try them.
+
+    The output wrote `written` since the beginning of the ways and is now at `cursor`. Ways that it is on come first,
+    then the shortest rests.
+    """
+    on_way = [(way.cost(at), i, at) for i, way in enumerate(ways) if (at := way.follow(written)) is not None]
+    off_way = [
+        (order, way.cost(at), i, at)
+        for i, way in enumerate(ways)
+        for order, at in enumerate(way.joints(written, cursor))
+    ]
+    yield from ((ways[i], at) for _, i, at in sorted(on_way))
+    yield from ((ways[i], at) for _, _, i, at in sorted(off_way))
+
+
 class Prover:
-    """Validation of ways with a matcher, for a limited number of tokens."""
+    """Tries on a matcher, for a limited number of tokens."""
 
-    def __init__(self, matcher: Matcher, stop_token_ids: Collection[int], most_tokens: int) -> None:
-        """`most_tokens` limits the tokens of all validations. After that, no way counts as proved."""
-        self._matcher = matcher
-        self._stop_token_ids = stop_token_ids
-        self.num_left = most_tokens
+    def __init__(self, matcher: Matcher, stop_token_ids: Collection[int], num_left: int) -> None:
+        """`num_left` limits the tokens of all tries. After that, nothing counts as proved."""
+        self.matcher = matcher
+        self.stop_token_ids = sorted(stop_token_ids)
+        self.num_left = num_left
 
-    def proves(self, way: Way, at: int, before: Sequence[int] = ()) -> bool:
-        """Return whether the tokens `before` and then the way from byte `at` on complete the output."""
-        path = (*before, *way.path(at))
-        self.num_left -= len(path)
-        return self.num_left >= 0 and any(
-            self._matcher.validate((*path, stop)) > len(path) for stop in self._stop_token_ids
-        )
+    def end(self, path: Sequence[int]) -> list[int] | None:
+        """Return a path with a stop token if it completes the output, else None."""
+        self.num_left -= 1 + len(path)
+        found = [[*path, stop] for stop in self.stop_token_ids] if self.num_left >= 0 else []
+        return next((each for each in found if self.matcher.validate(tuple(each)) == len(each)), None)
