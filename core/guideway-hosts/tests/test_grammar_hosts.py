@@ -182,6 +182,36 @@ def test_a_step_that_fails_ends_its_request_alone(
     assert "grammar.hostile" in str(bad.outputs[0].error)
 
 
+BATCHING = """
+import numpy as np
+from guideway.api import hookimpl
+from tests.support.hostile_strategy import Strategy as Hostile
+class Strategy(Hostile):
+    name = "batching"
+    def fill(self, jobs, bitmask):
+        for job in jobs:
+            job.matcher.fill_bitmask(bitmask, job.first_row)
+        return np.zeros(len(jobs), dtype=np.int32)
+@hookimpl
+def guideway_grammar_strategy():
+    return Strategy
+"""
+
+
+@pytest.mark.parametrize(("word", "said"), [("FR", "a bug"), ("FC", "SIGSEGV")])
+def test_a_batch_that_fails_ends_the_request_alone_that_it_fails_for(tmp_path: Path, word: str, said: str) -> None:
+    install(tmp_path, "batching", {"grammar.batching": "batching_strategy"})
+    (tmp_path / "batching_strategy.py").write_text(BATCHING, "utf-8")
+    good = replace(GOOD, constraint=Regex("[a-z]{3,12}(x|y)", strategy="batching"))
+    failing = replace(asking(f"{word}[a-z]{{9}}"), constraint=Regex(f"{word}[a-z]{{9}}", strategy="batching"))
+    with makes_hosts(tmp_path, ["batching"], LIMITS) as make:
+        host = served(make())
+        (alone,) = host.generate([PROMPT], [good])
+        before, bad, after = host.generate([PROMPT] * 3, [good, failing, good])
+    assert before.token_ids == after.token_ids == alone.token_ids
+    assert re.search(said, str(bad.outputs[0].error))
+
+
 @pytest.mark.slow
 def test_what_hangs_in_the_search_for_an_end_is_killed_while_the_others_go_on(hosts: Hosts) -> None:
     host = served(hosts)  # hosts have deadlines of their own

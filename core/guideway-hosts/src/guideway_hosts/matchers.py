@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import FillJob
-from guideway.errors import ConformanceError, GuidewayError, LimitExceeded
+from guideway.errors import GuidewayError, LimitExceeded
 from guideway.runtime.constraints.closing import Record
 from guideway.runtime.constraints.mask_block import Late
 from numpy.typing import NDArray
@@ -75,8 +75,7 @@ class Step(Call):
     def enter(self, room: Room) -> None:
         assert room.host is not None
         self.rows.block = room.host.masks.rows
-        fills = zip(self.numbers, self._fills, strict=True)
-        self.jobs = [room.job(LIVING[number], *fill) for number, fill in fills]
+        self.jobs = [room.job(each, *fill) for each, fill in zip(self.objects, self._fills, strict=True)]
 
     def read(self, answer: Any, data: bytes | None) -> None:
         first, block, num_jobs = 0, self.rows.block, len(self.jobs)
@@ -104,7 +103,7 @@ class Step(Call):
         if len(jobs) != len(self.numbers):
             return False
         for job, number in zip(jobs, self.numbers, strict=True):
-            matcher = cast("HostedMatcher", job.matcher)
+            matcher = matcher_of(job)
             if matcher.number != number or job.draft_token_ids or matcher.has_changed:
                 return False
         return True
@@ -459,11 +458,8 @@ class MatcherHost:
 
 
 def matcher_of(job: FillJob) -> HostedMatcher:
-    """Return the matcher of a job. Raises `ConformanceError` if it is not a matcher of a grammar host."""
-    matcher = job.matcher
-    if not isinstance(matcher, HostedMatcher):
-        raise ConformanceError(f"a {type(matcher).__name__} is not a matcher of a grammar host")
-    return matcher
+    """Return the matcher of a job."""
+    return cast("HostedMatcher", job.matcher)
 
 
 def _fitting(jobs: Sequence[FillJob]) -> Sequence[FillJob]:

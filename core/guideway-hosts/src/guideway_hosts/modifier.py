@@ -67,7 +67,7 @@ class HostedState(Remote):
             self.answered = None
             self.steps.pop()
             self.release()
-        return super().take_changes()
+        return 0, ()
 
     def history(self) -> tuple[list[Any], int]:
         num_tokens = sum(len(token_ids) for token_ids, _ in self.steps)
@@ -157,11 +157,7 @@ class HostedModifier(LogitModifier[HostedState]):
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> HostedState | None:
         state = HostedState(self._encode(request), sequence, compiled)
-        (answer,) = self._each("start", [state], [()])
-        if isinstance(answer, HostDied):
-            raise self._error(answer, "start") from answer
-        if isinstance(answer, BaseException):
-            raise answer
+        answer = self._ask(state, "start")
         if answer is None:
             return None
         state.plugin, unenforced = str(answer["plugin"]), answer["unenforced"]
@@ -174,26 +170,22 @@ class HostedModifier(LogitModifier[HostedState]):
         return state.unenforced
 
     def prepare(self, batch: StepBatch, states: Sequence[HostedState | None]) -> Payload | None:
-        own = [(i, state) for i, state in enumerate(states) if state is not None]
+        places, own = [i for i, each in enumerate(states) if each is not None], [each for each in states if each]
         arrays = encode([batch.slots, batch.row_start, batch.draft_token_ids, batch.positions])
-        faults: dict[int, Fault] = {}
-        payload: Payload | None = None
+        last: list[Preparation] = []
 
-        def attempt(left: list[tuple[int, HostedState]], apart: bool) -> list[tuple[int, HostedState]]:
-            nonlocal payload
+        def make(left: list[int], apart: bool) -> Call:
             share = 0 if apart else min(MOST_TOGETHER, 1 + (len(left) - 1) / 8)
-            given = [arrays, [place for place, _ in left], apart]
-            call = Preparation("prepare", [state for _, state in left], given, self._limits.step_seconds, share)
-            self._tell(call, [state for _, state in left])
-            payload = call.payload
-            for i, error in call.errors.items():
-                fail(left[i][0], error)
-            return left
+            given = [arrays, [places[i] for i in left], apart]
+            last[:] = [Preparation("prepare", [own[i] for i in left], given, self._limits.step_seconds, share)]
+            return last[0]
 
-        def fail(place: int, error: GuidewayError) -> None:
-            faults[place] = Fault.of(self.plugin_of(states[place]), "prepare", _refusal(error))
-
-        isolate(own, attempt, lambda item: item[1], lambda item, died: fail(item[0], died))
+        faults = {
+            places[i]: Fault.of(self.plugin_of(own[i]), "prepare", error)
+            for i, error in enumerate(self._each(own, make))
+            if isinstance(error, GuidewayError)
+        }
+        payload = last[0].payload if last else None
         if not faults:
             return payload
         if payload is None:
@@ -206,10 +198,14 @@ class HostedModifier(LogitModifier[HostedState]):
         if not self._has("accept"):
             return
         taken = [(state, ids, None if feedback is None else dict(feedback)) for state, ids, feedback in steps]
-        answers = self._each("accept", [state for state, *_ in taken], [each[1:] for each in taken])
+        try:
+            answers = self._ask_each("accept", [state for state, *_ in taken], [each[1:] for each in taken])
+        except BaseException as error:
+            contain(error)
+            answers = [error] * len(taken)
         for (state, ids, emitted), answer in zip(taken, answers, strict=True):
             state.steps.append((ids, emitted))
-            state.answered = ids, _refusal(answer)
+            state.answered = ids, answer
 
     def accept(self, state: HostedState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
         if not self._has("accept"):
@@ -291,31 +287,42 @@ class HostedModifier(LogitModifier[HostedState]):
         except HostDied as died:
             raise self._error(died, method) from died
 
-    def _each(self, method: str, states: Sequence[HostedState], arguments: Sequence[Sequence[Any]]) -> list[Any]:
-        """Return for each state the answer of a method with its arguments, or its error."""
+    def _each(
+        self, states: Sequence[HostedState], make: Callable[[list[int], bool], Call], phase: str = ""
+    ) -> list[Any]:
+        """Return for each state its result of a call or its error. ``make(left, apart)`` returns the call for the
+        states at the places `left`, one after the other if `apart`. `phase` is for callers who do not name it."""
         answers: dict[int, Any] = {}
 
-        def attempt(left: list[int], _: bool) -> list[int]:
-            some = [states[i] for i in left]
-            call = Call(method, some, [encode(arguments[i]) for i in left], self._limits.step_seconds)
-            answers.update(zip(left, self._tell(call, some).results, strict=True))
+        def attempt(left: list[int], apart: bool) -> list[int]:
+            answers.update(zip(left, self._tell(make(left, apart), [states[i] for i in left]).results, strict=True))
             return left
 
-        try:
-            isolate(range(len(states)), attempt, states.__getitem__, answers.__setitem__)
-        except BaseException as error:
-            contain(error)
-            answers = dict.fromkeys(range(len(states)), error)
+        def fail(i: int, died: HostDied) -> None:
+            answers[i] = self._error(died, phase)
+
+        isolate(range(len(states)), attempt, states.__getitem__, fail)
         return [answers[i] for i in range(len(states))]
+
+    def _ask_each(self, method: str, states: Sequence[HostedState], arguments: Sequence[Sequence[Any]]) -> list[Any]:
+        """Return for each state the answer of a method with its arguments, or its error."""
+        seconds = self._limits.step_seconds
+
+        def make(left: list[int], _: bool) -> Call:
+            return Call(method, [states[i] for i in left], [encode(arguments[i]) for i in left], seconds)
+
+        return self._each(states, make, method if method == "start" else "")
 
     def _tell(self, call: Call, states: Sequence[HostedState]) -> Call:
         """Return a call with its answer. States that the host does not have are made before it, in a call of their own,
         because that may take longer."""
         with self._room.lock:
             self._room.alive()
+            new = []
             for state in states:
                 state.take_changes()
-            new = [state for state in states if state.born_in != self._room.number]
+                if state.born_in != self._room.number:
+                    new.append(state)
             if call.method == "start":
                 call.seconds = 0.0
             elif new:
@@ -327,16 +334,11 @@ class HostedModifier(LogitModifier[HostedState]):
 
     def _ask(self, state: HostedState, method: str, *arguments: Any) -> Any:
         """Return the answer of a method for one state. Raises its error."""
-        (found,) = map(_refusal, self._each(method, [state], [arguments]))
+        (found,) = self._ask_each(method, [state], [arguments])
         if isinstance(found, BaseException):
             raise found
         return found
 
     def _error(self, died: HostDied, phase: str) -> GuidewayError:
-        """Return the error of a call during which the host died."""
-        return died.error(f"modifiers.{self.name}", f"modifier.{self.name} failed in {phase}: ")
-
-
-def _refusal(found: Any) -> Any:
-    """Return an answer or an error, which is `LimitExceeded` if a host exceeded a limit."""
-    return found.error() if isinstance(found, HostDied) else found
+        """Return the error of a call during which the host died; with a phase, its text names it."""
+        return died.error(f"modifiers.{self.name}", f"modifier.{self.name} failed in {phase}: " if phase else "")

@@ -76,6 +76,8 @@ class Remote(Subject):
         self.room: Room | None = None
         self.born_in = -1
         """The number of the host that has the object, of those of `room`; -1: no host has it."""
+        self.unchanged = Job(self.number, None)
+        """Its part of a command if there is nothing to tell."""
         LIVING[self.number] = self
 
     def history(self) -> tuple[list[Any], int]:
@@ -133,7 +135,7 @@ def isolate(
                     fail(item, died)
                     left.remove(item)
         else:
-            left = [item for item in left if item not in done]
+            left = [item for item in left if item not in done] if len(done) < len(left) else []
 
 
 def retry(subject: S, call: Callable[[S], T]) -> T:
@@ -160,11 +162,15 @@ class Call:
         all objects may take; 0: in proportion to their number."""
         self.method, self.given, self.seconds = method, given, seconds
         self.share = share or 1 + len(objects)
+        self.objects = objects
+        """Empty once it is sent: the call does not keep objects that are dropped meanwhile."""
         self.numbers = [each.number for each in objects]
         self.sources = {each.number: each.source for each in objects}
         """The sources are kept: one that ended a host is refused also if its objects were dropped."""
         self.jobs: list[Job] = []
         """Set when it is sent."""
+        self.births: dict[int, Birth] = {}
+        """By number the objects that the host did not have."""
         self.allowed = Allowed(seconds)
         self.results: list[Any] = []
         """For each object its result or its error, a `GuidewayError`."""
@@ -174,16 +180,17 @@ class Call:
 
     def enter(self, room: Room) -> None:
         """Set the jobs for a host, which has the objects from then on, unless it is lost or they fail."""
-        self.jobs = [room.job(LIVING[number]) for number in self.numbers]
+        self.jobs = [room.job(each) for each in self.objects]
 
     def read(self, answer: Any, data: bytes | None) -> None:
         """Set the results from the host's answer. Raises ValueError, KeyError or TypeError if the answer does not fit
         the call: the host is not trusted."""
         self.errors = {int(i): read_error(words) for i, words in answer["errors"].items()}
-        found, places = answer["found"], range(len(self.numbers))
-        if len(found) != len(places) or not self.errors.keys() <= set(places):
-            raise ValueError(f"{len(found)} results and errors of {sorted(self.errors)}, of {len(places)} calls")
-        self.results = [self.errors.get(i, result) for i, result in enumerate(found)]
+        self.results = list(answer["found"])
+        if len(self.results) != len(self.numbers):
+            raise ValueError(f"{len(self.results)} results of {len(self.numbers)} calls")
+        for i, error in self.errors.items():
+            self.results[range(len(self.numbers))[i]] = error
         self.failures = list(map(str, answer["failures"]))
 
 
@@ -226,7 +233,9 @@ class Room(Seat):
         host = self.alive()
         with self._watch(call):
             call.enter(self)
-            more = {job.number: self._seconds_of(job.birth) for job in call.jobs if job.birth is not None}
+            call.objects = ()
+            call.births = {job.number: job.birth for job in call.jobs if job.birth is not None}
+            more = {number: self._seconds_of(birth) for number, birth in call.births.items()}
             call.allowed = Allowed(call.seconds, call.seconds * call.share + sum(more.values()), more)
             self.pending = call
             integers, births = host.masks.write_jobs(call.jobs)
@@ -243,12 +252,11 @@ class Room(Seat):
                 return None
             call.read(*answered)
         self.pending = None
-        self._loaded.update(
-            job.birth.source for i, job in enumerate(call.jobs) if job.birth is not None and i not in call.errors
-        )
         for i in call.errors:
+            is_new = call.births.pop(call.numbers[i], None) is not None
             if (failed := LIVING.get(call.numbers[i])) is not None:
-                failed.fail(call.jobs[i].birth is not None)
+                failed.fail(is_new)
+        self._loaded.update(birth.source for birth in call.births.values())
         for text in call.failures:
             log.warning("%s", passable(text))
         return call
@@ -267,7 +275,9 @@ class Room(Seat):
     def job(self, one: Remote, draft_token_ids: Sequence[int] = (), num_forced: int = 0) -> Job:
         """Return an object's part of a command."""
         rollback, accept = one.take_changes()
-        if one.born_in == self.number and one.room is self:
+        if one.born_in == self.number:
+            if not (rollback or accept or draft_token_ids or num_forced):
+                return one.unchanged
             return Job(one.number, None, rollback, accept, draft_token_ids, num_forced)
         one.move()
         one.room, one.born_in = self, self.number

@@ -109,14 +109,13 @@ class HostedStrategy(GrammarStrategy):
         return HostedEnding(matcher, budget, record)
 
     def is_ready(self, matcher: Matcher) -> bool:
-        return isinstance(matcher, HostedMatcher) and self._matchers.is_ready(matcher)
+        return self._matchers.is_ready(cast("HostedMatcher", matcher))
 
     def is_slow(self, matcher: Matcher) -> bool:
-        return isinstance(matcher, HostedMatcher) and self._matchers.is_slow(matcher.grammar.number)
+        return self._matchers.is_slow(cast("HostedMatcher", matcher).grammar.number)
 
     def forced(self, matcher: Matcher, stop_token_ids: frozenset[int], limit: int) -> Sequence[int] | None:
-        assert isinstance(matcher, HostedMatcher)
-        return matcher.forced
+        return cast("HostedMatcher", matcher).forced
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         return self._matchers.fill(jobs, bitmask)
