@@ -34,10 +34,6 @@ def ids(text: str) -> list[int]:
     return [VOCABULARY.tokens.index(letter.encode()) for letter in text]
 
 
-def held() -> int:
-    return sum(host.held_bytes for host in HELD.hosts)
-
-
 def test_the_largest_is_ended_where_all_together_hold_too_much(made: Makes, caplog: pytest.LogCaptureFixture) -> None:
     """Ending idle hosts loses nothing: each constraint keeps 48 MiB in a compile host, and as much in a matcher
     host."""
@@ -45,12 +41,12 @@ def test_the_largest_is_ended_where_all_together_hold_too_much(made: Makes, capl
     grammars = []
     for letter in "abcdef":
         grammars.append(strategy.compile(Regex(f"CH{letter}", strategy="hostile")))
-        assert held() <= TOTAL
+        assert HELD.held_bytes <= TOTAL
     assert "all together may hold 268435456 (limits.total_memory_bytes)" in caplog.text
     for letter, grammar in zip("abcdef", grammars, strict=True):
         matcher = grammar.matcher(VOCABULARY.stop_token_ids)
         assert matcher.validate(ids(f"CH{letter}")) == 3
-        assert held() <= TOTAL
+        assert HELD.held_bytes <= TOTAL
 
 
 def test_what_takes_more_than_others_leave_is_refused(made: Makes) -> None:
@@ -59,11 +55,11 @@ def test_what_takes_more_than_others_leave_is_refused(made: Makes) -> None:
     idle = others.strategies["hostile"].compile(Regex("CHb", strategy="hostile"))
     at_work = threading.Thread(target=camp, args=[others.strategies["hostile"]])
     at_work.start()
-    until(lambda: held() > 100 << 20)
+    until(lambda: HELD.held_bytes > 100 << 20)
     greedy = Regex("CWa", strategy="hostile")
     with pytest.raises(LimitExceeded, match=re.escape("limits.total_memory_bytes")):
         hosts.strategies["hostile"].compile(greedy)
-    assert held() <= TOTAL
+    assert HELD.held_bytes <= TOTAL
     assert at_work.is_alive()
     assert idle.matcher(VOCABULARY.stop_token_ids).validate(ids("CHb")) == 3
     others.close("grammar.hostile")

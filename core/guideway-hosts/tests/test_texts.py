@@ -51,8 +51,8 @@ def test_verdicts_come_from_another_process(checker: Checker, judge: Judge) -> N
     assert verdict(checker, JsonObject(), '{"a":1}') is True
     assert verdict(checker, JsonObject(), '{"a":1,"a":1}') is False
     assert verdict(checker, JsonObject(), "[]") is False
-    hosts = [host.pid for host in judge.pool._idle]
-    assert hosts and os.getpid() not in hosts
+    (host,) = [seat.host for seat in judge.pool._idle]
+    assert host is not None and host.pid != os.getpid()
 
 
 def test_a_judgment_that_never_ends_is_given_up(checker: Checker, caplog: pytest.LogCaptureFixture) -> None:
@@ -76,7 +76,8 @@ def test_nesting_without_end_is_not_judged(checker: Checker) -> None:
 
 def test_a_host_that_is_killed_is_replaced(checker: Checker, judge: Judge) -> None:
     assert verdict(checker, JsonObject(), "{}") is True
-    (host,) = judge.pool._idle
+    (host,) = [seat.host for seat in judge.pool._idle]
+    assert host is not None
     os.kill(host.pid, signal.SIGKILL)
     assert verdict(checker, JsonObject(), "{}") is True
 

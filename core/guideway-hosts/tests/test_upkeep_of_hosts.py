@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ import pytest
 from guideway.api import Regex
 from guideway.plugins.limits import Limits
 from guideway_hosts.joining import VARIABLE
+from guideway_hosts.process import Line, Process, watch
 
 from tests.support.hostility import VOCABULARY
 from tests.support.hosts import Makes, makes_hosts
@@ -86,3 +89,36 @@ def test_hosts_are_told_no_secrets_and_end_before_the_server(made: Makes, monkey
 
 
 SECRETS = ("OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "GUIDEWAY_OPTIONS", "HTTPS_PROXY", VARIABLE)
+
+
+@pytest.mark.parametrize("receives", [True, False])
+def test_a_process_that_ends_in_the_middle_of_a_message_is_not_waited_for(receives: bool) -> None:
+    """A process that it forked has the socket, too."""
+    ours, theirs = socket.socketpair()
+    with theirs, ours:
+        command = [sys.executable, "-c", BROKEN_OFF, str(theirs.fileno())]
+        with subprocess.Popen(command, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, text=True) as ended:
+            assert ended.stdout is not None
+            heir = int(ended.stdout.readline())
+            process = Process(ended.pid)
+            line = Line(ours, process)
+            line.look = watch(heir, 20)
+            ended.kill()
+            try:
+                with pytest.raises(EOFError, match="it has ended"):
+                    line.receive() if receives else line.send_bytes(bytes(1 << 24))
+            finally:
+                os.kill(heir, signal.SIGKILL)
+                process.close()
+
+
+BROKEN_OFF = """
+import os, socket, struct, sys, time
+end = socket.socket(fileno=int(sys.argv[1]))
+end.sendall(struct.pack("!Q", 100) + b"half")
+if not (heir := os.fork()):
+    os.close(1)
+    time.sleep(60)
+print(heir, flush=True)
+time.sleep(60)
+"""

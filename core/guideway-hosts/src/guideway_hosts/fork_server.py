@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -14,27 +13,33 @@ import threading
 import time
 import weakref
 from collections import deque
-from contextlib import suppress
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, suppress
 from functools import partial
-from typing import Any, ClassVar
+from json import JSONDecodeError
+from typing import Any, ClassVar, TypeVar
 
 from guideway.errors import GuidewayError, InvalidConfiguration, PluginLoadError, text_of
 from guideway.plugins.limits import Limits
 from guideway.runtime.work.metrics import HOSTS_STARTED
+from guideway.runtime.work.threads import Threads
 
-from guideway_hosts.children import Child, is_stopped, receive_answer
 from guideway_hosts.codec import encode
 from guideway_hosts.environment import host_environment
 from guideway_hosts.host import Host, HostDied
 from guideway_hosts.joining import Meeting
 from guideway_hosts.memory import usable_bytes
-from guideway_hosts.messages import Frames, SharedMasks
+from guideway_hosts.messages import SharedMasks
 from guideway_hosts.plugins import Spec
+from guideway_hosts.process import Line, Process, is_stopped, watch
 from guideway_hosts.upkeep import pad_pid
 
 __all__ = ["ForkServer", "HostSource", "module_path"]
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 START_SECONDS = 300.0
 """Seconds for importing and building all plugins of one specification."""
@@ -48,13 +53,16 @@ REAPS_WITHIN = 1.0
 """Seconds that the end of a host waits for the fork server's other work before its exit status is given up."""
 
 RESTS = 5.0
-"""Seconds between two attempts to build plugins that could not be built."""
+"""Seconds after a failed start of a host in which none is started."""
 
-LOST = (OSError, EOFError, ValueError)
+MOST_LOST = 5
+"""Times in a row that the fork server may be lost while a host is started. The cause may be outside this process."""
+
+LOST = (OSError, EOFError, JSONDecodeError, UnicodeDecodeError)
 """The errors of a fork server that has ended or sent a malformed answer."""
 
 _NUMBERS = itertools.count()
-"""The numbers of fork servers and of specifications, unique in this process."""
+"""The numbers of specifications, unique in this process."""
 
 
 def module_path() -> tuple[str, ...]:
@@ -82,14 +90,12 @@ class ForkServer:
         self._num_users = 0
         self.lock = threading.Lock()
         """Held by callers of `is_gone`, `start`, `ask`, `tidy` and `end`."""
-        self.number = -1
-        """The number of the running fork server. It changes with each start: plugins must then be built again."""
-        self.process: Child | None = None
-        self._control: Frames | None = None
-        self._ended: deque[int] = deque()
-        """The PIDs of ended hosts that must be reaped."""
-        self._dropped: deque[int] = deque()
-        """The numbers of specifications that are no longer used."""
+        self.threads = Threads("guideway-starts-host", 1)
+        """The thread in which hosts are started."""
+        self.line: Line | None = None
+        """The socket to the running fork server; another one after each start, when plugins must be built again."""
+        self._later: deque[tuple[str, int]] = deque()
+        """Commands that were not sent because it was busy. Nobody needs their answers."""
 
     @classmethod
     def of(cls, path: tuple[str, ...], variables: tuple[str, ...] = ()) -> ForkServer:
@@ -106,19 +112,25 @@ class ForkServer:
         running work."""
         with self._of_all:
             self._num_users -= 1
-            self._dropped.append(number)
+            self._later.append(("drop", number))
             if self._num_users or self._key[0] != os.getpid():
                 return
             del self._all[self._key]
+        self.threads.close()
         if self.lock.acquire(blocking=False):  # otherwise it ends with its last host
             try:
                 self.end()
             finally:
                 self.lock.release()
 
+    @property
+    def process(self) -> Process | None:
+        """The running fork server."""
+        return None if self.line is None else self.line.process
+
     def is_gone(self) -> bool:
         """Return whether the fork server has not been started, or has ended."""
-        return self._control is None or self._control.has_news()  # it sends nothing without a command
+        return self.line is None or self.line.has_news()  # it sends nothing without a command
 
     def ask(self, *command: Any, seconds: float = ANSWER_SECONDS, ends: tuple[int, ...] = ()) -> Any:
         """Return the answer to a command, with which these descriptors are sent. Raises `LOST`."""
@@ -126,27 +138,18 @@ class ForkServer:
         return self._ask(command, seconds, ends)
 
     def tidy(self) -> None:
-        """Reap ended hosts, and drop specifications that are no longer used."""
-        if os.getpid() != self._key[0]:
-            return
-        while self._ended and self._control is not None:
-            self._ask(("reap", self._ended.popleft()), ANSWER_SECONDS)
-        while self._dropped and self._control is not None:
-            self._ask(("drop", self._dropped.popleft()), ANSWER_SECONDS)
+        """Send the commands that are left. Raises `LOST`."""
+        while self._later and self.line is not None:
+            self._ask(self._later.popleft())
 
-    def reap(self, child: Child, number: int) -> int | None:
-        """Return how a host ended that the fork server with this number forked: its exit status, or the negative number
-        of a signal; None if that is unknown."""
-        child.close()
-        if os.getpid() != self._key[0]:
-            return None
+    def reap(self, pid: int, line: Line) -> int | None:
+        """Return how a host ended that the fork server at this line forked: its exit status, or the negative number of
+        a signal; None if that is unknown."""
         if not self.lock.acquire(timeout=REAPS_WITHIN):  # it is building plugins for another user
-            self._ended.append(child.pid)
+            self._later.append(("reap", pid))
             return None
         try:
-            if self._control is None or self.number != number:
-                return None
-            status: int | None = self.ask("reap", child.pid)["status"]
+            status: int | None = self.ask("reap", pid)["status"] if self.line is line else None
             return status
         except LOST:
             return None
@@ -154,95 +157,75 @@ class ForkServer:
             self.lock.release()
 
     def start(self) -> None:
-        """Start the fork server again. Raises `LOST`, and `PluginLoadError` if this process cannot start one."""
+        """Start the fork server again. Raises `LOST`."""
         self.end()
         _, path, variables = self._key
-        if (meeting := Meeting.of(path, *variables)) is None:
-            self._start_own(None)
-        elif (joined := meeting.join(listens_within=LISTENS_WITHIN, answers_within=START_SECONDS)) is not None:
-            self.process, self._control = joined
-            joined[1].socket.settimeout(ANSWER_SECONDS)
-        else:
-            try:
-                self._start_own(meeting)
-            finally:
-                meeting.close()
-        self.number = next(_NUMBERS)
+        meeting = Meeting.of(path, *variables)
+        joined = None
+        if meeting is not None:
+            joined = meeting.join(listens_within=LISTENS_WITHIN, answers_within=START_SECONDS)
+        self.line = self._start_own(meeting) if joined is None else joined
 
     def end(self) -> None:
         """End the fork server, and with it all its hosts."""
-        control, process, self._control, self.process = self._control, self.process, None, None
-        if control is None:
+        line, self.line = self.line, None
+        if line is None or line.process is None or not line.process.is_ours:
             return
-        self._ended.clear()
-        self._dropped.clear()
-        if process is not None and os.getpid() == self._key[0]:
-            with suppress(OSError):
-                control.socket.shutdown(socket.SHUT_WR)  # the fork server closes its plugins, and its hosts end with it
-                poll = select.poll()
-                poll.register(control.socket, select.POLLIN)
-                poll.poll(0 if is_stopped(process.pid) else 1000)
-            process.end_orphan(0.0)
-        control.close()
+        self._later.clear()
+        with closing(line), suppress(OSError, EOFError):
+            line.socket.shutdown(socket.SHUT_WR)  # the fork server closes its plugins, and its hosts end with it
+            line.is_ready(0.0 if is_stopped(line.process.pid) else 1.0)
+        line.process.end()
 
-    def _ask(self, command: tuple[Any, ...], seconds: float, ends: tuple[int, ...] = ()) -> Any:
-        if self._control is None or self.process is None:
+    def _ask(self, command: tuple[Any, ...], seconds: float = ANSWER_SECONDS, ends: tuple[int, ...] = ()) -> Any:
+        line = self.line
+        if line is None or line.process is None:
             raise EOFError("the fork server is not running")
+        line.look = watch(line.process.pid, seconds)
         try:
-            self._control.send([encode(part) for part in command])
+            line.send([encode(part) for part in command])
             if ends:
-                socket.send_fds(self._control.socket, [b"\0"], ends)
-            return receive_answer(self._control, self.process.pid, seconds)
+                socket.send_fds(line.socket, [b"\0"], ends)
+            return line.receive()
         except BaseException:  # the next command would take a late answer for its own
             self.end()
             raise
 
-    def _start_own(self, meeting: Meeting | None) -> None:
-        if not sys.executable:
-            raise PluginLoadError(
-                "hosts are started with sys.executable, which is empty here; set grammar_host and modifier_host to "
-                "'inline'",
-                plugin="runtime",
-            )
+    def _start_own(self, meeting: Meeting | None) -> Line:
         ours, theirs = socket.socketpair()
-        listener = None if meeting is None else meeting.listener
-        # modules are found where the serving process finds them, not in the current folder
-        descriptors = [theirs.fileno()] if listener is None else [theirs.fileno(), listener.fileno()]
-        numbers = ",".join(map(str, descriptors))
-        command = [sys.executable, "-P", "-m", "guideway_hosts", numbers, pad_pid(os.getpid())]
+        shared = [] if meeting is None or meeting.listener is None else [meeting.listener]
         _, places, variables = self._key
+        # modules are found where the serving process finds them, not in the current folder
         path = os.pathsep.join(entry for entry in places if entry)
-        control = Frames(ours)
-        ours.settimeout(ANSWER_SECONDS)  # sending a long command to a stopped process would block forever
+        line = Line(ours)
         try:
-            # its own process group, so that a terminal's signals do not reach it, but this process's session, because
-            # Linux first divides processors among sessions. Its standard output goes to standard error
-            starter = subprocess.Popen(
-                command,
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-                stdout=2,
-                process_group=0,
-                env={**host_environment(variables), "PYTHONPATH": path},
-            )
+            with ExitStack() as given:  # closed here, so that the end of the fork server is seen
+                descriptors = [given.enter_context(each).fileno() for each in (theirs, *shared)]
+                numbers = ",".join(map(str, descriptors))
+                # its own process group, so that a terminal's signals do not reach it, but this process's session,
+                # because Linux first divides processors among sessions. Its standard output goes to standard error
+                starter = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "guideway_hosts", numbers, pad_pid(os.getpid())],
+                    pass_fds=descriptors,
+                    stdin=subprocess.DEVNULL,
+                    stdout=2,
+                    process_group=0,
+                    env={**host_environment(variables), "PYTHONPATH": path},
+                )
+            line.look = watch(starter.pid, START_SECONDS)
+            try:
+                if meeting is not None and shared:
+                    line.send_bytes(meeting.key)
+                line.process = Process(line.receive()["pid"])
+            except BaseException:
+                starter.kill()
+                raise
+            finally:
+                starter.wait()
         except BaseException:
-            control.close()
+            line.close()
             raise
-        finally:
-            theirs.close()
-            if listener is not None:
-                listener.close()
-        try:
-            if meeting is not None and listener is not None:
-                control.send_bytes(meeting.key)
-            self.process = Child(receive_answer(control, starter.pid, START_SECONDS)["pid"])
-            self._control = control
-        except BaseException:
-            control.close()
-            starter.kill()
-            raise
-        finally:
-            starter.wait()
+        return line
 
 
 class HostSource:
@@ -253,108 +236,89 @@ class HostSource:
         self.limits = limits
         self._total_bytes = limits.total_memory_bytes or usable_bytes() // 4
         self._number = next(_NUMBERS)
+        self._owner = os.getpid()
         self.server = ForkServer.of(spec.path, spec.variables)
         self._release = weakref.finalize(self, self.server.release, self._number)
-        self._built_in = -1
-        """The number of the fork server that has built the plugins; -1: none has."""
-        self._owner = os.getpid()
+        self._built: Line | None = None
+        """The fork server that has built the plugins."""
         self._closed = False
-        self._rests_until = 0.0
-        self._failure, self._failed_until = "", 0.0
+        self._failure, self._rests_until = "", 0.0
+        """Why no host could be started, and until when none is."""
 
     def start(self) -> None:
         """Build the plugins. Raises the errors of their options, and `PluginLoadError`."""
-        with self.server.lock:
-            self._start()
+        self._do(lambda: None)
 
     @property
     def is_built(self) -> bool:
         """True if the running fork server has built the plugins."""
-        return self._built_in == self.server.number and not self.server.is_gone()
+        return self._built is not None and self._built is self.server.line and not self.server.is_gone()
 
     @property
     def failure(self) -> str | None:
         """Why the last attempt to start a host failed; None if it succeeded, or was not recent."""
-        return self._failure if time.monotonic() < self._failed_until else None
+        return self._failure if time.monotonic() < self._rests_until else None
 
-    def fork(self, role: str) -> Host:
-        """Return a new host, which lists of processes show as `role`. Raises `HostDied` if none can be started."""
+    def fork(self, role: str) -> Future[Host]:
+        """Start a host, which lists of processes show as `role`. It or the future raises `HostDied` if none can be
+        started."""
+        if self._owner != os.getpid():
+            raise HostDied("a forked process cannot use the hosts of its parent")
         try:
-            host = self._try_twice(role)
-        except HostDied as error:
-            if time.monotonic() >= self._failed_until:
-                log.error("%s", error)
-                self._failure = str(error)
-            self._failed_until = max(self._rests_until, time.monotonic() + RESTS)
-            raise
-        self._failed_until = 0.0
-        return host
+            return self.server.threads.submit(partial(self._start_host, role))
+        except GuidewayError as error:
+            raise HostDied(f"no host can be started: {error}") from error
 
     def close(self) -> None:
         """End the hosts, and the fork server if this was its last user."""
         with self.server.lock:
-            self._closed, self._built_in = True, -1
+            self._closed, self._built = True, None
         self._release()
         with self.server.lock, suppress(*LOST):
             self.server.tidy()
 
-    def _try_twice(self, role: str) -> Host:
-        if os.getpid() != self._owner:
-            raise HostDied("a forked process cannot use the hosts of its parent")
+    def _start_host(self, role: str) -> Host:
+        if (failure := self.failure) is not None:
+            raise HostDied(failure)
+        try:
+            return self._do(partial(self._fork, role))
+        except GuidewayError as error:
+            self._failure, self._rests_until = f"no host can be started: {error}", time.monotonic() + RESTS
+            log.error("%s", self._failure)
+            raise HostDied(self._failure) from error
+
+    def _do(self, work: Callable[[], T]) -> T:
+        """Return the result of work with a fork server that has built the plugins. Raises the plugins' errors, and
+        `PluginLoadError` if the fork server was lost `MOST_LOST` times."""
         with self.server.lock:
-            for last in (False, True):
+            for left in reversed(range(MOST_LOST)):
                 try:
                     if not self.is_built:
-                        self._start_again()
-                    return self._fork(role)
-                except LOST as error:
-                    if last:
-                        raise HostDied(f"no host can be started: {text_of(error)}") from error
+                        self._build()
+                    return work()
+                except LOST as lost:
+                    if not left:
+                        said = f"the process that hosts are forked from ended or did not answer: {text_of(lost)}"
+                        raise PluginLoadError(said, plugin="runtime") from lost
         raise AssertionError
 
-    def _start_again(self) -> None:
-        if self._closed:
-            raise HostDied("hosts are closed")
-        if time.monotonic() < self._rests_until:
-            raise HostDied(self._failure or "no host can be started; the last attempt failed")
-        try:
-            self._start()
-        except GuidewayError as error:
-            self._rests_until = time.monotonic() + RESTS
-            raise HostDied(f"no host can be started: {error}") from error
-
-    def _start(self) -> None:
-        """Build the plugins, in a new fork server if necessary. Raises the plugins' errors, and `PluginLoadError` if
-        the fork server was lost three times."""
-        for last in (False, False, True):  # a loss may have a cause outside this process
-            try:
-                if self.server.is_gone():
-                    self.server.start()
-                self._build()
-                return
-            except GuidewayError:
-                raise
-            except LOST as lost:
-                if last:
-                    raise PluginLoadError(
-                        "the process that hosts are forked from ended or did not answer while it built the plugins: "
-                        f"{text_of(lost)}",
-                        plugin="runtime",
-                    ) from lost
-
     def _build(self) -> None:
+        if self._closed:
+            raise GuidewayError("they are closed")
+        if self.server.is_gone():
+            self.server.start()
         environ = host_environment(self.spec.variables)
+        names = ", ".join(record.id for record in self.spec.records)
         try:
             error = self.server.ask("build", self._number, environ, self.spec, seconds=START_SECONDS)["error"]
         except TimeoutError as late:
-            names = ", ".join(record.id for record in self.spec.records)
             raise PluginLoadError(
                 f"{names}: importing and building took more than {START_SECONDS:g} s in the process that hosts are "
                 "forked from; find out what it waits for there, or set grammar_host and modifier_host to 'inline'",
-                plugin=self.spec.records[0].id if len(self.spec.records) == 1 else "runtime",
+                plugin=names if len(self.spec.records) == 1 else "runtime",
             ) from late
         if error is None:
-            self._built_in = self.server.number
+            self._built = self.server.line
             return
         if error["field"]:
             raise InvalidConfiguration(error["message"], field=error["field"])
@@ -362,24 +326,24 @@ class HostSource:
         raise PluginLoadError(error["message"] if error["plugin"] else error["text"], plugin=plugin)
 
     def _fork(self, role: str) -> Host:
-        commands, their_commands = socket.socketpair()
-        beside, their_beside = socket.socketpair()
+        (commands, theirs), (beside, theirs_beside) = socket.socketpair(), socket.socketpair()
         masks = SharedMasks(self.spec.words)
         try:
             most = min(self.limits.memory_bytes, self._total_bytes)
-            ends = their_commands.fileno(), their_beside.fileno(), masks.descriptor
-            answer = self.server.ask("fork", self._number, role, most, self.limits.late_seconds, ends=ends)
+            given = theirs.fileno(), theirs_beside.fileno(), masks.descriptor
+            answer = self.server.ask("fork", self._number, role, most, self.limits.late_seconds, ends=given)
             if "error" in answer:
-                raise HostDied(f"no host can be started: {answer['error']}")
+                raise OSError(answer["error"])
             HOSTS_STARTED.inc()
-            child = Child(answer["pid"])
-            reap = partial(self.server.reap, child, self.server.number)
-            return Host(child, reap, Frames(commands), Frames(beside), masks, self.limits, self._total_bytes)
+            process = Process(answer["pid"])
+            assert self._built is not None
+            reap = partial(self.server.reap, process.pid, self._built)
+            return Host(process, (commands, beside), masks, self.limits, self._total_bytes, reap)
         except BaseException:
             commands.close()
             beside.close()
             raise
         finally:
-            their_commands.close()
-            their_beside.close()
+            theirs.close()
+            theirs_beside.close()
             os.close(masks.descriptor)

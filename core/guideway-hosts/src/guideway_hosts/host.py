@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -17,16 +18,13 @@ from guideway.errors import GuidewayError, LimitExceeded
 from guideway.plugins.limits import Limits
 from guideway.runtime.work.metrics import HOST_BYTES, HOSTS_ENDED
 
-from guideway_hosts.children import Child, is_stopped
 from guideway_hosts.codec import encode
-from guideway_hosts.messages import BROKEN, IDLE, Frames, SharedMasks, read_error
+from guideway_hosts.messages import BROKEN, IDLE, SharedMasks, read_error
+from guideway_hosts.process import LOOKS_EVERY, Line, Process, is_stopped
 
 __all__ = ["HELD", "Allowed", "Host", "HostDied"]
 
 log = logging.getLogger(__name__)
-
-LOOKS_EVERY = 0.02
-"""Seconds between two checks of the processor time that a host has used."""
 
 STOPPED_FOR = 0.5
 """Seconds between two checks whether a host is stopped (SIGSTOP, for example). Two in a row end it."""
@@ -37,6 +35,9 @@ one that hangs, or whose matcher takes milliseconds for each token."""
 
 WEIGHS_EVERY = 0.02
 """Seconds between two checks of the memory that a host uses."""
+
+INNOCENT = (-signal.SIGKILL, -signal.SIGTERM, 0, 70, None)
+"""Ends of a host that its work did not cause: killed, terminated, its socket closed, a failed start (70), unknown."""
 
 
 class HostDied(GuidewayError):
@@ -76,29 +77,37 @@ class Allowed:
     """By the number of an object the CPU seconds in addition to `alone`."""
 
 
-class _Line:
+class _CallLine(Line):
     """One of the two sockets of a host, with the call over it."""
 
-    def __init__(self, frames: Frames) -> None:
-        self.frames = frames
+    def __init__(self, sock: socket.socket, process: Process) -> None:
+        super().__init__(sock, process)
+        self._process = process
         self.lock = threading.RLock()
         """One call at a time is over a socket."""
         self.is_busy = False
         """True if a call is running."""
-        self.watch(IDLE, 0.0)
+        self.broke = ""
+        """The limit that its call exceeded, for which the host is killed."""
+        self.measure(IDLE)
 
-    def watch(self, on: int, taken: float) -> None:
-        """Begin to measure the work on an object, given by its number: `IDLE` for work on several. `taken` are the CPU
-        seconds that the host has used until now."""
-        self.on, self.taken, self.began = on, taken, time.monotonic()
-        self._looked, self._stopped = 0.0, False
+    def measure(self, on: int) -> None:
+        """Begin to measure the work on an object, given by its number: `IDLE` for work on several."""
+        self.on, self._taken, self._began = on, self._process.processor_seconds(), time.monotonic()
+        self._looks_at, self._was_stopped = self._began + STOPPED_FOR, False
 
-    def is_stopped(self, pid: int, waited: float) -> bool:
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """The CPU seconds that the host has used since then, and the seconds by the clock."""
+        return self._process.processor_seconds() - self._taken, time.monotonic() - self._began
+
+    def stays_stopped(self) -> bool:
         """Return whether the host is stopped, and was at the last check, `STOPPED_FOR` seconds before."""
-        if waited <= self._looked + STOPPED_FOR:
+        if time.monotonic() < self._looks_at:
             return False
-        before, self._looked, self._stopped = self._stopped, waited, is_stopped(pid)
-        return before and self._stopped
+        before, self._was_stopped = self._was_stopped, is_stopped(self._process.pid)
+        self._looks_at = time.monotonic() + STOPPED_FOR
+        return before and self._was_stopped
 
 
 class Memory:
@@ -109,13 +118,29 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self.hosts: WeakSet[Host] = WeakSet()
-        self.lock = threading.Lock()
+        self._hosts: WeakSet[Host] = WeakSet()
+        self._lock = threading.Lock()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that all hosts hold in addition to the bytes at their forks."""
+        with self._lock:
+            return sum(host.held_bytes for host in self._hosts)
+
+    def add(self, host: Host) -> None:
+        with self._lock:
+            self._hosts.add(host)
+
+    def remove(self, host: Host) -> None:
+        with self._lock:
+            self._hosts.discard(host)
+            HOST_BYTES.set(sum(host.resident_bytes for host in self._hosts))
 
     def check(self, most: int) -> None:
-        """End hosts until all together use at most `most` bytes."""
-        with self.lock:
-            left = {host: host.held_bytes for host in self.hosts}
+        """End hosts until all together hold at most `most` bytes."""
+        with self._lock:
+            left = {host: host.held_bytes for host in self._hosts}
+            HOST_BYTES.set(sum(host.resident_bytes for host in left))
         while left and (excess := sum(left.values()) - most) > 0:
             enough = [host for host, held in left.items() if held >= excess and not host.is_busy]
             chosen = max(enough or left, key=left.__getitem__)
@@ -133,49 +158,41 @@ class Host:
 
     def __init__(
         self,
-        child: Child,
-        reap: Callable[[], int | None],
-        commands: Frames,
-        beside: Frames,
+        process: Process,
+        ends: tuple[socket.socket, socket.socket],
         masks: SharedMasks,
         limits: Limits,
         total_bytes: int,
+        reap: Callable[[], int | None],
     ) -> None:
-        self._child = child
+        self._process = process
+        commands, beside = ends
+        self._lines = _CallLine(commands, process), _CallLine(beside, process)
+        """The one for commands, and the one for calls beside them."""
+        self.masks = masks
+        self._limits = limits
+        self._total_bytes = total_bytes
+        """The bytes that all hosts may hold together."""
         self._reap = reap
         """Returns once, after the kill, how the process ended: its exit status, or the negative number of a signal."""
-        self._owner = os.getpid()
-        self._lines = _Line(commands), _Line(beside)
-        """The one for commands, and the one for calls beside them."""
-        self._amid_both = False
-        """True if calls over both were running when it ended."""
-        self._killed: tuple[_Line, str] | None = None
-        """The line of the call that it was killed for, and the limit exceeded; empty: it was stopped."""
-        self._is_largest = False
-        """True if it was killed because all hosts together used too much memory."""
-        self._limits = limits
-        self.masks = masks
+        self._status: int | None = None
         self._lock = threading.Lock()
         self.alive = True
         self.given_up = False
         """True if it was killed because its result is no longer needed."""
-        self._bytes = 0
-        """The bytes that the metric counts for this host."""
-        self._total_bytes = total_bytes
-        """The bytes that all hosts may use together."""
-        self._began_with = child.memory()[1]
-        self._grown = 0
-        self._weighed_at = 0.0
-        self._status: int | None = None
+        self._is_largest = False
+        """True if it was killed because all hosts together used too much memory."""
+        self._amid_both = False
+        """True if calls over both sockets were running when it ended."""
         self._is_counted = False
-        for frames in (commands, beside):  # sending a long command to a stopped host would block forever
-            frames.socket.settimeout(limits.compile_seconds * limits.wall_factor)
-        with HELD.lock:
-            HELD.hosts.add(self)
+        self._began_with = process.memory()[1]
+        self.resident_bytes = self.held_bytes = 0
+        self._weighs_at = 0.0
+        HELD.add(self)
 
     @property
     def pid(self) -> int:
-        return self._child.pid
+        return self._process.pid
 
     def call(self, name: str, *arguments: Any, seconds: float, beside: bool = False) -> tuple[Any, bytes | None]:
         """Return the host's answer, and the bytes sent with it. `seconds` is `Allowed.alone`. Raises the strategy's
@@ -188,13 +205,13 @@ class Host:
 
     def send(self, name: str, *arguments: Any, beside: bool = False) -> None:
         """Start a call with encoded arguments. `answer` waits for its result. Raises `HostDied`."""
-        if os.getpid() != self._owner:
+        if not self._process.is_ours:
             raise HostDied("a forked process cannot use the hosts of its parent")
         line = self._lines[beside]
-        with line.lock, self._watch_end(line):
-            line.is_busy = True
-            line.watch(IDLE if beside else self.masks.working_on, self._child.processor_seconds())
-            line.frames.send((name, *arguments))
+        with self._using(line, Allowed(self._limits.compile_seconds)):
+            line.is_busy, line.broke = True, ""
+            line.measure(IDLE if beside else self.masks.working_on)
+            line.send((name, *arguments))
 
     def answer(
         self, allowed: Allowed, *, patience: Allowed | None = None, beside: bool = False
@@ -202,11 +219,11 @@ class Host:
         """Return the result of the call that `send` started, as `call` does. None if `patience` ends first: call
         again."""
         line = self._lines[beside]
-        with line.lock, self._watch_end(line):
-            if not self._await(line, allowed, patience):
+        with self._using(line, allowed):
+            if patience is not None and not self._begins(line, patience):
                 return None
-            answer = line.frames.receive()
-            data = line.frames.receive_bytes() if answer.get("bytes") else None
+            answer = line.receive()
+            data = line.receive_bytes() if answer.get("bytes") else None
             line.is_busy = False
             self._weigh()
         if "error" in answer:
@@ -216,153 +233,146 @@ class Host:
     def is_answered(self, allowed: Allowed) -> bool:
         """Return whether `answer` would return without waiting. Raises `HostDied`."""
         line = self._lines[False]
-        with line.lock, self._watch_end(line):
-            return self._await(line, allowed, Allowed(0.0))
+        with self._using(line, allowed):
+            if not line.is_ready(0.0):
+                line.look()
+                return False
+        return True
 
-    @contextmanager
-    def _watch_end(self, line: _Line) -> Iterator[None]:
-        """Raise `HostDied` if the body cannot use the socket, and close the host if the body is interrupted."""
-        try:
-            yield
-        except BROKEN as error:
-            death = self._death(line)
-            line.is_busy = False
-            raise death from error
-        except BaseException:  # interrupted: the next call would take this answer for its own
-            self.close()
-            line.is_busy = False
-            raise
-
-    def kill(self) -> None:
-        """Kill the process without waiting. Calls then raise `HostDied`."""
-        if self.alive and os.getpid() == self._owner:
-            self.given_up = True
-            self._child.kill()
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that the host holds in addition to the bytes at its fork, at the last check."""
-        return self._grown if self.alive and os.getpid() == self._owner else 0
+    def has_news(self) -> bool:
+        """Return whether an answer has begun to arrive, or the process has ended."""
+        return self._lines[False].has_news()
 
     @property
     def is_busy(self) -> bool:
         """True if a call is running."""
         return any(line.is_busy for line in self._lines)
 
-    def end_for_memory(self) -> None:
-        """Kill the process because all hosts together use too much memory. A running call raises `HostDied`."""
-        busy = [line for line in self._lines if line.is_busy]
-        if busy and self._killed is None:
-            self._is_largest = True
-            self._killed = (
-                busy[0],
-                f"all hosts together may hold {self._total_bytes} bytes (limits.total_memory_bytes), and the one at "
-                f"work on it held the most, {self._grown}",
-            )
-        log.warning(
-            "a host that held %d bytes was ended: all together may hold %d (limits.total_memory_bytes)",
-            self._grown,
-            self._total_bytes,
-        )
-        self._grown = 0
-        self._child.kill()
-
     def is_gone(self) -> bool:
         """Return whether the process has ended while no call was running."""
         # a process that the host forked may keep the socket open
-        return not self.alive or self._child.has_ended(0) or self.has_news()
+        return not self.alive or self._process.has_ended() or self.has_news()
 
-    def has_news(self) -> bool:
-        """Return whether an answer has begun to arrive, or the process has ended."""
-        return self._lines[False].frames.has_news()
+    def kill(self) -> None:
+        """Kill the process without waiting. Calls then raise `HostDied`."""
+        if self.alive:
+            self.given_up = True
+            self._process.kill()
+
+    def end_for_memory(self) -> None:
+        """Kill the process because all hosts together use too much memory. A running call raises `HostDied`."""
+        log.warning(
+            "a host that held %d bytes was ended: all together may hold %d (limits.total_memory_bytes)",
+            self.held_bytes,
+            self._total_bytes,
+        )
+        busy = [line for line in self._lines if line.is_busy]
+        if busy and not any(line.broke for line in self._lines):
+            self._is_largest = True
+            busy[0].broke = (
+                f"all hosts together may hold {self._total_bytes} bytes (limits.total_memory_bytes), and the one at "
+                f"work on it held the most, {self.held_bytes}"
+            )
+        self.held_bytes = 0
+        self._process.kill()
 
     def close(self) -> None:
         """End the process. If a call of another thread is running, the call raises `HostDied`."""
         with self._lock:
-            if not self.alive or os.getpid() != self._owner:
+            if not self.alive or not self._process.is_ours:
                 return
             self.alive = False
-            HOST_BYTES.dec(self._bytes)
-            with HELD.lock:
-                HELD.hosts.discard(self)
+            HELD.remove(self)
             self._amid_both = all(line.is_busy for line in self._lines)
-            self._child.kill()
+            self._process.kill()
+            self._process.close()
             self._status = self._reap()
         for line in self._lines:
             with line.lock:  # a running call fails at once, because the process has ended
-                line.frames.close()
+                line.close()
 
-    def _await(self, line: _Line, allowed: Allowed, patience: Allowed | None) -> bool:
-        """Wait for an answer, at most for `patience`, and return whether it has arrived. Raises EOFError if the process
-        ended or must be killed because it took too long."""
-        sock, beside, factor = line.frames.socket, line is self._lines[True], self._limits.wall_factor
-        poll, looks_every, impatient_at = self._child.watch(sock), LOOKS_EVERY, float("inf")
-        if patience is not None:
-            looks_every = min(LOOKS_EVERY, patience.alone * factor)
-            impatient_at = time.monotonic() + patience.alone * factor
-        while not (news := poll.poll(looks_every * 1000)):
-            on = line.on if beside else self.masks.working_on
-            if on != line.on:
-                line.watch(on, self._child.processor_seconds())
-            limit = max(allowed.alone, allowed.together) if on == IDLE else allowed.alone + allowed.more.get(on, 0.0)
-            if self.masks.is_closing and not beside:
-                limit += CLOSING_SECONDS
-            amid_both = self._lines[True].is_busy and not beside  # the second thread's CPU time counts too
-            most = limit + (self._limits.compile_seconds if amid_both else 0)
-            used, waited = self._child.processor_seconds() - line.taken, time.monotonic() - line.began
-            if used > most:
-                self._killed = line, f"it exceeded its limit of {limit:g} s processor time"
-            elif waited > most * factor:
-                self._killed = line, f"it did not answer within {waited:.1f} s"
-            elif line.is_stopped(self._child.pid, waited):
-                self._killed = line, ""
-            if self._killed is not None:
-                raise EOFError(self._killed[1])
-            self._weigh()
-            if patience is not None:
-                is_late = used > (patience.together if on == IDLE else patience.alone) and not amid_both
-                if is_late or time.monotonic() > impatient_at:
-                    return False
-        if sock.fileno() not in dict(news):
-            raise EOFError("it has ended")
+    @contextmanager
+    def _using(self, line: _CallLine, allowed: Allowed) -> Iterator[None]:
+        """Use a line within these limits. Raises `HostDied` if the body cannot use it, and closes the host if the body
+        is interrupted."""
+        with line.lock:
+            line.look = partial(self._look, line, allowed)
+            try:
+                yield
+            except BROKEN as error:
+                death = self._death(line)
+                line.is_busy = False
+                raise death from error
+            except BaseException:  # interrupted: the next call would take this answer for its own
+                self.close()
+                line.is_busy = False
+                raise
+            finally:
+                line.look = _do_nothing  # it refers to this host
+
+    def _begins(self, line: _CallLine, patience: Allowed) -> bool:
+        """Return whether an answer begins to arrive before `patience` ends."""
+        seconds = patience.alone * self._limits.wall_factor
+        until = time.monotonic() + seconds
+        while not line.is_ready(min(LOOKS_EVERY, seconds)):
+            line.look()
+            most = patience.together if line.on == IDLE else patience.alone
+            is_late = line.seconds[0] > most and not self._lines[True].is_busy
+            if is_late or time.monotonic() > until:
+                return False
         return True
+
+    def _look(self, line: _CallLine, allowed: Allowed) -> None:
+        """Raise EOFError if the host must be killed, because it exceeded a limit or is stopped."""
+        beside = line is self._lines[True]
+        on = line.on if beside else self.masks.working_on
+        if on != line.on:
+            line.measure(on)
+        limit = max(allowed.alone, allowed.together) if on == IDLE else allowed.alone + allowed.more.get(on, 0.0)
+        if self.masks.is_closing and not beside:
+            limit += CLOSING_SECONDS
+        # the second thread's CPU time counts too
+        most = limit + (self._limits.compile_seconds if self._lines[True].is_busy and not beside else 0)
+        used, waited = line.seconds
+        if used > most:
+            line.broke = f"it exceeded its limit of {limit:g} s processor time"
+        elif waited > most * self._limits.wall_factor:
+            line.broke = f"it did not answer within {waited:.1f} s"
+        if line.broke or line.stays_stopped():
+            raise EOFError(line.broke)
+        self._weigh()
 
     def _weigh(self) -> None:
         """Check the memory of the host every `WEIGHS_EVERY` seconds. End the largest host if all use too much."""
         with self._lock:
-            if not self.alive or time.monotonic() - self._weighed_at < WEIGHS_EVERY:
+            if not self.alive or time.monotonic() < self._weighs_at:
                 return
-            self._weighed_at = time.monotonic()
-            before, (self._bytes, of_its_own) = self._bytes, self._child.memory()
-            self._grown = max(0, of_its_own - self._began_with)
-            HOST_BYTES.inc(self._bytes - before)
+            self._weighs_at = time.monotonic() + WEIGHS_EVERY
+            self.resident_bytes, of_its_own = self._process.memory()
+            self.held_bytes = max(0, of_its_own - self._began_with)
         HELD.check(self._total_bytes)
 
-    def _count(self, how: str) -> None:
-        if not self._is_counted:
-            self._is_counted = True
-            HOSTS_ENDED.labels(how).inc()
-
-    def _death(self, line: _Line) -> HostDied:
+    def _death(self, line: _CallLine) -> HostDied:
         """Close the host and return the reason of its end for a call over this line."""
         working_on = self.masks.working_on
         self.close()
-        if self._killed is not None and self._killed[1] and self._killed[0] is line:
-            self._count("limit")
-            return HostDied(self._killed[1], broke=True, by_itself=not self._is_largest, working_on=working_on)
-        status = self._status
+        status, broke = self._status, line.broke
         # with calls over both sockets it is unknown which one crashed: each is tried again, and crashes alone
-        if self._killed is None and not self._amid_both and status is not None and status not in INNOCENT:
-            self._count("crash")
-            if status == -signal.SIGABRT:  # native code usually aborts if it cannot allocate memory
-                why = "its process aborted (signal SIGABRT), as native code does that runs out of memory"
-                return HostDied(why, broke=True, by_itself=True, working_on=working_on)
-            how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-            return HostDied(f"its process crashed ({how})", by_itself=True, working_on=working_on)
-        if not self.given_up:
-            self._count("outside")
-        return HostDied("its process was killed or stopped from outside", working_on=working_on)
+        crashed = not broke and status not in INNOCENT and not self._amid_both
+        if not self._is_counted and not self.given_up:
+            self._is_counted = True
+            HOSTS_ENDED.labels("limit" if broke else "crash" if crashed else "outside").inc()
+        if broke:
+            return HostDied(broke, broke=True, by_itself=not self._is_largest, working_on=working_on)
+        if not crashed:
+            return HostDied("its process was killed or stopped from outside", working_on=working_on)
+        assert status is not None
+        if status == -signal.SIGABRT:  # native code usually aborts if it cannot allocate memory
+            why = "its process aborted (signal SIGABRT), as native code does that runs out of memory"
+            return HostDied(why, broke=True, by_itself=True, working_on=working_on)
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        return HostDied(f"its process crashed ({how})", by_itself=True, working_on=working_on)
 
 
-INNOCENT = (-signal.SIGKILL, -signal.SIGTERM, 0, 70)
-"""Ends of a host that its work did not cause: killed, terminated, its socket closed, or a failed start (70)."""
+def _do_nothing() -> None:
+    """Do nothing while a socket is not used."""

@@ -5,23 +5,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from guideway.api.grammar import GrammarStrategy
 from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.types import JsonSchema
 from guideway.api.vocabulary import Vocabulary
-from guideway.errors import (
-    GuidewayError,
-    close_each,
-    contain,
-)
+from guideway.errors import GuidewayError, close_each, contain
 from guideway.plugins.building import build_strategies
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.limits import Limits
 from guideway.runtime.elsewhere import Home
 
 from guideway_hosts.fork_server import HostSource, module_path
+from guideway_hosts.host import Host
 from guideway_hosts.matchers import MatcherHost
 from guideway_hosts.modifier import HostedModifier
 from guideway_hosts.plugins import Spec
@@ -67,7 +66,9 @@ class Hosts:
         places = module_path() if path is None else tuple(path)
         self._source = HostSource(Spec(places, tuple(variables), records, context, its_own), limits)
         self._pool = Pool("compile", self._source, num_compilers)
-        self._is_starting = False
+        self._fills = fills
+        self._starting: list[Future[Host]] = []
+        """The first hosts, if they were started in advance."""
         self.matchers = MatcherHost(self._source, sits_out=sits_out, loads=fills)
         """The hosts with the matchers."""
         self.shared = Shared(self._pool, self.matchers, self.close)
@@ -103,26 +104,15 @@ class Hosts:
     @property
     def failure(self) -> str | None:
         """Why a call could not get a host now; None if it could, or no host was needed yet."""
-        return "grammar hosts are being started" if self._is_starting else self._source.failure
+        is_starting = not all(host.done() for host in self._starting)
+        return "grammar hosts are being started" if is_starting else self._source.failure
 
     def start_soon(self) -> None:
         """Start the hosts that the first constraint would wait for, in a thread."""
-        if not self.strategies:
-            return
-        self._is_starting = True
-        try:
-            threading.Thread(target=self._start, name="guideway-starts-hosts", daemon=True).start()
-        except RuntimeError:  # no thread is left: the first constraint starts them
-            self._is_starting = False
-
-    def _start(self) -> None:
-        try:
-            self._pool.start()
-            self.matchers.start()
-        except GuidewayError:  # it is logged, and the next call raises it
-            pass
-        finally:
-            self._is_starting = False
+        if self.strategies:
+            seats = [self._pool.add_seat(), self.matchers.common][: 1 + self._fills]
+            with suppress(GuidewayError):  # closed, or no thread is left: the first constraint says so
+                self._starting = [seat.start_soon() for seat in seats]
 
     def close(self, plugin: str) -> None:
         """Close a plugin. The last one ends all hosts."""

@@ -10,12 +10,12 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from guideway_hosts.children import Child, await_bytes, receive_answer
-from guideway_hosts.messages import BROKEN, Frames
+from guideway_hosts.messages import BROKEN
+from guideway_hosts.process import Line, Process, watch
 
 __all__ = ["VARIABLE", "Listener", "Meeting", "share_fork_server"]
 
@@ -23,15 +23,11 @@ log = logging.getLogger(__name__)
 
 VARIABLE = "GUIDEWAY_FORK_SERVER"
 """The environment variable with the secret that the processes of a server share."""
-CONNECTS_WITHIN = 10.0
-"""Seconds for connecting to a fork server that is listening, and for sending it the request."""
 LOOKS_EVERY = 0.05
 CREDENTIALS = struct.Struct("3i")
 """PID, user and group of the process at the other end, as Linux reports them."""
 NUM_BYTES = 32
 """Bytes of a nonce, and of a proof."""
-PROVES_WITHIN = 5.0
-"""Seconds until a process that has connected must have proved that it knows the key."""
 MOST_UNPROVEN = 64
 """Most connections without a proof. One more closes the oldest."""
 
@@ -80,18 +76,14 @@ class Meeting:
             return None
         # all that imports may depend on, and the session, because Linux divides processors among sessions; a process
         # spawned by `multiprocessing` has some folders twice
-        facts = (tuple(dict.fromkeys(path)), sys.executable, _folder(), os.getsid(0), os.getuid(), *variables)
+        folder = Path().stat()[1:3]
+        facts = (tuple(dict.fromkeys(path)), sys.executable, folder, os.getsid(0), os.getuid(), *variables)
         uses = [repr((use, facts)).encode() for use in ("address", "key")]
         address, key = (hmac.digest(secret.encode(), use, "sha256") for use in uses)
         return cls(b"\0guideway-" + address.hex().encode(), key)
 
-    def close(self) -> None:
-        """Close the listener in this process. The fork server has it now."""
-        if self.listener is not None:
-            self.listener.close()
-
-    def join(self, *, listens_within: float, answers_within: float) -> tuple[Child, Frames] | None:
-        """Return a fork server that was forked from the one at this address, and the socket to it.
+    def join(self, *, listens_within: float, answers_within: float) -> Line | None:
+        """Return the socket to a fork server that was forked from the one at this address.
 
         None if this process must start one itself: there is none, it does not accept connections within
         `listens_within` seconds or answer within `answers_within` seconds, or its proof is wrong.
@@ -99,36 +91,22 @@ class Meeting:
         end = socket.socket(socket.AF_UNIX)
         try:
             if self._connect(end, listens_within):
-                pid = _peer_of(end)
-                control, there = Frames(end), Child(pid)
-                try:
-                    await_bytes(control, pid, answers_within, there)
-                    ours = secrets.token_bytes(NUM_BYTES)
-                    nonces = control.receive_exactly(NUM_BYTES) + ours
-                    end.sendall(ours + _proof(self.key, b"joins", nonces))
-                    await_bytes(control, pid, answers_within, there)
-                    proof = control.receive_exactly(NUM_BYTES)
-                    if not hmac.compare_digest(proof, _proof(self.key, b"listens", nonces)):
-                        raise PermissionError("the other process does not know the secret")
-                    control.send(os.getpid())
-                    return Child(receive_answer(control, pid, answers_within, there)["pid"]), control
-                finally:
-                    there.close()
+                return self._enter(end, answers_within)
         except (OSError, *BROKEN) as error:
             log.info("this process starts hosts of its own, since it can share none: %s", error)
+            if self.listener is None:
+                self._is_first()  # takes the address if the process that had it has ended
         except BaseException:
             end.close()
             raise
         end.close()
-        if self.listener is None:
-            self._is_first()  # takes the address if the process that had it has ended
         return None
 
     def _connect(self, end: socket.socket, within: float) -> bool:
         """Return True if another process accepts the connection, and False if this process is the first. Raises
         `OSError`."""
         until = time.monotonic() + within
-        end.settimeout(CONNECTS_WITHIN)
+        end.settimeout(within)
         while not self._is_first():
             try:
                 end.connect(self._address)
@@ -138,6 +116,22 @@ class Meeting:
                     raise
                 time.sleep(LOOKS_EVERY)
         return False
+
+    def _enter(self, end: socket.socket, within: float) -> Line:
+        """Prove to the fork server at the other end that this process knows the key, and let it fork another one."""
+        there = Process(_peer_of(end))
+        try:
+            line = Line(end, there)
+            line.look = watch(there.pid, within)
+            nonces = line.receive_exactly(NUM_BYTES) + (ours := secrets.token_bytes(NUM_BYTES))
+            end.sendall(ours + _proof(self.key, b"joins", nonces))
+            if not hmac.compare_digest(line.receive_exactly(NUM_BYTES), _proof(self.key, b"listens", nonces)):
+                raise PermissionError("the other process does not know the secret")
+            line.send(os.getpid())
+            line.process = Process(line.receive()["pid"])
+            return line
+        finally:
+            there.close()
 
     def _is_first(self) -> bool:
         """Return whether the address was free. Then this process has it, and must start the fork server."""
@@ -161,32 +155,23 @@ class Listener:
         listening.setblocking(False)
         self._listening = listening
         self._key = key
-        self._unproven: dict[socket.socket, tuple[bytes, float]] = {}
-        """The nonce sent over each connection, and the time until which it must be answered; the oldest first."""
+        self._unproven: dict[socket.socket, bytes] = {}
+        """The nonce sent over each connection, the oldest first."""
 
     def sockets(self) -> list[socket.socket]:
         """Return the sockets to wait for."""
         return [self._listening, *self._unproven]
 
-    @property
-    def seconds(self) -> float | None:
-        """The longest time to wait for these sockets; None: no limit."""
-        return PROVES_WITHIN if self._unproven else None
-
-    def admit(self, ready: Collection[socket.socket]) -> Iterator[socket.socket]:
+    def admit(self, ready: Iterable[socket.socket]) -> Iterator[socket.socket]:
         """Yield the connections of processes that know the key. `ready`: the sockets at which something has arrived."""
-        for end, (nonce, until) in list(self._unproven.items()):
-            if end in ready:
-                del self._unproven[end]
+        for end in ready:
+            if end is self._listening:
+                self._accept()
+            elif (nonce := self._unproven.pop(end, None)) is not None:
                 if self._is_proven(end, nonce):
                     yield end
                 else:
                     end.close()
-            elif time.monotonic() > until:
-                self._drop(end)
-        if self._listening in ready:
-            with suppress(OSError):
-                self._accept()
 
     def close(self) -> None:
         """Close all sockets in this process."""
@@ -194,37 +179,27 @@ class Listener:
             end.close()
 
     def _accept(self) -> None:
-        end, _ = self._listening.accept()
-        try:
-            _peer_of(end)
-            end.setblocking(False)
-            nonce = secrets.token_bytes(NUM_BYTES)
-            end.send(nonce)
-        except OSError:
-            end.close()
-            return
-        if len(self._unproven) >= MOST_UNPROVEN:
-            self._drop(next(iter(self._unproven)))
-        self._unproven[end] = nonce, time.monotonic() + PROVES_WITHIN
+        with suppress(OSError):
+            end, _ = self._listening.accept()
+            try:
+                _peer_of(end)
+                end.setblocking(False)
+                nonce = secrets.token_bytes(NUM_BYTES)
+                end.send(nonce)
+            except OSError:
+                end.close()
+                return
+            self._unproven[end] = nonce
+            if len(self._unproven) > MOST_UNPROVEN:
+                oldest = next(iter(self._unproven))
+                del self._unproven[oldest]
+                oldest.close()
 
     def _is_proven(self, end: socket.socket, nonce: bytes) -> bool:
-        try:
+        with suppress(OSError):
             proof = end.recv(2 * NUM_BYTES)
             nonces = nonce + proof[:NUM_BYTES]
-            if not hmac.compare_digest(proof[NUM_BYTES:], _proof(self._key, b"joins", nonces)):
-                return False
-            end.send(_proof(self._key, b"listens", nonces))
-        except OSError:
-            return False
-        return True
-
-    def _drop(self, end: socket.socket) -> None:
-        del self._unproven[end]
-        end.close()
-
-
-def _folder() -> str:
-    try:
-        return str(Path.cwd())
-    except OSError:  # the folder was removed
-        return ""
+            if hmac.compare_digest(proof[NUM_BYTES:], _proof(self._key, b"joins", nonces)):
+                end.send(_proof(self._key, b"listens", nonces))
+                return True
+        return False

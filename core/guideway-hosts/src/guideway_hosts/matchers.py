@@ -197,11 +197,6 @@ class MatcherHost:
         """All hosts, the common one first."""
         return [self.common, *list(self.own.values())]
 
-    def start(self) -> None:
-        """Start the common host, so that the first grammar does not wait for it. Raises `HostDied`."""
-        if self._loads:
-            self.common.start()
-
     def load(self, grammar: HostedGrammar) -> None:
         """Load a grammar in the common host's second thread. Raises the strategy's errors, and `LimitExceeded`."""
         try:

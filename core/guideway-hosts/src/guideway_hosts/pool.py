@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from guideway.errors import GuidewayError
 
 from guideway_hosts.fork_server import HostSource
-from guideway_hosts.host import Host, HostDied
+from guideway_hosts.host import HostDied
+from guideway_hosts.room import Subject, retry
+from guideway_hosts.seat import Seat
 
 __all__ = ["Pool"]
 
@@ -21,74 +25,76 @@ AT_ONCE = 2
 
 
 class Pool:
-    """Hosts without state between two calls. At most `num_slow` long calls run at once."""
+    """Hosts without state between two calls, each in a seat. At most `num_slow` long calls run at once."""
 
     def __init__(self, role: str, source: HostSource, num_slow: int) -> None:
         self._role = role
         self._source = source
         self.limits = source.limits
         self._slow = threading.Semaphore(num_slow)
-        self._quick, self._checks = threading.Semaphore(AT_ONCE), threading.Semaphore(AT_ONCE)
-        self._idle: list[Host] = []
-        self._busy: dict[Host, tuple[Any, ...]] = {}
-        """The call that each host is executing."""
+        self._turns = dict.fromkeys(QUICK, threading.Semaphore(AT_ONCE)) | {"judge": threading.Semaphore(AT_ONCE)}
+        self._idle: list[Seat] = []
+        self._busy: dict[Seat, tuple[Any, ...]] = {}
+        """The call that each seat is executing."""
         self._lock = threading.Lock()
         self._closed = False
 
-    def start(self) -> None:
-        """Start a host for the first call. Raises `HostDied`."""
-        self._put_back(self._take((), fresh=False))
+    def add_seat(self) -> Seat:
+        """Return a seat for the next call."""
+        seat = Seat(self._role, self._source, threading.RLock())
+        with self._lock:
+            self._idle.append(seat)
+        return seat
 
     def call(self, name: str, *arguments: Any, seconds: float) -> tuple[Any, bytes | None]:
-        """Return `Host.call` of an idle host. If the host is killed from outside, try once more with a new one."""
-        with self._quick if name in QUICK else self._checks if name == "judge" else self._slow:
-            for last in (False, True):
-                host = self._take((name, *arguments), fresh=last)
+        """Return `Host.call` in a seat, repeated as `retry` does. Raises `HostDied`, and `GuidewayError` if the call
+        was given up."""
+        with self._turns.get(name, self._slow), self._take((name, *arguments)) as seat:
+
+            def attempt(subject: Subject) -> tuple[Any, bytes | None]:
+                host, _ = seat.start()
                 try:
                     return host.call(name, *arguments, seconds=seconds)
-                except HostDied as error:
-                    if error.by_itself or host.given_up or last:
-                        raise
-                finally:
-                    self._put_back(host)
-        raise AssertionError
+                except HostDied as died:
+                    died.working_on = subject.number
+                    if seat.closed:
+                        raise GuidewayError(str(died)) from died
+                    raise
+
+            return retry(Subject(), attempt)
 
     def give_up(self, *work: Any) -> None:
-        """Kill the hosts that are executing a command with this beginning. It does not count as a failure."""
+        """End the hosts that are executing a command with this beginning. It does not count as a failure."""
         with self._lock:
-            hosts = [host for host, of in self._busy.items() if of[: len(work)] == work]
-        for host in hosts:
-            host.given_up = True
-            host.close()
+            seats = [seat for seat, of in self._busy.items() if of[: len(work)] == work]
+        for seat in seats:
+            seat.close()
 
     def close(self) -> None:
         """End all hosts, also busy ones."""
         with self._lock:
             self._closed = True
-            hosts = [*self._idle, *self._busy]
-            self._idle.clear()
-        for host in hosts:
-            host.given_up = True
-            host.close()
+            seats = [*self._idle, *self._busy]
+        for seat in seats:
+            seat.close()
 
-    def _take(self, work: tuple[Any, ...], *, fresh: bool) -> Host:
+    @contextmanager
+    def _take(self, work: tuple[Any, ...]) -> Iterator[Seat]:
+        """Have a seat to execute a call."""
         with self._lock:
             if self._closed:
                 raise GuidewayError("the compiler is closed")
-            host = self._idle.pop() if self._idle else None
-        if host is not None and (fresh or host.is_gone()):
-            host.close()
-            host = None
-        if host is None:
-            host = self._source.fork(self._role)
-        with self._lock:
-            self._busy[host] = work
-        return host
-
-    def _put_back(self, host: Host) -> None:
-        with self._lock:
-            self._busy.pop(host, None)
-            if host.alive and not self._closed:
-                self._idle.append(host)
-                return
-        host.close()
+            seat = self._idle.pop() if self._idle else Seat(self._role, self._source, threading.RLock())
+            self._busy[seat] = work
+        try:
+            if seat.host is not None and seat.host.is_gone():
+                seat.lose()
+            yield seat
+        finally:
+            with self._lock:
+                del self._busy[seat]
+                is_kept = seat.host is not None and seat.host.alive and not self._closed
+                if is_kept:
+                    self._idle.append(seat)
+            if not is_kept:
+                seat.close()

@@ -121,7 +121,7 @@ class _ForkServer:
     def _await_command(self, others: Listener) -> bool:
         """Wait for a command or for other processes, and fork a fork server for each of those. Return whether there is
         a command."""
-        ready = select.select([self._control.socket, *others.sockets()], [], [], others.seconds)[0]
+        ready = select.select([self._control.socket, *others.sockets()], [], [])[0]
         if self._control.socket in ready:
             return True
         for end in others.admit(ready):

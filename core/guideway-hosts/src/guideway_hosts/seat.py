@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future, wait
-from functools import partial
 
-from guideway.errors import GuidewayError, contain, text_of
+from guideway.errors import GuidewayError
 
 from guideway_hosts.fork_server import HostSource
-from guideway_hosts.host import Host, HostDied
+from guideway_hosts.host import Host
 
 __all__ = ["Seat"]
 
@@ -44,23 +42,23 @@ class Seat:
         assert self.host is not None
         return self.host
 
+    def start_soon(self) -> Future[Host]:
+        """Start the host in a thread. Raises `HostDied` if there is none."""
+        if self.closed:
+            raise GuidewayError(f"the host {self._role!r} is closed")
+        self.starting = self.starting or self._source.fork(self._role)
+        return self.starting
+
     def is_up(self, seconds: float | None) -> bool:
         """Return whether the host is running within `seconds` (None: no limit). If not, a thread is starting it. Raises
         `HostDied` if it cannot be started."""
-        if self.closed:
-            raise GuidewayError(f"the host {self._role!r} is closed")
-        if self.host is not None and self.host.alive:
+        if self.host is not None and self.host.alive and not self.closed:
             return True
-        if self.starting is None:
-            self.starting = _start(partial(self._source.fork, self._role))
-        try:
-            host = self.starting.result(seconds)
-        except TimeoutError:
+        starting = self.start_soon()
+        if wait([starting], seconds).not_done:
             return False
-        except HostDied:
-            self.starting = None
-            raise
         self.starting = None
+        host = starting.result()
         self.lose()
         self.host, self.number = host, next(_NUMBERS)
         return True
@@ -84,29 +82,11 @@ class Seat:
     def close(self) -> None:
         """End the host, and a host that is being started. None is started again."""
         self.closed = True
+        if self.host is not None:
+            self.host.given_up = True
         self.lose()
         if self.starting is not None:
             self.starting.add_done_callback(_close)
-
-
-def _start(fork: Callable[[], Host]) -> Future[Host]:
-    """Start a host in a thread. The future raises `HostDied`."""
-    future: Future[Host] = Future()
-
-    def run() -> None:
-        try:
-            host = fork()
-        except BaseException as error:
-            contain(error)
-            future.set_exception(error if isinstance(error, HostDied) else HostDied(text_of(error)))
-        else:
-            future.set_result(host)
-
-    try:
-        threading.Thread(target=run, name="guideway-starts-host", daemon=True).start()
-    except RuntimeError as error:
-        raise HostDied(f"no host can be started: {text_of(error)}") from error
-    return future
 
 
 def _close(started: Future[Host]) -> None:

@@ -1,0 +1,187 @@
+"""Processes that this process uses but did not fork itself, and the sockets to them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from guideway_hosts.messages import HEADER, MOST_AT_ONCE, Frames
+
+__all__ = ["LOOKS_EVERY", "Line", "Process", "is_stopped", "watch"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+LOOKS_EVERY = 0.02
+"""Seconds between two calls of `Line.look`."""
+
+
+class Process:
+    """A process that this process did not fork itself. Call `close` when it is no longer used.
+
+    A process that is forked from this one cannot kill it.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._user = os.getpid()
+        # a PID is not safe to kill by, because another process may have it later
+        self.handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+        try:
+            self._sizes = os.open(f"/proc/{pid}/statm", os.O_RDONLY)  # opening it costs 20 times as much as reading it
+        except OSError:
+            self._sizes = -1
+        self.is_closed = False
+        self._closing = threading.Lock()
+
+    @property
+    def is_ours(self) -> bool:
+        """False in a process that was forked from the one that uses it."""
+        return os.getpid() == self._user
+
+    def kill(self) -> None:
+        """Kill the process if it has not ended. Waits for nothing, not even a lock: the garbage collector may call
+        it."""
+        if not self.is_ours or not self._closing.acquire(blocking=False):
+            return
+        try:
+            if not self.is_closed:
+                with suppress(OSError):
+                    if self.handle is None:
+                        os.kill(self.pid, signal.SIGKILL)
+                    else:
+                        signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+        finally:
+            self._closing.release()
+
+    def close(self) -> None:
+        """Release the process, which will be reaped: another process may have its PID after that."""
+        with self._closing:
+            if not self.is_closed:
+                self.is_closed = True
+                for descriptor in (self.handle, self._sizes):
+                    if descriptor is not None and descriptor >= 0:
+                        os.close(descriptor)
+
+    def end(self) -> None:
+        """Kill and release a process whose parent has ended."""
+        self.kill()
+        self.has_ended(1.0)
+        self.close()
+        with suppress(ChildProcessError):  # orphans are children of this process if it is the init process
+            os.waitpid(self.pid, os.WNOHANG)
+
+    def has_ended(self, within: float = 0.0) -> bool:
+        """Return whether the process ends within `within` seconds. False if the system has no pidfd."""
+        if self.handle is None:
+            return False
+        poll = select.poll()
+        poll.register(self.handle, select.POLLIN)
+        return bool(poll.poll(within * 1000))
+
+    def processor_seconds(self) -> float:
+        """Return the CPU seconds that the process has used; 0 if the system does not report them."""
+        try:
+            return time.clock_gettime((~self.pid << 3) | 2)  # the number that Linux gives the process's CPU clock
+        except OSError:
+            return 0.0
+
+    def memory(self) -> tuple[int, int]:
+        """Return the resident bytes of the process, including shared ones, and the resident bytes without files; zeros
+        if the system does not report them."""
+        try:
+            resident, of_files = map(int, os.pread(self._sizes, 256, 0).split()[1:3])
+        except (OSError, ValueError):
+            return 0, 0
+        return resident * mmap.PAGESIZE, (resident - of_files) * mmap.PAGESIZE
+
+
+class Line(Frames):
+    """The socket to a process. Neither sending nor receiving outlasts the process: the socket alone would not show its
+    end, since a process that it forked may keep the other end open."""
+
+    def __init__(self, sock: socket.socket, process: Process | None = None) -> None:
+        super().__init__(sock)
+        sock.setblocking(False)
+        self.process = process
+        """None: the process is not known yet."""
+        self.look: Callable[[], object] = lambda: None
+        """Called every `LOOKS_EVERY` seconds of waiting. Its errors end the waiting."""
+
+    def is_ready(self, seconds: float, event: int = select.POLLIN) -> bool:
+        """Return whether something arrives within `seconds`; with POLLOUT, whether something can be sent. Raises
+        EOFError if the process has ended, and nothing arrived before."""
+        poll = select.poll()
+        poll.register(self.socket, event)
+        if self.process is not None and self.process.handle is not None:
+            if self.process.is_closed:
+                raise EOFError("it has ended")
+            poll.register(self.process.handle, select.POLLIN)
+        found = dict(poll.poll(seconds * 1000))
+        if found and self.socket.fileno() not in found:
+            raise EOFError("it has ended")
+        return bool(found)
+
+    def wait(self, event: int = select.POLLIN) -> None:
+        """Wait until `is_ready`. Raises the errors of `look`, too."""
+        while not self.is_ready(LOOKS_EVERY, event):
+            self.look()
+
+    def send_bytes(self, data: bytes) -> None:
+        left = memoryview(HEADER.pack(len(data)) + data)
+        while left:
+            if (sent := self._try(self.socket.send, left)) is None:
+                self.wait(select.POLLOUT)
+            else:
+                left = left[sent:]
+
+    def receive_exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            if (more := self._try(self.socket.recv, min(size - len(data), MOST_AT_ONCE))) is None:
+                self.wait()
+            elif not more:
+                raise EOFError("the other end is closed")
+            else:
+                data += more
+        return bytes(data)
+
+    @staticmethod
+    def _try(transfer: Callable[[T], R], given: T) -> R | None:
+        """Return the result of a transfer, or None if it would wait."""
+        try:
+            return transfer(given)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise EOFError(str(error)) from error
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped (SIGSTOP or a debugger). False if the system does not report it."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - a path for each look costs more
+            return file.read().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
+
+
+def watch(pid: int, seconds: float) -> Callable[[], None]:
+    """Return a `Line.look` that raises EOFError when the process is stopped, and TimeoutError after `seconds`."""
+    until = time.monotonic() + seconds
+
+    def look() -> None:
+        if is_stopped(pid):
+            raise EOFError("it was stopped")
+        if time.monotonic() > until:
+            raise TimeoutError(f"no answer in {seconds:g} s")
+
+    return look
