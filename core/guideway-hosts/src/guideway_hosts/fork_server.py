@@ -44,13 +44,7 @@ T = TypeVar("T")
 START_SECONDS = 300.0
 """Seconds for importing and building all plugins of one specification."""
 
-LISTENS_WITHIN = 10.0
-"""Seconds until the fork server of another process, which has been started, accepts connections."""
-
 ANSWER_SECONDS = 10.0
-
-REAPS_WITHIN = 1.0
-"""Seconds that the end of a host waits for the fork server's other work before its exit status is given up."""
 
 RESTS = 5.0
 """Seconds after a failed start of a host in which none is started."""
@@ -95,7 +89,7 @@ class ForkServer:
         self.line: Line | None = None
         """The socket to the running fork server; another one after each start, when plugins must be built again."""
         self._later: deque[tuple[str, int]] = deque()
-        """Commands that were not sent because it was busy. Nobody needs their answers."""
+        """Commands that are sent before the next one: nobody waits for their answers."""
 
     @classmethod
     def of(cls, path: tuple[str, ...], variables: tuple[str, ...] = ()) -> ForkServer:
@@ -142,29 +136,18 @@ class ForkServer:
         while self._later and self.line is not None:
             self._ask(self._later.popleft())
 
-    def reap(self, pid: int, line: Line) -> int | None:
-        """Return how a host ended that the fork server at this line forked: its exit status, or the negative number of
-        a signal; None if that is unknown."""
-        if not self.lock.acquire(timeout=REAPS_WITHIN):  # it is building plugins for another user
+    def reap(self, pid: int, line: Line) -> None:
+        """Let the fork server at this line, if it still runs, reap a host that has ended."""
+        if self.line is line:
             self._later.append(("reap", pid))
-            return None
-        try:
-            status: int | None = self.ask("reap", pid)["status"] if self.line is line else None
-            return status
-        except LOST:
-            return None
-        finally:
-            self.lock.release()
 
     def start(self) -> None:
         """Start the fork server again. Raises `LOST`."""
         self.end()
         _, path, variables = self._key
         meeting = Meeting.of(path, *variables)
-        joined = None
-        if meeting is not None:
-            joined = meeting.join(listens_within=LISTENS_WITHIN, answers_within=START_SECONDS)
-        self.line = self._start_own(meeting) if joined is None else joined
+        joined = None if meeting is None else meeting.join(START_SECONDS)
+        self.line = joined or self._start_own(meeting)
 
     def end(self) -> None:
         """End the fork server, and with it all its hosts."""

@@ -36,6 +36,9 @@ one that hangs, or whose matcher takes milliseconds for each token."""
 WEIGHS_EVERY = 0.02
 """Seconds between two checks of the memory that a host uses."""
 
+ENDS_WITHIN = 1.0
+"""Seconds that are waited for the end of a host that was killed."""
+
 INNOCENT = (-signal.SIGKILL, -signal.SIGTERM, 0, 70, None)
 """Ends of a host that its work did not cause: killed, terminated, its socket closed, a failed start (70), unknown."""
 
@@ -163,7 +166,7 @@ class Host:
         masks: SharedMasks,
         limits: Limits,
         total_bytes: int,
-        reap: Callable[[], int | None],
+        reap: Callable[[], None],
     ) -> None:
         self._process = process
         commands, beside = ends
@@ -174,7 +177,7 @@ class Host:
         self._total_bytes = total_bytes
         """The bytes that all hosts may hold together."""
         self._reap = reap
-        """Returns once, after the kill, how the process ended: its exit status, or the negative number of a signal."""
+        """Lets the parent of the process reap it."""
         self._status: int | None = None
         self._lock = threading.Lock()
         self.alive = True
@@ -285,8 +288,10 @@ class Host:
             HELD.remove(self)
             self._amid_both = all(line.is_busy for line in self._lines)
             self._process.kill()
+            self._process.has_ended(ENDS_WITHIN)
+            self._status = self._process.exit_status()
             self._process.close()
-            self._status = self._reap()
+            self._reap()
         for line in self._lines:
             with line.lock:  # a running call fails at once, because the process has ended
                 line.close()

@@ -17,12 +17,14 @@ from pathlib import Path
 from guideway_hosts.messages import BROKEN
 from guideway_hosts.process import Line, Process, watch
 
-__all__ = ["VARIABLE", "Listener", "Meeting", "share_fork_server"]
+__all__ = ["VARIABLE", "Listener", "Meeting", "peer_of", "share_fork_server"]
 
 log = logging.getLogger(__name__)
 
 VARIABLE = "GUIDEWAY_FORK_SERVER"
 """The environment variable with the secret that the processes of a server share."""
+LISTENS_WITHIN = 10.0
+"""Seconds until the fork server of another process, which has been started, accepts connections."""
 LOOKS_EVERY = 0.05
 CREDENTIALS = struct.Struct("3i")
 """PID, user and group of the process at the other end, as Linux reports them."""
@@ -39,7 +41,7 @@ def share_fork_server() -> None:
         os.environ.setdefault(VARIABLE, secrets.token_hex(16))
 
 
-def _peer_of(end: socket.socket) -> int:
+def peer_of(end: socket.socket) -> int:
     """Return the PID of the process at the other end. Raises `PermissionError` if it belongs to another user."""
     pid, user, _ = CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
     if user != os.getuid():
@@ -82,16 +84,16 @@ class Meeting:
         address, key = (hmac.digest(secret.encode(), use, "sha256") for use in uses)
         return cls(b"\0guideway-" + address.hex().encode(), key)
 
-    def join(self, *, listens_within: float, answers_within: float) -> Line | None:
+    def join(self, within: float) -> Line | None:
         """Return the socket to a fork server that was forked from the one at this address.
 
         None if this process must start one itself: there is none, it does not accept connections within
-        `listens_within` seconds or answer within `answers_within` seconds, or its proof is wrong.
+        `LISTENS_WITHIN` seconds or answer `within` seconds, or its proof is wrong.
         """
         end = socket.socket(socket.AF_UNIX)
         try:
-            if self._connect(end, listens_within):
-                return self._enter(end, answers_within)
+            if self._connect(end):
+                return self._enter(end, within)
         except (OSError, *BROKEN) as error:
             log.info("this process starts hosts of its own, since it can share none: %s", error)
             if self.listener is None:
@@ -102,11 +104,11 @@ class Meeting:
         end.close()
         return None
 
-    def _connect(self, end: socket.socket, within: float) -> bool:
+    def _connect(self, end: socket.socket) -> bool:
         """Return True if another process accepts the connection, and False if this process is the first. Raises
         `OSError`."""
-        until = time.monotonic() + within
-        end.settimeout(within)
+        until = time.monotonic() + LISTENS_WITHIN
+        end.settimeout(LISTENS_WITHIN)
         while not self._is_first():
             try:
                 end.connect(self._address)
@@ -119,7 +121,7 @@ class Meeting:
 
     def _enter(self, end: socket.socket, within: float) -> Line:
         """Prove to the fork server at the other end that this process knows the key, and let it fork another one."""
-        there = Process(_peer_of(end))
+        there = Process(peer_of(end))
         try:
             line = Line(end, there)
             line.look = watch(there.pid, within)
@@ -127,7 +129,6 @@ class Meeting:
             end.sendall(ours + _proof(self.key, b"joins", nonces))
             if not hmac.compare_digest(line.receive_exactly(NUM_BYTES), _proof(self.key, b"listens", nonces)):
                 raise PermissionError("the other process does not know the secret")
-            line.send(os.getpid())
             line.process = Process(line.receive()["pid"])
             return line
         finally:
@@ -182,7 +183,7 @@ class Listener:
         with suppress(OSError):
             end, _ = self._listening.accept()
             try:
-                _peer_of(end)
+                peer_of(end)
                 end.setblocking(False)
                 nonce = secrets.token_bytes(NUM_BYTES)
                 end.send(nonce)

@@ -23,6 +23,9 @@ R = TypeVar("R")
 LOOKS_EVERY = 0.02
 """Seconds between two calls of `Line.look`."""
 
+EXIT_CODE = 49
+"""Index, after the name, of the field of ``/proc/PID/stat`` with the status of a process that has ended."""
+
 
 class Process:
     """A process that this process did not fork itself. Call `close` when it is no longer used.
@@ -86,6 +89,12 @@ class Process:
         poll = select.poll()
         poll.register(self.handle, select.POLLIN)
         return bool(poll.poll(within * 1000))
+
+    def exit_status(self) -> int | None:
+        """Return how the process ended, which it has not been reaped for: its exit status, or the negative number of a
+        signal. None if the system does not report it."""
+        fields = _fields_of(self.pid)
+        return os.waitstatus_to_exitcode(int(fields[EXIT_CODE])) if fields[:1] == ["Z"] else None
 
     def processor_seconds(self) -> float:
         """Return the CPU seconds that the process has used; 0 if the system does not report them."""
@@ -167,11 +176,16 @@ class Line(Frames):
 
 def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped (SIGSTOP or a debugger). False if the system does not report it."""
+    return _fields_of(pid)[:1] in (["T"], ["t"])
+
+
+def _fields_of(pid: int) -> list[str]:
+    """Return the fields of ``/proc/PID/stat`` after the name; none if the system does not report them."""
     try:
         with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - a path for each look costs more
-            return file.read().rpartition(")")[2].split()[0] in "Tt"
+            return file.read().rpartition(")")[2].split()
     except OSError:
-        return False
+        return []
 
 
 def watch(pid: int, seconds: float) -> Callable[[], None]:

@@ -22,7 +22,7 @@ from guideway.errors import InvalidConfiguration, contain
 from guideway.runtime.work.stacks import STACK_BYTES
 
 from guideway_hosts.codec import decode
-from guideway_hosts.joining import Listener
+from guideway_hosts.joining import Listener, peer_of
 from guideway_hosts.messages import Frames, SharedMasks, describe_error
 from guideway_hosts.plugins import Plugins, Spec
 from guideway_hosts.serving import Server
@@ -42,9 +42,6 @@ MOST_WAITING = 64
 
 PLAIN = ("call",)
 """Commands that decode only the arguments that need it."""
-
-SPEAKS_WITHIN = 5.0
-"""Seconds until a process that asks for a fork server must send its PID."""
 
 
 def main(descriptor: int, listener: int | None = None) -> None:
@@ -130,11 +127,9 @@ class _ForkServer:
         return False
 
     def _let_join(self, end: socket.socket, others: Listener) -> None:
-        """Fork a detached fork server for another process, which has proved that it knows the key and sends its PID."""
+        """Fork a detached fork server for another process, which has proved that it knows the key."""
         with end:
-            end.settimeout(SPEAKS_WITHIN)
-            owner = Frames(end).receive()
-            end.settimeout(None)
+            end.setblocking(True)
             if pid := os.fork():
                 os.waitpid(pid, 0)
                 return
@@ -143,7 +138,7 @@ class _ForkServer:
                     self._control.close()
                     others.close()
                     os.setpgid(0, 0)
-                    show_owner(owner)
+                    show_owner(peer_of(end))
                     ready = {spec.shared: built for spec, built in self._built.values() if spec.shared is not None}
                     _ForkServer(Frames(end, most=1 << 40), None, ready).serve()
             finally:
@@ -197,11 +192,10 @@ class _ForkServer:
         return {"pid": pid}
 
     def _reap(self, pid: int) -> dict[str, Any]:
-        """Wait for the end of a host that ended or was killed, and return its exit status."""
-        if self._hosts.pop(pid, None) is None:
-            return {"status": None}
-        _, status = os.waitpid(pid, 0)
-        return {"status": os.waitstatus_to_exitcode(status)}
+        """Reap a host that ended or was killed."""
+        if self._hosts.pop(pid, None) is not None:
+            os.waitpid(pid, 0)
+        return {}
 
     def _drop(self, number: int) -> dict[str, Any]:
         """Kill the hosts of a specification, and close its plugins."""
