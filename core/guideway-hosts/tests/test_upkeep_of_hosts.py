@@ -100,8 +100,7 @@ def test_a_process_that_ends_in_the_middle_of_a_message_is_not_waited_for(receiv
         with subprocess.Popen(command, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, text=True) as ended:
             assert ended.stdout is not None
             heir = int(ended.stdout.readline())
-            process = Process(ended.pid)
-            line = Line(ours, process)
+            line = Line(ours, Process(ended.pid))
             line.look = watch(heir, 20)
             ended.kill()
             try:
@@ -109,7 +108,6 @@ def test_a_process_that_ends_in_the_middle_of_a_message_is_not_waited_for(receiv
                     line.receive() if receives else line.send_bytes(bytes(1 << 24))
             finally:
                 os.kill(heir, signal.SIGKILL)
-                process.close()
 
 
 BROKEN_OFF = """

@@ -290,7 +290,6 @@ class Host:
             self._process.kill()
             self._process.has_ended(ENDS_WITHIN)
             self._status = self._process.exit_status()
-            self._process.close()
             self._reap()
         for line in self._lines:
             with line.lock:  # a running call fails at once, because the process has ended

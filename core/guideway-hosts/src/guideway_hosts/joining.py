@@ -122,17 +122,14 @@ class Meeting:
     def _enter(self, end: socket.socket, within: float) -> Line:
         """Prove to the fork server at the other end that this process knows the key, and let it fork another one."""
         there = Process(peer_of(end))
-        try:
-            line = Line(end, there)
-            line.look = watch(there.pid, within)
-            nonces = line.receive_exactly(NUM_BYTES) + (ours := secrets.token_bytes(NUM_BYTES))
-            end.sendall(ours + _proof(self.key, b"joins", nonces))
-            if not hmac.compare_digest(line.receive_exactly(NUM_BYTES), _proof(self.key, b"listens", nonces)):
-                raise PermissionError("the other process does not know the secret")
-            line.process = Process(line.receive()["pid"])
-            return line
-        finally:
-            there.close()
+        line = Line(end, there)
+        line.look = watch(there.pid, within)
+        nonces = line.receive_exactly(NUM_BYTES) + (ours := secrets.token_bytes(NUM_BYTES))
+        end.sendall(ours + _proof(self.key, b"joins", nonces))
+        if not hmac.compare_digest(line.receive_exactly(NUM_BYTES), _proof(self.key, b"listens", nonces)):
+            raise PermissionError("the other process does not know the secret")
+        line.process = Process(line.receive()["pid"])
+        return line
 
     def _is_first(self) -> bool:
         """Return whether the address was free. Then this process has it, and must start the fork server."""

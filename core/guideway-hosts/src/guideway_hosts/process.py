@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,22 +27,25 @@ EXIT_CODE = 49
 
 
 class Process:
-    """A process that this process did not fork itself. Call `close` when it is no longer used.
+    """A process that this process did not fork itself. A process that is forked from this one cannot kill it."""
 
-    A process that is forked from this one cannot kill it.
-    """
+    handle: int | None = None
+    """A descriptor of the process, if the system has them. A PID is not safe to kill by: after the process was reaped,
+    another one may have it."""
+    _sizes = -1
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._user = os.getpid()
-        # a PID is not safe to kill by, because another process may have it later
-        self.handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
-        try:
+        if hasattr(os, "pidfd_open"):
+            self.handle = os.pidfd_open(pid)
+        with suppress(OSError):
             self._sizes = os.open(f"/proc/{pid}/statm", os.O_RDONLY)  # opening it costs 20 times as much as reading it
-        except OSError:
-            self._sizes = -1
-        self.is_closed = False
-        self._closing = threading.Lock()
+
+    def __del__(self) -> None:
+        for descriptor in (self.handle, self._sizes):
+            if descriptor is not None and descriptor >= 0:
+                os.close(descriptor)
 
     @property
     def is_ours(self) -> bool:
@@ -51,34 +53,18 @@ class Process:
         return os.getpid() == self._user
 
     def kill(self) -> None:
-        """Kill the process if it has not ended. Waits for nothing, not even a lock: the garbage collector may call
-        it."""
-        if not self.is_ours or not self._closing.acquire(blocking=False):
-            return
-        try:
-            if not self.is_closed:
-                with suppress(OSError):
-                    if self.handle is None:
-                        os.kill(self.pid, signal.SIGKILL)
-                    else:
-                        signal.pidfd_send_signal(self.handle, signal.SIGKILL)
-        finally:
-            self._closing.release()
-
-    def close(self) -> None:
-        """Release the process, which will be reaped: another process may have its PID after that."""
-        with self._closing:
-            if not self.is_closed:
-                self.is_closed = True
-                for descriptor in (self.handle, self._sizes):
-                    if descriptor is not None and descriptor >= 0:
-                        os.close(descriptor)
+        """Kill the process if it has not ended. Waits for nothing: the garbage collector may call it."""
+        if self.is_ours:
+            with suppress(OSError):
+                if self.handle is None:
+                    os.kill(self.pid, signal.SIGKILL)
+                else:
+                    signal.pidfd_send_signal(self.handle, signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill and release a process whose parent has ended."""
+        """Kill a process whose parent has ended."""
         self.kill()
         self.has_ended(1.0)
-        self.close()
         with suppress(ChildProcessError):  # orphans are children of this process if it is the init process
             os.waitpid(self.pid, os.WNOHANG)
 
@@ -131,8 +117,6 @@ class Line(Frames):
         poll = select.poll()
         poll.register(self.socket, event)
         if self.process is not None and self.process.handle is not None:
-            if self.process.is_closed:
-                raise EOFError("it has ended")
             poll.register(self.process.handle, select.POLLIN)
         found = dict(poll.poll(seconds * 1000))
         if found and self.socket.fileno() not in found:
