@@ -24,9 +24,11 @@ def with_python_patterns(schema: Schema) -> tuple[Schema, dict[str, str]]:
     return _with_patterns(schema, in_python)
 
 
-def with_spelled_patterns(schema: Schema, write: Callable[[int], str] = chr) -> Schema:
-    """Return a copy of a checked schema with `spelled_out` applied to all patterns."""
-    return _with_patterns(schema, lambda pattern: spelled_out(pattern, ECMA, write))[0]
+def with_spelled_patterns(
+    schema: Schema, write: Callable[[int], str] = chr, change: Callable[[str], str] = str
+) -> Schema:
+    """Return a copy of a checked schema with `spelled_out` applied to all patterns, and then `change`."""
+    return _with_patterns(schema, lambda pattern: change(spelled_out(pattern, ECMA, write)))[0]
 
 
 def in_python(pattern: str) -> str:

@@ -19,6 +19,7 @@ __all__ = [
     "Characters",
     "Ranges",
     "count",
+    "lacks_an_escape",
     "meet",
     "members",
     "pieces",
@@ -26,6 +27,7 @@ __all__ = [
     "python_reads",
     "spelled_out",
     "takes",
+    "without_nul",
 ]
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
@@ -176,9 +178,28 @@ def spelled_out(pattern: str, characters: Characters, write: Callable[[int], str
     return "".join(map(spell_out, pieces(pattern, brackets=bool(characters["]"]))))
 
 
+def lacks_an_escape(piece: str) -> bool:
+    """Return whether a piece matches all control characters below the space, but not both the quote and the backslash:
+    some engines then let it match these two, since JSON writes all of them with an escape."""
+    if not _is_class(piece):
+        return False
+    others = _without(takes(piece))
+    return not meet(others, ((0, 31),)) and meet(others, ((34, 34), (92, 92)))
+
+
+def without_nul(piece: str) -> str:
+    """Return the same class of characters, except NUL."""
+    left = _without((*_without(takes(piece)), (0, 0)))
+    return f"[{''.join(f'{_spell(low)}-{_spell(high)}' for low, high in left)}]"
+
+
 def meet(first: Ranges, second: Ranges) -> bool:
     """Return whether any code point is in both."""
     return any(a <= d and c <= b for a, b in first for c, d in second)
+
+
+def _spell(code: int) -> str:
+    return f"\\u{code:04x}" if code < 0x10000 else chr(code)
 
 
 def _is_class(piece: str) -> bool:

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from guideway.json_schema.expressions import Ranges, count, meet, pieces, takes
+from guideway.json_schema.expressions import Ranges, count, lacks_an_escape, meet, pieces, takes
 
 __all__ = ["MIXED", "REPEAT", "pattern_details", "place_of_detail", "repeats_a_repetition", "string_details"]
 
@@ -83,12 +83,12 @@ def repeats_a_repetition(pattern: str) -> bool:
 
 def string_details(pattern: str) -> Iterator[str]:
     """Yield the names of features that concern characters that JSON strings escape: ``escaped`` if the expression
-    names one, ``unescaped`` if a negated class does, ``repeat>128`` if it can match one and has a count above 128, and
-    ``class>127`` if a class that matches one contains a non-ASCII character."""
+    names one, ``unescaped`` if a negated class does or any class `lacks_an_escape`, ``repeat>128`` if it can match one
+    and has a count above 128, and ``class>127`` if a class that matches one contains a non-ASCII character."""
     cut = list(pieces(pattern, brackets=True))
     if any(_ESCAPED.search(piece) for piece in cut if not piece.startswith("[^")):
         yield "escaped"
-    if any(_ESCAPED.search(piece) for piece in cut if piece.startswith("[^")):
+    if any(lacks_an_escape(piece) or (piece.startswith("[^") and _ESCAPED.search(piece)) for piece in cut):
         yield "unescaped"
     if pattern.isascii() and "{" not in pattern:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Callable
@@ -55,6 +56,17 @@ def test_a_format_that_nobody_knows_is_named_and_left_out() -> None:
     assert not support.refused and support.unenforced == {"format:no-such"}
     assert _takes(strategy, constraint, b'{"format":"x"}')
     assert not _takes(strategy, constraint, b'{"format":"xy"}')
+
+
+@pytest.mark.parametrize("missing", ['"', "\\", "\n"])
+@pytest.mark.parametrize("form", [r"[^\x{:02x}]", r"[^a\x{:02x}]", "[\\x00-\\x{1:02x}\\x{2:02x}-\U0010ffff]"])
+def test_a_class_takes_no_escape_of_what_it_lacks(form: str, missing: str) -> None:
+    code = ord(missing)
+    text = f"^{form.format(code, code - 1, code + 1)}$"
+    strategy, constraint = Strategy(byte_vocabulary(), {}), JsonSchema({"type": "string", "pattern": text})
+    for character in '"\\\n\tbé':
+        taken = _takes(strategy, constraint, json.dumps(character, ensure_ascii=False).encode())
+        assert taken is (character != missing), (text, character)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from guideway.api import MAX_INDENTATION, InvalidGrammar, JsonSchema, StructuralTag, UnsupportedGrammar
 from guideway.json_schema import Emptiness, Schema, assertions, check_schema, subschemas, with_patterns
 from guideway.json_schema.ecma import with_spelled_patterns
+from guideway.json_schema.expressions import lacks_an_escape, pieces, without_nul
 
 if TYPE_CHECKING:
     from guideway.api import Whitespace
@@ -54,7 +55,9 @@ def options(whitespace: Whitespace, *, inside: bool = False) -> JsonCompileOptio
 def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
     """Return a checked schema, the parsed constraint or a part of it, in the form that llguidance reads best:
 
-    - ``.`` and ``\\s`` in patterns are spelled out, because llguidance's own differ from those in ECMA-262;
+    - ``.`` and ``\\s`` in patterns are spelled out, because llguidance's own differ from those in ECMA-262, and a class
+      that lacks the quote or the backslash but has all control characters loses NUL: with all of them, llguidance lets
+      every escape pass;
     - formats become patterns, because llguidance's own accept 29 February of any year. Unknown formats are removed,
       because llguidance would refuse the schema;
     - a ``oneOf`` whose branches exclude each other becomes an ``anyOf``: llguidance recognizes few of these and refuses
@@ -66,13 +69,18 @@ def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
     names = constraint.cached(assertions, schema).keywords
     found = with_patterns(schema, names)
     if any(name.startswith("pattern") for name in names):
-        found = with_spelled_patterns(found)
+        found = with_spelled_patterns(found, change=_spare_escapes)
     kinds = {name.partition(":")[0] for name in names}
     needs_change = not kinds.isdisjoint((*VALUES, *APPLYING, "format")) or not names.isdisjoint(EXCLUSIVE)
     if not needs_change or not isinstance(found, Mapping):
         return found
     changed: Schema = _change(found, drops_siblings="$ref:siblings" in names)
     return changed
+
+
+def _spare_escapes(pattern: str) -> str:
+    cut = pieces(pattern)
+    return "".join(without_nul(piece) if lacks_an_escape(piece) else piece for piece in cut)
 
 
 def to_lark(schema: Any, options: JsonCompileOptions) -> str:
