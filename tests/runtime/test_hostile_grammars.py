@@ -168,7 +168,7 @@ class OldGrammars(ReferenceStrategy):
     ],
 )
 def test_methods_that_cannot_be_called_are_named(strategy: type[ReferenceStrategy], said: str) -> None:
-    wanted = SamplingParams(max_tokens=6, constraint=Regex("[a-z]{3}"))
+    wanted = SamplingParams(max_tokens=20, constraint=Regex("[a-z]{3}"))
     (result,) = host(strategies=[strategy]).generate([PROMPT], [wanted])
     assert result.finish_reason is FinishReason.INTERNAL_ERROR
     assert re.search(said, str(result.error))
