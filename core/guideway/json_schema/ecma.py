@@ -7,13 +7,12 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Callable
-from copy import deepcopy
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 from guideway.json_schema.expressions import ECMA, spelled_out
-from guideway.json_schema.walking import Schema, subschemas
+from guideway.json_schema.walking import Schema, changed
 
 __all__ = ["in_python", "with_python_patterns", "with_spelled_patterns"]
 
@@ -38,23 +37,24 @@ def in_python(pattern: str) -> str:
 
 
 def _with_patterns(schema: Schema, change: Callable[[str], str]) -> tuple[Schema, dict[str, str]]:
-    copy, before = deepcopy(schema), {}
-    for _, node in list(subschemas(copy)):
-        if not isinstance(node, dict):
-            continue
+    before: dict[str, str] = {}
+
+    def change_in(node: dict[str, Any]) -> dict[str, Any]:
         if isinstance(pattern := node.get("pattern"), str):
             node["pattern"] = change(pattern)
             before[node["pattern"]] = pattern
-        if isinstance(patterns := node.get("patternProperties"), dict):
-            changed: dict[str, Any] = {}
+        if isinstance(patterns := node.get("patternProperties"), Mapping):
+            new: dict[str, Any] = {}
             for pattern, child in patterns.items():
-                new = change(pattern)
-                while new in changed:  # keep both of two patterns with equal translations
-                    new = f"(?:){new}"
-                changed[new] = child
-                before[new] = pattern
-            node["patternProperties"] = changed
-    return copy, before
+                written = change(pattern)
+                while written in new:  # keep both of two patterns with equal translations
+                    written = f"(?:){written}"
+                new[written] = child
+                before[written] = pattern
+            node["patternProperties"] = new
+        return node
+
+    return changed(schema, change_in), before
 
 
 _UNLIKE_IN_PYTHON = re.compile(

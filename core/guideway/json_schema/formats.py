@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from guideway.json_schema.walking import Schema, walk
+from guideway.json_schema.walking import Schema, changed
 
 __all__ = ["FORMATS", "has_format", "with_patterns"]
 
@@ -161,27 +161,11 @@ def with_patterns(schema: Schema, names: frozenset[str]) -> Schema:
     has no such format."""
     if names.isdisjoint(_NAMES):
         return schema
-    changed = {id(node) for _, node, _ in walk(schema) if isinstance(node, Mapping) and _is_replaced(node)}
-    top: list[Any] = [None]
-    pending: list[tuple[Any, Any, Any]] = [(schema, top, 0)]
-    while pending:
-        value, holder, key = pending.pop()
-        if isinstance(value, list):
-            holder[key] = [None] * len(value)
-            pending += ((item, holder[key], i) for i, item in enumerate(value))
-        elif isinstance(value, Mapping):
-            new = dict(value)
-            if id(value) in changed:
-                pattern = f"^(?:{FORMATS[new.pop('format')]})$"
-                beside = "pattern" in new
-                new |= {"allOf": [*new.get("allOf", ()), {"pattern": pattern}]} if beside else {"pattern": pattern}
-            holder[key] = new
-            pending += ((item, new, name) for name, item in new.items())
-        else:
-            holder[key] = value
-    copied: Schema = top[0]
-    return copied
+    return changed(schema, _with_pattern)
 
 
-def _is_replaced(node: Mapping[str, Any]) -> bool:
-    return node.get("format") in FORMATS and ("type" not in node or "string" in node["type"])
+def _with_pattern(node: dict[str, Any]) -> dict[str, Any]:
+    if node.get("format") not in FORMATS or not ("type" not in node or "string" in node["type"]):
+        return node
+    pattern = {"pattern": f"^(?:{FORMATS[node.pop('format')]})$"}
+    return node | ({"allOf": [*node.get("allOf", ()), pattern]} if "pattern" in node else pattern)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 from urllib.parse import unquote
 
@@ -15,6 +15,7 @@ __all__ = [
     "Pointer",
     "Resource",
     "Schema",
+    "changed",
     "parts_of",
     "refuse",
     "resolve",
@@ -126,6 +127,27 @@ def walk(schema: Schema, place: Chain = None) -> Iterator[tuple[Chain, Schema, R
         yield pointer, node, resource
         children = [(where, child, resource) for where, child in _children(pointer, node, resource)]
         pending.extend(reversed(children))
+
+
+def changed(schema: Schema, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Schema:
+    """Return a copy of a checked schema with each subschema that is an object changed. `change` gets a new dict with
+    the parts of the original."""
+    nodes = {id(node) for _, node, _ in walk(schema)}
+    top: list[Any] = [None]
+    pending: list[tuple[Any, Any, Any]] = [(schema, top, 0)]
+    while pending:
+        value, holder, key = pending.pop()
+        if isinstance(value, Mapping):
+            new = dict(value)
+            holder[key] = new = change(new) if id(value) in nodes else new
+            pending += ((each, new, name) for name, each in new.items())
+        elif isinstance(value, list):
+            holder[key] = [None] * len(value)
+            pending += ((each, holder[key], i) for i, each in enumerate(value))
+        else:
+            holder[key] = value
+    copy: Schema = top[0]
+    return copy
 
 
 def _begins_resource(node: Mapping[str, Any]) -> bool:

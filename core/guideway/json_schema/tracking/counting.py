@@ -41,10 +41,8 @@ class Counter:
         if levels == 0 or self.work > MOST_WORK:
             return 0
         keywords = schema.keys() & set(KEYWORDS)
-        if "type" not in schema and keywords == {"$ref"}:
-            return self.num_values(self._target(schema), levels - 1)
-        if "type" not in schema and keywords == {"anyOf"}:
-            return self._most(schema["anyOf"], levels)
+        if "type" not in schema and keywords in ({"$ref"}, {"anyOf"}):
+            return self._most([self._target(schema)] if "$ref" in schema else schema["anyOf"], levels)
         typed = schema.get("type", ["string", "number", "boolean"])
         if keywords == {"enum"}:
             kinds = kinds_of(typed) if "type" in schema else -1
@@ -54,12 +52,7 @@ class Counter:
 
     def _most(self, schemas: Iterable[Any], levels: int) -> int:
         """Return the largest number of values of one of some schemas."""
-        found = 0
-        for each in schemas:
-            found = max(found, self.num_values(each, levels - 1))
-            if found >= MOST_VALUES:
-                break
-        return found
+        return max((self.num_values(each, levels - 1) for each in schemas), default=0)
 
     def _num_of_type(self, typed: str, schema: Mapping[str, Any], keywords: set[str], levels: int) -> int:
         low, high = schema.get("minimum"), schema.get("maximum")

@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, Final, TypeAlias
 
 from guideway.json_schema.emptiness import Emptiness
-from guideway.json_schema.kinds import ANY, ARRAY, NUMBER, OBJECT, OF_KIND, STRING
+from guideway.json_schema.kinds import ARRAY, NUMBER, OBJECT, OF_KIND, STRING
 from guideway.json_schema.tracking.counting import Counter
 from guideway.json_schema.tracking.remembering import remember
 from guideway.json_schema.walking import KEYWORDS, ONE_SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS, Chain, Schema
@@ -129,14 +129,6 @@ class UniqueArrays:
         counter = Counter(lambda each: self._targets.get(self._numbers.get(id(each), -1)))
         found = counter.num_values(self._read[number].schema)
         self._spend(counter.work)
-        return found
-
-    @remember
-    def ending(self, place: Place) -> int:
-        """Return the kinds of values at a place that are not `endless`."""
-        found = ANY & ~self.endless(place)
-        for number in place:
-            found &= self._kinds_at(number)
         return found
 
     def _spend(self, work: int) -> None:

@@ -17,8 +17,6 @@ import numpy as np
 
 from guideway.api.bitmask import is_allowed, num_words
 from guideway.errors import DeadEnd
-from guideway.json_schema.cursor import SCALAR
-from guideway.json_schema.kinds import ARRAY, NUMBER, OBJECT
 from guideway.json_schema.naming import Search, clear, ids, row_of
 from guideway.json_schema.tracking.cursor import START, TrackedText, UniqueReader
 from guideway.json_schema.tracking.values import is_unfinished
@@ -34,11 +32,12 @@ __all__ = ["Tracker"]
 Ahead: TypeAlias = "Callable[[], Matcher]"
 
 _PAIR = re.compile(rb"\[.*,", re.DOTALL)
-_ENDS = re.compile(rb'[,\]}]|true|false|null|".*"|\d[ \t\n\r]', re.DOTALL)
-_ENDS_SCALAR = re.compile(rb"[,\]} \t\n\rel]")
-_OPENS = re.compile(rb'[\[{]|[ \t\n\r,:]"|(?:\A|[ \t\n\r,:\[])[tfn]')
-_NUMERIC = re.compile(rb"\A[0-9]*[-+.eE]|[ \t\n\r,:\[][-+0-9.eE]")
-_ZERO = re.compile(rb"(?:\A|[^0-9.])0\Z")
+_OUTSIDE = re.compile(
+    rb"""[,\]}\[{] | \A[^"]*[ \t\n\r:el] | \A[tfn] | ".*" | \A[0-9]*[-+.E] | (?:\A|[^0-9.])0\Z""",
+    re.DOTALL | re.VERBOSE,
+)
+"""Tokens that may end or begin an item outside of strings, except those that only begin a string or continue a number
+with digits. No digit can follow the number 0."""
 _TAIL = re.compile(rb'([^"\\]*)"')
 _TWICE = re.compile(rb'[^"]*"[^"]*?[,\]}][ \t\n\r]*[^ \t\n\r]')
 """Tokens that end a string, perhaps with its item, and continue after it."""
@@ -54,15 +53,7 @@ class _TokenClasses:
         self.quoted = row_of(tokens, lambda token: b'"' in token or b"\\" in token)
         self.escaped = row_of(tokens, lambda token: b"\\" in token)
         self.twice = row_of(tokens, lambda token: _TWICE.match(token) is not None or (b"\\" in token and b'"' in token))
-        self.ending = row_of(tokens, _ENDS.search)
-        """Tokens that may end an item outside of strings."""
-        self.opening = row_of(tokens, _OPENS.search)
-        """Tokens that may begin a literal, array or object, or a string after white space."""
-        self.numeric = row_of(tokens, _NUMERIC.search)
-        """Tokens that may continue a number otherwise than with digits, and those with a digit after a delimiter."""
-        self.zeros = row_of(tokens, _ZERO.search)
-        """Tokens that may end in the number 0, which no digit can follow."""
-        self.ending_scalar = row_of(tokens, _ENDS_SCALAR.search)
+        self.outside = row_of(tokens, _OUTSIDE.search)
         self.by_tail: dict[bytes, list[int]] = {}
         """Tokens by the text before their first quote."""
         self.by_text: dict[bytes, list[int]] = {}
@@ -135,35 +126,17 @@ class Tracker:
             found = set(ids(words[: len(classes.quoted)] & classes.quoted))
             found.update(i for i in self._beginning(state.strings(self._arrays)) if is_allowed(words[np.newaxis], 0, i))
             return sorted(found)
-        kinds = 0
-        for each in arrays:
-            kinds |= self._arrays.ending(each.inside(self._arrays)) if each.seen else 0
         strings = list(state.strings(self._arrays)) if any(each.seen for each in arrays) else []
-        row = self._row(state, kinds, repeats=bool(strings))
-        found = set(ids(words[: len(row)] & row))
-        for rest in strings:
-            found.update(i for i in classes.by_tail.get(_encode(rest), ()) if is_allowed(words[np.newaxis], 0, i))
-        if strings and not state.is_free(self._arrays):
-            found.update(i for i in self._beginning(strings) if is_allowed(words[np.newaxis], 0, i))
-        if kinds & (NUMBER | ARRAY | OBJECT):
-            found.update(i for i in self._beginning(state.numbers()) if is_allowed(words[np.newaxis], 0, i))
-        return sorted(found)
-
-    def _row(self, state: TrackedText, kinds: int, *, repeats: bool) -> Bitmask:
-        """Return the tokens that may end or begin an item in arrays with more new items, except those that continue a
-        string. `kinds` are those of items whose beginnings may be repeated."""
-        classes = self._classes
+        row = classes.outside
         if state.in_string:
-            if repeats and is_unfinished(state.text):
-                return classes.quoted
-            return classes.twice | classes.escaped if repeats else classes.twice
-        if state.place is SCALAR:
-            row = classes.ending_scalar | classes.zeros
-            return row | classes.numeric if kinds & NUMBER else row
-        row = classes.ending | classes.zeros
-        if kinds:
-            row = row | classes.opening
-        return row | classes.numeric if kinds & (NUMBER | ARRAY | OBJECT) else row
+            row = classes.twice | classes.escaped if strings else classes.twice
+            row = classes.quoted if strings and is_unfinished(state.text) else row
+        found = set(ids(words[: len(row)] & row))
+        listed = [i for rest in strings for i in classes.by_tail.get(_encode(rest), ())]
+        listed += self._beginning(strings if strings and not state.is_free(self._arrays) else ())
+        listed += self._beginning(() if state.in_string else state.numbers())
+        found.update(i for i in listed if is_allowed(words[np.newaxis], 0, i))
+        return sorted(found)
 
     def _beginning(self, texts: Iterable[str]) -> Iterator[int]:
         """Yield the tokens that begin one of some texts."""
