@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Set
+from contextlib import suppress
 from random import Random
 from typing import Any, Literal
 
@@ -69,6 +70,57 @@ def test_an_exact_rewriting_comes_before_other_strategies_and_a_weaker_one_befor
     ]
     many = {"type": "array", "items": {"type": "integer"}, "maxItems": 2000}
     assert forms(many, strategies) == [("xgrammar", ()), ("llguidance (rewritten)", ("maxItems",))]
+
+
+TREE = {"type": "object", "anyOf": [{"$ref": "#/$defs/leaf"}, {"$ref": "#/$defs/fork"}]}
+FORK = {"properties": {"left": TREE, "right": {"$ref": "#/$defs/list", "maxItems": 1}}, "required": ["left"]}
+DEFINITIONS = {"leaf": {"required": ["leaf"]}, "fork": FORK, "list": {"type": "array", "items": TREE}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        ({**TREE, "$defs": DEFINITIONS}, [{"left": {"leaf": 1}, "right": [{"left": {"leaf": 1}}]}], [{"left": {}}, {}]),
+        (
+            {"patternProperties": {".*": A, "^a": {"maxLength": 1}}, "required": ["ab"]},
+            [{"ab": "b"}, {"ab": "", "x": "abab"}],
+            [{"ab": "bb"}, {"ab": "b", "x": "c"}],
+        ),
+        (
+            {"allOf": [{"patternProperties": {"a": A}}, {"patternProperties": {"b": {"maxLength": 1}}}]},
+            [{"a": "ab", "b": "c", "ab": "a"}],
+            [{"a": "c"}, {"b": "cc"}, {"ab": "ab"}, {"ab": "c"}],
+        ),
+        ({"patternProperties": {"^(?!x)": A}, "additionalProperties": False}, [{"a": "b"}], [{"x": "b"}, {"a": "c"}]),
+    ],
+    ids=["recursive", "any name", "overlapping", "lookaround"],
+)
+def test_a_rewriting_combines_what_its_engine_does_not(
+    schema: Any, valid: list[Any], invalid: list[Any], strategies: Mapping[str, GrammarStrategy]
+) -> None:
+    constraint = JsonSchema(schema)
+    for first in choose(constraint, strategies).candidates:
+        with suppress(UnsupportedGrammar):
+            first.strategy.compile(first.served(constraint))
+            break
+    assert (first.title, first.unenforced) == ("llguidance (rewritten)", ())
+    judge = validator(schema)
+    for value in [*valid, *invalid]:
+        assert judge.is_valid(value) is accepts(first, constraint, value) is (value in valid)
+
+
+def test_multiples_that_no_engine_counts_to_are_named(strategies: Mapping[str, GrammarStrategy]) -> None:
+    schema = {"properties": {"a": {"type": "integer", "multipleOf": 9}, "b": {"type": "integer", "multipleOf": 4001}}}
+    (first, *_) = choose(JsonSchema(schema), strategies).candidates
+    assert [str(each) for each in first.losses] == ["`multipleOf` at #/properties/b"]
+    assert not accepts(first, JsonSchema(schema), {"a": 10}) and accepts(first, JsonSchema(schema), {"a": 9, "b": 2})
+
+
+def test_a_rewriting_without_the_only_keyword_of_a_schema_may_enforce_much(
+    strategies: Mapping[str, GrammarStrategy],
+) -> None:
+    many = {"oneOf": [{"type": "string", "minLength": i, "maxLength": 2 * i} for i in range(50)]}
+    assert ("llguidance (rewritten)", ("oneOf",)) in forms(many, strategies)
 
 
 def test_a_rewriting_that_improves_nothing_comes_last(strategies: Mapping[str, GrammarStrategy]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from guideway.api import Loss, Losses
 from guideway.json_schema import keywords
 from guideway.json_schema.ecma import in_python
-from guideway.json_schema.rewriting import Budget, Rewriting, rewrite
+from guideway.json_schema.rewriting import COARSE, Budget, Rewriting, rewrite
 from guideway.json_schema.rewriting.automata import Unknown, literal, searched
 from guideway.json_schema.validity import validator
 from hypothesis import given, settings
@@ -72,6 +72,10 @@ def test_a_comparison_finds_what_is_stronger_and_what_is_not_named(monkeypatch: 
             {"propertyNames": {"enum": ["a", "bc"]}},
             {"propertyNames": {"not": {"pattern": "^a"}}},
             {"patternProperties": {"^a": {"type": "string"}, "b$": {"maxLength": 1}}, "additionalProperties": False},
+            {
+                "patternProperties": {".*": {"type": "string"}, "^a": {"maxLength": 1}},
+                "properties": {"b": {"minLength": 2}},
+            },
             {"items": {"enum": ["a", "b", "c"]}, "uniqueItems": True},
             {"items": {"enum": ["a", 1], "type": "string"}, "uniqueItems": True},
             {"items": {"enum": ["a", "ab", "b"], "minLength": 2}, "uniqueItems": True, "minItems": 1},
@@ -113,6 +117,14 @@ def test_an_exact_rewriting_has_no_loss_and_the_same_instances(schema: Any) -> N
 )
 def test_a_loss_has_the_place_in_the_original(schema: Any, loss: str) -> None:
     assert [str(each) for each in rewrite(schema, EXACT).losses] == [loss]
+
+
+def test_patterns_that_an_engine_cannot_separate_become_one() -> None:
+    schema = {"patternProperties": {"a": {"type": "string"}, "b": {"type": "null"}}, "additionalProperties": False}
+    weaker = rewrite(schema, EXACT, COARSE)
+    values = {"type": ["string", "null"]}
+    assert weaker.schema == {"patternProperties": {"(?:a)|(?:b)": values}, "additionalProperties": False}
+    assert [str(each) for each in weaker.losses] == ["`patternProperties` at #"]
 
 
 def test_very_many_losses_are_counted() -> None:

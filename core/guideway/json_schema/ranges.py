@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from guideway.json_schema.kinds import FRACTION, INTEGER, NUMBER
 
-__all__ = ["MOST_EXACT", "Range", "counts", "number_range"]
+__all__ = ["MOST_EXACT", "Range", "coefficient", "counts", "number_range"]
 
 MOST_EXACT = 2**53
 """Multiples of larger numbers are not checked, since validators compute with doubles."""
@@ -95,3 +95,14 @@ def counts(schemas: Sequence[Mapping[str, Any]], least: str, most: str) -> tuple
 def _lcm(first: Fraction, second: Fraction) -> Fraction:
     whole = lcm(first.numerator * second.denominator, second.numerator * first.denominator)
     return Fraction(whole, first.denominator * second.denominator)
+
+
+def coefficient(value: Any) -> int:
+    """Return the digits of a number without its decimal point."""
+    if isinstance(value, int):
+        return abs(value)
+    mantissa, _, exponent = repr(abs(value)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    fraction = fraction.rstrip("0")
+    scale: int = 10 ** max(0, int(exponent or 0) - len(fraction))
+    return int(whole + fraction) * scale

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from guideway.json_schema.kinds import (
@@ -21,7 +21,7 @@ from guideway.json_schema.kinds import (
 )
 from guideway.json_schema.walking import Schema
 
-__all__ = ["Written", "all_of", "any_of", "possible_kinds", "typed"]
+__all__ = ["Written", "all_of", "any_of", "parts_of", "possible_kinds", "typed"]
 
 Written: TypeAlias = dict[str, Any]
 
@@ -111,6 +111,26 @@ def all_of(parts: Iterable[Schema]) -> Schema:
             continue
         _add(out, {"anyOf": branches})
     return out or True
+
+
+def parts_of(schema: Schema) -> Iterator[Schema]:
+    """Yield the subschemas of a written schema, and theirs."""
+    pending = [schema]
+    while pending:
+        node = pending.pop()
+        if not isinstance(node, Mapping):
+            continue
+        parts = [
+            node[keyword]
+            for keyword in ("items", "additionalProperties", "contains", "propertyNames")
+            if keyword in node
+        ]
+        for keyword in ("allOf", "anyOf", "prefixItems"):
+            parts += node.get(keyword, ())
+        for keyword in ("properties", "patternProperties", "$defs"):
+            parts += node.get(keyword, {}).values()
+        yield from parts
+        pending += parts
 
 
 def _add(out: Written, part: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations
 from math import comb
 from typing import Any, Final
@@ -11,7 +12,15 @@ from guideway.json_schema.kinds import ANY, OBJECT
 from guideway.json_schema.patterns import pattern_details
 from guideway.json_schema.reading import Node
 from guideway.json_schema.rewriting.joining import Written, all_of, any_of, typed
-from guideway.json_schema.rewriting.regular import complement, only_texts, partition, split, union
+from guideway.json_schema.rewriting.regular import (
+    complement,
+    finds_all,
+    intersection,
+    only_texts,
+    partition,
+    split,
+    union,
+)
 from guideway.json_schema.rewriting.writer import Writer
 from guideway.json_schema.walking import Schema
 
@@ -35,6 +44,11 @@ def write(writer: Writer, node: Node, own: Written) -> Iterator[Schema]:
     if "additionalProperties" in keywords:
         rest = writer.yes(keywords["additionalProperties"], node.at("additionalProperties"))
     patterns, rest = _patterns(writer, node, rest)
+    if every := [patterns.pop(name) for name in [*patterns] if writer.build(("every", name), partial(finds_all, name))]:
+        rest = None  # there are no other names
+        yield {"additionalProperties": all_of(every)}
+    if len(patterns) > 1:
+        patterns = _separate(writer, node, patterns)
     if keywords.get("unevaluatedProperties", True) is not True:
         if node.applies_others:
             yield writer.lose(node.chain, "unevaluatedProperties", "other schemas apply to the same object", True)
@@ -52,13 +66,14 @@ def write(writer: Writer, node: Node, own: Written) -> Iterator[Schema]:
             yield any_of([{"properties": {name: False}}, {"required": list(dict.fromkeys([name, *needed]))}])
     for name, value in keywords.get("dependentSchemas", {}).items():
         dependent = writer.yes(value, node.at("dependentSchemas", name))
-        yield any_of([{"properties": {name: False}}, dependent])
+        # engines count properties where those that are declared are required
+        yield any_of([{"properties": {name: False}}, all_of([{"required": [name]}, dependent])])
     if "minProperties" in keywords or "maxProperties" in keywords:
         yield from _counts(writer, node, own)
 
 
 def _patterns(writer: Writer, node: Node, rest: Schema | None) -> tuple[dict[str, Schema], Schema | None]:
-    """Return ``patternProperties`` whose patterns exclude each other, and ``additionalProperties``."""
+    """Return ``patternProperties`` that engines read, and ``additionalProperties``."""
     found: dict[str, Schema] = {}
     for name, value in node.keywords.get("patternProperties", {}).items():
         written = writer.yes(value, node.at("patternProperties", name))
@@ -68,26 +83,30 @@ def _patterns(writer: Writer, node: Node, rest: Schema | None) -> tuple[dict[str
         elif written is not True or rest is not None:
             writer.lose(node.chain, "patternProperties", f"engines do not read the pattern {name}", True)
             rest = True
-    if len(found) > 1:
-        parts = writer.build(("apart", *found), lambda steps: partition(list(found), steps))
-        if parts is not None:
-            return {pattern: all_of(found[name] for name in names) for pattern, names in parts}, rest
     return found, rest
+
+
+def _separate(writer: Writer, node: Node, found: dict[str, Schema]) -> dict[str, Schema]:
+    """Return ``patternProperties`` whose patterns exclude each other."""
+    names, most = list(found), writer.budget.overlaps
+    parts = writer.build(("apart", *names), partial(partition, names, most=most))
+    if parts is not None:
+        return {pattern: all_of(found[name] for name in together) for pattern, together in parts}
+    if most > 0:
+        return found  # the engine may tell that they exclude each other
+    writer.lose(node.chain, "patternProperties", "several patterns may be found in one name", True)
+    return {union(names): any_of(found.values())}
 
 
 def _name_pattern(writer: Writer, pattern: str) -> str | None:
     parts = split(pattern)
-    if parts is None or len(parts) > 1:
+    if parts is None:
         return None
-    (is_found, part) = parts[0]
-    if is_found:
-        refused = {f"pattern:{each}" for each in pattern_details(part)} - writer.takes
-        return None if refused else part
-    other = writer.build(part, lambda steps: complement(part, steps))
-    if other is None or isinstance(other, bool):
-        return None
-    text: str = other["pattern"]
-    return text
+    if parts == [(True, pattern)]:
+        refused = {f"pattern:{each}" for each in pattern_details(pattern)} - writer.takes
+        return None if refused else pattern
+    found = writer.build(("all", pattern), partial(intersection, parts))
+    return found["pattern"] if isinstance(found, dict) else None
 
 
 def _names(writer: Writer, node: Node, own: Written) -> Schema:

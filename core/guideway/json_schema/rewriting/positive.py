@@ -9,7 +9,7 @@ from math import perm
 from typing import Any, Final
 
 from guideway.json_schema.assertions import KEYWORDS
-from guideway.json_schema.kinds import ANY, ARRAY, OBJECT, OF_KIND, STRING, kind_of
+from guideway.json_schema.kinds import ANY, ARRAY, NUMBER, OBJECT, OF_KIND, STRING, kind_of
 from guideway.json_schema.patterns import pattern_details
 from guideway.json_schema.reading import Node
 from guideway.json_schema.rewriting import members
@@ -40,6 +40,9 @@ def write(writer: Writer, node: Node, kinds: int) -> Schema:
     skipped = {"type" if lost else ""}.union(*(keywords for kind, keywords in OF_KIND.items() if kind & lost))
     node = node._replace(keywords={key: value for key, value in node.keywords.items() if key not in skipped})
     own: Written = {keyword: value for keyword, value in node.keywords.items() if keyword in PLAIN}
+    if "multipleOf" in own and kinds & NUMBER and not writer.counts(own["multipleOf"]):
+        del own["multipleOf"]
+        writer.lose(node.chain, "multipleOf", "engines would have to count too far", True)
     more: list[Schema] = [left, *_counts(writer, node, own)]
     if kinds & STRING:
         more += _strings(writer, node, own)

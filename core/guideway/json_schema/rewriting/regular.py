@@ -12,6 +12,7 @@ from guideway.json_schema.walking import Schema
 
 __all__ = [
     "complement",
+    "finds_all",
     "intersection",
     "only_texts",
     "partition",
@@ -22,8 +23,6 @@ __all__ = [
 ]
 
 LOOKING = ("(?=", "(?!", "(?<=", "(?<!")
-MOST_OVERLAPPING = 4
-"""Patterns of one object to separate; there are up to 2**n parts."""
 
 
 def complement(pattern: str, steps: int) -> Schema | None:
@@ -61,14 +60,23 @@ def union(patterns: Sequence[str]) -> str:
     return "|".join(f"(?:{each})" for each in patterns) if len(patterns) > 1 else patterns[0]
 
 
-def partition(patterns: Sequence[str], steps: int) -> list[tuple[str, list[str]]] | None:
+def finds_all(pattern: str, steps: int) -> bool:
+    """Return whether it is known that an expression is found in every text."""
+    try:
+        return searched(pattern, steps).is_universal()
+    except Unknown:
+        return False
+
+
+def partition(patterns: Sequence[str], steps: int, *, most: int) -> list[tuple[str, list[str]]] | None:
     """Return expressions that exclude each other, each with the `patterns` that are found where it is; None if that is
-    unknown. Patterns that exclude each other already are returned as they are."""
+    unknown, or if more than `most` patterns overlap. Patterns that exclude each other already are returned as they
+    are."""
     try:
         found = [searched(pattern, steps) for pattern in patterns]
         if all(first.meet(second).is_empty() for first, second in combinations(found, 2)):
             return [(pattern, [pattern]) for pattern in patterns]
-        if len(patterns) > MOST_OVERLAPPING:
+        if len(patterns) > most:
             return None
         parts: list[tuple[Automaton | None, list[str]]] = [(None, [])]
         for pattern, automaton in zip(patterns, found, strict=True):

@@ -38,21 +38,27 @@ class Budget:
     """Alternatives for one keyword, such as the choices of properties that satisfy ``minProperties``."""
     positions: int = 6
     """Positions in an array to try for ``contains``, or for an item that must be invalid."""
-    combinations: int = 1000
+    combinations: int = 4000
     """Product of the alternatives that apply to one value, times the properties of the schema. Engines combine each
-    with each: at twice the number, llguidance exceeds the 2,000 parser items that it allows."""
+    with each, into at most 10,000 items of the parser in llguidance."""
     negation: int = 1_000_000
     """Subschemas in the written form of one negation."""
     steps: int = 100_000
     """Steps between the states of one automaton."""
     automata: int = 60
     """Patterns and lists of texts to make automata of."""
+    multiple: int = 10_000
+    """The least common multiple of all divisors, without their decimal points; the guard has the same limit."""
+    inlined: int = 200
+    """References to put their definitions in the place of."""
+    overlaps: int = 4
+    """Patterns of names in one object to separate where they overlap; there are up to 2**n parts."""
     count: int = 100_000
     """The largest length or number of items; larger ones exceed the limits of the guard."""
 
 
 BUDGET: Final = Budget()
-COARSE: Final = Budget(combinations=32, negation=2)
+COARSE: Final = Budget(combinations=32, negation=2, overlaps=0)
 """Bounds for schemas whose full rewriting is too large."""
 
 

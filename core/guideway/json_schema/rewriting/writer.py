@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from functools import partial
+from math import lcm
 from typing import Any, TypeAlias, TypeVar
 
 from guideway.api.types import Loss
 from guideway.json_schema.emptiness import Emptiness
 from guideway.json_schema.kinds import ANY
+from guideway.json_schema.ranges import coefficient
 from guideway.json_schema.reading import Node
+from guideway.json_schema.rewriting.inlining import inline
+from guideway.json_schema.rewriting.regular import partition
 from guideway.json_schema.rewriting.results import Budget, Rewriting, TooLarge, few
+from guideway.json_schema.rewriting.separating import Together, replace_patterns
 from guideway.json_schema.walking import SCHEMA_MAPS, Chain, Pointer, Schema
 
 __all__ = ["WriteNode", "Writer"]
@@ -39,6 +45,7 @@ class Writer:
         self._definitions: dict[str, Schema | None] = {}
         self._pending: list[tuple[str, Schema, int | None]] = []
         self._nodes = self._depth = 0
+        self._multiple = 1
 
     def run(self) -> Rewriting:
         """Return the whole schema, written. Raises `TooLarge`."""
@@ -46,8 +53,9 @@ class Writer:
         while self._pending:
             self._define(*self._pending.pop())
         if found is not False and self._definitions:
-            found = {**({} if isinstance(found, bool) else found), "$defs": self._definitions}
-        return Rewriting(found, few(self._losses))
+            definitions = {name: body for name, body in self._definitions.items() if body is not None}
+            found = inline({} if isinstance(found, bool) else found, definitions, self.budget.inlined)
+        return Rewriting(self._separate(found), few(self._losses))
 
     def yes(self, schema: Any, chain: Chain, kinds: int = ANY) -> Schema:
         """Return a subschema, written; for values of these `kinds`, as the schema around it allows."""
@@ -73,6 +81,14 @@ class Writer:
         """Record that a keyword of the subschema at `chain` is not enforced exactly, and return `weaker`."""
         self._losses[Loss(str(Pointer(chain)), keyword, reason)] = None
         return weaker
+
+    def counts(self, divisor: float) -> bool:
+        """Return whether engines count the multiples of a number beside those of the ones before."""
+        multiple = lcm(self._multiple, max(1, coefficient(divisor)))
+        if multiple > self.budget.multiple:
+            return False
+        self._multiple = multiple
+        return True
 
     def build(self, what: Hashable, built: Callable[[int], T]) -> T:
         """Return the result of a function that builds automata within some steps, once for equal `what`: a function
@@ -102,6 +118,23 @@ class Writer:
         if isinstance(found, bool):
             return found
         return {"$ref": f"#/$defs/{name}"}
+
+    def _separate(self, found: Schema) -> Schema:
+        """Separate patterns of names that engines would have to combine."""
+        if isinstance(found, bool):
+            return found
+        parts: dict[str, Sequence[str]] = {}
+        for names in Together(found, self.budget.nodes).groups(self._overlap):
+            apart = self.build(("apart", *names), partial(partition, names, most=self.budget.overlaps))
+            if apart is not None:
+                parts |= {name: [part for part, together in apart if name in together] for name in names}
+            elif not self.budget.overlaps:
+                self.lose(None, "patternProperties", f"the patterns {' and '.join(names)} apply together", True)
+                parts |= dict.fromkeys(names, ())
+        return replace_patterns(found, parts) if parts else found
+
+    def _overlap(self, first: str, second: str) -> bool:
+        return self.build(("overlap", first, second), partial(partition, [first, second], most=0)) is None
 
     def _define(self, name: str, target: Schema, kinds: int | None) -> None:
         chain = self.source.place(target)

@@ -70,6 +70,10 @@ class Candidate:
         """Return whether it enforces something that `other` does not."""
         return not set(other.unenforced).issubset(self.unenforced)
 
+    def leaves_more(self, other: Candidate) -> bool:
+        """Return whether it leaves unenforced all that `other` leaves, and more."""
+        return set(self.unenforced) > set(other.unenforced)
+
     def leaves(self, constraint: Constraint) -> str:
         """Return what it does not enforce, with places, for a message."""
         return locate(_offered(constraint), self.unenforced, self.losses)
@@ -146,10 +150,9 @@ def choose(
             feature=missing[0] if missing else kind,
         )
     rest = weaker + partial
-    leaves = [set(each.unenforced) for each in rest]
-    # what leaves all that another one leaves, and more, comes after it
-    rest.sort(key=lambda each: sum(fewer < set(each.unenforced) for fewer in leaves))
-    return Chosen(full + rest, refusals)
+    while rest:  # what leaves all that another one leaves, and more, comes after it
+        full.append(rest.pop(next(i for i, each in enumerate(rest) if not any(map(each.leaves_more, rest)))))
+    return Chosen(full, refusals)
 
 
 def _offered(constraint: Constraint) -> Constraint:
@@ -218,10 +221,9 @@ class _Offer:
             if support.refused or (each.ordered and any(map(_decides, support.unenforced - self._misspelt))):
                 continue
             unenforced = support.unenforced | self._misspelt | {loss.keyword for loss in each.losses}
-            at_root = (
-                support.unenforced | self._misspelt | {loss.keyword for loss in each.losses if loss.pointer == "#"}
-            )
-            if not self._root or not self._root.issubset(at_root):
+            root = form.cached(root_keywords)
+            enforces = any(support.unenforced.isdisjoint({each, f"{each}+untyped"}) for each in root)
+            if enforces or not self._root or not unenforced:
                 key = name, form.kind, constraint_digest(form)
                 candidates.append(Candidate(name, strategy, home, tuple(sorted(unenforced)), key, rewritten=each))
         return candidates

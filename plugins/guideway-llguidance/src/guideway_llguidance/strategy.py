@@ -46,7 +46,11 @@ MAX_STATES = 30_000
 """Maximum states of one lexer, at 1 to 2 KB each; llguidance's default of 250,000 would take half a gigabyte for each
 grammar."""
 
-UNSURE = frozenset({"oneOf", "allOf:several", "$ref:siblings", "pattern:anchor"})
+MAX_ITEMS = 10_000
+"""Maximum items of the parser after a byte; llguidance's default of 2,000 would end outputs of some real schemas. A
+mask takes at most 50,000, whatever this is."""
+
+UNSURE = frozenset({"oneOf", "oneOf:disjoint", "allOf:several", "$ref", "pattern:anchor", "patternProperties:several"})
 """Keywords that llguidance compiles in some schemas only."""
 
 BASE_NBYTES = 1 << 16
@@ -149,7 +153,8 @@ class Strategy(GrammarStrategy):
         )
 
     def _parse(self, constraint: Constraint, grammar: str) -> LLMatcher:
-        native = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LLParserLimits(max_lexer_states=MAX_STATES))
+        limits = LLParserLimits(max_lexer_states=MAX_STATES, max_items_in_row=MAX_ITEMS)
+        native = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
         if not native.is_error():
             native.compute_bitmask()  # forces lazy errors: an empty language, a lexer that is too large
         if native.is_error():

@@ -15,8 +15,9 @@ __all__ = ["Guard", "check_bytes", "measured"]
 
 DEFAULTS = {name: rule.limit for name, rule in RULES.items()}
 
-REWRITABLE = {"repetition": CAP, "repetitions": CAP}
-"""Limits that a rewriting may keep where the constraint does not: it leaves out bounds that engines do not count to."""
+REWRITABLE = {"repetition": CAP, "repetitions": CAP, "multiple_of": CAP}
+"""Limits that a rewriting may keep where the constraint does not: it leaves out bounds that engines do not count to,
+and multiples."""
 
 MAX_PLACE = 120
 """Most characters of a place in a message."""

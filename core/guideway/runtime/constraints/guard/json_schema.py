@@ -7,6 +7,7 @@ from math import lcm
 from typing import Any, Final
 from urllib.parse import unquote
 
+from guideway.json_schema.ranges import coefficient
 from guideway.json_schema.walking import ONE_SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS, Chain, Pointer
 from guideway.runtime.constraints.guard.measures import CAP, Measures
 from guideway.runtime.constraints.guard.references import Block, Reference, follow
@@ -215,7 +216,7 @@ class _Walk:
             return
         self.measures.at("digits", _digits(value), place)
         totals = self.measures.totals
-        totals["multiple_of"] = min(CAP, lcm(totals["multiple_of"], max(1, _coefficient(value))))
+        totals["multiple_of"] = min(CAP, lcm(totals["multiple_of"], max(1, coefficient(value))))
         self.measures.at("multiple_of", totals["multiple_of"], place)
 
     def follow(self) -> None:
@@ -266,14 +267,3 @@ def _digits(value: Any) -> int:
         return 0
     mantissa, _, exponent = repr(value).partition("e")
     return len(mantissa) + abs(int(exponent or 0))
-
-
-def _coefficient(value: Any) -> int:
-    """Return the digits of a number without its decimal point."""
-    if isinstance(value, int):
-        return abs(value)
-    mantissa, _, exponent = repr(abs(value)).partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    fraction = fraction.rstrip("0")
-    scale: int = 10 ** max(0, int(exponent or 0) - len(fraction))
-    return int(whole + fraction) * scale
