@@ -77,8 +77,6 @@ def one(strategy: GrammarStrategy, lexicon: Lexicon, schema: Any, more: int, fou
     if shortest is None:
         return "no completion found"
     found.lengths.append(shortest)
-    if reserve.fewest > shortest and not support.unenforced:
-        return "proved not to exist, and found"
     closer = Closer(lexicon, stops, Budget(shortest + more, reserve))
     bitmask, output, rng = np.zeros((1, lexicon.words), dtype=np.int32), [], random.Random(seed)
     for _ in range(shortest + more):

@@ -4,8 +4,8 @@ Far from the end of the budget, closing does nothing: `Reserve` estimates from t
 end, `Closer` keeps known completions (`Way`), and `Judge` excludes from a mask only tokens after which no completion is
 found that fits. Closing finds and proves completions with the matcher alone. Its work is bounded, never by a clock.
 
-Do not confuse three numbers of tokens: the budget, which is the most that an output may have; `Reserve.fewest`, a
-proved lower bound of every output; and the length of the shortest output found, which may not be the shortest.
+Do not confuse two numbers of tokens: the budget, which is the most that an output may have; and the length of the
+shortest output found, which may not be the shortest.
 """
 
 from __future__ import annotations

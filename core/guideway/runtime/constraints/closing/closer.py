@@ -421,10 +421,8 @@ class Closer:
         return known
 
     def _searched(self, matcher: Matcher, record: Record) -> Record:
-        num_accepted, num_tokens = len(self._accepted), self._budget.num_tokens
-        left = num_tokens - num_accepted
-        if num_tokens < self._budget.reserve.fewest:
-            return Record(num_tokens, num_accepted, ())
+        num_accepted = len(self._accepted)
+        left = self._budget.num_tokens - num_accepted
         again = num_accepted + max(1, left // AGAIN)
         known = self._known_ways(record) if record.at <= num_accepted else []
         for lifts_bans in self._lifts_to_try:

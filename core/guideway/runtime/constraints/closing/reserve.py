@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from guideway.api.types import Choice, Constraint, JsonObject, JsonSchema, Regex, StructuralTag
 from guideway.api.vocabulary import Vocabulary
-from guideway.json_schema import Schema, resolve, subschemas
+from guideway.json_schema import Schema, resolve
 from guideway.json_schema.tracking import TrackedSchema
 from guideway.runtime.constraints.closing.patterns import Pattern
-from guideway.runtime.constraints.closing.spelling import Spelling
 
 __all__ = ["Reserve"]
 
@@ -49,6 +48,8 @@ FORMATS = {
     "regex": "a",
 }
 """One example of each format, as short as possible."""
+LONGEST = 16
+"""Most bytes of a token to count texts with, which limits the time."""
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 SCHEMAS = ("json_schema", "schema")
 """Keys of a structural tag for the schemas of its regions, in its newer form and its older form."""
@@ -71,8 +72,6 @@ class Reserve:
     that it would not find token by token."""
     names: tuple[str, ...] = ()
     """Names of required properties. A search tries them before optional ones."""
-    fewest: int = 1
-    """Proved lower bound of the tokens of any output, stop token included."""
     triggers: tuple[str, ...] = ()
     """Texts that open a tag in free text; empty if the constraint has no free text."""
     regions: tuple[tuple[str, str], ...] = ()
@@ -88,35 +87,32 @@ class Reserve:
     @classmethod
     def of(cls, constraint: Constraint, vocabulary: Vocabulary) -> Reserve:
         """Return the reserve for a constraint that a strategy has compiled."""
-        spelling = _spelling(tuple(vocabulary.tokens))
         if isinstance(constraint, TrackedSchema) and constraint.alternatives is not None:
             constraint = JsonSchema(constraint.ordered, whitespace=constraint.whitespace)
         match constraint:
             case JsonSchema():
-                sizes = _Sizes([constraint.parsed], spelling)
-                return cls(sizes.growth, sizes.level, True, sizes.examples, sizes.names, 1 + max(1, sizes.fewest))
+                sizes = _Sizes([constraint.parsed], vocabulary)
+                return cls(sizes.growth, sizes.level, True, sizes.examples, sizes.names)
             case JsonObject():
                 return cls(2 * SCALAR, 2 * SCALAR, True)
             case Choice():
-                longest = max(len(choice.encode()) for choice in constraint.choices)
-                fewest = min(spelling.whole(choice.encode()) for choice in constraint.choices)
-                return cls(longest, 0, False, fewest=1 + fewest)
+                return cls(max(len(choice.encode()) for choice in constraint.choices), 0, False)
             case Regex():
                 if (read := Pattern.of(constraint.pattern)) is None:
                     return cls(UNKNOWN + SCALAR, 0, False)
-                return cls(read.farthest + SCALAR, 0, False, read.examples, fewest=1 + spelling.any_of(read.least))
+                return cls(read.farthest + SCALAR, 0, False, read.examples)
             case StructuralTag():
-                return cls._of_tags(constraint.parsed, spelling)
+                return cls._of_tags(constraint.parsed, vocabulary)
             case _:
                 return cls(UNKNOWN, 4 * UNKNOWN, False)
 
     @classmethod
-    def _of_tags(cls, tag: Any, spelling: Spelling) -> Reserve:
+    def _of_tags(cls, tag: Any, vocabulary: Vocabulary) -> Reserve:
         nodes = list(_nodes_in(tag))
         schemas = [node[key] for node in nodes for key in SCHEMAS if isinstance(node.get(key), Mapping)]
-        sizes = _Sizes(schemas, spelling)
+        sizes = _Sizes(schemas, vocabulary)
         marks = [node[key] for node in nodes for key in ("begin", "end") if isinstance(node.get(key), str)]
-        more = 2 * max(map(spelling.whole, map(str.encode, marks)), default=0) + (0 if schemas else UNKNOWN)
+        more = 2 * max((sizes.count(mark.encode()) for mark in marks), default=0) + (0 if schemas else UNKNOWN)
         regions = [
             (node["begin"], node["end"])
             for node in nodes
@@ -156,149 +152,113 @@ def _nodes_in(tag: Any) -> Iterator[Mapping[str, Any]]:
             left += node
 
 
-_spelling = lru_cache(maxsize=1)(Spelling)
-"""Cached constructor of `Spelling`. It keeps the last vocabulary's, because building one takes long."""
-
-
-class Size(NamedTuple):
-    """Numbers of tokens of the shortest value of a schema."""
-
-    fewest: int
-    """Proved lower bound of the tokens that begin within the value."""
-    least: int
-    """Estimate of its tokens."""
-
-
 class _Sizes:
-    """Sizes of schemas, measured recursively.
+    """Estimates of the tokens of the shortest values of schemas, measured recursively."""
 
-    Lower bounds rely on a rule for strategies: they spell names of required properties, constants and members of
-    enumerations as JSON, without optional escapes.
-    """
-
-    def __init__(self, schemas: Sequence[Schema], spelling: Spelling) -> None:
-        self._spelling = spelling
-        self.fewest = 0
+    def __init__(self, schemas: Sequence[Schema], vocabulary: Vocabulary) -> None:
+        self._tokens = _tokens_of(vocabulary.tokens)
         self.growth = self.level = self._scalar = SCALAR
         self._examples: dict[str, None] = {}
         """Examples of strings, in a dict to keep their order."""
         self._names: dict[str, None] = {}
         """Names of required properties, in order."""
-        self._counts: dict[bytes, int] = {}
         for self._root in schemas:
-            inner = (each for _, each in subschemas(self._root) if isinstance(each, Mapping) and each is not self._root)
-            self._is_one = not any(each.keys() & {"$id", "id"} for each in inner)
-            """True if all references start from the root, as no inner schema has an ``id``."""
-            self._before: dict[int, Size] = {}
+            self._known: dict[int, int] = {}
             for _ in range(2):  # the second pass knows the sizes of recursive schemas
-                self._known: dict[int, Size] = {}
-                self._depth = 0
-                self.fewest = self._size(self._root).fewest
-                self._before = self._known
+                self._before, self._known, self._depth = self._known, {}, 0
+                self._size(self._root)
         self.growth = max(self.growth, self._scalar) + SCALAR
         self.level += self._scalar
         self.examples, self.names = tuple(self._examples)[:MOST_WITNESSES], tuple(self._names)[:MOST_WITNESSES]
 
-    def _size(self, schema: Any) -> Size:
+    def _size(self, schema: Any) -> int:
         if not isinstance(schema, Mapping):
-            return Size(0, 1)
+            return 1
         if id(schema) not in self._known:
             if self._depth > DEEPEST:
-                return Size(0, UNKNOWN)
-            self._known[id(schema)] = Size(0, self._before.get(id(schema), Size(0, MOST)).least)
+                return UNKNOWN
+            self._known[id(schema)] = self._before.get(id(schema), MOST)
             self._depth += 1
-            fewest, least = self._measure(schema)
+            self._known[id(schema)] = min(MOST, self._measure(schema))
             self._depth -= 1
-            self._known[id(schema)] = Size(min(MOST, fewest), min(MOST, least))
         return self._known[id(schema)]
 
-    def _measure(self, schema: Mapping[str, Any]) -> Size:
+    def _measure(self, schema: Mapping[str, Any]) -> int:
         if values := [schema["const"]] if "const" in schema else schema.get("enum"):
-            sizes = [self._of_value(value) for value in values]
-            parts = [self._any_of(sizes)]
-            self._note_scalar(max(size.least for size in sizes))
-            if isinstance(shortest := values[sizes.index(min(sizes, key=lambda size: size.least))], str):
+            sizes = [self.count(_json(value)) for value in values]
+            found = self._any_of(sizes)
+            self._scalar = max(self._scalar, *sizes)
+            if isinstance(shortest := values[sizes.index(found)], str):
                 self._examples[shortest] = None
         else:
-            parts = [self._of_types(schema)]
-        parts += [self._size(child) for child in schema.get("allOf", ())]
-        branches = [schema[keyword] for keyword in ("anyOf", "oneOf") if schema.get(keyword)]
-        parts += [self._any_of([self._size(child) for child in children]) for children in branches]
-        parts.append(Size(0, max(self._size(schema.get(keyword)).least for keyword in ("then", "else")) - 1))
-        self._may_add([parts[-1].least])
-        fewest, least = max(part.fewest for part in parts), sum(part.least for part in parts)
-        if isinstance(reference := schema.get("$ref"), str):  # some drafts also apply the keywords next to `$ref`
-            target = self._size(resolve(self._root, reference))
-            is_local = (reference == "#" or reference.startswith("#/")) and self._is_one
-            return Size(target.fewest if is_local else 0, least + target.least)
-        return Size(fewest, least)
+            found = self._of_types(schema)
+        found += sum(self._size(child) for child in schema.get("allOf", ()))
+        for branches in (schema[keyword] for keyword in ("anyOf", "oneOf") if schema.get(keyword)):
+            found += self._any_of([self._size(branch) for branch in branches])
+        conditional = max(self._size(schema.get(keyword)) for keyword in ("then", "else")) - 1
+        self._may_add([conditional])
+        if isinstance(reference := schema.get("$ref"), str):
+            found += self._size(resolve(self._root, reference))
+        return found + conditional
 
-    def _any_of(self, sizes: Sequence[Size]) -> Size:
+    def _any_of(self, sizes: Sequence[int]) -> int:
         """Return the size of the shortest of several values. An output may begin with another one."""
-        least = min(size.least for size in sizes)
-        self._may_add(size.least - least for size in sizes)
-        return Size(min(size.fewest for size in sizes), least)
+        self._may_add(size - min(sizes) for size in sizes)
+        return min(sizes)
 
     def _may_add(self, sizes: Iterable[int]) -> None:
         """Note sizes of parts that one token may begin. Ignore parts without an end."""
         self.growth = max([self.growth, *(size for size in sizes if size < MOST // 2)])
 
-    def _of_types(self, schema: Mapping[str, Any]) -> Size:
+    def _of_types(self, schema: Mapping[str, Any]) -> int:
         """Return the size of the value of the only type of a schema; 1 token if it may have several types."""
-        kind, members, items = schema.get("type"), self._of_members(schema), self._of_items(schema)
-        fewest = members.fewest if kind == "object" else items.fewest if kind == "array" else 0
-        found = Size(fewest, 2 + self._of_scalar(schema) + members.least + items.least)
-        self.level = max(self.level, found.least if found.least < MOST // 2 else 0)
-        return found if isinstance(kind, str) else self._any_of([found, Size(0, 1)])
+        found = 2 + self._of_scalar(schema) + self._of_members(schema) + self._of_items(schema)
+        self.level = max(self.level, found if found < MOST // 2 else 0)
+        return found if isinstance(schema.get("type"), str) else self._any_of([found, 1])
 
-    def _of_members(self, schema: Mapping[str, Any]) -> Size:
+    def _of_members(self, schema: Mapping[str, Any]) -> int:
         declared = schema.get("properties", {})
         required = dict.fromkeys(schema.get("required", ()))
         self._names |= required
         others = [self._property(name, child) for name, child in declared.items() if name not in required]
-        others += [2 + self._size(schema.get(f"{which}Properties")).least for which in ("additional", "unevaluated")]
+        others += [2 + self._size(schema.get(f"{which}Properties")) for which in ("additional", "unevaluated")]
         for pattern, child in schema.get("patternProperties", {}).items():
-            others.append(2 + self._of_pattern(pattern) + self._size(child).least)
+            others.append(2 + self._of_pattern(pattern) + self._size(child))
         for keyword in ("dependentSchemas", "dependentRequired", "dependencies"):
             for child in (schema.get(keyword) or {}).values():
                 first = child if isinstance(child, list) else ()
-                others.append(self._size(child).least + sum(self._property(name, declared.get(name)) for name in first))
+                others.append(self._size(child) + sum(self._property(name, declared.get(name)) for name in first))
         self._may_add(others)
-        fewest = sum(self._of_value(name).fewest + self._size(declared.get(name)).fewest for name in required)
         least = sum(self._property(name, declared.get(name)) for name in required)
-        return Size(fewest, least + max(0, _number(schema.get("minProperties")) - len(required)) * min(others))
+        return least + max(0, _number(schema.get("minProperties")) - len(required)) * min(others)
 
     def _property(self, name: str, schema: Any) -> int:
-        """Return an estimate of the tokens of a property, with its colon and comma."""
-        return self._count(b"," + _json(name) + b":") + self._size(schema).least
+        """Return the tokens of a property, with its colon and comma."""
+        return self.count(b"," + _json(name) + b":") + self._size(schema)
 
-    def _of_items(self, schema: Mapping[str, Any]) -> Size:
+    def _of_items(self, schema: Mapping[str, Any]) -> int:
         items, least = schema.get("items"), _number(schema.get("minItems"))
         first = schema.get("prefixItems", items if isinstance(items, list) else ())
-        other = self._size(schema.get("additionalItems") if isinstance(items, list) else items)
-        each = 1 + max(other.least, self._size(schema.get("unevaluatedItems")).least)
-        sizes = [1 + self._size(child).least for child in first]
+        other = schema.get("additionalItems") if isinstance(items, list) else items
+        each = 1 + max(self._size(other), self._size(schema.get("unevaluatedItems")))
+        sizes = [1 + self._size(child) for child in first]
         self._may_add([each, *sizes])
         num_found = max(1, _number(schema.get("minContains", 1))) if "contains" in schema else 0
-        found = num_found * (1 + self._size(schema.get("contains")).least)
-        found += sum(sizes[:least]) + max(0, least - len(first)) * each
-        return Size(0 if first else least * other.fewest, found)
+        found = num_found * (1 + self._size(schema.get("contains")))
+        return found + sum(sizes[:least]) + max(0, least - len(first)) * each
 
     def _of_scalar(self, schema: Mapping[str, Any]) -> int:
-        """Return an estimate of the tokens within a string or a number."""
+        """Return the tokens within a string or a number."""
         length = _number(schema.get("minLength"))
-        found = self._count(b"a" * min(length, UNKNOWN)) * max(1, length // UNKNOWN)
+        found = self.count(b"a" * min(length, UNKNOWN)) * max(1, length // UNKNOWN)
         found += max(len(str(schema.get(bound, ""))) for bound in BOUNDS)
         if "pattern" in schema:
             found += self._of_pattern(schema["pattern"])
         if (name := schema.get("format")) is not None:
             found += len(FORMATS.get(name, "." * UNKNOWN))
             self._examples |= dict.fromkeys([FORMATS[name]] if name in FORMATS else ())
-        self._note_scalar(found)
+        self._scalar = max(self._scalar, found)
         return found
-
-    def _note_scalar(self, size: int) -> None:
-        self._scalar = max(self._scalar, size)
 
     def _of_pattern(self, pattern: str) -> int:
         """Return the most characters to the end of a text of `pattern` from any position in it. Keep its examples."""
@@ -306,23 +266,19 @@ class _Sizes:
         self._examples |= dict.fromkeys(read.examples if read else ())
         return max(1, read.farthest) if read else UNKNOWN
 
-    def _of_value(self, value: Any) -> Size:
-        """Return the size of a given value. In `Size.fewest`, only its strings count."""
-        fewest, left = 0, [value]
-        while left:
-            match left.pop():
-                case str(text) if json.dumps(text) == f'"{text}"':  # one with escapes has several spellings
-                    fewest += self._spelling.string(f'"{text}"'.encode())
-                case list(items):
-                    left += items
-                case dict(members):
-                    left += [*members, *members.values()]
-        return Size(fewest, self._count(_json(value)))
+    def count(self, text: bytes) -> int:
+        """Return the number of tokens of a text, each the longest that fits, at most `LONGEST` bytes."""
+        num_tokens = at = 0
+        while at < len(text):
+            ends = range(min(len(text), at + LONGEST), at + 1, -1)
+            at = next((end for end in ends if text[at:end] in self._tokens), at + 1)
+            num_tokens += 1
+        return num_tokens
 
-    def _count(self, text: bytes) -> int:
-        if text not in self._counts:
-            self._counts[text] = self._spelling.whole(text)
-        return self._counts[text]
+
+@lru_cache(maxsize=1)
+def _tokens_of(tokens: Sequence[bytes]) -> frozenset[bytes]:
+    return frozenset(tokens)
 
 
 def _json(value: Any) -> bytes:
