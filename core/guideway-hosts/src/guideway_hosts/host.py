@@ -187,7 +187,6 @@ class Host:
         """True if it was killed because all hosts together used too much memory."""
         self._amid_both = False
         """True if calls over both sockets were running when it ended."""
-        self._is_counted = False
         self._began_with = process.memory()[1]
         self.resident_bytes = self.held_bytes = 0
         self._weighs_at = 0.0
@@ -270,9 +269,9 @@ class Host:
             self._total_bytes,
         )
         busy = [line for line in self._lines if line.is_busy]
-        if busy and not any(line.broke for line in self._lines):
+        if not any(line.broke for line in self._lines):
             self._is_largest = True
-            busy[0].broke = (
+            (busy or self._lines)[0].broke = (
                 f"all hosts together may hold {self._total_bytes} bytes (limits.total_memory_bytes), and the one at "
                 f"work on it held the most, {self.held_bytes}"
             )
@@ -291,6 +290,9 @@ class Host:
             self._process.has_ended(ENDS_WITHIN)
             self._status = self._process.exit_status()
             self._reap()
+            if not self.given_up:
+                broke = any(line.broke for line in self._lines)
+                HOSTS_ENDED.labels("limit" if broke else "outside" if self._status in INNOCENT else "crash").inc()
         for line in self._lines:
             with line.lock:  # a running call fails at once, because the process has ended
                 line.close()
@@ -360,21 +362,16 @@ class Host:
         """Close the host and return the reason of its end for a call over this line."""
         working_on = self.masks.working_on
         self.close()
-        status, broke = self._status, line.broke
+        if line.broke:
+            return HostDied(line.broke, broke=True, by_itself=not self._is_largest, working_on=working_on)
         # with calls over both sockets it is unknown which one crashed: each is tried again, and crashes alone
-        crashed = not broke and status not in INNOCENT and not self._amid_both
-        if not self._is_counted and not self.given_up:
-            self._is_counted = True
-            HOSTS_ENDED.labels("limit" if broke else "crash" if crashed else "outside").inc()
-        if broke:
-            return HostDied(broke, broke=True, by_itself=not self._is_largest, working_on=working_on)
-        if not crashed:
+        if self._status in INNOCENT or self._amid_both:
             return HostDied("its process was killed or stopped from outside", working_on=working_on)
-        assert status is not None
-        if status == -signal.SIGABRT:  # native code usually aborts if it cannot allocate memory
+        assert self._status is not None
+        if self._status == -signal.SIGABRT:  # native code usually aborts if it cannot allocate memory
             why = "its process aborted (signal SIGABRT), as native code does that runs out of memory"
             return HostDied(why, broke=True, by_itself=True, working_on=working_on)
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        how = f"signal {signal.Signals(-self._status).name}" if self._status < 0 else f"exit status {self._status}"
         return HostDied(f"its process crashed ({how})", by_itself=True, working_on=working_on)
 
 

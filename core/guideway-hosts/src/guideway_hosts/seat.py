@@ -91,4 +91,5 @@ class Seat:
 
 def _close(started: Future[Host]) -> None:
     if started.exception() is None:
+        started.result().given_up = True
         started.result().close()
