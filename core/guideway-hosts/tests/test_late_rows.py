@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -360,7 +361,7 @@ def test_a_matcher_that_is_replayed_keeps_its_budget_and_its_limits(
     num_calls = 0
     good, bad = served(hosts).generate([PROMPT] * 2, [long, spinning])
     assert token_ids([good]) == expected[:1]
-    assert "0.5 s processor time" in str(bad.error)
+    assert re.search("0.5 s processor time|did not answer", str(bad.error))
 
 
 def test_searches_do_not_count_as_late_rows(made: Makes) -> None:
@@ -445,7 +446,7 @@ def test_what_hangs_in_a_fill_is_killed_while_the_others_go_on(made: Makes) -> N
     host.step = timed  # type: ignore[method-assign]
     unconstrained, bad = host.generate([PROMPT] * 2, [free, spinning])
     assert unconstrained.error is None
-    assert "0.5 s processor time" in str(bad.error)
+    assert re.search("0.5 s processor time|did not answer", str(bad.error))
     assert len(steps) >= 200
     assert TARDY < 0.5
 

@@ -44,7 +44,6 @@ JOBS = st.builds(
     Job,
     st.integers(0, 1 << 40),
     st.none() | st.just(Birth(1, None, [2, [3, 4]], 2)),
-    st.integers(0, 9),
     IDS,
     IDS,
     num_forced=st.integers(0, 9),
@@ -112,7 +111,7 @@ def test_jobs_arrive(jobs: list[Job]) -> None:
 
 
 def test_jobs_that_have_no_room_arrive() -> None:
-    masks, jobs = SharedMasks(1), [Job(1, None, 0, tuple(range(MAX_INTEGERS)))]
+    masks, jobs = SharedMasks(1), [Job(1, None, tuple(range(MAX_INTEGERS)))]
     assert masks.read_jobs(*sent(masks.write_jobs(jobs))) == jobs
 
 

@@ -146,15 +146,14 @@ class HostedMatcher(Remote, Matcher):
         """The tokens that must come next (`Forcing`), as found by the host; None: not searched since the last token."""
         self._stop_token_ids = stop_token_ids
         self._accepted = accepted
-        self._to_roll_back = 0
         self._to_accept: list[int] = []
-        """The changes that the host does not know yet. The rollback is first."""
+        """The last of them, which the host does not know yet."""
         self._rows: Rows | None = None
         """The masks of the last fill; None: the current state's mask is unknown."""
+        self._at = 0
+        """The index in `_rows` of the mask for the current state."""
         self._drafts: tuple[int, ...] = ()
-        self._first = self._at = self._end = 0
-        """The indices in `_rows` of the masks for the state of the last fill and the current one, and after the one for
-        the last draft."""
+        """The next drafts, each followed by a mask."""
 
     # Answered from the masks
 
@@ -172,8 +171,12 @@ class HostedMatcher(Remote, Matcher):
                     return count
             elif forced[: count + 1] != tuple(token_ids[: count + 1]):  # forced tokens are allowed, as the host found
                 return count + self._accept_there(tuple(token_ids[count:]))
-            self._note(token_id)
+            self._accepted.append(token_id)
             self._to_accept.append(token_id)
+            if self._drafts[:1] == (token_id,):
+                self._at, self._drafts = self._at + 1, self._drafts[1:]
+            else:
+                self._rows = None
         return len(token_ids)
 
     def advance(self, token_id: int) -> int:
@@ -189,30 +192,20 @@ class HostedMatcher(Remote, Matcher):
     def is_terminated(self) -> bool:
         return bool(self._accepted) and self._accepted[-1] in self._stop_token_ids
 
-    def is_accepting(self) -> bool:
-        if (rows := self._rows) is not None:
-            return any(rows.allows(self._at, token_id) for token_id in self._stop_token_ids)
-        return bool(self._home.ask(self, "is_accepting"))
-
     def rollback(self, num_tokens: int) -> None:
         if not 0 <= num_tokens <= len(self._accepted):
             raise ValueError(f"{num_tokens} tokens cannot be rolled back: {len(self._accepted)} were accepted")
-        if num_tokens == 0:
-            return
-        self.forced = None
-        del self._accepted[-num_tokens:]
-        unknown = min(num_tokens, len(self._to_accept))
-        if unknown:
-            del self._to_accept[-unknown:]
-        self._to_roll_back += num_tokens - unknown
-        self._at -= num_tokens
-        if self._at < self._first:
-            self._rows = None
+        if num_tokens > len(self._to_accept):
+            self.move()  # it is made again from the tokens that are left
+        elif num_tokens:
+            del self._to_accept[-num_tokens:]
+        del self._accepted[len(self._accepted) - num_tokens :]
+        if num_tokens:
+            self._rows = self.forced = None
 
     def fork(self) -> Matcher:
         child = HostedMatcher(self._home, self.grammar, self._stop_token_ids, list(self._accepted))
-        child._rows, child._drafts = self._rows, self._drafts
-        child._first, child._at, child._end = self._first, self._at, self._end
+        child._rows, child._at, child._drafts = self._rows, self._at, self._drafts
         child.budget, child.end, child.ends = self.budget, self.end, self.ends
         return child
 
@@ -225,6 +218,9 @@ class HostedMatcher(Remote, Matcher):
             if not isinstance(job.error, Late):
                 raise job.error
 
+    def is_accepting(self) -> bool:
+        return bool(self._home.ask(self, "is_accepting"))
+
     def validate(self, token_ids: Sequence[int]) -> int:
         return int(self._home.ask(self, "validate", tuple(token_ids)))
 
@@ -233,11 +229,10 @@ class HostedMatcher(Remote, Matcher):
     @property
     def has_changed(self) -> bool:
         """True if its state is another one than that of the last command."""
-        return bool(self._to_roll_back or self._to_accept)
+        return bool(self._to_accept) or self.born_in < 0
 
-    def take_changes(self) -> tuple[int, Sequence[int]]:
-        changes = self._to_roll_back, self._to_accept
-        self._to_roll_back, self._to_accept = 0, []
+    def take_changes(self) -> Sequence[int]:
+        changes, self._to_accept = self._to_accept, []
         return changes
 
     def history(self) -> tuple[list[Any], int]:
@@ -248,24 +243,14 @@ class HostedMatcher(Remote, Matcher):
         self.move()  # it may be in any state
         self._rows = None
 
-    def take(self, rows: Rows, first: int, num_rows: int = 1, draft_token_ids: tuple[int, ...] = ()) -> None:
+    def take(self, rows: Rows, first: int, draft_token_ids: tuple[int, ...] = ()) -> None:
         """Set the masks of the current state and of the states after each draft."""
-        self._rows, self._drafts = rows, draft_token_ids
-        self._first = self._at = first
-        self._end = first + num_rows
+        self._rows, self._at, self._drafts = rows, first, draft_token_ids
         self.deaths = 0
 
     def count_rows(self, count: int, draft_token_ids: Sequence[int]) -> int:
         """Return how many rows a fill that accepted `count` drafts wrote. There is no row after a stop token."""
         return count if count and draft_token_ids[count - 1] in self._stop_token_ids else count + 1
-
-    def _note(self, token_id: int) -> None:
-        """Record an accepted token, and move to the mask after it if it is the next draft."""
-        self._accepted.append(token_id)
-        num_followed = self._at - self._first
-        self._at += 1
-        if self._at >= self._end or self._drafts[num_followed : num_followed + 1] != (token_id,):
-            self._rows = None
 
     def _accept_there(self, token_ids: tuple[int, ...]) -> int:
         count = int(self._home.ask(self, "accept", token_ids))

@@ -370,7 +370,7 @@ class MatcherHost:
             count = min(count, len(asked))
         num_rows = matcher.count_rows(count, sent)
         bitmask[job.first_row : job.first_row + num_rows] = filled.rows.block[filled.first : filled.first + num_rows]
-        matcher.take(filled.rows, filled.first, num_rows, sent[:count])
+        matcher.take(filled.rows, filled.first, sent[: num_rows - 1])
         matcher.first_closed, matcher.ends = filled.first_closed, filled.ends
         accepted[i] = count
         if matcher.num_late >= self._most_late:

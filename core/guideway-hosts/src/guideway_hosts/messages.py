@@ -75,12 +75,11 @@ class Birth(NamedTuple):
 
 
 class Job(NamedTuple):
-    """One object's part of a command: its changes since the last command, and the rows that it needs."""
+    """One object's part of a command: the tokens accepted since the last command, and the rows that it needs."""
 
     number: int
     birth: Birth | None
     """None: the host has the object."""
-    rollback: int = 0
     accept: Sequence[int] = ()
     draft_token_ids: Sequence[int] = ()
     num_forced: int = 0
@@ -159,8 +158,8 @@ class SharedMasks:
         """Write the integers of jobs. Return their number, or the integers if they do not fit, and the births."""
         integers: list[int] = []
         births = {}
-        for i, (number, birth, rollback, accept, drafts, num_forced) in enumerate(jobs):
-            integers += (number, rollback, num_forced, len(accept), len(drafts), *accept, *drafts)
+        for i, (number, birth, accept, drafts, num_forced) in enumerate(jobs):
+            integers += (number, num_forced, len(accept), len(drafts), *accept, *drafts)
             if birth is not None:
                 births[i] = birth
         if len(integers) > MAX_INTEGERS:
@@ -173,10 +172,10 @@ class SharedMasks:
         if isinstance(integers, int):
             integers = array("q", self._memory[mmap.PAGESIZE : mmap.PAGESIZE + 8 * integers]).tolist()
         numbers, jobs = iter(integers), list[Job]()
-        for number, rollback, num_forced, num_accepted, num_drafts in zip(*[numbers] * 5, strict=True):
+        for number, num_forced, num_accepted, num_drafts in zip(*[numbers] * 4, strict=True):
             accept, drafts = tuple(islice(numbers, num_accepted)), tuple(islice(numbers, num_drafts))
             birth = Birth._make(births[str(len(jobs))]) if births and str(len(jobs)) in births else None
-            jobs.append(Job(number, birth, rollback, accept, drafts, num_forced))
+            jobs.append(Job(number, birth, accept, drafts, num_forced))
         return jobs
 
     @property

@@ -61,13 +61,13 @@ class HostedState(Remote):
         self.answered: tuple[tuple[int, ...], Any] | None = None
         """Tokens that `take` announced and the host's answer to them, until `accept` is called with the tokens."""
 
-    def take_changes(self) -> tuple[int, Sequence[int]]:
+    def take_changes(self) -> Sequence[int]:
         """Drop announced tokens that did not become final. The host makes the state again without them."""
         if self.answered is not None:
             self.answered = None
             self.steps.pop()
             self.release()
-        return 0, ()
+        return ()
 
     def history(self) -> tuple[list[Any], int]:
         num_tokens = sum(len(token_ids) for token_ids, _ in self.steps)

@@ -40,9 +40,6 @@ __all__ = ["main"]
 MOST_WAITING = 64
 """Length of the queue of processes that connect at the same time to get a fork server of their own."""
 
-PLAIN = ("call",)
-"""Commands that decode only the arguments that need it."""
-
 
 def main(descriptor: int, listener: int | None = None) -> None:
     """Run the fork server: serve one process over a socket until its other end is closed.
@@ -249,7 +246,7 @@ def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
             name, *arguments = frames.receive()
             data = None
             try:
-                answer = answers[name](*(arguments if name in PLAIN else map(decode, arguments)))
+                answer = answers[name](*(arguments if name == "call" else map(decode, arguments)))
                 if isinstance(answer, tuple):
                     answer, data = answer
                 frames.send({"value": answer, "bytes": data is not None})

@@ -84,10 +84,9 @@ class Remote(Subject):
         """Return what the object is made from besides its source, encoded, and the number of tokens in it."""
         raise NotImplementedError
 
-    def take_changes(self) -> tuple[int, Sequence[int]]:
-        """Return the changes that the host does not know, which a command is about to send: how many tokens to roll
-        back, and then the tokens to accept."""
-        return 0, ()
+    def take_changes(self) -> Sequence[int]:
+        """Return the accepted tokens that the host does not know, which a command is about to send."""
+        return ()
 
     def fail(self, is_new: bool) -> None:
         """Record that a call about the object failed, which made it if it `is_new`."""
@@ -274,11 +273,11 @@ class Room(Seat):
 
     def job(self, one: Remote, draft_token_ids: Sequence[int] = (), num_forced: int = 0) -> Job:
         """Return an object's part of a command."""
-        rollback, accept = one.take_changes()
+        accept = one.take_changes()
         if one.born_in == self.number:
-            if not (rollback or accept or draft_token_ids or num_forced):
+            if not (accept or draft_token_ids or num_forced):
                 return one.unchanged
-            return Job(one.number, None, rollback, accept, draft_token_ids, num_forced)
+            return Job(one.number, None, accept, draft_token_ids, num_forced)
         one.move()
         one.room, one.born_in = self, self.number
         source, given = one.source, None
@@ -286,7 +285,7 @@ class Room(Seat):
             given = encode(source.made_from)
         history, num_tokens = one.history()
         birth = Birth(-1 if source is None else source.number, given, history, num_tokens)
-        return Job(one.number, birth, 0, (), draft_token_ids, num_forced)
+        return Job(one.number, birth, (), draft_token_ids, num_forced)
 
     def load(self, source: Source) -> None:
         """Make a source in the host's second thread, while commands continue. Raises its plugin's errors, and

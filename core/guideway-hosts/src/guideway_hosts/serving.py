@@ -112,7 +112,7 @@ class Server:
         return {"found": found, "errors": described, "failures": failures, **more}, data
 
     def _update(self, name: str, job: Job) -> Living:
-        """Return a job's object, made if necessary and with the job's changes applied."""
+        """Return a job's object, made if necessary, which has accepted the job's tokens."""
         if job.birth is not None:
             self._objects[job.number] = self._make(name, *job.birth[:3])
         living = self._objects[job.number]

@@ -53,12 +53,9 @@ class LivingMatcher:
             self.closer.accept(token_ids)
 
     def update(self, job: Job) -> None:
-        """Apply the changes of a job."""
-        if job.rollback:
-            self.matcher.rollback(job.rollback)
+        """Accept the tokens of a job."""
         self._accept(job.accept)
         if self.closer is not None:
-            self.closer.rollback(job.rollback)
             self.closer.accept(job.accept)
 
     def call(self, method: str, arguments: Sequence[Any]) -> Any:

@@ -53,7 +53,7 @@ class LivingState:
                     raise ConformanceError(f"it refused in replay what it had accepted before: {outcome.message}")
 
     def update(self, job: Job) -> None:
-        """Do nothing: a state has no changes but those of its calls."""
+        """Do nothing: only calls of `accept` bring tokens to a state."""
 
     def call(self, method: str, arguments: Sequence[Any]) -> Any:
         """Return the checked answer of a method as JSON."""
