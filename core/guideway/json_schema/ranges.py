@@ -27,6 +27,11 @@ class Range(NamedTuple):
     """True if `high` itself is excluded."""
     multiple: Fraction | None
 
+    def has(self, value: float) -> bool:
+        """Return whether a number is between the bounds."""
+        is_excluded = (self.above and value == self.low) or (self.below and value == self.high)
+        return self.low <= value <= self.high and not is_excluded
+
     def kinds(self) -> int:
         """Return the kinds of numbers that may be in the range."""
         low, above, high, below, multiple = self

@@ -41,11 +41,10 @@ def refuse(source: Source, keywords: Mapping[str, Any], value: Any, depth: int =
         if branches and all(refuses(source, branch, value, depth + 1) for branch in branches):
             return True
     if kind & NUMBER:
-        low, above, high, below, multiple = number_range([keywords])
-        outside = value < low or value > high or (above and value == low) or (below and value == high)
-        if outside or multiple is None or not isinstance(value, int) or abs(value) > MOST_EXACT:
-            return outside  # validators divide doubles, and may disagree about multiples
-        return value % multiple != 0
+        numbers = number_range([keywords])
+        if not numbers.has(value) or numbers.multiple is None or not isinstance(value, int) or abs(value) > MOST_EXACT:
+            return not numbers.has(value)  # validators divide doubles, and may disagree about multiples
+        return value % numbers.multiple != 0
     if kind == STRING:
         return _is_outside(len(value), keywords, "minLength", "maxLength")
     if kind == ARRAY:

@@ -6,7 +6,7 @@ The keywords are those of a rewriting: ``anyOf`` is the only one that leaves a c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from math import inf
@@ -174,27 +174,21 @@ class Alternatives:
 
     def takes(self, place: Place, value: Any) -> bool:
         """Return whether a value that is no array and no object may be at a place."""
-        kind = kind_of(value)
-        return any(
-            self._kinds(each) & kind and all(self._holds(node, value) for node in self._of(each))
-            for each in self._alternatives(place)
-        )
+        return self._some(place, kind_of(value), lambda node: self._holds(node, value))
 
     def may_become(self, place: Place, text: bytes, *, is_string: bool) -> bool:
         """Return whether a string, a literal or a number at a place may begin with a text, which is without the quote
         of a string; as far as that is known."""
         kind = STRING if is_string else {b"t": BOOLEAN, b"f": BOOLEAN, b"n": NULL}.get(text[:1], NUMBER)
-        return any(
-            self._kinds(each) & kind and all(self._begins(node, text, is_string) for node in self._of(each))
-            for each in self._alternatives(place)
-        )
+        return self._some(place, kind, lambda node: self._begins(node, text, is_string))
 
     def takes_any_string(self, place: Place) -> bool:
         """Return whether a string at a place may begin with anything."""
-        return any(
-            self._kinds(each) & STRING and all(OF_STRINGS.isdisjoint(node) for node in self._of(each))
-            for each in self._alternatives(place)
-        )
+        return self._some(place, STRING, OF_STRINGS.isdisjoint)
+
+    def _some(self, place: Place, kind: int, holds: Callable[[Mapping[str, Any]], bool]) -> bool:
+        """Return whether all subschemas of an alternative for values of a kind hold."""
+        return any(self._kinds(each) & kind and all(map(holds, self._of(each))) for each in self._alternatives(place))
 
     def may_have(self, alternative: Alternative, names: frozenset[str], name: str) -> bool:
         """Return whether an object with some names may have another one, and all that it requires."""
@@ -361,11 +355,10 @@ class Alternatives:
             return False
         kind = kind_of(value)
         if kind & NUMBER:
-            low, above, high, below, multiple = number_range([node])
-            if value < low or value > high or (above and value == low) or (below and value == high):
-                return False
+            numbers = number_range([node])
             # a number above the largest double may be a multiple
-            return multiple is None or abs(value) == inf or Fraction(str(value)) % multiple == 0
+            is_multiple = numbers.multiple is None or abs(value) == inf or Fraction(str(value)) % numbers.multiple == 0
+            return is_multiple and numbers.has(value)
         if kind == STRING:
             if not node.get("minLength", 0) <= len(value) <= node.get("maxLength", inf):
                 return False
@@ -396,9 +389,10 @@ class Alternatives:
             if (places, is_sure) in seen:
                 continue
             seen.add((places, is_sure))
-            if not is_sure:
-                self._check_patterns(places)
             together = {each for place in places for each in self._alternatives(place)}
+            for node in () if is_sure else self._of(set().union(*together)):
+                if "pattern" in node:
+                    self._automaton(node["pattern"])
             if sum(2 + len(self.members(each).listed) for each in together) > MOST_TOGETHER:
                 raise NotTracked("a value has too many alternatives")
             for kind in (OBJECT, ARRAY):
@@ -410,13 +404,6 @@ class Alternatives:
                     pending.append((inner, is_inner_sure))
             if self._left < 0:
                 raise NotTracked("its values have too many alternatives")
-
-    def _check_patterns(self, places: Iterable[Place]) -> None:
-        for place in places:
-            for each in self._alternatives(place):
-                for node in self._of(each):
-                    if "pattern" in node:
-                        self._automaton(node["pattern"])
 
     def _parts_of(self, alternatives: Sequence[Alternative], kind: int) -> Iterator[frozenset[Place]]:
         """Yield the places that the same property or item may have."""
