@@ -6,7 +6,7 @@ import json
 import re
 
 from guideway.runtime.constraints.guard.json_schema import measure_json, measure_pattern, measure_schema
-from guideway.runtime.constraints.guard.measures import CAP, Measures, Place
+from guideway.runtime.constraints.guard.measures import Measures, Place
 from guideway.runtime.constraints.guard.references import Block, Reference, follow
 from guideway.runtime.constraints.guard.satisfiable import check_embedded
 from guideway.runtime.constraints.guard.shapes import Shape
@@ -85,8 +85,7 @@ def measure_grammar(text: str, dialect: str, measures: Measures, where: str = ""
         elif kind == "regex":
             shape.atom(measure_pattern(text[start + 1 : text.rindex("/", start, position)], measures, place(start)))
         elif kind == "bounds":
-            least, most = _count(token["least"]), _count(token["most"])
-            shape.repeat(most if token["most"] else None if token["range"] else least, least)
+            shape.repeat_between(token["least"], token["most"], is_open=bool(token["range"]))
         elif kind == "json":
             shape.atom()
             try:
@@ -117,7 +116,3 @@ def measure_grammar(text: str, dialect: str, measures: Measures, where: str = ""
     follow(blocks)
     for block in blocks:
         at("chain", block.levels, where or "line 1, column 1")
-
-
-def _count(digits: str | None) -> int:
-    return min(int(digits[:20]), CAP) if digits else 0

@@ -64,45 +64,30 @@ def follow(blocks: Sequence[Block]) -> None:
 
 
 def strong_components(edges: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the strongly connected components of a graph, each after those it leads to (Tarjan's algorithm,
+    """Return the strongly connected components of a graph, each after those it leads to (Kosaraju's algorithm,
     iterative)."""
-    order = [0] * len(edges)  # 0: not visited
-    low = [0] * len(edges)
-    on_stack = [False] * len(edges)
-    stack: list[int] = []
+    order: list[int] = []
+    seen: set[int] = set()
+    into: list[list[int]] = [[] for _ in edges]
+    work = [(node, False) for node in range(len(edges))]
+    while work:
+        node, is_left = work.pop()
+        if is_left:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            work.append((node, True))
+            for target in edges[node]:
+                into[target].append(node)
+                work.append((target, False))
     found: list[list[int]] = []
-    counter = 0
-    for root in range(len(edges)):
-        if order[root]:
-            continue
-        counter += 1
-        order[root] = low[root] = counter
-        stack.append(root)
-        on_stack[root] = True
-        work = [(root, iter(edges[root]))]
-        while work:
-            node, rest = work[-1]
-            for target in rest:
-                if not order[target]:
-                    counter += 1
-                    order[target] = low[target] = counter
-                    stack.append(target)
-                    on_stack[target] = True
-                    work.append((target, iter(edges[target])))
-                    break
-                if on_stack[target]:
-                    low[node] = min(low[node], order[target])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == order[node]:
-                    members = []
-                    while True:
-                        member = stack.pop()
-                        on_stack[member] = False
-                        members.append(member)
-                        if member == node:
-                            break
-                    found.append(members)
-    return found
+    for root in reversed(order):
+        members, pending = [], [root]
+        while pending:
+            if (node := pending.pop()) in seen:
+                seen.remove(node)
+                members.append(node)
+                pending += into[node]
+        if members:
+            found.append(members)
+    return found[::-1]

@@ -34,8 +34,7 @@ def shape_of(pattern: str, measures: Measures, place: Place) -> Shape:
         if kind == "run":
             shape.run(at - token.start())
         elif kind == "bounds":
-            least, most = _count(token["least"]), _count(token["most"])
-            shape.repeat(most if token["most"] else None if token["comma"] else least, least)
+            shape.repeat_between(token["least"], token["most"], is_open=bool(token["comma"]))
         elif kind == "open":
             shape.open()
         elif kind == "escape":
@@ -60,8 +59,3 @@ def shape_of(pattern: str, measures: Measures, place: Place) -> Shape:
     measures.count(terms, place)
     shape.end()
     return shape
-
-
-def _count(digits: str | None) -> int:
-    # Python refuses to parse thousands of digits
-    return min(int(digits[:20]), 1 << 62) if digits else 0

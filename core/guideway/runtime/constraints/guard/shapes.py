@@ -75,6 +75,12 @@ class Shape:
         shortest = min(CAP, shortest * max(1, least))
         self._last = Unit(min(CAP, size * times), min(CAP, product * times), stars, depth + (most is None), shortest)
 
+    def repeat_between(self, least: str | None, most: str | None, *, is_open: bool) -> None:
+        """Repeat the last unit as often as digits say; without `most`, exactly, or unbounded if `is_open`."""
+        # Python refuses to parse thousands of digits
+        low, high = (min(int(digits[:20]), CAP) if digits else 0 for digits in (least, most))
+        self.repeat(high if most else None if is_open else low, low)
+
     def alternative(self) -> None:
         """Start the next branch."""
         self._group = self._together()
