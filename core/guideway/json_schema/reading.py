@@ -13,7 +13,7 @@ from guideway.json_schema.walking import Chain, Resource, Schema, resolve, walk
 __all__ = ["OLD", "Node", "Source", "draft_of"]
 
 OLD: Final = 7
-"""The last draft that ignores what is beside ``$ref``."""
+"""The last draft that ignores other keywords next to ``$ref``."""
 _DRAFT = re.compile(r"/draft-0(\d)|/draft/(20\d\d)")
 _SINCE: Final[Mapping[int, frozenset[str]]] = {
     6: frozenset({"const", "contains", "propertyNames"}),

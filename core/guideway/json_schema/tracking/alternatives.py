@@ -105,7 +105,7 @@ class Alternatives:
 
     @remember
     def of_kind(self, place: Place, kind: int) -> tuple[Alternative, ...]:
-        """Return the alternatives for arrays or objects at a place that have what they require."""
+        """Return the alternatives for arrays or objects at a place that can be completed."""
         found = [each for each in self._alternatives(place) if self._kinds(each) & kind]
         return tuple(each for each in found if self._can_be_completed(each, kind))
 

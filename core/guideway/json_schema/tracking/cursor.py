@@ -249,7 +249,7 @@ def _value(container: Container) -> Value:
 
 
 def _has(whole: Value, container: Container, value: Value) -> bool:
-    """Return whether the next part of a container is equal to that of another value of its kind."""
+    """Return whether the next part of a container is equal to the same part of another value of its kind."""
     if isinstance(whole, Array):
         number = len(container.values)
         return whole.items[number : number + 1] == (value,)

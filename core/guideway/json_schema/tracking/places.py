@@ -34,9 +34,9 @@ _ENDLESS: Mapping[int, frozenset[str]] = {
     NUMBER: frozenset(),
     STRING: frozenset({"minLength", "maxLength"}),
 }
-"""The keywords beside which any beginning of a value of a kind can become a value that is not among some others."""
+"""The keywords with which any beginning of a value of a kind can become a value that is not among some others."""
 _COMPLETED = frozenset({"items", "minItems", "maxItems", "uniqueItems"})
-"""The keywords beside which an array with unique items can be completed while there are enough of them."""
+"""The keywords with which an array with unique items can be completed while there are enough of them."""
 _PLAIN: Mapping[int, frozenset[str]] = {
     ARRAY: _COMPLETED,
     OBJECT: frozenset({"properties", "required", "additionalProperties"}),
