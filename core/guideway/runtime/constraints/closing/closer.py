@@ -33,8 +33,10 @@ WORK_PER_TOKEN = 48
 """Work of a search per token that the completion may have, in the unit of `WORK`."""
 PART = 8
 """Divisor of the work of a search after one that found nothing: it still finds nearly all completions."""
-JUDGE_WORK = 4096
+JUDGE_WORK = 8192
 """Work of judging the tokens of one mask, in the unit of `WORK`."""
+SHARE = 8
+"""Divisor of the work that is left for a mask: the search after one token takes at most this share of it."""
 MOST_WORSE = 1
 """Most worse tries in the completion after one judged token. It may join a known way, so it needs few."""
 MOST_AVOIDED = 32
@@ -315,9 +317,12 @@ class Closer:
         if matcher.accept((token_id,)) != 1:
             return None
         self._accepted.append(token_id)
+        others = prover.num_left - prover.num_left // SHARE
+        prover.num_left -= others
         try:
             found = self._find(prover, self._budget.num_tokens - num_accepted - 1, known, MOST_WORSE)
         finally:
+            prover.num_left = others + max(0, prover.num_left)
             self.rollback(1)
             matcher.rollback(1)
         if found is None:
