@@ -36,7 +36,7 @@ FORWARD_SECONDS = {16: 0.0025, 64: 0.006}
 SIDES = {"inline": "inline", "hosts": "process"}
 HERE = (
     ("foresee", "guideway.runtime.runtime:Runtime.foresee"),
-    ("- send: jobs, JSON, system call", "guideway_hosts.room:Room.begin"),
+    ("- send: jobs, JSON, system call", "guideway_hosts.matchers:MatcherRoom.begin"),
     ("-- jobs to shared memory", "guideway_hosts.messages:SharedMasks.write_jobs"),
     ("-- JSON and system calls", "guideway_hosts.host:Host.send"),
     ("prepare", "guideway.runtime.runtime:Runtime.prepare"),
@@ -49,13 +49,13 @@ HERE = (
 )
 THERE = (
     ("- receive, JSON, with a part of the wait", "guideway_hosts.messages:Frames.receive"),
-    ("- step", "guideway_hosts.serving:Server._step"),
+    ("- step", "guideway_hosts.serving:Server._call"),
     ("- step", "guideway_hosts.serving:Server._again"),
     ("-- jobs from shared memory", "guideway_hosts.messages:SharedMasks.read_jobs"),
-    ("-- accept, job by job", "guideway_hosts.serving:Server._update"),
-    ("-- accept, together", "guideway_hosts.serving:advance_matchers"),
-    ("-- masks", "guideway_hosts.serving:fill_jobs"),
-    ("-- closing", "guideway_hosts.serving:Server._close"),
+    ("-- accept, job by job", "guideway_hosts.serving_matchers:LivingMatcher.update"),
+    ("-- accept, together", "guideway_hosts.serving_matchers:advance_matchers"),
+    ("-- masks", "guideway_hosts.serving_matchers:fill_jobs"),
+    ("-- closing", "guideway_hosts.serving_matchers:Filler._close"),
     ("- JSON and system call of the answer", "guideway_hosts.messages:Frames.send"),
     ("- memory given back", "guideway_hosts.upkeep:Heap.tidy"),
 )
@@ -140,7 +140,7 @@ def run(asked: dict[str, Any]) -> None:
 
     def processor_seconds() -> float:
         room = runtime._hosts.matchers.common if asked["side"] == "hosts" else None  # type: ignore[union-attr]
-        return 0.0 if room is None or room.host is None else room.host._child.processor_seconds()
+        return 0.0 if room is None or room.host is None else time.clock_gettime((~room.host.pid << 3) | 2)
 
     def pass_forward(seconds: float) -> None:
         end = time.perf_counter() + seconds
@@ -153,6 +153,7 @@ def run(asked: dict[str, Any]) -> None:
             runtime.foresee(dict.fromkeys(slots, ()))
             pass_forward(FORWARD_SECONDS[batch])
         payload = runtime.bitmask(runtime.prepare(step_batch))
+        processor.append(processor_seconds())  # the host has answered, and is sent nothing before `accept`
         assert payload is not None
         bits = np.unpackbits(payload.arrays["bitmask"].view(np.uint8), axis=1, bitorder="little")
         ids = np.where(bits[:, :width], scores[number], -np.inf).argmax(axis=1)
@@ -168,17 +169,11 @@ def run(asked: dict[str, Any]) -> None:
             admission.wait()
             runtime.start(admission, i)
         for i in range(NUM_TOKENS):
-            if i == 2 and number:
-                processor.append(processor_seconds())
             step(i)
             if i >= 2 and number:  # the first make the matchers, and begin the steady batch
+                spent.now["host"] = (processor[-1] - processor[-2]) * 1e6
                 spent.end_step()
-                processor.append(processor_seconds())
             spent.now.clear()
-        if number:
-            for i, before, after in zip(range(-NUM_TOKENS + 2, 0), processor, processor[1:], strict=False):
-                spent.steps[i]["host"] = (after - before) * 1e6
-        processor.clear()
         for slot in slots:
             runtime.release(slot)
         sys.stdout.write(f"@ {json.dumps(spent.steps)}\n")

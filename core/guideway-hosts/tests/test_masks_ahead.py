@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from guideway import Engine, EngineConfig
 from guideway.api import Choice, FillJob, GuidewayError, JsonSchema, Regex, SamplingParams
-from guideway.api.bitmask import allocate
+from guideway.api.bitmask import allocate, is_allowed
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.forced import ForcedTokens
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_hosts.host import Host, HostDied
 from guideway_hosts.hosts import Hosts
 from guideway_hosts.matchers import MatcherHost, MatcherRoom, Step
@@ -26,7 +27,7 @@ from guideway_hosts.strategy import HostedStrategy
 
 from tests.support.fake_host import FakeHost
 from tests.support.hostility import PROMPT, VOCABULARY
-from tests.support.hosts import Makes, inline, makes_hosts
+from tests.support.hosts import Makes, inline, makes_hosts, served
 from tests.support.stages import everyday
 
 LIMITS = Limits(fill_seconds=3.0, late_seconds=0.03, late_fills=1000, memory_bytes=256 << 20)
@@ -193,10 +194,11 @@ def test_a_sequence_that_crashes_ahead_ends_alone(hosts: Hosts, forced_tokens: F
 def test_the_engine_says_ahead_what_its_steps_are_of_where_no_forced_tokens_are_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begin, ahead = MatcherRoom.begin, list[bool]()
+    begin, ahead, again = MatcherRoom.begin, list[bool](), list[bool]()
 
     def beginning(room: MatcherRoom, call: Call) -> None:
         ahead.append(isinstance(call, Step) and call.is_ahead)
+        again.append(isinstance(call, Step) and call.token_ids is not None)
         begin(room, call)
 
     monkeypatch.setattr(MatcherRoom, "begin", beginning)
@@ -205,6 +207,7 @@ def test_the_engine_says_ahead_what_its_steps_are_of_where_no_forced_tokens_are_
     assert result.error is None
     assert len(ahead) > 6
     assert sum(ahead) >= len(ahead) - 1
+    assert sum(again) >= len(again) - 2, "the same sequences go on as nothing but their tokens"
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known masks", "unknown masks"])
@@ -235,6 +238,73 @@ def test_advancing_does_what_accepting_does(hosts: Hosts, known: bool) -> None:
             if count < 0 or one.is_terminated():
                 break
     assert num_accepted > 4
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_matchers_that_go_on_together_do_what_each_does_alone(hosts: Hosts, seed: int) -> None:
+    """Whatever happens between a token and its masks, which the host fills ahead."""
+    random_, width = random.Random(seed), VOCABULARY.logits_width
+    strategy, alone = hosts.strategies["hostile"], ReferenceStrategy(VOCABULARY, {})
+    constraint = Regex("([a-z]{1,5}[xy0-9])+", strategy="hostile")
+    there, here = strategy.compile(constraint), alone.compile(constraint)
+    pairs = [(there.matcher(STOPS), here.matcher(STOPS)) for _ in range(5)]
+    if not hosts.matchers._sits_out:  # its fourth token is late
+        tardy = Regex("FT[a-z]+", strategy="hostile")
+        pairs[0] = strategy.compile(tardy).matcher(STOPS), alone.compile(tardy).matcher(STOPS)
+    aside = None
+    for number in range(24):
+        wanted, found = allocate(len(pairs), width), allocate(len(pairs), width)
+        drafts = tuple(random_.choices(range(width), k=random_.choice([0, 0, 0, 1])))
+        alone.fill([FillJob(mine, (), row) for row, (_, mine) in enumerate(pairs)], wanted)
+        if drafts:
+            strategy.fill([FillJob(pairs[0][0], drafts)], allocate(2, width))
+        assert strategy.fill([FillJob(its, (), row) for row, (its, _) in enumerate(pairs)], found).tolist() == [0] * 5
+        assert (found == wanted).all()
+        legal = [[i for i in range(width) if is_allowed(wanted, row, i) and i not in STOPS] for row in range(5)]
+        token_ids = np.array([random_.choice(ids) for ids in legal], dtype=np.int32)
+        i = random_.randrange(5)
+        if random_.random() < 0.2:
+            aside, pairs[i] = pairs[i], (pairs[i][0].fork(), pairs[i][1].fork())
+        assert strategy.advance([its for its, _ in pairs], token_ids).tolist() == [1] * 5
+        assert alone.advance([mine for _, mine in pairs], token_ids).tolist() == [1] * 5
+        match 5 if number == 3 else random_.randrange(12):
+            case 0:
+                for matcher in pairs[i]:
+                    matcher.rollback(1)
+            case 1:
+                pairs[i], aside = aside or pairs[i], pairs[i]
+            case 2:
+                pairs[i] = there.matcher(STOPS), here.matcher(STOPS)
+            case 3:
+                random_.shuffle(pairs)
+            case 4:
+                assert pairs[i][0].validate((*legal[i][:2],)) == pairs[i][1].validate((*legal[i][:2],))
+            case 5:
+                for both in pairs:
+                    for matcher in both:
+                        matcher.rollback(1)
+
+
+@pytest.mark.parametrize("max_tokens", [12, 20])
+def test_outputs_are_complete_whose_hosts_are_sent_tokens_only(hosts: Hosts, max_tokens: int) -> None:
+    wanted = [
+        replace(ARRAY, constraint=Regex("[a-z]+( [a-z]+)*[.]", strategy="hostile"), seed=seed, max_tokens=max_tokens)
+        for seed in range(4)
+    ]
+    expected = inline("hostile").generate([PROMPT] * 4, wanted)
+    found = served(hosts).generate([PROMPT] * 4, wanted)
+    assert [result.finish_reason for result in found] == ["stop"] * 4
+    assert [result.token_ids for result in found] == [result.token_ids for result in expected]
+
+
+def test_a_host_survives_the_end_of_all_sequences_for_which_it_works_ahead(hosts: Hosts) -> None:
+    cut = replace(PATTERN, constraint=Regex("[a-z]{40}", strategy="hostile"), max_tokens=4, close=False)
+    host, pids = served(hosts), set[int]()
+    for _ in range(5):
+        found = host.generate([PROMPT] * 2, [cut] * 2)
+        assert [result.finish_reason for result in found] == ["length"] * 2
+        pids.add(pid_of(host))
+    assert len(pids) == 1
 
 
 STOPS = VOCABULARY.stop_token_ids

@@ -71,6 +71,13 @@ class Rows:
             if self.block is block:  # otherwise another command may have overwritten it
                 return allowed
 
+    def allow(self, token_ids: NDArray[np.integer[Any]]) -> bool:
+        """Return whether each mask allows its token."""
+        block, words = self.block, token_ids // BITS_PER_WORD
+        if not 0 <= int(words.min()) <= int(words.max()) < block.shape[1]:
+            return False
+        return bool((block[np.arange(len(words)), words] >> token_ids % BITS_PER_WORD & 1).all())
+
 
 @dataclass(slots=True)
 class Filled:
@@ -230,6 +237,16 @@ class HostedMatcher(Remote, Matcher):
     def has_changed(self) -> bool:
         """True if its state is another one than that of the last command."""
         return bool(self._to_accept) or self.born_in < 0
+
+    def goes_on(self, number: int, rows: Rows, token_id: int) -> bool:
+        """Return whether this is the matcher with that number, its mask is one of `rows`, and a token does not end
+        it."""
+        return self.number == number and self._rows is rows and token_id not in self._stop_token_ids
+
+    def go_on(self, token_id: int) -> None:
+        """Accept a token that its mask allows. The caller sends it to the host."""
+        self._accepted.append(token_id)
+        self.forced = self._rows = None
 
     def take_changes(self) -> Sequence[int]:
         changes, self._to_accept = self._to_accept, []

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any, cast
 
 import numpy as np
 from guideway.api.bitmask import Bitmask
-from guideway.api.grammar import FillJob
+from guideway.api.grammar import FillJob, Matcher
 from guideway.errors import GuidewayError, LimitExceeded
 from guideway.runtime.constraints.closing import Record
 from guideway.runtime.constraints.mask_block import Late
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 
 from guideway_hosts.codec import encode
 from guideway_hosts.fork_server import HostSource
-from guideway_hosts.host import Allowed, HostDied
+from guideway_hosts.host import Allowed, Host, HostDied
 from guideway_hosts.matcher import Filled, HostedGrammar, HostedMatcher, Refused, Rows
-from guideway_hosts.messages import MAX_ROWS
+from guideway_hosts.messages import MAX_ROWS, Job
 from guideway_hosts.room import LIVING, SECONDS_PER_TOKEN, Call, Room, isolate, retry
 
 __all__ = ["MatcherHost"]
@@ -71,11 +72,27 @@ class Step(Call):
         """True in the usual case: no drafts, every job filled in time, and nothing about closing changed."""
         self.slow: set[int] = set()
         """The places of jobs that took longer than `Limits.late_seconds`."""
+        self.token_ids: NDArray[np.integer[Any]] | None = None
+        """The token that each matcher has accepted since the last step, which was this one too."""
+
+    def go_on(self, token_ids: NDArray[np.integer[Any]]) -> None:
+        """Become the next step of the same matchers, of which each has accepted one more token."""
+        if self.token_ids is None:
+            self.jobs = [Job(number, None) for number in self.numbers]
+        self.token_ids, self.rows, self.is_ahead = token_ids, Rows(self.rows.block), True
 
     def enter(self, room: Room) -> None:
         assert room.host is not None
         self.rows.block = room.host.masks.rows
-        self.jobs = [room.job(each, *fill) for each, fill in zip(self.objects, self._fills, strict=True)]
+        if self.token_ids is None:
+            self.jobs = [room.job(each, *fill) for each, fill in zip(self.objects, self._fills, strict=True)]
+
+    def send(self, host: Host, name: str, news: Sequence[tuple[str, int]]) -> None:
+        if self.token_ids is None:
+            super().send(host, name, news)
+        else:
+            host.masks.write_tokens(self.token_ids)
+            host.send("again", news)
 
     def read(self, answer: Any, data: bytes | None) -> None:
         first, block, num_jobs = 0, self.rows.block, len(self.jobs)
@@ -100,13 +117,10 @@ class Step(Call):
     def is_about(self, jobs: Sequence[FillJob]) -> bool:
         """Return whether the call is for these jobs, in this order, and no others: for their matchers in their present
         states, without drafts."""
-        if len(jobs) != len(self.numbers):
+        matchers = cast("Sequence[HostedMatcher]", [job.matcher for job in jobs])
+        if [each.number for each in matchers] != self.numbers or any(each.has_changed for each in matchers):
             return False
-        for job, number in zip(jobs, self.numbers, strict=True):
-            matcher = matcher_of(job)
-            if matcher.number != number or job.draft_token_ids or matcher.has_changed:
-                return False
-        return True
+        return not any(job.draft_token_ids for job in jobs)
 
 
 def _read(found: Any, drafts: tuple[int, ...], num_forced: int, rows: Rows, first: int) -> Filled:
@@ -131,6 +145,8 @@ class MatcherRoom(Room):
         self, role: str, source: HostSource, lock: threading.RLock, refuse: Callable[[HostedGrammar, str], None]
     ) -> None:
         super().__init__(role, source, lock, refuse=refuse)
+        self.last: Step | None = None
+        """The last command, if it was a plain step whose rows its matchers have."""
         self._lent: Callable[[], Rows | None] = lambda: None
         """Returns the rows of the last step if a matcher needs them. The next one overwrites their memory."""
         self.grammar: Callable[[], HostedGrammar | None] = lambda: None
@@ -145,7 +161,28 @@ class MatcherRoom(Room):
             self._had_to_prove = min(PROVES_FAST_AT_MOST, 2 * self._had_to_prove)
         self.left_to_prove = self._had_to_prove if slow else max(0, self.left_to_prove - 1)
 
+    def lose(self) -> None:
+        self.last = None
+        super().lose()
+
+    def advance(self, matchers: Sequence[HostedMatcher], token_ids: NDArray[np.integer[Any]]) -> bool:
+        """Accept one token of each matcher, and send the next step ahead, as nothing but the tokens. Return False, and
+        do nothing, unless these are the matchers of the last step, and their masks allow the tokens. Raises `HostDied`,
+        after which the tokens are accepted too."""
+        last, ids = self.last, token_ids.tolist()
+        if last is None or self.host is None or len(ids) != len(last.numbers):
+            return False
+        can_go_on = map(HostedMatcher.goes_on, matchers, last.numbers, repeat(last.rows), ids)
+        if not all(can_go_on) or not last.rows.allow(token_ids):
+            return False
+        for matcher, token_id in zip(matchers, ids, strict=True):
+            matcher.go_on(token_id)
+        last.go_on(token_ids)
+        self.begin(last)
+        return True
+
     def begin(self, call: Call) -> None:
+        self.last = None
         if isinstance(call, Step) and (lent := self._lent()) is not None:
             lent.block = lent.block.copy()
         super().begin(call)
@@ -186,6 +223,8 @@ class MatcherHost:
         self._loads = loads
         """True if a grammar is loaded in the host as soon as it is compiled."""
         self._most_late = limits.late_fills if sits_out else min(limits.late_fills, LATE_WHERE_OTHERS_WAIT)
+        self._searched = False
+        """True if forced tokens were asked for. Then a step is sent by `foresee`, which knows how many to search."""
         self._lock = threading.RLock()
         self.common = self._room("fill")
         """The host of all grammars without a host of their own."""
@@ -221,11 +260,28 @@ class MatcherHost:
                 self._fill(room, jobs, left, bitmask, accepted)
         return accepted
 
+    def advance(self, matchers: Sequence[Matcher], token_ids: NDArray[np.integer[Any]]) -> bool:
+        """Do as `MatcherRoom.advance`. Errors are reported by `fill`."""
+        with self._lock:
+            if self.own or self._searched:
+                return False
+            try:
+                return self.common.advance(cast("Sequence[HostedMatcher]", matchers), token_ids)
+            except HostDied as died:
+                self._blame(died)
+                return True
+
     def fail(self, job: FillJob) -> None:
         """Let the next `fill` fail this job with the error that it has now."""
         if isinstance(job.error, GuidewayError):
             with self._lock:
                 matcher_of(job).answer = job.error
+
+    @property
+    def is_ahead(self) -> bool:
+        """True if the only host works for the next step."""
+        step = self.common.pending
+        return not self.own and isinstance(step, Step) and step.is_ahead
 
     def foresee(self, jobs: Sequence[FillJob], limits: Sequence[int] = (), *, waits: bool = False) -> None:
         """Send the next step's jobs ahead to hosts that are started and idle; with `waits`, wait for their start.
@@ -238,6 +294,7 @@ class MatcherHost:
         with self._lock:
             if self.common.closed:
                 return
+            self._searched = self._searched or bool(limits)
             for room, some in self._by_room(jobs).items():
                 # answers are taken by a step before these matchers are asked again
                 some = [i for i in some if matcher_of(jobs[i]).answer is None]
@@ -334,6 +391,7 @@ class MatcherHost:
                     room.begin(Step(asking[:1] if apart else _fitting(asking), self._limits.fill_seconds))
                 step = room.end(patience)
             if step is None:
+                room.give_up()
                 for job in asking:
                     job.error = Late()
                 return left
@@ -341,6 +399,7 @@ class MatcherHost:
             if step.is_plain and room is self.common and step.is_about(asking):
                 accepted[left] = 0
                 _take_all(asking, step.rows, bitmask)
+                room.last = step
                 return left
             self._deliver(step)
             return ()
@@ -469,7 +528,9 @@ def _fitting(jobs: Sequence[FillJob]) -> Sequence[FillJob]:
 
 def _take_all(jobs: Sequence[FillJob], rows: Rows, bitmask: Bitmask) -> None:
     """Set the rows of jobs from a plain answer."""
-    bitmask[[job.first_row for job in jobs]] = rows.block
+    places = [job.first_row for job in jobs]
+    first, end = places[0], places[0] + len(places)
+    bitmask[slice(first, end) if places == list(range(first, end)) else places] = rows.block
     for i, job in enumerate(jobs):
         matcher = matcher_of(job)
         matcher.take(rows, i)

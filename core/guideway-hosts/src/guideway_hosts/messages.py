@@ -167,6 +167,13 @@ class SharedMasks:
         self._memory[mmap.PAGESIZE : mmap.PAGESIZE + 8 * len(integers)] = array("q", integers).tobytes()
         return len(integers), births
 
+    def write_tokens(self, token_ids: NDArray[np.integer[Any]]) -> None:
+        """Write one token for each object of a command."""
+        self._memory[mmap.PAGESIZE : mmap.PAGESIZE + 4 * len(token_ids)] = token_ids.astype(np.int32).tobytes()
+
+    def read_tokens(self, count: int) -> NDArray[np.int32]:
+        return np.frombuffer(self._memory, np.int32, count, mmap.PAGESIZE).copy()
+
     def read_jobs(self, integers: int | list[int], births: Mapping[str, Sequence[Any]]) -> list[Job]:
         """Return the jobs that `write_jobs` wrote. The arguments are its results, after a round trip through JSON."""
         if isinstance(integers, int):

@@ -246,7 +246,7 @@ def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
             name, *arguments = frames.receive()
             data = None
             try:
-                answer = answers[name](*(arguments if name == "call" else map(decode, arguments)))
+                answer = answers[name](*(arguments if name in ("call", "again") else map(decode, arguments)))
                 if isinstance(answer, tuple):
                     answer, data = answer
                 frames.send({"value": answer, "bytes": data is not None})

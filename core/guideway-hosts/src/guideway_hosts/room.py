@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from guideway.errors import GuidewayError, passable, text_of
 
 from guideway_hosts.codec import encode
 from guideway_hosts.fork_server import HostSource
-from guideway_hosts.host import Allowed, HostDied
+from guideway_hosts.host import Allowed, Host, HostDied
 from guideway_hosts.messages import Birth, Job, read_error
 from guideway_hosts.seat import Seat
 
@@ -32,6 +33,10 @@ MAX_DEATHS = 3
 
 SECONDS_PER_TOKEN = 1e-3
 """Seconds allowed in addition for each token of an object that is made again, to accept the tokens."""
+
+WORTH_WAITING = 0.05
+"""Seconds for which a host may work for objects that were dropped. A new host takes longer, and a step is sent ahead
+also for sequences that turn out to have ended."""
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Subject")
@@ -170,6 +175,8 @@ class Call:
         """Set when it is sent."""
         self.births: dict[int, Birth] = {}
         """By number the objects that the host did not have."""
+        self.began = 0.0
+        """When it was sent, on the monotonic clock."""
         self.allowed = Allowed(seconds)
         self.results: list[Any] = []
         """For each object its result or its error, a `GuidewayError`."""
@@ -180,6 +187,11 @@ class Call:
     def enter(self, room: Room) -> None:
         """Set the jobs for a host, which has the objects from then on, unless it is lost or they fail."""
         self.jobs = [room.job(each) for each in self.objects]
+
+    def send(self, host: Host, name: str, news: Sequence[tuple[str, int]]) -> None:
+        """Send the jobs and what else the host must know. `name` is `Room.name`."""
+        integers, births = host.masks.write_jobs(self.jobs)
+        host.send("call", name, self.method, integers, births, news, self.given)
 
     def read(self, answer: Any, data: bytes | None) -> None:
         """Set the results from the host's answer. Raises ValueError, KeyError or TypeError if the answer does not fit
@@ -236,9 +248,8 @@ class Room(Seat):
             call.births = {job.number: job.birth for job in call.jobs if job.birth is not None}
             more = {number: self._seconds_of(birth) for number, birth in call.births.items()}
             call.allowed = Allowed(call.seconds, call.seconds * call.share + sum(more.values()), more)
-            self.pending = call
-            integers, births = host.masks.write_jobs(call.jobs)
-            host.send("call", self.name, call.method, integers, births, self._news(), call.given)
+            self.pending, call.began = call, time.monotonic()
+            call.send(host, self.name, self._news())
 
     def end(self, patience: Allowed | None = None) -> Call | None:
         """Return the unanswered call with its answer, or None if `patience` ends before it arrives. Raises `HostDied`,
@@ -318,11 +329,16 @@ class Room(Seat):
         self.tell("unload", number, self.number)
 
     def end_for(self, number: int) -> None:
-        """Kill the host if it works for this object, which is being dropped, and for no other that still exists."""
+        """Do as `give_up` if the host works for this object, which is being dropped."""
+        if self.pending is not None and number in self.pending.sources:
+            self.give_up(without=number)
+
+    def give_up(self, without: int = -1) -> None:
+        """Kill the host if it has worked for some time, and for no object that still exists, except for `without`."""
         call, host = self.pending, self.host
-        if call is None or host is None or number not in call.sources:
+        if call is None or host is None or time.monotonic() < call.began + WORTH_WAITING:
             return
-        is_useless = not any(other in LIVING for other in call.sources if other != number)
+        is_useless = not any(other in LIVING for other in call.sources if other != without)
         if is_useless and self.pending is call and not host.has_news():
             host.kill()
 

@@ -45,6 +45,7 @@ class Server:
         """The last compiled grammar. The next command may ask for its shortest output."""
         self.commands: dict[str, Callable[..., Any]] = {
             "call": self._call,
+            "again": self._again,
             "supports": self._supports,
             "takes": lambda name: sorted(checked_names(plugins.strategies[name].takes)),
             "rewritings": self._rewritings,
@@ -92,8 +93,7 @@ class Server:
         self._masks.working_on = IDLE
         if method == "step":
             found, more = self._filler.step(jobs, ready, errors, taken, given)
-            if found is None and not failures:
-                return None
+            return _answer_of(found, errors, failures, more)
         elif method == "prepare":
             more["payload"], data = prepare(self._plugins.modifiers[name], jobs, ready, errors, self._masks, *given)
             found = [None] * len(jobs)
@@ -108,8 +108,13 @@ class Server:
                 except BaseException as error:
                     errors[i] = error
             self._masks.working_on = IDLE
-        described = {i: describe_error(error) for i, error in errors.items()}
-        return {"found": found, "errors": described, "failures": failures, **more}, data
+        return _answer_of(found, errors, failures, more), data
+
+    def _again(self, news: Sequence[tuple[str, int]]) -> dict[str, Any] | None:
+        """Do the last step again after each of its matchers accepted one more token."""
+        failures, errors = self._end("", news), dict[int, BaseException]()
+        found, more = self._filler.again(errors)
+        return _answer_of(found, errors, failures, more)
 
     def _update(self, name: str, job: Job) -> Living:
         """Return a job's object, made if necessary, which has accepted the job's tokens."""
@@ -208,6 +213,15 @@ class Server:
     def _try(self, *made_from: Any) -> None:
         """Make a source that is not used."""
         self._plugins.make(*made_from)
+
+
+def _answer_of(
+    found: list[Any] | None, errors: Mapping[int, BaseException], failures: list[str], more: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    if found is None and not failures:
+        return None
+    described = {i: describe_error(error) for i, error in errors.items()}
+    return {"found": found, "errors": described, "failures": failures, **more}
 
 
 def _judge(constraint: JsonSchema, text: str, enforces_formats: bool) -> bool | None:

@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
-from guideway.api.bitmask import num_words
+import numpy as np
+from guideway.api.bitmask import Bitmask, num_words
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import ConformanceError
@@ -16,11 +17,14 @@ from guideway.runtime.constraints.closing import Beginnings, Budget, Closer, Rec
 from guideway.runtime.constraints.forced import Forcing
 from guideway.runtime.constraints.here import Here
 from guideway.runtime.constraints.mask_block import GUARD, fill_between_guards
-from guideway.runtime.sequences.replay import fill_jobs, new_matcher, recycle
+from guideway.runtime.sequences.replay import advance_matchers, fill_jobs, new_matcher, recycle
+from numpy.typing import NDArray
 
 from guideway_hosts.messages import IDLE, Job, SharedMasks
 
 __all__ = ["Filler", "LivingMatcher"]
+
+REFUSED = "it refused a token that its own mask allowed"
 
 APART = 8
 """Steps for which jobs are filled one by one after a slow batch, to find the slow one."""
@@ -71,7 +75,14 @@ class LivingMatcher:
 
     def _accept(self, token_ids: Sequence[int]) -> None:
         if token_ids and self.matcher.accept(tuple(token_ids)) != len(token_ids):
-            raise ConformanceError("it refused a token that its own mask allowed")
+            raise ConformanceError(REFUSED)
+
+
+_Step: TypeAlias = tuple[
+    Sequence[Job], Mapping[int, LivingMatcher], Mapping[int, FillJob], Sequence[Sequence[int]], Bitmask
+]
+"""The jobs of a step, the matchers and the fills that are ready, by place, the drafts of each job, and the rows with a
+guard before and after them."""
 
 
 class Filler:
@@ -82,6 +93,7 @@ class Filler:
         self._late_seconds = late_seconds
         self._apart = 0
         """Steps left in which jobs are filled one by one, to find the slow one."""
+        self._last: _Step = [], {}, {}, [], masks.rows[:2]
         self._forcing = Forcing(vocabulary.tokens, num_words(vocabulary.logits_width))
 
     def step(
@@ -111,7 +123,23 @@ class Filler:
                 if i not in errors:
                     fills[i] = FillJob(living.matcher, drafts[i], first)
             first += 1 + len(drafts[i])
-        block = masks.rows[: first + 1]
+        self._last = jobs, ready, fills, drafts, masks.rows[: first + 1]
+        return self._fill(errors, taken, None)
+
+    def again(self, errors: dict[int, BaseException]) -> tuple[list[Any] | None, dict[str, Any]]:
+        """Do the last step, which was plain, for the next tokens in the shared memory, one of each matcher."""
+        jobs, ready = self._last[:2]
+        token_ids = self._masks.read_tokens(len(jobs))
+        for living, token_id in zip(ready.values(), token_ids.tolist(), strict=True):
+            if living.closer is not None:
+                living.closer.accept((token_id,))
+        return self._fill(errors, [0.0] * len(jobs), token_ids)
+
+    def _fill(
+        self, errors: dict[int, BaseException], taken: list[float], token_ids: NDArray[np.int32] | None
+    ) -> tuple[list[Any] | None, dict[str, Any]]:
+        """Fill the rows of `_last`, after its matchers accepted `token_ids`, one each. Returns what `step` does."""
+        masks, (jobs, ready, fills, drafts, block) = self._masks, self._last
         block[0] = block[-1] = GUARD
         counts = [0] * len(jobs)
         for places in self._group(ready, fills):
@@ -119,8 +147,12 @@ class Filler:
             clock = time.thread_time if len(places) == 1 else time.process_time
             began = clock()
             try:
-                some = tuple(fills[i] for i in places)
-                filled = fill_between_guards(partial(fill_jobs, ready[places[0]].strategy), some, block)
+                some, strategy = tuple(fills[i] for i in places), ready[places[0]].strategy
+                if token_ids is not None:
+                    accepted = advance_matchers(strategy, [fill.matcher for fill in some], token_ids[places])
+                    if np.count_nonzero(accepted != 1):
+                        raise ConformanceError(REFUSED)
+                filled = fill_between_guards(partial(fill_jobs, strategy), some, block)
             except BaseException as error:
                 if len(places) > 1:
                     raise

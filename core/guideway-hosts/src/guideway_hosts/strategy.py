@@ -121,6 +121,8 @@ class HostedStrategy(GrammarStrategy):
         return self._matchers.fill(jobs, bitmask)
 
     def advance(self, matchers: Sequence[Matcher], token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        if self._matchers.advance(matchers, token_ids):
+            return np.ones(len(matchers), dtype=np.int32)
         counts = [-1] * len(matchers)
         for i, (matcher, token_id) in enumerate(zip(matchers, token_ids.tolist(), strict=True)):
             try:
@@ -131,6 +133,10 @@ class HostedStrategy(GrammarStrategy):
 
     def fail(self, job: FillJob) -> None:
         self._matchers.fail(job)
+
+    @property
+    def is_ahead(self) -> bool:
+        return self._matchers.is_ahead
 
     def foresee(self, jobs: Sequence[FillJob], limits: Sequence[int] = (), *, waits: bool = False) -> None:
         self._matchers.foresee(jobs, limits, waits=waits)
