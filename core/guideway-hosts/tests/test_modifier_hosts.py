@@ -369,7 +369,7 @@ def test_options_of_a_configuration_keep_nothing_here(served: Served, caplog: py
     given = MappingProxyType({"parts": (MappingProxyType({"kind": "x"}),)})
     host = served(("hostile",), options=MappingProxyType({"modifier.hostile": given}))
     assert [type(m).__name__ for m in host.runtime._by_name.values()] == ["HostedModifier"]
-    assert host.runtime.has_grammar_hosts
+    assert host.runtime.foresees
     assert "runs in the serving process" not in caplog.text
     assert host.generate([PROMPT], [using()])[0].error is None
 

@@ -574,9 +574,9 @@ class Runtime:
         return any(acting and need in modifier.needs for modifier, acting in pairs)
 
     @property
-    def has_grammar_hosts(self) -> bool:
-        """True if `foresee` has any effect."""
-        return self._hosts is not None and bool(self._hosts.homes)
+    def foresees(self) -> bool:
+        """True if `foresee` has any effect: there are grammar hosts, which have not begun with the next step."""
+        return self._mask.foresees
 
     @property
     def is_steady(self) -> bool:
@@ -587,7 +587,7 @@ class Runtime:
     def foresee(self, drafts: Mapping[int, Sequence[int]]) -> None:
         """Announce the next `prepare`: its slots with their drafts. Hosts start filling while the caller runs the
         forward pass. No tokens may be accepted in between; slots that `prepare` leaves out are unaffected."""
-        if self.has_grammar_hosts:
+        if self.foresees:
             with self.clock.prepare:
                 states = [self._modifiers.state(self._slots[slot], self._mask) for slot in drafts]
                 self._mask.foresee(states, list(drafts.values()))
@@ -595,7 +595,7 @@ class Runtime:
     def look_ahead(self, limits: Mapping[int, int]) -> None:
         """Announce the slots of the next step before it is planned, so that hosts start filling and searching for at
         most ``limits[slot]`` forced tokens, for `forced`. The rules of `foresee` hold."""
-        if self.has_grammar_hosts and not self._canonical:
+        if self.foresees and not self._canonical:
             with self.clock.draft:
                 states = [self._modifiers.state(self._slots[slot], self._mask) for slot in limits]
                 self._mask.look_ahead(states, list(limits.values()))

@@ -313,6 +313,11 @@ class GrammarMask(LogitModifier[GrammarState]):
         ]
         self.foresee(states, drafts)
 
+    @property
+    def foresees(self) -> bool:
+        """True if `foresee` has any effect."""
+        return self._elsewhere is not None and not self._elsewhere.is_ahead
+
     def foresee(self, states: Sequence[GrammarState | None], drafts: Sequence[Sequence[int]]) -> None:
         """Start filling the rows of these sequences and drafts in hosts for the next `prepare`, if that does not wait.
         For a sequence without drafts and without a forecast, the hosts search for forced tokens."""

@@ -67,6 +67,11 @@ class Here:
             self._lexicon = Lexicon(self._strategy.vocabulary)
         return Closer(self._lexicon, stop_token_ids, budget, record, beginnings)
 
+    @property
+    def is_ahead(self) -> bool:
+        """True if the work of the next `fill` has begun, so that `foresee` has no effect."""
+        return False
+
     def foresee(self, jobs: Sequence[FillJob], limits: Sequence[int] = (), *, waits: bool = False) -> None:
         """Start the work of the next `fill` in advance, if that does not wait. `limits` has for each job the most
         forced tokens to search as its drafts; empty: none."""

@@ -235,7 +235,7 @@ class Core:
 
     def foresee(self, request_ids: Iterable[str], drafts: Mapping[str, list[int]]) -> None:
         """Start filling the masks of these requests for the next `prepare`, which may include others."""
-        if not self.runtime.has_grammar_hosts:
+        if not self.runtime.foresees:
             return
         states = ((request_id, self._states.get(request_id)) for request_id in request_ids)
         self.runtime.foresee(
