@@ -63,13 +63,11 @@ class RequestState:
     """True if guideway draws its tokens."""
     shaped: bool = False
     """True if modifiers act on it, or it is recorded."""
-    in_flight: int = 0
-    """Steps of it that are computed and whose output has not arrived."""
     sits_out: bool = False
     """True if it takes part in no step, because its masks were late."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Pending:
     """A step whose tokens have not arrived."""
 
@@ -78,8 +76,6 @@ class Pending:
     """First row of each request, in the whole step."""
     parts: list[tuple[Part, list[int]]] = field(default_factory=list)
     """Parts, each with the positions of its sequences in `request_ids`."""
-    states: Sequence[RequestState] = ()
-    """The states of its requests, if `batch` is set."""
     batch: StepBatch | None = None
     """The batch, if only constraints act on it, one row each. Steps of the same requests keep the first one's: its
     positions are not theirs, but constraints do not read them."""
@@ -140,6 +136,8 @@ class Core:
         """By request what `accept` returns for a token that `accept_step` has accepted."""
         self._last = Pending()
         """The last step that was prepared; forgotten when something happens to a request that the next must regard."""
+        self._running: list[Pending] = []
+        """The steps whose tokens have not arrived."""
         self.may_end_unseen: set[str] = set()
         """Requests that the front end may end by itself, at a stop string."""
         self.sitting_out: set[str] = set()
@@ -261,13 +259,11 @@ class Core:
             step = self.runtime.prepare(last.batch)
             payload = self.runtime.bitmask(step)
             if self.runtime.is_steady and payload is not None:
-                for state in last.states:
-                    state.in_flight += 1
+                self._running.append(last)
                 num_rows = [1] * len(request_ids)
                 return self._message(request_ids, num_rows, payload.rows, payload.arrays["bitmask"]), last
         states = [self._states[request_id] for request_id in request_ids]
         for state in states:
-            state.in_flight += 1
             if state.slot is None and state.fault is None:
                 self._begin(state, request_ids)
         ahead = [_real(drafts.get(r, ())) for r in request_ids] if drafts else None
@@ -297,8 +293,9 @@ class Core:
                 some, its_rows = select(step, [j for j, _ in chosen])
                 pending.parts.append((Part(some, place[its_rows], draws), [i for _, i in chosen]))
         if self.runtime.is_steady and not pending.parts and not faulty and len(running) == len(states):
-            pending.states, pending.batch = states, batch
+            pending.batch = batch
         self._last = pending
+        self._running.append(pending)
         parts = tuple(part for part, _ in pending.parts)
         masked, masks = _outside(rows, bitmask, parts) if parts else (rows, bitmask)
         void_ids = [request_ids[i] for i in void]
@@ -310,9 +307,7 @@ class Core:
     def take_output(self, pending: Pending, output: GuestOutput | None) -> None:
         """Take the workers' output of a step, before its tokens are accepted."""
         self._outputs, self._records, self.recorded = {}, {}, {}
-        for request_id in pending.request_ids:
-            if (state := self._states.get(request_id)) is not None:
-                state.in_flight -= 1
+        self._running.remove(pending)
         if output is None:
             return
         if output.failure is not None:
@@ -344,15 +339,18 @@ class Core:
         if state is None or not state.sits_out:
             return None
         waits = state.slot is not None and state.fault is None and not self.runtime.is_ready(state.slot)
-        state.sits_out = state.in_flight > 0 or waits
+        state.sits_out = waits or self._runs(request_id)
         if not state.sits_out:
             self.sitting_out.discard(request_id)
         return not state.sits_out
 
     def only_waits(self) -> bool:
         """Return whether there are requests that skip steps, and none of their steps is running."""
-        states = [self._states.get(request_id) for request_id in self.sitting_out]
-        return bool(states) and not any(state is not None and state.in_flight for state in states)
+        return bool(self.sitting_out) and not any(map(self._runs, self.sitting_out))
+
+    def _runs(self, request_id: str) -> bool:
+        """Return whether a step of a request is computed and its output has not arrived."""
+        return any(request_id in pending.request_ids for pending in self._running)
 
     def announce(self, token_ids: Mapping[str, Sequence[int]]) -> None:
         """Announce calls of `accept`, unless vLLM cuts the tokens, so that modifiers in hosts get one command for all
@@ -541,10 +539,8 @@ class Core:
 
     def _preempted_slot(self, scheduled: list[str]) -> int | None:
         """Free and return the slot of a sequence that is not running, if there is one."""
-        stays = set(scheduled)
-        idle = (
-            (r, s) for r, s in list(self._states.items()) if s.slot is not None and not s.in_flight and r not in stays
-        )
+        stays = set(scheduled).union(*(pending.request_ids for pending in self._running))
+        idle = ((r, s) for r, s in list(self._states.items()) if s.slot is not None and r not in stays)
         # prefer others to one whose masks are being filled, which would be lost
         request_id, state = min(idle, key=lambda pair: pair[1].sits_out, default=(None, None))
         if request_id is None or state is None:
