@@ -54,11 +54,11 @@ class Avoided:
         found = [[token_id] for word in self._bans.bad_words for token_id in word]
         for stop in self._bans.stop:
             written = self._lexicon.write(past[-len(stop) :])
-            found.append(self._lexicon.which("holds", stop))
+            found.append(self._lexicon.which("hold", stop))
             for end in range(1, len(stop)):
-                found.append(self._lexicon.which("ends", stop[:end]))
+                found.append(self._lexicon.which("end", stop[:end]))
                 if written.endswith(stop[:end]):
-                    found.append(self._lexicon.which("begins", stop[end:]))
+                    found.append(self._lexicon.which("begin", stop[end:]))
         return found
 
 

@@ -285,7 +285,7 @@ class Closer:
             opening |= lexicon.opening(trigger)
             for end in range(1, len(trigger)):
                 if past.endswith(trigger[:end]):
-                    opening |= {i: trigger[:end] + lexicon.tokens[i] for i in lexicon.which("begins", trigger[end:])}
+                    opening |= {i: trigger[:end] + lexicon.tokens[i] for i in lexicon.which("begin", trigger[end:])}
         mask, refused = row.tobytes(), np.zeros(len(lexicon.tokens), dtype=np.bool_)
         for token_id, written in opening.items():
             if is_allowed(row[np.newaxis], 0, token_id):

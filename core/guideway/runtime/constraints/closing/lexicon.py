@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -19,11 +19,6 @@ __all__ = ["MOST", "VALUES", "Lexicon"]
 MOST = 1 << 20
 """Number of tokens that means: no tokens write the text, or no completion was found."""
 
-HOW: dict[str, Callable[[bytes, bytes], bool]] = {
-    "begins": bytes.startswith,
-    "ends": bytes.endswith,
-    "holds": bytes.__contains__,
-}
 LONGEST = 32
 """Most bytes of a token to spell texts with, which limits the time for each byte of a text."""
 LOOKED_AT = 400
@@ -116,15 +111,18 @@ class Lexicon:
         return b"".join([self.tokens[i] or self._special.get(i, b"") for i in token_ids])
 
     def _which(self, how: str, text: bytes) -> list[int]:
-        """Return the tokens that begin (``"begins"``) or end (``"ends"``) with a text, or contain it (``"holds"``)."""
-        return [i for i, token in enumerate(self.tokens) if HOW[how](token, text)]
+        """Return the tokens that ``"begin"`` or ``"end"`` with a text, or ``"hold"`` it."""
+        holding = [i for i, token in enumerate(self.tokens) if text in token]
+        if how == "hold":
+            return holding
+        return [i for i in holding if (self.tokens[i].startswith if how == "begin" else self.tokens[i].endswith)(text)]
 
     def opening(self, trigger: bytes) -> dict[int, bytes]:
         """Return tokens that contain a trigger, each with its text from the trigger on.
 
         Include special tokens whose name begins the trigger, each with its name.
         """
-        texts = {i: self.tokens[i] for i in self.which("holds", trigger)}
+        texts = {i: self.tokens[i] for i in self.which("hold", trigger)}
         found = {i: text[text.find(trigger) :] for i, text in texts.items()}
         return found | {i: name for i, name in self._special.items() if name and trigger.startswith(name)}
 
