@@ -53,7 +53,9 @@ def schema(number: int) -> JsonSchema:
 def once(engine: Engine, batch: int, num_tokens: int, seed: int) -> tuple[float, float]:
     """Return the wall and CPU seconds of one batch."""
     params = [
-        SamplingParams(max_tokens=num_tokens, temperature=1.0, seed=seed * 1000 + i, constraint=schema(i % 8))
+        SamplingParams(
+            max_tokens=num_tokens, temperature=1.0, seed=seed * 1000 + i, constraint=schema(i % 8), close=False
+        )
         for i in range(batch)
     ]
     start, start_cpu = time.monotonic(), seconds_of_tree()
@@ -90,7 +92,7 @@ from tests.support.processes import seconds_of_tree
 from guideway import Engine, SamplingParams
 with Engine("demo", grammar=(sys.argv[1],), grammar_host=sys.argv[2]) as engine:
     ready = seconds_of_tree()
-    (result,) = engine.generate("Anna:", SamplingParams(max_tokens=4, constraint=schema(0)))
+    (result,) = engine.generate("Anna:", SamplingParams(max_tokens=4, constraint=schema(0), close=False))
     assert result.error is None
     print(ready, seconds_of_tree())
 """
