@@ -18,7 +18,7 @@ class Strategy(HostedStrategy):
     contract = "1.0"
     name = "hosted"
     kinds = Inner.kinds
-    capabilities = Inner.capabilities
+    capabilities = frozenset({"fork"})
     max_rollback = None
     examples = Inner.examples
 

@@ -161,8 +161,10 @@ class Server:
                     self._plugins.modifiers[name].release(None)
             except BaseException as error:
                 contain(error)
-                plugin = f"modifier.{name}" if name else "a strategy"
-                failures.append(f"{plugin} failed in release; its sequence had ended: {text_of(error)}")
+                what = f"modifier.{name} failed in release"
+                if isinstance(living, LivingMatcher):
+                    what = f"grammar.{living.strategy.name} failed in recycle"
+                failures.append(f"{what}; its sequence had ended: {text_of(error)}")
             self._masks.working_on = IDLE
         return failures
 
