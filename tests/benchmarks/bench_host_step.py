@@ -164,7 +164,7 @@ def run(asked: dict[str, Any]) -> None:
 
     for number, _ in enumerate(sys.stdin):
         for i, schema in enumerate(schemas):
-            params = SamplingParams(max_tokens=NUM_TOKENS + 1, constraint=schema)
+            params = SamplingParams(max_tokens=NUM_TOKENS, constraint=schema)
             admission = runtime.admit(Request(request_id=f"{number}.{i}", prompt_token_ids=(1, 2, 3), params=params))
             admission.wait()
             runtime.start(admission, i)

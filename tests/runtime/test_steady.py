@@ -293,7 +293,7 @@ def test_a_batch_that_stays_is_accepted_in_one_call(strategy: type[Batched]) -> 
     host = Host(strategy)
     steps = [replace(GOOD, constraint=Regex("[a-z]{40}"), seed=seed, max_tokens=16) for seed in range(8)]
     host.generate([PROMPT] * 8, steps)
-    assert Batched.num_advances == 16
+    assert Batched.num_advances == 15, "all but the step that ends them"
     assert Batched.num_accepts == 16 * 8, "each by the reference's default, none again"
     assert Batched.num_fills == 16
 

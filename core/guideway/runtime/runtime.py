@@ -844,7 +844,8 @@ class Runtime:
             return
         states = [self._modifiers.state(sequence, self._mask) for sequence in sequences]
         if all(map(is_plain, sequences, states)) and not self._slots.warps.reads_outputs(step.batch.slots.tolist()):
-            self._steady = SteadyBatch(step, sequences, states, rows, blocks, self._stopwatch)
+            lasts = min(self._open.room(each.journal.request) - len(each.journal.token_ids) for each in sequences)
+            self._steady = SteadyBatch(step, sequences, states, rows, blocks, self._stopwatch, lasts)
 
     def _ask_for_most_likely(
         self, batch: StepBatch, sequences: list[ActiveSequence], num_logprobs: NDArray[np.int32] | None

@@ -40,7 +40,8 @@ def is_plain(sequence: ActiveSequence, state: GrammarState | None) -> bool:
 
 class SteadyBatch:
     """The sequences of a prepared step, in the order of the batch. `states` are the grammar mask's states. `rows` has
-    filled the masks of `blocks`, of which there is at least one."""
+    filled the masks of `blocks`, of which there is at least one. With `num_steps` tokens the first sequence is as long
+    as it may be, and ends."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class SteadyBatch:
         rows: MaskRows,
         blocks: Sequence[StrategyBlock],
         stopwatch: Stopwatch,
+        num_steps: int,
     ) -> None:
         same = {each.name: getattr(step, each.name) for each in fields(step) if each.name not in ("batch", "payloads")}
         self._step_again = partial(StepInput, **same)
@@ -71,6 +73,7 @@ class SteadyBatch:
         """The stop tokens of all constrained sequences."""
         self._ends_at = min([sequence.ends_at for sequence in sequences])
         self._closers = [state.closer for state in constrained if state.closer is not None]
+        self._num_steps = num_steps
         self._num_left = 0
         """Steps left in which closing certainly has nothing to do. In others it reads the books."""
         self._log: list[list[int]] = []
@@ -115,7 +118,8 @@ class SteadyBatch:
         constrained = np.array(ids, dtype=np.int32)[self._places]
         for state in self._forecast:
             state.learn_forced()
-        if not self._stops.isdisjoint(ids):
+        self._num_steps -= 1
+        if self._num_steps <= 0 or not self._stops.isdisjoint(ids):  # hosts need not begin with a step of this batch
             return None
         counts, taken = list[int](), 0.0
         try:
