@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from guideway.json_schema.rewriting.joining import Written, parts_of
+from guideway.json_schema.rewriting.joining import Written, all_of, parts_of
 from guideway.json_schema.walking import Schema
 
 __all__ = ["inline"]
@@ -62,7 +62,10 @@ class _Inliner:
                 out[keyword] = value
         if not parts:
             return out
-        return {"allOf": [part for part in (*parts, out) if part != {}]}  # properties keep their order
+        parts.append(out)
+        if any(isinstance(part, Mapping) and part.keys() == {"anyOf"} for part in parts):
+            return {"allOf": [part for part in parts if part != {}]}  # properties keep their order
+        return all_of(parts)
 
     def _at(self, schema: Schema) -> Schema:
         """Return the schema of a part of a value."""
