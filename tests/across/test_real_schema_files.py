@@ -24,7 +24,7 @@ LOSSY = {
     "compose-spec": {"unevaluatedProperties"},
     "dependabot": {"if", "items", "not", "oneOf", "uniqueItems"},
     "github-issue-forms": {"anyOf", "uniqueItems"},
-    "gitlab-ci": {"anyOf", "uniqueItems"},
+    "gitlab-ci": {"uniqueItems"},
     "meltano": {"unevaluatedProperties"},
     "snapcraft": {"uniqueItems"},
 }

@@ -155,6 +155,6 @@ def test_what_the_collector_of_garbage_takes_is_not_held_against_a_call() -> Non
 def test_a_request_ends_when_its_time_is_over() -> None:
     subject = host(Slow, limits=Limits(request_seconds=0.3))
     endless = SamplingParams(max_tokens=200, ignore_eos=True, modifiers={"slow": {"prepare": 0.01}})
-    late, good = subject.generate([PROMPT] * 2, [endless, replace(GOOD, max_tokens=3)])
+    late, good = subject.generate([PROMPT] * 2, [endless, replace(GOOD, max_tokens=5)])
     assert "LimitExceeded: it took longer than 0.3 s since its admission" in str(late.error)
     assert good.error is None

@@ -473,10 +473,20 @@ class Closer:
             if shorter is not None:
                 found, limit = shorter, len(shorter) - 1
                 shorter = self._find(self._prover(matcher, lifts_bans, self._work(limit) // PART), limit)
-        return found
+        if found is None:
+            return None
+        # long texts, such as those of a pattern, may have fewer tokens than any example
+        prover = self._prover(matcher, lifts_bans, self._work(len(found)) // PART)
+        return self._find(prover, len(found) - 1, long_first=True) or found
 
     def _find(
-        self, prover: Prover, limit: int, known: Sequence[Way] = (), most_worse: int = MOST
+        self,
+        prover: Prover,
+        limit: int,
+        known: Sequence[Way] = (),
+        most_worse: int = MOST,
+        *,
+        long_first: bool = False,
     ) -> Sequence[int] | None:
         """Return a completion of at most `limit` tokens, with its stop token; None if none is found."""
         try:
@@ -490,6 +500,7 @@ class Closer:
                 cursor=self._position(len(self._accepted)),
                 known=known,
                 most_worse=most_worse,
+                long_first=long_first,
             )
         if not told or len(told) > limit or told[-1] not in self._stop_token_ids:
             return None

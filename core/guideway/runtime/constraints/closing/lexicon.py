@@ -186,8 +186,9 @@ class Lexicon:
         ids = np.flatnonzero(self.bits(row) & (self.lengths > 0))
         return ids[np.argsort(-self.lengths[ids], kind="stable")]
 
-    def choose(self, row: bytes, cursor: JsonCursor | None) -> list[int]:
-        """Return the tokens of a row that a search tries at a position in JSON, or outside JSON."""
+    def choose(self, row: bytes, cursor: JsonCursor | None, *, long_first: bool = False) -> list[int]:
+        """Return the tokens of a row that a search tries at a position in JSON, or outside JSON, where `long_first`
+        matters."""
         ids, in_string = self._longest_first(row), cursor is None or cursor.in_string
         if in_string and self.has_letters(row):
             # the string may not end yet: long tokens reach its minimum length sooner
@@ -197,7 +198,8 @@ class Lexicon:
             return list(ids[:AT_MOST].tolist())
         long = [i for i in ids[:LOOKED_AT].tolist() if self.tokens[i].strip()][:3]
         short = [i for i in ids[:-LOOKED_AT:-1].tolist() if self.tokens[i].strip()][:6]
-        return list(dict.fromkeys([*short, *long])) or list(ids[:1].tolist())
+        is_text = cursor is None and long_first
+        return list(dict.fromkeys([*long, *short] if is_text else [*short, *long])) or list(ids[:1].tolist())
 
     def _signs(self, row: bytes) -> list[int]:
         """Return the tokens of a row that are single bytes, but no letters and no blanks."""

@@ -37,6 +37,7 @@ def find_completion(
     cursor: JsonCursor | None,
     known: Sequence[Way] = (),
     most_worse: int = MOST,
+    long_first: bool = False,
 ) -> list[int] | None:
     """Return a completion that the matcher of `prover` takes next: at most `limit` token ids, a stop token last, or
     None if none is found with the work of `prover`.
@@ -44,13 +45,14 @@ def find_completion(
     It is not always the shortest. The result depends on the arguments alone, and the state of the matcher does not
     change. `cursor` is the position in JSON at the end of the output, None if the output is not JSON there. The search
     may join one of the `known` ways that completed the output before. A completion has at most `most_worse` tries that
-    were not the first of their state.
+    were not the first of their state. `long_first` tries long tokens before short ones, and no
+    witnesses.
 
     In each state the search tries tokens that close strings and brackets, the shortest values, the rest of each
     witness, then tokens of the bitmask. It follows each first try to its end. Then it continues from the state with the
     fewest worse tries before it, the longest text first (W. Harvey and M. Ginsberg, Limited Discrepancy Search, 1995).
     """
-    return _Search(prover, lexicon, reserve, limit, cursor, known, most_worse).completion()
+    return _Search(prover, lexicon, reserve, limit, cursor, known, most_worse, long_first).completion()
 
 
 @dataclass(slots=True, eq=False)
@@ -83,6 +85,7 @@ class _Search:
         cursor: JsonCursor | None,
         known: Sequence[Way],
         most_worse: int,
+        long_first: bool,
     ) -> None:
         self._prover = prover
         self._matcher = prover.matcher
@@ -93,6 +96,7 @@ class _Search:
         """Most tokens of a path: more than the limit, since fewer tokens may spell the text of a completion."""
         self._known = known
         self._most_worse = most_worse
+        self._long_first = long_first
         self._path: list[int] = []
         """Tokens that the matcher has accepted in this search."""
         self._root = self._at = _Node((), cursor)
@@ -208,7 +212,9 @@ class _Search:
             # a text ends in a punctuation mark more often than in a letter
             yield from ([i] for i in lexicon.signs(row) if self._prover.end([i]) is not None)
         tried = set(quick)
-        yield from ([token_id] for token_id in lexicon.choose(row, cursor) if token_id not in tried)
+        yield from (
+            [token_id] for token_id in lexicon.choose(row, cursor, long_first=self._long_first) if token_id not in tried
+        )
 
     def _is_in_new(self) -> bool:
         """Return whether the path just opened a string, or is empty and the output ends in a string or outside JSON."""
@@ -221,7 +227,7 @@ class _Search:
         """Yield the rest of each name that the object may still get, in a name. Then yield ends of witnesses, the
         shortest first, that may end the string or the output; whole ones if the path has opened the string."""
         cursor, spell = self._at.cursor, self._lexicon.spell
-        texts = list(self._reserve.witnesses)
+        texts = [] if self._long_first else list(self._reserve.witnesses)
         if cursor is not None:
             texts = [json.dumps(text, ensure_ascii=False)[1:] for text in texts]
             if cursor.place is Place.KEY:
