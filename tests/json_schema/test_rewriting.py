@@ -104,6 +104,21 @@ def test_an_exact_rewriting_has_no_loss_and_the_same_instances(schema: Any) -> N
 
 
 @pytest.mark.parametrize(
+    "schema",
+    [
+        {"prefixItems": [True, False], "unevaluatedItems": {"type": "integer"}},
+        {"patternProperties": {".*": {"type": "integer"}}, "unevaluatedProperties": False},
+        {"patternProperties": {"(?<=a)b": True}, "unevaluatedProperties": False},
+        {"type": "array", "uniqueItems": True, "items": {"enum": []}},
+    ],
+)
+def test_what_is_left_out_decides_no_other_keyword(schema: Any) -> None:
+    found = Comparison()
+    compare(found, schema, [[], [1], [1, 2], [1, 2, 3], {}, {"a": 1}, {"ab": 1}, {"a": "x"}])
+    assert found.is_sound, found
+
+
+@pytest.mark.parametrize(
     ("schema", "loss"),
     [
         ({"properties": {"t/": {"uniqueItems": True}}}, "`uniqueItems` at #/properties/t~1"),

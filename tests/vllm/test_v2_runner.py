@@ -70,7 +70,11 @@ def test_tokens_are_those_of_guideways_own_engine(llm: Any) -> None:
         temperature = {"temperature": 0.0, **given}
         ours.append(SamplingParams(max_tokens=MAX_TOKENS, constraint=constraint, **temperature))
     with Engine(
-        "demo", grammar=GUIDEWAY["grammar"], modifiers=GUIDEWAY["modifiers"], options=GUIDEWAY["options"]
+        "demo",
+        grammar=GUIDEWAY["grammar"],
+        modifiers=GUIDEWAY["modifiers"],
+        options=GUIDEWAY["options"],
+        short_budget="cut",
     ) as engine:
         results = engine.generate([job.prompt for job in JOBS], ours)
     assert [result.error for result in results] == [None] * len(JOBS)

@@ -52,7 +52,7 @@ def write(writer: Writer, node: Node, own: Written) -> Iterator[Schema]:
     if keywords.get("unevaluatedProperties", True) is not True:
         if node.applies_others:
             yield writer.lose(node.chain, "unevaluatedProperties", "other schemas apply to the same object", True)
-        elif rest is None and "additionalProperties" not in keywords:
+        elif rest is None and not every and "additionalProperties" not in keywords:
             rest = writer.yes(keywords["unevaluatedProperties"], node.at("unevaluatedProperties"))
     if rest is False and not patterns:
         properties = {name: value for name, value in properties.items() if value is not False}
@@ -80,7 +80,7 @@ def _patterns(writer: Writer, node: Node, rest: Schema | None) -> tuple[dict[str
         pattern = _name_pattern(writer, name)
         if pattern is not None:
             found[pattern] = all_of([found.get(pattern, True), written])
-        elif written is not True or rest is not None:
+        elif written is not True or rest is not None or "unevaluatedProperties" in node.keywords:
             writer.lose(node.chain, "patternProperties", f"engines do not read the pattern {name}", True)
             rest = True
     return found, rest

@@ -105,17 +105,17 @@ def _arrays(writer: Writer, node: Node, own: Written) -> Iterator[Schema]:
         own["prefixItems"] = [writer.yes(each, node.at("prefixItems", i)) for i, each in enumerate(items)]
     if "items" in keywords:
         own["items"] = writer.yes(keywords["items"], node.at("items"))
+    if keywords.get("unevaluatedItems", True) is not True:
+        if node.applies_others or "contains" in keywords:
+            yield writer.lose(node.chain, "unevaluatedItems", "other schemas apply to the same array", True)
+        elif "items" not in keywords:
+            own["items"] = writer.yes(keywords["unevaluatedItems"], node.at("unevaluatedItems"))
     if False in (first := own.get("prefixItems", [])):
         own |= {"prefixItems": first[: first.index(False)], "items": False}
     if own.get("items") is False and not own.get("prefixItems"):
         own["maxItems"] = 0
         del own["items"]
         own.pop("prefixItems", None)
-    if keywords.get("unevaluatedItems", True) is not True:
-        if node.applies_others or "contains" in keywords:
-            yield writer.lose(node.chain, "unevaluatedItems", "other schemas apply to the same array", True)
-        elif "items" not in keywords:
-            own["items"] = writer.yes(keywords["unevaluatedItems"], node.at("unevaluatedItems"))
     if keywords.get("uniqueItems") is True and keywords.get("maxItems", 2) > 1:
         if "uniqueItems" in writer.takes:
             own["uniqueItems"] = True
@@ -140,7 +140,7 @@ def _unique(writer: Writer, node: Node, own: Written) -> Schema:
             node.chain, "uniqueItems", f"{len(values)} values have too many orders", {"maxItems": len(values)}
         )
     if are_all:
-        own.pop("items")
+        own.pop("items", None)
     rows = [list(row) for length in lengths for row in permutations(values, length)]
     return any_of([typed(ANY & ~ARRAY), {"enum": rows} if rows else False])
 

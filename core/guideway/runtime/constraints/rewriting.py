@@ -17,7 +17,7 @@ __all__ = ["INLINE", "IN_HOSTS", "Rewritten", "rewritings"]
 
 IN_HOSTS: Final = (BUDGET, COARSE)
 """Bounds for the forms of a schema, best first, where a host with limits does the work."""
-INLINE: Final = tuple(replace(budget, nodes=2_000, steps=5_000, automata=20) for budget in IN_HOSTS)
+INLINE: Final = tuple(replace(budget, nodes=2_000, steps=5_000, automata=20, inlined=20) for budget in IN_HOSTS)
 """Bounds in the serving process, which must not be held up."""
 FEWER: Final = 200
 """Bounds of lengths and items to keep where larger ones multiply past the limits of the guard."""
