@@ -243,7 +243,7 @@ class Host:
 
     def has_news(self) -> bool:
         """Return whether an answer has begun to arrive, or the process has ended."""
-        return self._lines[False].has_news()
+        return not self.alive or self._lines[False].has_news()
 
     @property
     def is_busy(self) -> bool:

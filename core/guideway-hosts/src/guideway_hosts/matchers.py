@@ -74,6 +74,8 @@ class Step(Call):
         """The places of jobs that took longer than `Limits.late_seconds`."""
         self.token_ids: NDArray[np.integer[Any]] | None = None
         """The token that each matcher has accepted since the last step, which was this one too."""
+        self._born_in = -1
+        """The number of the host that has the jobs."""
 
     def go_on(self, token_ids: NDArray[np.integer[Any]]) -> None:
         """Become the next step of the same matchers, of which each has accepted one more token."""
@@ -84,6 +86,9 @@ class Step(Call):
     def enter(self, room: Room) -> None:
         assert room.host is not None
         self.rows.block = room.host.masks.rows
+        if self.token_ids is not None and self._born_in != room.number:
+            raise HostDied("its host was started again after the last step")
+        self._born_in = room.number
         if self.token_ids is None:
             self.jobs = [room.job(each, *fill) for each, fill in zip(self.objects, self._fills, strict=True)]
 
@@ -96,8 +101,9 @@ class Step(Call):
 
     def read(self, answer: Any, data: bytes | None) -> None:
         first, block, num_jobs = 0, self.rows.block, len(self.jobs)
-        self.is_plain = answer is None
-        if answer is None:
+        self.is_plain = answer is None or not (answer["errors"] or answer["found"])
+        if self.is_plain:
+            self.failures = [] if answer is None else list(map(str, answer["failures"]))
             self.results = [Filled(self.rows, i) for i in range(num_jobs)] if self.searches else []
             self.rows.block = block[1 : 1 + num_jobs]
         else:
@@ -170,7 +176,7 @@ class MatcherRoom(Room):
         do nothing, unless these are the matchers of the last step, and their masks allow the tokens. Raises `HostDied`,
         after which the tokens are accepted too."""
         last, ids = self.last, token_ids.tolist()
-        if last is None or self.host is None or len(ids) != len(last.numbers):
+        if last is None or self.host is None or not self.host.alive or len(ids) != len(last.numbers):
             return False
         can_go_on = map(HostedMatcher.goes_on, matchers, last.numbers, repeat(last.rows), ids)
         if not all(can_go_on) or not last.rows.allow(token_ids):

@@ -84,6 +84,7 @@ class Pool:
         with self._lock:
             if self._closed:
                 raise GuidewayError("the compiler is closed")
+            self._idle = [seat for seat in self._idle if not seat.closed]
             seat = self._idle.pop() if self._idle else Seat(self._role, self._source, threading.RLock())
             self._busy[seat] = work
         try:
@@ -93,7 +94,7 @@ class Pool:
         finally:
             with self._lock:
                 del self._busy[seat]
-                is_kept = seat.host is not None and seat.host.alive and not self._closed
+                is_kept = seat.host is not None and seat.host.alive and not (seat.closed or self._closed)
                 if is_kept:
                     self._idle.append(seat)
             if not is_kept:
