@@ -359,7 +359,7 @@ MISTAKES = {
 )
 def test_a_mistake_of_a_modifier_ends_its_request_alone(mistake: str, backend: str) -> None:
     wrong = SamplingParams(max_tokens=10, modifiers={mistake: {}})
-    good = SamplingParams(max_tokens=10, constraint=SCHEMA)
+    good = SamplingParams(max_tokens=10, constraint=SCHEMA, close=False)
     with engine(backend) as built:
         first, failed, last = built.generate([person(0)] * 3, [good, wrong, good])
         (alone,) = built.generate([person(0)], good)

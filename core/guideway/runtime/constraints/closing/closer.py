@@ -441,6 +441,8 @@ class Closer:
                 way = self._spell(self._text(found), self._position(num_accepted), self._accepted, lifts_bans)
                 if way.cost() < left:
                     return self._record_of([way], lifts_bans, again)
+                if not num_accepted:  # not even the shortest output fits: no later search would find one
+                    again = self._budget.num_tokens
         return Record(again, num_accepted, ())
 
     def shortest(self, matcher: Matcher) -> int | None:
