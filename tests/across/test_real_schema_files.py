@@ -20,13 +20,12 @@ from tests.support.stages import everyday
 EXACT = ("bamboo-spec", "changie", "citation-file-format", "codecov", "github-workflows", "readthedocs", "taskfile")
 EXACT += ("woodpecker-ci",)
 LOSSY = {
-    "bitbucket-pipelines": {"additionalProperties", "items", "type", "uniqueItems"},
+    "bitbucket-pipelines": {"additionalProperties", "enum", "items", "type", "uniqueItems"},
     "compose-spec": {"unevaluatedProperties"},
     "dependabot": {"if", "items", "not", "oneOf", "uniqueItems"},
     "github-issue-forms": {"anyOf", "uniqueItems"},
     "gitlab-ci": {"uniqueItems"},
     "meltano": {"unevaluatedProperties"},
-    "snapcraft": {"uniqueItems"},
 }
 """Keywords of other files that their rewritings do not express."""
 
