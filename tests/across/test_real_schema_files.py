@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Set
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 import pytest
 from guideway import Engine, EngineConfig, FinishReason, SamplingParams
@@ -13,6 +14,7 @@ from guideway.api import GrammarStrategy, JsonSchema, UnsupportedGrammar
 from guideway.json_schema.validity import validator
 from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.candidates import choose
+from guideway.runtime.elsewhere import Home
 
 from tests.support.hosts import makes_hosts
 from tests.support.stages import everyday
@@ -20,12 +22,13 @@ from tests.support.stages import everyday
 EXACT = ("bamboo-spec", "changie", "citation-file-format", "codecov", "github-workflows", "readthedocs", "taskfile")
 EXACT += ("woodpecker-ci",)
 LOSSY = {
-    "bitbucket-pipelines": {"additionalProperties", "enum", "items", "type", "uniqueItems"},
+    "bitbucket-pipelines": {"additionalProperties", "items", "type", "uniqueItems"},
     "compose-spec": {"unevaluatedProperties"},
     "dependabot": {"if", "items", "not", "oneOf", "uniqueItems"},
     "github-issue-forms": {"anyOf", "uniqueItems"},
     "gitlab-ci": {"uniqueItems"},
     "meltano": {"unevaluatedProperties"},
+    "snapcraft": {"uniqueItems"},
 }
 """Keywords of other files that their rewritings do not express."""
 
@@ -64,7 +67,7 @@ def is_only(error: object, lost: Set[str]) -> bool:
 @pytest.mark.parametrize("name", everyday([*EXACT, *LOSSY], "github-workflows", "gitlab-ci", "citation-file-format"))
 def test_a_rewriting_compiles_and_names_what_it_does_not_express(strategy: GrammarStrategy, name: str) -> None:
     constraint = JsonSchema(read(name))
-    for candidate in choose(constraint, {"llguidance": strategy}).candidates:
+    for candidate in choose(constraint, {"llguidance": strategy}, {"llguidance": cast("Home", strategy)}).candidates:
         try:
             strategy.compile(candidate.served(constraint))
         except UnsupportedGrammar:

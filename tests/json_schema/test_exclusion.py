@@ -9,9 +9,15 @@ from guideway.json_schema import Emptiness, keywords
 from guideway.json_schema.prober import cases
 from guideway.json_schema.validity import validator
 
-KIND: list[Any] = [{"properties": {"kind": {"const": kind}}, "required": ["kind"]} for kind in ("cat", "dog")]
 OPEN: list[Any] = [{"properties": {"kind": {"const": kind}}} for kind in ("cat", "dog")]
 A: dict[str, Any] = {"type": "object", "properties": {"a": {}}, "additionalProperties": False}
+
+
+def named(kind: object) -> dict[str, Any]:
+    return {"properties": {"kind": {"const": kind}}, "required": ["kind"]}
+
+
+KIND = [named("cat"), named("dog")]
 
 
 @pytest.mark.parametrize(
@@ -19,6 +25,7 @@ A: dict[str, Any] = {"type": "object", "properties": {"a": {}}, "additionalPrope
     [
         {"oneOf": [{"type": "string"}, {"type": ["null", "integer"]}, {"enum": [True]}]},
         {"oneOf": [{"type": "string"}, {"anyOf": [{"type": "null"}, {"type": "array"}]}]},
+        {"type": "object", "oneOf": [{"anyOf": [named(1), named(2)]}, {"oneOf": [named(3), named(4)]}]},
         {"oneOf": [{"type": "string", "enum": ["a", "b"]}, {"type": "string", "const": "c"}]},
         {"oneOf": [{"const": 1}, {"const": True}, {"const": 0}]},
         {"type": "object", "oneOf": KIND},

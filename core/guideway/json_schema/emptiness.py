@@ -222,20 +222,22 @@ class Emptiness:
 
     def _choose(self, kinds: int, choosing: Sequence[Node], together: Sequence[Node]) -> int:
         """Return which kinds satisfy a branch of each ``anyOf`` and ``oneOf``, and the other schemas that apply."""
-        for node in choosing:
+        for i, node in enumerate(choosing):
             for keyword in ("anyOf", "oneOf"):
                 if kinds and (branches := node.keywords.get(keyword)):
-                    kinds &= self._any_of(branches, together)
+                    kinds &= self._any_of(branches, together, choosing[i + 1 :])
         return kinds
 
-    def _any_of(self, branches: Sequence[Any], together: Sequence[Node]) -> int:
+    def _any_of(self, branches: Sequence[Any], together: Sequence[Node], choosing: Sequence[Node]) -> int:
+        """Return which kinds satisfy a branch, the other schemas that apply, and a branch of each in `choosing`."""
         found = 0
         for branch in branches:
             kinds = self._of(branch)
-            if kinds and isinstance(branch, Mapping):
+            if kinds and isinstance(branch, Mapping) and self._work >= 0:
                 own = self._together([self.source.read(branch)])
+                self._work -= len(together) + len(own)
                 if self._compares_choices or not _EMPTYING.isdisjoint(own[0].keywords):
-                    kinds &= self._meet([*together, *own], own)
+                    kinds &= self._meet([*together, *own], [*own, *choosing])
             found |= kinds
         return found
 
@@ -417,7 +419,7 @@ class Emptiness:
             return reasons[0]
         for keyword in ("anyOf", "oneOf"):
             branches = node.keywords.get(keyword)
-            if branches and not found & ~excluded & self._any_of(branches, together):
+            if branches and not found & ~excluded & self._any_of(branches, together, ()):
                 if not self.is_empty(branches[0]):
                     return Reason(node.at(keyword), f"no branch of `{keyword}` goes with the rest of the schema")
                 besides = f", and no other branch of its `{keyword}` has a value"

@@ -8,7 +8,7 @@ from itertools import combinations
 from math import comb
 from typing import Any, Final
 
-from guideway.json_schema.kinds import ANY, OBJECT
+from guideway.json_schema.kinds import ANY, OBJECT, STRING
 from guideway.json_schema.patterns import pattern_details
 from guideway.json_schema.reading import Node
 from guideway.json_schema.rewriting.joining import Written, all_of, any_of, typed
@@ -114,7 +114,7 @@ def _names(writer: Writer, node: Node, own: Written) -> Schema:
     if "propertyNames" in writer.takes and isinstance(names, dict) and names.get("type") == "string":
         own["propertyNames"] = writer.yes(names, node.at("propertyNames"))
         return True
-    if names is False:
+    if not writer.emptiness.kinds(names) & STRING:
         return any_of([typed(ANY & ~OBJECT), {"maxProperties": 0}])
     pattern = _pattern_of(writer, names, node, 0)
     if pattern is True:
