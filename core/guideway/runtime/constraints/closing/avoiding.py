@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +12,7 @@ from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import Matcher
 from guideway.errors import UnsupportedCapability
 from guideway.runtime.constraints.bans import Bans
-
-if TYPE_CHECKING:
-    from guideway.runtime.constraints.closing.lexicon import Lexicon
+from guideway.runtime.constraints.closing.lexicon import Lexicon
 
 __all__ = ["Avoided", "Avoiding"]
 
