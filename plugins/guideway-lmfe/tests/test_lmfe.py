@@ -76,6 +76,7 @@ def test_supports_names_what_it_would_lose(strategy: GrammarStrategy, schema: An
     ("schema", "text"),
     [
         ({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}}, '{"a":null,}'),
+        ({"anyOf": [{"anyOf": [{}, {"type": "string"}]}, {"type": "string"}]}, '"\\"b""'),
         ({"type": "number"}, "1.e5"),
         ({"type": "integer"}, "-0.5"),
         ({"type": "integer"}, "1e-5"),

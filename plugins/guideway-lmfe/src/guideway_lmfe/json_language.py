@@ -102,8 +102,14 @@ def legal(parser: CharacterLevelParser) -> frozenset[str]:
 def _of_either(parsers: Sequence[CharacterLevelParser]) -> frozenset[str]:
     found = frozenset[str]().union(*map(legal, parsers))
     # each string would push its own parser for the rest of an escape onto the stack that they share
-    strings = [parser for parser in parsers if isinstance(parser, StringParsingState) and BACKSLASH in legal(parser)]
-    return found - {BACKSLASH} if len(strings) > 1 else found
+    return found - {BACKSLASH} if sum(map(_num_escaping, parsers)) > 1 else found
+
+
+def _num_escaping(parser: CharacterLevelParser) -> int:
+    """Return the number of strings that would read a backslash, also in alternatives of alternatives."""
+    if isinstance(parser, UnionParser):
+        return sum(map(_num_escaping, parser.parsers))
+    return int(isinstance(parser, StringParsingState) and BACKSLASH in legal(parser))
 
 
 def read(parser: CharacterLevelParser, character: str) -> CharacterLevelParser:
