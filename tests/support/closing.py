@@ -15,6 +15,7 @@ from guideway.json_schema.prober import byte_vocabulary
 from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.closing import Beginnings, Budget, Closer, Lexicon, Reserve, closer
 from guideway.runtime.constraints.closing.avoiding import Avoided, Avoiding
+from guideway.runtime.constraints.closing.positions import Position
 from guideway.runtime.constraints.closing.search import find_completion
 from guideway.runtime.constraints.closing.ways import Prover
 from guideway.runtime.sequences.replay import new_matcher
@@ -64,7 +65,7 @@ def completion(
     """Return a completion of at most `limit` tokens that a search finds."""
     avoiding = Avoiding(matcher, Avoided(bans or Bans(), LEXICON, STOPS), past)
     reserve = Reserve(0, 0, cursor is not None, witnesses)
-    return find_completion(Prover(avoiding, STOPS, work), LEXICON, reserve, limit=limit, cursor=cursor)
+    return find_completion(Prover(avoiding, STOPS, work), LEXICON, reserve, limit=limit, position=Position(cursor))
 
 
 class Watched(NamedTuple):
@@ -85,7 +86,7 @@ def watch_searches(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
         before = prover.num_left
         found = find_completion(prover, *args, **options)
         is_bridge = options["most_worse"] == closer.MOST_WORSE
-        done.append(Watched(options["cursor"] == START, is_bridge, before - prover.num_left))
+        done.append(Watched(options["position"].json == START, is_bridge, before - prover.num_left))
         return found
 
     monkeypatch.setattr(closer, "find_completion", counted)

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from guideway.api.bitmask import BITS_PER_WORD, Bitmask, is_allowed, pack
 from guideway.api.grammar import Matcher
 from guideway.errors import ConformanceError, UnsupportedCapability
-from guideway.json_schema.cursor import START, JsonCursor
 from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.closing.avoiding import Avoided, Avoiding
 from guideway.runtime.constraints.closing.judging import Judge
 from guideway.runtime.constraints.closing.lexicon import MOST, Lexicon
+from guideway.runtime.constraints.closing.positions import Position
 from guideway.runtime.constraints.closing.reserve import Reserve
 from guideway.runtime.constraints.closing.search import find_completion
 from guideway.runtime.constraints.closing.ways import Prover, Way, continuations
@@ -115,8 +115,8 @@ class Closer:
         self.records: list[Record] = []
         """By row of the last `restrict`: the record that applies after a token is drawn from the row."""
         self._accepted: list[int] = []
-        self._cursors: list[JsonCursor] = [START]
-        """By number of accepted tokens: the position in JSON after them. Filled on demand."""
+        self._positions = [budget.reserve.begin]
+        """By number of accepted tokens: the position after them. Filled on demand."""
         self._ways: dict[bytes, Way] = {}
         """By text: ways of the record. Filled on demand."""
         self._far_from = self._far_until = 0
@@ -128,7 +128,8 @@ class Closer:
     def fork(self, matcher: Matcher) -> Closer:
         """Return a closer for a copy of the sequence, with the same past. `matcher`, the copy's, is for hosts."""
         copied = copy(self)
-        copied._accepted, copied._cursors, copied._ways = list(self._accepted), list(self._cursors), dict(self._ways)
+        copied._accepted, copied._positions = list(self._accepted), list(self._positions)
+        copied._ways = dict(self._ways)
         return copied
 
     def accept(self, token_ids: Sequence[int]) -> None:
@@ -146,12 +147,12 @@ class Closer:
         if self.records:
             self.record, self.records = self.records[0], []
         self._accepted[num_tokens:] = token_ids
-        del self._cursors[num_tokens + 1 :]
+        del self._positions[num_tokens + 1 :]
 
     def rollback(self, num_tokens: int) -> None:
         """Remove the last `num_tokens` accepted tokens."""
         num_left = len(self._accepted) - num_tokens
-        del self._accepted[num_left:], self._cursors[num_left + 1 :]
+        del self._accepted[num_left:], self._positions[num_left + 1 :]
         if num_left < self._far_from:  # more objects and arrays may have been open there
             self._far_from = self._far_until = 0
 
@@ -231,7 +232,7 @@ class Closer:
         judge = Judge(
             lexicon=self._lexicon,
             prover=self._prover(matcher, lifts_bans, JUDGE_WORK),
-            cursor=self._position(num_accepted),
+            position=self._position(num_accepted),
             limit=left - 1,
             ways=list(ways),
             apart=() if self._avoided is None or lifts_bans else self._avoided.groups(past),
@@ -243,7 +244,8 @@ class Closer:
     def _is_far(self) -> bool:
         """Return whether the end is too far to search, by the estimates alone."""
         reserve, num_accepted = self._budget.reserve, len(self._accepted)
-        num_open = 1 + len(self._cursor().open) if reserve.is_json else 1
+        json = self._position(num_accepted).json if reserve.is_json else None
+        num_open = 1 if json is None else 1 + len(json.open)
         # an end without what is banned may be longer than the bound on any end
         level = reserve.level or (reserve.growth if self._avoided else 0)
         spare = self._budget.num_tokens - num_accepted - num_open * level - reserve.growth
@@ -252,27 +254,12 @@ class Closer:
         self._far_from, self._far_until = num_accepted, num_accepted - (-spare // each)
         return spare > 0
 
-    def _cursor(self) -> JsonCursor:
-        """Return the position in JSON after the accepted tokens."""
-        cursors, tokens = self._cursors, self._lexicon.tokens
-        for token_id in self._accepted[len(cursors) - 1 :]:
-            cursors.append(cursors[-1].after(tokens[token_id]))
-        return cursors[-1]
-
-    def _position(self, num_tokens: int) -> JsonCursor | None:
-        """Return the position in JSON after the first `num_tokens` accepted tokens; None if they do not end in JSON."""
-        if self._budget.reserve.is_json:
-            self._cursor()
-            return self._cursors[num_tokens]
-        text, found = self._lexicon.write(self._accepted[:num_tokens]), (-1, "", "")
-        for begin, end in self._budget.reserve.regions:
-            found = max(found, (text.rfind(begin.encode()), begin, end))
-        at, begin, end = found
-        rest = text[at + len(begin.encode()) :]
-        if at < 0 or (end and end.encode() in rest):
-            return None
-        opened = begin.find("{")  # the object, if any, that contains the content of the tag
-        return START.after(begin[opened:].encode() + rest if opened >= 0 else rest)
+    def _position(self, num_tokens: int) -> Position:
+        """Return the position after the first `num_tokens` accepted tokens."""
+        positions, tokens = self._positions, self._lexicon.tokens
+        for token_id in self._accepted[len(positions) - 1 : num_tokens]:
+            positions.append(positions[-1].after(tokens[token_id]))
+        return positions[num_tokens]
 
     def _judge_triggers(self, matcher: Matcher, row: NDArray[np.int32], limit: int) -> NDArray[np.bool_]:
         """Return ``bool[num_tokens]``: True for tokens to exclude in free text, where the output is already complete:
@@ -303,7 +290,7 @@ class Closer:
             return 0
         self._accepted.append(token_id)
         try:
-            found = 0 if matcher.is_accepting() else self._shortest_cost(matcher, None)
+            found = 0 if matcher.is_accepting() else self._shortest_cost(matcher)
             return MOST if found is None else found
         finally:
             self.rollback(1)
@@ -345,7 +332,7 @@ class Closer:
                 self._ways[text] = self._spell(text, begin, past, record.lifts_bans)
         return [self._ways[text] for text in record.texts]
 
-    def _spell(self, text: bytes, begin: JsonCursor | None, past: Sequence[int], lifts_bans: bool) -> Way:
+    def _spell(self, text: bytes, begin: Position, past: Sequence[int], lifts_bans: bool) -> Way:
         """Return the way of a text that follows the tokens `past`.
 
         Try up to `MOST_AVOIDED` spellings for one without banned tokens. If there is none, the way contains them.
@@ -379,17 +366,17 @@ class Closer:
             return None
         if record.at == num_accepted:
             return record
-        cursor = self._position(num_accepted)
+        position = self._position(num_accepted)
         written = b"".join([self._lexicon.tokens[i] for i in self._accepted[record.at :]])
         ways, prover = self._known_ways(record), self._prover(matcher, record.lifts_bans, LONGEST)
-        for way, at in continuations(ways, written, cursor):
+        for way, at in continuations(ways, written, position.json):
             if way.cost(at) < left and prover.end(way.path(at)) is not None:
                 if at == 0:  # the output is still in the string in which the ways begin
                     rests = [way, *ways]
                 else:
                     on_way = [(other, to) for other in ways if (to := other.follow(written)) is not None]
                     others = on_way if (way, at) in on_way else []
-                    rests = [Way(other.text[to:], cursor, self._lexicon) for other, to in [(way, at), *others]]
+                    rests = [Way(other.text[to:], position, self._lexicon) for other, to in [(way, at), *others]]
                 return self._record_of(rests, record.lifts_bans, record.until)
         return None
 
@@ -411,13 +398,13 @@ class Closer:
         """Return the record before the first token, which all outputs share. Restore the state of the matcher."""
         key = (self._budget, self._stop_token_ids)
         if (known := self._beginnings.get(key)) is None:
-            accepted, cursors = self._accepted, self._cursors
+            accepted, positions = self._accepted, self._positions
             matcher.rollback(len(accepted))
-            self._accepted, self._cursors = [], [START]
+            self._accepted, self._positions = [], [self._budget.reserve.begin]
             try:
                 known = self._searched(matcher, Record())
             finally:
-                self._accepted, self._cursors = accepted, cursors
+                self._accepted, self._positions = accepted, positions
                 if matcher.accept(tuple(accepted)) != len(accepted):
                     raise ConformanceError("it refused tokens that it had accepted before they were rolled back")
             if len(self._beginnings) >= MOST_BEGINNINGS:
@@ -447,10 +434,11 @@ class Closer:
 
     def shortest(self, matcher: Matcher) -> int | None:
         """Return the number of tokens of the shortest output found, regardless of the budget; None if none is found."""
-        return self._shortest_cost(matcher, self._position(0))
+        return self._shortest_cost(matcher)
 
-    def _shortest_cost(self, matcher: Matcher, begin: JsonCursor | None) -> int | None:
+    def _shortest_cost(self, matcher: Matcher) -> int | None:
         """Return the number of tokens of the shortest completion found; None if none is found."""
+        begin = self._position(len(self._accepted))
         for lifts_bans in self._lifts_to_try:
             if (found := self._find_shortest(matcher, lifts_bans)) is not None:
                 return 1 + self._spell(self._text(found), begin, self._accepted, lifts_bans).cost()
@@ -499,7 +487,7 @@ class Closer:
                 self._lexicon,
                 self._budget.reserve,
                 limit=limit,
-                cursor=self._position(len(self._accepted)),
+                position=self._position(len(self._accepted)),
                 known=known,
                 most_worse=most_worse,
                 long_first=long_first,

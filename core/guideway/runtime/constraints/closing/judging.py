@@ -9,9 +9,10 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.json_schema.cursor import JsonCursor, Place
+from guideway.json_schema.cursor import Place
 from guideway.runtime.constraints.closing.avoiding import Avoiding
 from guideway.runtime.constraints.closing.lexicon import MOST, Lexicon
+from guideway.runtime.constraints.closing.positions import Position
 from guideway.runtime.constraints.closing.ways import Prover, Way, continuations
 
 __all__ = ["Judge"]
@@ -27,7 +28,7 @@ class Judge:
     lexicon: Lexicon
     prover: Prover
     """Limits the work of the judgment, and tries tokens."""
-    cursor: JsonCursor | None
+    position: Position
     limit: int
     """Tokens that remain after the next one, stop token included."""
     ways: list[Way]
@@ -51,7 +52,8 @@ class Judge:
             if not isinstance(self.prover.matcher, Avoiding) or self.prover.end([token_id, *way.path(end)]):
                 self.costs[token_id], decided[token_id] = 1 + way.cost(end), True
                 refused[token_id] = 1 + way.cost(end) > self.limit
-        in_name = self.cursor is not None and self.cursor.place is Place.KEY
+        json = self.position.json
+        in_name = json is not None and json.place is Place.KEY
         groups, plain = lexicon.groups_of(mask, in_name)
         for apart in self.apart:
             its = np.zeros_like(decided)
@@ -91,7 +93,7 @@ class Judge:
         finish = self.lexicon.finish(token) if self.in_text else b""
         before = [token_id, *(self.lexicon.spell(finish) or ())]
         token += finish
-        after = None if self.cursor is None else self.cursor.after(token)
+        after = self.position.after(token).json
         for way, at in islice(continuations(self.ways, token, after), MOST_TRIED):
             cost = len(before) + way.cost(at)
             if cost <= self.limit and self.prover.end([*before, *way.path(at)]) is not None:

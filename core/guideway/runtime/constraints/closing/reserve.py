@@ -11,8 +11,10 @@ from typing import Any
 from guideway.api.types import Choice, Constraint, JsonObject, JsonSchema, Regex, StructuralTag
 from guideway.api.vocabulary import Vocabulary
 from guideway.json_schema import Schema, resolve
+from guideway.json_schema.cursor import START
 from guideway.json_schema.tracking import TrackedSchema
 from guideway.runtime.constraints.closing.patterns import Pattern
+from guideway.runtime.constraints.closing.positions import Position
 
 __all__ = ["Reserve"]
 
@@ -74,10 +76,15 @@ class Reserve:
     """Names of required properties. A search tries them before optional ones."""
     triggers: tuple[str, ...] = ()
     """Texts that open a tag in free text; empty if the constraint has no free text."""
-    regions: tuple[tuple[str, str], ...] = ()
-    """Texts that begin and end each tag whose content is JSON."""
+    begins: tuple[str, ...] = ()
+    """Texts that begin tags whose content is JSON."""
     ends: tuple[str, ...] = ()
     """Texts that end tags."""
+
+    @property
+    def begin(self) -> Position:
+        """The position before the first token."""
+        return Position(START if self.is_json else None, tuple(begin.encode() for begin in self.begins))
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Reserve:
@@ -113,10 +120,10 @@ class Reserve:
         sizes = _Sizes(schemas, vocabulary)
         marks = [node[key] for node in nodes for key in ("begin", "end") if isinstance(node.get(key), str)]
         more = 2 * max((sizes.count(mark.encode()) for mark in marks), default=0) + (0 if schemas else UNKNOWN)
-        regions = [
-            (node["begin"], node["end"])
+        begins = [
+            node["begin"]
             for node in nodes
-            if isinstance(node.get("begin"), str) and isinstance(node.get("end"), str)
+            if isinstance(node.get("begin"), str)
             if isinstance(content := node.get("content", node), Mapping) and content.keys() & set(SCHEMAS)
         ]
         return cls(
@@ -126,7 +133,7 @@ class Reserve:
             sizes.examples,
             sizes.names,
             triggers=_unique(text for node in nodes for text in node.get("triggers", ()) if isinstance(text, str)),
-            regions=tuple(dict.fromkeys(regions)),
+            begins=_unique(begins),
             ends=_unique(end for node in nodes if isinstance(end := node.get("end"), str)),
         )
 

@@ -13,6 +13,7 @@ import numpy as np
 from guideway.errors import ConformanceError, DeadEnd
 from guideway.json_schema.cursor import JsonCursor, Place
 from guideway.runtime.constraints.closing.lexicon import MOST, VALUES, Lexicon
+from guideway.runtime.constraints.closing.positions import Position
 from guideway.runtime.constraints.closing.reserve import Reserve
 from guideway.runtime.constraints.closing.ways import Prover, Way, continuations
 from guideway.runtime.constraints.mask_block import GUARD
@@ -34,7 +35,7 @@ def find_completion(
     reserve: Reserve,
     *,
     limit: int,
-    cursor: JsonCursor | None,
+    position: Position,
     known: Sequence[Way] = (),
     most_worse: int = MOST,
     long_first: bool = False,
@@ -43,7 +44,7 @@ def find_completion(
     None if none is found with the work of `prover`.
 
     It is not always the shortest. The result depends on the arguments alone, and the state of the matcher does not
-    change. `cursor` is the position in JSON at the end of the output, None if the output is not JSON there. The search
+    change. `position` is the position at the end of the output. The search
     may join one of the `known` ways that completed the output before. A completion has at most `most_worse` tries that
     were not the first of their state. `long_first` tries long tokens before short ones, and no
     witnesses.
@@ -52,7 +53,7 @@ def find_completion(
     witness, then tokens of the bitmask. It follows each first try to its end. Then it continues from the state with the
     fewest worse tries before it, the longest text first (W. Harvey and M. Ginsberg, Limited Discrepancy Search, 1995).
     """
-    return _Search(prover, lexicon, reserve, limit, cursor, known, most_worse, long_first).completion()
+    return _Search(prover, lexicon, reserve, limit, position, known, most_worse, long_first).completion()
 
 
 @dataclass(slots=True, eq=False)
@@ -60,12 +61,17 @@ class _Node:
     """A state of the search: the text of the node before, and the tokens of one step."""
 
     token_ids: Sequence[int]
-    cursor: JsonCursor | None
+    position: Position
     before: _Node | None = None
     num_tokens: int = 0
     cost: int = 0
     """Number of worse tries on the path to this node."""
     tries: Iterator[Sequence[int]] | None = None
+
+    @property
+    def cursor(self) -> JsonCursor | None:
+        """The position in JSON; None outside JSON."""
+        return self.position.json
 
     def path(self) -> list[int]:
         steps, node = list[Sequence[int]](), self
@@ -82,7 +88,7 @@ class _Search:
         lexicon: Lexicon,
         reserve: Reserve,
         limit: int,
-        cursor: JsonCursor | None,
+        position: Position,
         known: Sequence[Way],
         most_worse: int,
         long_first: bool,
@@ -99,7 +105,7 @@ class _Search:
         self._long_first = long_first
         self._path: list[int] = []
         """Tokens that the matcher has accepted in this search."""
-        self._root = self._at = _Node((), cursor)
+        self._root = self._at = _Node((), position)
         """The node whose path the matcher has accepted."""
         self._rows = np.full((3, lexicon.words), GUARD, dtype=np.int32)
         """The row to fill, between two rows of guards."""
@@ -153,7 +159,7 @@ class _Search:
         if len(found) > self._limit:
             text = b"".join([self._lexicon.tokens[i] for i in found])
             self._go_to(self._root)
-            found = self._prover.end(Way(text, None, self._lexicon).path()) or found
+            found = self._prover.end(Way(text, Position(), self._lexicon).path()) or found
         return found if len(found) <= self._limit else None
 
     def _joined(self) -> list[int] | None:
@@ -181,8 +187,7 @@ class _Search:
                 continue
             self._path += token_ids
             added = b"".join([tokens[i] for i in token_ids])
-            cursor = None if node.cursor is None else node.cursor.after(added)
-            self._at = _Node(token_ids, cursor, node, length, node.cost)
+            self._at = _Node(token_ids, node.position.after(added), node, length, node.cost)
             return self._at
         return None
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guideway.json_schema.cursor import BLANKS, JsonCursor, Place
+from guideway.runtime.constraints.closing.positions import Position
 
 if TYPE_CHECKING:
     from guideway.api.grammar import Matcher
@@ -30,12 +31,12 @@ class Way:
     def __init__(
         self,
         text: bytes,
-        begin: JsonCursor | None,
+        begin: Position,
         lexicon: Lexicon,
         allowed: NDArray[np.bool_] | None = None,
         avoid: Collection[tuple[int, int]] = (),
     ) -> None:
-        """`begin` is the position in JSON at which the text begins; None if the text is not JSON.
+        """`begin` is the position at which the text begins.
 
         The tokens are `allowed` (``bool[num_tokens]``; None: all), and none writes exactly the bytes between the two
         positions of a pair in `avoid`.
@@ -44,9 +45,10 @@ class Way:
         self._begin = begin
         self._lexicon = lexicon
         self._costs, self._ends = lexicon.spell_from_each_byte(text, allowed, avoid)
-        self._places: list[tuple[Place, int]] = []
-        """The kind of place before each byte, and the number of objects and arrays that are open there; or empty."""
-        self._joints: dict[tuple[Place, int], list[int]] = {}
+        self._places: list[tuple[Place | None, int]] = []
+        """The kind of place before each byte, and the number of objects and arrays that are open there; or empty. None
+        and 0 outside JSON."""
+        self._joints: dict[tuple[Place | None, int], list[int]] = {}
 
     def cost(self, at: int = 0) -> int:
         """Return the number of tokens of the text from byte `at` on; at least `lexicon.MOST` if no tokens write it."""
@@ -74,16 +76,14 @@ class Way:
         text, size = self.text, len(self.text)
         if text.startswith(written):
             return len(written)
-        if self._begin is None:
-            return None
         self._find_places()
         at = 0
         for byte in written:
-            while at < size and text[at] != byte and text[at] in BLANKS and not self._is_in_string(at):
+            while at < size and text[at] != byte and text[at] in BLANKS and self._is_between(at):
                 at += 1
             if at < size and text[at] == byte:
                 at += 1
-            elif byte not in BLANKS or self._is_in_string(at):
+            elif byte not in BLANKS or not self._is_between(at):
                 return None
         return at
 
@@ -94,39 +94,45 @@ class Way:
         kind of place and the same depth as `cursor`; in a string, the last byte of the string is chosen.
         """
         size = len(self.text)
-        if cursor is None or self._begin is None:
+        if cursor is None:
             shared = next((i for i, byte in enumerate(written) if self.text[i : i + 1] != bytes([byte])), 0)
             later = self.text.find(written) + len(written)  # the output may have begun the end of free text
             yield from dict.fromkeys(i for i in (0, later, len(written), shared) if i <= size)
             return
         self._find_places()
-        wanted = _kind(cursor.place), len(cursor.open)
+        wanted = _kind(cursor)
         yield from self._joints.get(wanted, ())
         if wanted[0] in IN_STRING and self._places[0] == wanted:  # skip as many bytes, or characters, as are written
             counts = dict.fromkeys((len(written), len(written.decode(errors="ignore"))))
             yield from (count for count in counts if 0 < count <= size)
 
-    def _is_in_string(self, at: int) -> bool:
-        return self._places[at][0] in IN_STRING
+    def _is_between(self, at: int) -> bool:
+        """Return whether a byte is in JSON, but in no string: white space is optional there."""
+        place = self._places[at][0]
+        return place is not None and place not in IN_STRING
 
     def _find_places(self) -> None:
         """Find the place before each byte, and the bytes to join at each place."""
         if not self._places:
-            cursor, places = self._begin, self._places
-            assert cursor is not None
-            places.append((_kind(cursor.place), len(cursor.open)))
+            position, places = self._begin, self._places
+            places.append(_kind(position.json))
             for i in range(len(self.text)):
-                cursor = cursor.after(self.text[i : i + 1])
-                places.append((_kind(cursor.place), len(cursor.open)))
+                position = position.after(self.text[i : i + 1])
+                places.append(_kind(position.json))
             for i, place in enumerate(places):
                 is_last = place[0] not in IN_STRING or places[i + 1 : i + 2] != [place]
                 if is_last and len(found := self._joints.setdefault(place, [])) < MOST_JOINTS:
                     found.append(i)
 
 
-def _kind(place: Place) -> Place:
-    """Return the kind of a place: `AFTER` for `SCALAR`, because a number may have ended and the same may follow."""
-    return Place.AFTER if place is Place.SCALAR else place
+def _kind(cursor: JsonCursor | None) -> tuple[Place | None, int]:
+    """Return the kind of a place in JSON and the number of open objects and arrays; None and 0 outside JSON.
+
+    The kind of `SCALAR` is `AFTER`, because a number may have ended and the same may follow.
+    """
+    if cursor is None:
+        return None, 0
+    return Place.AFTER if cursor.place is Place.SCALAR else cursor.place, len(cursor.open)
 
 
 def continuations(ways: Sequence[Way], written: bytes, cursor: JsonCursor | None) -> Iterator[tuple[Way, int]]:
