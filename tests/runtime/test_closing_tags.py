@@ -9,14 +9,14 @@ import pytest
 from guideway.api import Constraint, JsonSchema, StructuralTag
 from guideway.json_schema.cursor import START
 from guideway.runtime.constraints.closing import Budget, Closer, Reserve
-from guideway.runtime.constraints.closing.positions import Position
 from guideway.runtime.sequences.replay import new_matcher
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 from hypothesis import given
 from hypothesis import strategies as st
+from xgrammar.builtin_structural_tag import get_model_structural_tag
 
-from tests.support.closing import LEXICON, STOPS, VOCABULARY, record
+from tests.support.closing import LEXICON, STOPS, VOCABULARY, drawn, record
 
 TAGS = {
     "hermes": ('<tool_call>{"name": "plant", "arguments": ', "}</tool_call>"),
@@ -47,7 +47,7 @@ def pieces(text: bytes, cuts: set[int]) -> list[bytes]:
 @given(cuts=st.sets(st.integers(1, 120)), before=st.sampled_from(["", "x<func", "a {"]))
 def test_a_position_does_not_depend_on_the_tokens(kind: str, content: str, cuts: set[int], before: str) -> None:
     begin, end = TAGS[kind]
-    position = Position(begins=tuple(begin.encode() for begin, _ in TAGS.values()))
+    position = Reserve.of(tagged({}, kind), VOCABULARY).begin
     for text, is_inside in ((before + begin + content[:-1], True), (content[-1] + end + "so", False)):
         for piece in pieces(text.encode(), cuts):
             position = position.after(piece)
@@ -63,10 +63,31 @@ def test_a_position_does_not_depend_on_the_tokens(kind: str, content: str, cuts:
 @pytest.mark.parametrize("make", [LLGuidanceStrategy, XGrammarStrategy])
 def test_the_content_of_a_tag_is_as_short_as_the_schema_alone(make: Any, name: str, kind: str) -> None:
     begin, end = TAGS[kind]
-    content = {"type": "json_schema", "json_schema": SCHEMAS[name]}
-    tag = {"type": "tag", "begin": begin, "content": content, "end": end}
     alone = shortest(make, JsonSchema(SCHEMAS[name]))
-    assert shortest(make, StructuralTag({"type": "structural_tag", "format": tag})) <= len(begin) + alone + len(end)
+    assert shortest(make, tagged(SCHEMAS[name], kind)) <= len(begin) + alone + len(end)
+
+
+@pytest.mark.parametrize("model", ["qwen_3_coder", "glm_4_7", "kimi", "deepseek_v3_1", "mimo"])
+@pytest.mark.parametrize("name", ["tree", "nested", "enums"])
+def test_a_named_call_is_whole_at_its_shortest_length(model: str, name: str) -> None:
+    tool = {"type": "function", "function": {"name": "plant", "parameters": SCHEMAS[name], "strict": True}}
+    tag = get_model_structural_tag(
+        model, [tool], {"type": "function", "function": {"name": "plant"}}, reasoning=False
+    ).model_dump(mode="json")
+    strategy, constraint = XGrammarStrategy(VOCABULARY, {}), StructuralTag(tag)
+    grammar, reserve = strategy.compile(constraint), Reserve.of(constraint, VOCABULARY)
+    least = shortest(XGrammarStrategy, constraint)
+    assert least <= reserve.level + reserve.growth, "the shortest output is searched for where it may not fit"
+    for limit in (least, least + 3):
+        assert drawn(strategy, grammar, Budget(limit, reserve), limit) is not None
+
+
+def tagged(schema: Any, kind: str) -> StructuralTag:
+    begin, end = TAGS[kind]
+    content = {"type": "json_schema", "json_schema": schema}
+    return StructuralTag(
+        {"type": "structural_tag", "format": {"type": "tag", "begin": begin, "content": content, "end": end}}
+    )
 
 
 def shortest(make: Any, constraint: Constraint) -> int:

@@ -1,15 +1,18 @@
-"""Position in an output that is JSON, or in text with tags whose content is JSON."""
+"""Position in an output that is JSON, or in text with tags whose content has JSON."""
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
-from guideway.json_schema.cursor import START, JsonCursor, Place
+from guideway.json_schema.cursor import BLANKS, START, JsonCursor, Place
 
 __all__ = ["Position"]
 
 IN_SCALARS = frozenset(b"+-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 """Bytes of numbers, ``true``, ``false`` and ``null``, and more letters. Any other byte ends them."""
+ELEMENT = re.compile(rb"<([^\s<>/=]+)[^<>]*>")
+"""The beginning of an element in text that resembles XML, such as ``<parameter=name>``."""
 
 
 class Position(NamedTuple):
@@ -17,30 +20,40 @@ class Position(NamedTuple):
 
     json: JsonCursor | None = None
     """The position in JSON; None outside JSON."""
-    begins: tuple[bytes, ...] = ()
-    """Texts that begin tags with JSON. If one of them contains ``{``, the JSON begins there, and contains the content
-    of the tag. Empty if the whole output is JSON, or none of it."""
+    begins: tuple[tuple[bytes, bytes], ...] = ()
+    """The texts before JSON, without white space, each with the JSON that it contains, which contains the content of a
+    tag. Empty if the whole output is JSON, or none of it."""
     written: bytes = b""
-    """Outside JSON: the last bytes of the text, as many as the beginning of a tag may have without its last byte."""
+    """Outside JSON: the last bytes of the text without white space, as many as the longest of `begins` may have."""
+    element: bytes = b""
+    """Outside JSON: the text from the last ``<`` to the next ``>``."""
 
     def after(self, text: bytes) -> Position:
         """Return the position after `text`."""
-        json, written = self.json, self.written
-        if not self.begins:
+        json, begins, written, element = self
+        if not begins:
             return self if json is None else Position(json.after(text))
+        most = max(len(begin) for begin, _ in begins)
         for byte in text:
-            if json is not None and _has_ended(json, byte):
-                json = None
             if json is not None:
-                json = json.after(bytes((byte,)))
-                continue
-            written += bytes((byte,))
-            begin = max((begin for begin in self.begins if written.endswith(begin)), key=len, default=b"")
-            if begin:
-                opened = begin.find(b"{")
-                json, written = START.after(begin[opened:] if opened >= 0 else b""), b""
-        most = max(map(len, self.begins)) - 1
-        return Position(json, self.begins, written[-most:] if most else b"")
+                if not _has_ended(json, byte):
+                    json = json.after(bytes((byte,)))
+                    continue
+                json = None
+            if byte == 0x3C or not element.endswith(b">"):
+                element = (b"" if byte == 0x3C else element) + bytes((byte,))
+            if byte not in BLANKS:
+                written = (written + bytes((byte,)))[-most:]
+            known = [pair for pair in begins if written.endswith(pair[0])]
+            if known and byte not in BLANKS:
+                json, written = START.after(max(known, key=lambda pair: len(pair[0]))[1]), b""
+        return Position(json, begins, written, element)
+
+    @property
+    def end(self) -> bytes:
+        """The text that ends the last element that began, if the text resembles XML; else empty."""
+        begun = ELEMENT.match(self.element)
+        return b"</" + begun[1] + b">" if begun else b""
 
 
 def _has_ended(json: JsonCursor, byte: int) -> bool:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from guideway.api.types import Choice, Constraint, JsonObject, JsonSchema, Regex, StructuralTag
@@ -76,15 +77,16 @@ class Reserve:
     """Names of required properties. A search tries them before optional ones."""
     triggers: tuple[str, ...] = ()
     """Texts that open a tag in free text; empty if the constraint has no free text."""
-    begins: tuple[str, ...] = ()
-    """Texts that begin tags whose content is JSON."""
+    begins: tuple[tuple[str, str], ...] = ()
+    """Texts before JSON in tags, without white space, each with the JSON that it contains."""
     ends: tuple[str, ...] = ()
     """Texts that end tags."""
 
     @property
     def begin(self) -> Position:
         """The position before the first token."""
-        return Position(START if self.is_json else None, tuple(begin.encode() for begin in self.begins))
+        begins = tuple((begin.encode(), json.encode()) for begin, json in self.begins)
+        return Position(START if self.is_json else None, begins)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Reserve:
@@ -120,12 +122,8 @@ class Reserve:
         sizes = _Sizes(schemas, vocabulary)
         marks = [node[key] for node in nodes for key in ("begin", "end") if isinstance(node.get(key), str)]
         more = 2 * max((sizes.count(mark.encode()) for mark in marks), default=0) + (0 if schemas else UNKNOWN)
-        begins = [
-            node["begin"]
-            for node in nodes
-            if isinstance(node.get("begin"), str)
-            if isinstance(content := node.get("content", node), Mapping) and content.keys() & set(SCHEMAS)
-        ]
+        elements = [name for node in nodes if _is_elements(node) for name in _names_in(node)]
+        more += UNKNOWN * len(elements)
         return cls(
             sizes.growth + more,
             sizes.level + more,
@@ -133,7 +131,7 @@ class Reserve:
             sizes.examples,
             sizes.names,
             triggers=_unique(text for node in nodes for text in node.get("triggers", ()) if isinstance(text, str)),
-            begins=_unique(begins),
+            begins=tuple(dict.fromkeys(pair for node in nodes for pair in _before_json(node))),
             ends=_unique(end for node in nodes if isinstance(end := node.get("end"), str)),
         )
 
@@ -157,6 +155,32 @@ def _nodes_in(tag: Any) -> Iterator[Mapping[str, Any]]:
             left += [child for key, child in node.items() if key not in SCHEMAS]
         elif isinstance(node, list):
             left += node
+
+
+def _before_json(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the texts before JSON that a node of a structural tag describes, as `Reserve.begins` has them."""
+    parts = [node.get("begin"), node.get("content", node), *(node.get("elements") or ())]
+    for text, content in pairwise(parts):
+        if isinstance(text, Mapping):
+            text = text.get("value")
+        if not isinstance(content, Mapping) or not content.keys() & set(SCHEMAS):
+            continue
+        if _is_elements(content):  # arrays and objects in elements are JSON
+            yield from ((">" + bracket, bracket) for bracket in "{[")
+        elif isinstance(text, str):
+            yield "".join(text.split()), text[text.find("{") :] if "{" in text else ""
+
+
+def _is_elements(node: Mapping[str, Any]) -> bool:
+    """Return whether a node writes the properties of its schema as elements in place of JSON."""
+    return bool(node.keys() & set(SCHEMAS)) and node.get("style", "json") != "json"
+
+
+def _names_in(node: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of properties of the outermost object of a node's schema."""
+    for key in SCHEMAS:
+        if isinstance(schema := node.get(key), Mapping) and isinstance(declared := schema.get("properties"), Mapping):
+            yield from declared
 
 
 class _Sizes:

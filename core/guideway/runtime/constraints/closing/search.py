@@ -212,8 +212,8 @@ class _Search:
             raise ConformanceError("it wrote outside its row")
         row = self._rows[1].tobytes()
         if cursor is None:
-            if lexicon.has_letters(row):  # free text, which may be the content of a tag
-                yield from filter(None, (lexicon.spell(end.encode()) for end in self._reserve.ends))
+            ends = (self._at.position.end, *(end.encode() for end in self._reserve.ends))
+            yield from filter(None, (lexicon.spell(end) for end in ends))
             # a text ends in a punctuation mark more often than in a letter
             yield from ([i] for i in lexicon.signs(row) if self._prover.end([i]) is not None)
         tried = set(quick)
