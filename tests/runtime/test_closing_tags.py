@@ -6,9 +6,10 @@ import itertools
 from typing import Any
 
 import pytest
-from guideway.api import Constraint, JsonSchema, StructuralTag
+from guideway.api import Constraint, JsonSchema, StructuralTag, Vocabulary
 from guideway.json_schema.cursor import START
-from guideway.runtime.constraints.closing import Budget, Closer, Reserve
+from guideway.runtime.constraints.closing import Budget, Closer, Lexicon, Reserve
+from guideway.runtime.constraints.closing.positions import MOST, Position
 from guideway.runtime.sequences.replay import new_matcher
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
@@ -58,6 +59,38 @@ def test_a_position_does_not_depend_on_the_tokens(kind: str, content: str, cuts:
             assert position.json is None
 
 
+@given(text=st.text(alphabet='<>ab= {}"', max_size=60), cuts=st.sets(st.integers(1, 60)))
+def test_cuts_change_nothing_in_elements(text: str, cuts: set[int]) -> None:
+    begin = position = Position(begins=((b">{", b"{"), (b"<a>", b"")))
+    for piece in pieces(text.encode(), cuts):
+        position = position.after(piece)
+    byte_by_byte = begin
+    for byte in text.encode():
+        byte_by_byte = byte_by_byte.after(bytes((byte,)))
+    assert position == byte_by_byte
+
+
+@pytest.mark.parametrize("piece", [b"so <so ", b"so", b"<b" * 8])
+def test_a_position_in_free_text_stays_small(piece: bytes) -> None:
+    position = Position(begins=((b"<function=plant>", b""),))
+    for _ in range(400):
+        position = position.after(piece)
+    assert len(position.written) < 20
+    assert len(position.element) <= MOST
+
+
+def test_a_special_token_may_begin_a_tag() -> None:
+    mark = len(VOCABULARY)
+    vocabulary = Vocabulary((*VOCABULARY.tokens, b""), STOPS, {mark: "<tool_call>"}, mark + 1)
+    reserve = Reserve.of(tagged({}, "hermes"), vocabulary)
+    closer = Closer(Lexicon(vocabulary), STOPS, Budget(4096, reserve))
+    rest = [LEXICON.ids[bytes((byte,))] for byte in b'{"name": "plant", "arguments": {"a": [']
+    closer.accept([mark, *rest])
+    json = closer._position(len(rest) + 1).json
+    assert json is not None
+    assert len(json.open) == 3
+
+
 @pytest.mark.parametrize("kind", TAGS)
 @pytest.mark.parametrize("name", SCHEMAS)
 @pytest.mark.parametrize("make", [LLGuidanceStrategy, XGrammarStrategy])
@@ -71,9 +104,8 @@ def test_the_content_of_a_tag_is_as_short_as_the_schema_alone(make: Any, name: s
 @pytest.mark.parametrize("name", ["tree", "nested", "enums"])
 def test_a_named_call_is_whole_at_its_shortest_length(model: str, name: str) -> None:
     tool = {"type": "function", "function": {"name": "plant", "parameters": SCHEMAS[name], "strict": True}}
-    tag = get_model_structural_tag(
-        model, [tool], {"type": "function", "function": {"name": "plant"}}, reasoning=False
-    ).model_dump(mode="json")
+    named = {"type": "function", "function": {"name": "plant"}}
+    tag = get_model_structural_tag(model, [tool], named, reasoning=False).model_dump(mode="json")
     strategy, constraint = XGrammarStrategy(VOCABULARY, {}), StructuralTag(tag)
     grammar, reserve = strategy.compile(constraint), Reserve.of(constraint, VOCABULARY)
     least = shortest(XGrammarStrategy, constraint)
@@ -85,9 +117,8 @@ def test_a_named_call_is_whole_at_its_shortest_length(model: str, name: str) -> 
 def tagged(schema: Any, kind: str) -> StructuralTag:
     begin, end = TAGS[kind]
     content = {"type": "json_schema", "json_schema": schema}
-    return StructuralTag(
-        {"type": "structural_tag", "format": {"type": "tag", "begin": begin, "content": content, "end": end}}
-    )
+    tag = {"type": "tag", "begin": begin, "content": content, "end": end}
+    return StructuralTag({"type": "structural_tag", "format": tag})
 
 
 def shortest(make: Any, constraint: Constraint) -> int:

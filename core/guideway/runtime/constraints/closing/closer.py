@@ -256,9 +256,9 @@ class Closer:
 
     def _position(self, num_tokens: int) -> Position:
         """Return the position after the first `num_tokens` accepted tokens."""
-        positions, tokens = self._positions, self._lexicon.tokens
+        positions = self._positions
         for token_id in self._accepted[len(positions) - 1 : num_tokens]:
-            positions.append(positions[-1].after(tokens[token_id]))
+            positions.append(positions[-1].after(self._lexicon.write([token_id])))
         return positions[num_tokens]
 
     def _judge_triggers(self, matcher: Matcher, row: NDArray[np.int32], limit: int) -> NDArray[np.bool_]:
@@ -290,7 +290,7 @@ class Closer:
             return 0
         self._accepted.append(token_id)
         try:
-            found = 0 if matcher.is_accepting() else self._shortest_cost(matcher)
+            found = 0 if matcher.is_accepting() else self.shortest(matcher)
             return MOST if found is None else found
         finally:
             self.rollback(1)
@@ -433,11 +433,8 @@ class Closer:
         return Record(again, num_accepted, ())
 
     def shortest(self, matcher: Matcher) -> int | None:
-        """Return the number of tokens of the shortest output found, regardless of the budget; None if none is found."""
-        return self._shortest_cost(matcher)
-
-    def _shortest_cost(self, matcher: Matcher) -> int | None:
-        """Return the number of tokens of the shortest completion found; None if none is found."""
+        """Return the number of tokens of the shortest completion found, regardless of the budget; None if none is
+        found."""
         begin = self._position(len(self._accepted))
         for lifts_bans in self._lifts_to_try:
             if (found := self._find_shortest(matcher, lifts_bans)) is not None:

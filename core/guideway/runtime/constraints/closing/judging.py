@@ -93,7 +93,7 @@ class Judge:
         finish = self.lexicon.finish(token) if self.in_text else b""
         before = [token_id, *(self.lexicon.spell(finish) or ())]
         token += finish
-        after = self.position.after(token).json
+        after = self.position.after(self.lexicon.write(before)).json
         for way, at in islice(continuations(self.ways, token, after), MOST_TRIED):
             cost = len(before) + way.cost(at)
             if cost <= self.limit and self.prover.end([*before, *way.path(at)]) is not None:

@@ -201,7 +201,8 @@ class Lexicon:
         is_text = cursor is None and long_first
         found = list(dict.fromkeys([*long, *short] if is_text else [*short, *long]))
         # only white space: a line feed first, since the end of a tag often has a line of its own
-        return found or [i for i in self.of((b"\n", b" ", b"\t", b"\r")) if self.bits(row)[i]] or list(ids[:1].tolist())
+        allowed = self.bits(row)
+        return found or [i for i in self.of((b"\n", b" ", b"\t", b"\r")) if allowed[i]] or list(ids[:1].tolist())
 
     def _signs(self, row: bytes) -> list[int]:
         """Return the tokens of a row that are single bytes, but no letters and no blanks."""

@@ -14,6 +14,9 @@ IN_SCALARS = frozenset(b"+-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOP
 ELEMENT = re.compile(rb"<([^\s<>/=]+)[^<>]*>")
 """The beginning of an element in text that resembles XML, such as ``<parameter=name>``."""
 
+MOST = 256
+"""Most bytes of the beginning of an element, which limits the memory for each token. Longer ones have no end."""
+
 
 class Position(NamedTuple):
     """The position after a text."""
@@ -26,7 +29,7 @@ class Position(NamedTuple):
     written: bytes = b""
     """Outside JSON: the last bytes of the text without white space, as many as the longest of `begins` may have."""
     element: bytes = b""
-    """Outside JSON: the text from the last ``<`` to the next ``>``."""
+    """Outside JSON: the text from the last ``<`` to the next ``>``, at most `MOST` bytes."""
 
     def after(self, text: bytes) -> Position:
         """Return the position after `text`."""
@@ -34,18 +37,21 @@ class Position(NamedTuple):
         if not begins:
             return self if json is None else Position(json.after(text))
         most = max(len(begin) for begin, _ in begins)
+        if json is None:
+            joined = written + text.translate(None, BLANKS)
+            if not any(begin in joined for begin, _ in begins):
+                return Position(None, begins, joined[-most:], _longer(element, text))
         for byte in text:
             if json is not None:
                 if not _has_ended(json, byte):
                     json = json.after(bytes((byte,)))
                     continue
                 json = None
-            if byte == 0x3C or not element.endswith(b">"):
-                element = (b"" if byte == 0x3C else element) + bytes((byte,))
-            if byte not in BLANKS:
-                written = (written + bytes((byte,)))[-most:]
-            known = [pair for pair in begins if written.endswith(pair[0])]
-            if known and byte not in BLANKS:
+            element = _longer(element, bytes((byte,)))
+            if byte in BLANKS:
+                continue
+            written = (written + bytes((byte,)))[-most:]
+            if known := [pair for pair in begins if written.endswith(pair[0])]:
                 json, written = START.after(max(known, key=lambda pair: len(pair[0]))[1]), b""
         return Position(json, begins, written, element)
 
@@ -59,3 +65,12 @@ class Position(NamedTuple):
 def _has_ended(json: JsonCursor, byte: int) -> bool:
     """Return whether a JSON value ended before its next byte."""
     return not json.open and (json.place is Place.AFTER or (json.place is Place.SCALAR and byte not in IN_SCALARS))
+
+
+def _longer(element: bytes, text: bytes) -> bytes:
+    """Return `Position.element` after more text."""
+    if (at := text.rfind(b"<")) >= 0:
+        element, text = b"", text[at:]
+    elif not element or element.endswith(b">"):
+        return element
+    return (element + text[: text.find(b">") + 1 or len(text)])[:MOST]

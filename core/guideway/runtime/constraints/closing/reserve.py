@@ -167,7 +167,7 @@ def _before_json(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             continue
         if _is_elements(content):  # arrays and objects in elements are JSON
             yield from ((">" + bracket, bracket) for bracket in "{[")
-        elif isinstance(text, str):
+        elif isinstance(text, str) and text.split():
             yield "".join(text.split()), text[text.find("{") :] if "{" in text else ""
 
 

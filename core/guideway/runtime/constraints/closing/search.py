@@ -172,7 +172,6 @@ class _Search:
 
     def _advance(self, node: _Node) -> _Node | None:
         """Return the node after the next try that the matcher takes, or None."""
-        tokens = self._lexicon.tokens
         assert node.tries is not None
         for token_ids in node.tries:
             length = len(self._path) + len(token_ids)
@@ -186,8 +185,8 @@ class _Search:
                 self._matcher.rollback(num_taken)
                 continue
             self._path += token_ids
-            added = b"".join([tokens[i] for i in token_ids])
-            self._at = _Node(token_ids, node.position.after(added), node, length, node.cost)
+            position = node.position.after(self._lexicon.write(token_ids))
+            self._at = _Node(token_ids, position, node, length, node.cost)
             return self._at
         return None
 
