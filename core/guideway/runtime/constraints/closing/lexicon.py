@@ -197,7 +197,10 @@ class Lexicon:
         if cursor is not None and in_string:
             return list(ids[:AT_MOST].tolist())
         long = [i for i in ids[:LOOKED_AT].tolist() if self.tokens[i].strip()][:3]
-        short = [i for i in ids[:-LOOKED_AT:-1].tolist() if self.tokens[i].strip()][:6]
+        short = [i for i in ids[:-LOOKED_AT:-1].tolist() if self.tokens[i].strip()]
+        if cursor is None:  # a punctuation mark ends more than a letter or a digit
+            short.sort(key=lambda i: (self.lengths[i], self.tokens[i].isalnum()))
+        short = short[:6]
         is_text = cursor is None and long_first
         found = list(dict.fromkeys([*long, *short] if is_text else [*short, *long]))
         # only white space: a line feed first, since the end of a tag often has a line of its own
