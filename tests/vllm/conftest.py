@@ -37,6 +37,9 @@ SETTINGS = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
+    # numba, which finds n-grams, shares OpenMP with vLLM's kernels: with more threads it changes the outputs of engines
+    # that start in this process later, also without guideway
+    "NUMBA_NUM_THREADS": "1",
 }
 os.environ.update(SETTINGS)
 
