@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -13,6 +14,8 @@ from guideway.json_schema import keywords
 from guideway.json_schema.ecma import in_python
 from guideway.json_schema.rewriting import COARSE, Budget, Rewriting, rewrite
 from guideway.json_schema.rewriting.automata import Unknown, literal, searched
+from guideway.json_schema.rewriting.joining import parts_of
+from guideway.json_schema.rewriting.regular import partition
 from guideway.json_schema.validity import validator
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -144,6 +147,25 @@ def test_patterns_that_an_engine_cannot_separate_become_one() -> None:
     values = {"type": ["string", "null"]}
     assert weaker.schema == {"patternProperties": {"(?:a)|(?:b)": values}, "additionalProperties": False}
     assert [str(each) for each in weaker.losses] == ["`patternProperties` at #"]
+
+
+@pytest.mark.parametrize("levels", [1, 13, 40])
+@pytest.mark.parametrize("is_recursive", [False, True])
+def test_patterns_are_separated_however_far_the_references_between_them_lead(levels: int, is_recursive: bool) -> None:
+    definitions: Any = {
+        f"d{i}": {"$ref": f"#/$defs/d{i + 1}", "properties": {f"p{i}": {"type": "integer"}}} for i in range(levels)
+    }
+    definitions[f"d{levels}"] = {"patternProperties": {"^a": {"type": "integer"}}}
+    if is_recursive:
+        definitions[f"d{levels}"]["anyOf"] = [{"type": "object"}, {"$ref": "#/$defs/d0"}]
+    root = {"type": "object", "patternProperties": {"b$": {"minimum": 1}}, "$ref": "#/$defs/d0", "$defs": definitions}
+    found = rewrite(root, EXACT)
+    assert found.losses == ()
+    written = [found.schema, *parts_of(found.schema)]
+    patterns = {name for part in written if isinstance(part, dict) for name in part.get("patternProperties", ())}
+    assert len(patterns) > 2
+    for first, second in combinations(sorted(patterns), 2):
+        assert partition([first, second], STEPS, most=0) is not None, (first, second)
 
 
 def test_very_many_losses_are_counted() -> None:

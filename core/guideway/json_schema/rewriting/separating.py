@@ -12,7 +12,6 @@ from guideway.json_schema.walking import Schema
 __all__ = ["Parts", "Together", "replace_patterns"]
 
 START = "#/$defs/"
-DEEPEST = 12
 Parts: TypeAlias = Mapping[str, Sequence[str]]
 """For patterns of names, those to write in their place, which exclude each other."""
 
@@ -20,12 +19,18 @@ Parts: TypeAlias = Mapping[str, Sequence[str]]
 class Together:
     """Finds the patterns that stand in different maps of a written schema and apply to the same object."""
 
-    def __init__(self, schema: Mapping[str, Any], most: int) -> None:
-        self._definitions: Mapping[str, Schema] = schema.get("$defs", {})
-        self._left = most
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._definitions: dict[str, frozenset[str]] = dict.fromkeys(schema.get("$defs", {}), frozenset())
+        """The patterns for the names of an object that each definition applies to."""
         self._pairs: dict[tuple[str, str], None] = {}
+        before = None
+        while before != self._definitions:  # definitions may refer to themselves
+            before = dict(self._definitions)
+            for name in reversed(before):  # most refer to later ones
+                self._definitions[name] = frozenset().union(*self._parts(schema["$defs"][name]))
         for each in (schema, *parts_of(schema)):
-            self._visit(each, 0)
+            for first, second in combinations(self._parts(each), 2):
+                self._pairs |= {(min(a, b), max(a, b)): None for a in sorted(first) for b in sorted(second) if a != b}
 
     def groups(self, overlap: Callable[[str, str], bool]) -> list[list[str]]:
         """Return sets of patterns: those that `overlap` when they apply together, and others that overlap these."""
@@ -37,19 +42,16 @@ class Together:
                 found.append(list(dict.fromkeys([*(name for group in joined for name in group), *pair])))
         return found
 
-    def _visit(self, schema: Schema, depth: int) -> set[str]:
-        """Return the patterns for the names of an object that a subschema applies to."""
-        self._left -= 1
-        if not isinstance(schema, Mapping) or depth > DEEPEST or self._left < 0:
-            return set()
-        parts = [set(schema.get("patternProperties", ()))]
-        parts += [self._visit(each, depth + 1) for each in schema.get("allOf", ())]
-        parts.append(set().union(*(self._visit(each, depth + 1) for each in schema.get("anyOf", ()))))
+    def _parts(self, schema: Schema) -> list[frozenset[str]]:
+        """Return the patterns of each part of a subschema that applies to the same object."""
+        if not isinstance(schema, Mapping):
+            return []
+        parts = [frozenset(schema.get("patternProperties", ()))]
+        parts += [frozenset().union(*self._parts(each)) for each in schema.get("allOf", ())]
+        parts.append(frozenset().union(*(each for branch in schema.get("anyOf", ()) for each in self._parts(branch))))
         if "$ref" in schema:
-            parts.append(self._visit(self._definitions[schema["$ref"].removeprefix(START)], depth + 1))
-        for first, second in combinations(parts, 2):
-            self._pairs |= {(min(a, b), max(a, b)): None for a in sorted(first) for b in sorted(second) if a != b}
-        return set().union(*parts)
+            parts.append(self._definitions[schema["$ref"].removeprefix(START)])
+        return [part for part in parts if part]
 
 
 def replace_patterns(schema: Any, parts: Parts) -> Any:

@@ -124,7 +124,7 @@ class Writer:
         if isinstance(found, bool):
             return found
         parts: dict[str, Sequence[str]] = {}
-        for names in Together(found, self.budget.nodes).groups(self._overlap):
+        for names in Together(found).groups(self._overlap):
             apart = self.build(("apart", *names), partial(partition, names, most=self.budget.overlaps))
             if apart is not None:
                 parts |= {name: [part for part, together in apart if name in together] for name in names}
