@@ -14,7 +14,10 @@ from guideway import Engine, EngineConfig, JsonSchema, SamplingParams
 from guideway.api import Matcher, Vocabulary
 from guideway.api.bitmask import allocate, unpack
 from guideway.errors import DeadEnd, InvalidGrammar, LimitExceeded, UnsupportedGrammar
+from guideway.json_schema.kinds import OBJECT
 from guideway.json_schema.prober import byte_vocabulary
+from guideway.json_schema.tracking import NotTracked
+from guideway.json_schema.tracking.alternatives import Alternatives
 from guideway.runtime.constraints.candidates import Candidate, choose, enforcing_all
 from guideway.runtime.constraints.here import Here
 from guideway.runtime.constraints.rewriting import IN_HOSTS, ORDER
@@ -348,3 +351,19 @@ def test_a_number_above_the_largest_double_may_be_a_multiple() -> None:
     bitmask = allocate(1, len(BYTES))
     matcher.fill_bitmask(bitmask, 0)
     assert matcher.accept(tuple(b",")) == 1
+
+
+@pytest.mark.parametrize("branches", [({"minLength": 3}, {"maxLength": 2}), ({"minLength": 3}, {"minLength": 4})])
+def test_choices_are_counted_even_if_no_value_has_them_all(branches: tuple[Any, Any]) -> None:
+    nothing: Any = {"type": "string", "minLength": 9, "maxLength": 8}
+    choices = {"allOf": [{"anyOf": [{**each, "pattern": f"{i}"} for each in branches]} for i in range(16)]}
+    schema = {"type": "object", "properties": {"a": {"allOf": [nothing, choices]}, "b": {}}}
+    with pytest.raises(NotTracked, match="too many alternatives"):
+        Alternatives(schema)
+
+
+def test_only_choices_that_the_kinds_of_values_allow_are_followed() -> None:
+    choices = [{"anyOf": [{"type": "string", "minLength": i}, {"type": "array", "minItems": i}]} for i in range(30)]
+    schema = {"type": "object", "properties": {"a": {"allOf": choices}, "b": {}}, "required": ["b"]}
+    place = Alternatives(schema).root
+    assert len(Alternatives(schema).of_kind(place, OBJECT)) == 1

@@ -42,7 +42,8 @@ Alternative: TypeAlias = frozenset[int]
 MOST_ALTERNATIVES: Final = 1000
 """Alternatives of one value."""
 MOST_WORK: Final = 20_000
-"""Alternatives of all values that are looked at."""
+"""Choices between subschemas that are followed, and alternatives that are looked at, before the first text; and as many
+after it."""
 STEPS: Final = 100_000
 """Steps between the states of an automaton of a pattern."""
 MOST_TOGETHER: Final = 1000
@@ -87,21 +88,21 @@ class Alternatives:
         self._asked: set[Place] = set()
         """The places of which it is not known yet whether there may be a value."""
         self._members: dict[tuple[Alternative, str], Place | None] = {}
-        self._most: float = MOST_ALTERNATIVES
-        self._left: float = MOST_WORK
+        self._left = MOST_WORK
         for _, node, _ in walk(schema):
             if isinstance(node, Mapping):
                 if not node.keys() <= CHOOSING | FOLLOWED:
                     raise NotTracked(f"{min(node.keys() - CHOOSING - FOLLOWED)} cannot be followed in objects")
                 self._numbers[id(node)] = len(self._nodes)
                 self._nodes.append(node)
+        self._own_kinds = list(map(_kinds_of_node, self._nodes))
         self._schema = schema  # keeps the identities of its parts
         self._automata: dict[str, Automaton | None] = {}
         self.root: Place = self._place([schema]) or frozenset()
         self._check_all()
         if not self.is_possible(self.root):
             raise NotTracked("nothing satisfies it")
-        self._most = self._left = inf
+        self._left = MOST_WORK
 
     @remember
     def of_kind(self, place: Place, kind: int) -> tuple[Alternative, ...]:
@@ -234,48 +235,50 @@ class Alternatives:
 
     def _kinds(self, numbers: Iterable[int]) -> int:
         found = ANY
-        for node in self._of(numbers):
-            if "type" in node:
-                found &= kinds_of(node["type"])
-            if "enum" in node:
-                found &= kinds_among(node["enum"])
-            if "const" in node:
-                found &= kind_of(node["const"])
+        for i in numbers:
+            found &= self._own_kinds[i]
         return found
 
     @remember
     def _alternatives(self, place: Place) -> tuple[Alternative, ...]:
         found: dict[Alternative, None] = {}
-        for each in self._expand(list(place), frozenset()):
+        for each in self._expand(list(place), frozenset(), ANY):
             found[each] = None
-            self._left -= 1
-            if len(found) > self._most or self._left < 0:
+            if len(found) > MOST_ALTERNATIVES:
                 raise NotTracked("its values have too many alternatives")
         return tuple(found)
 
-    def _expand(self, left: list[int], seen: frozenset[int]) -> Iterator[Alternative]:
+    def _expand(self, left: list[int], seen: frozenset[int], kinds: int) -> Iterator[Alternative]:
+        self._look()
         while left:
             number = left.pop()
             if number in seen:
                 continue
             seen |= {number}
             node = self._nodes[number]
+            kinds &= self._own_kinds[number]
             parts = [*node.get("allOf", ())]
             if "$ref" in node:
                 parts.append(resolve(self._schema, node["$ref"]))
             inner = self._place(parts)
-            if inner is None:
+            if inner is None or not kinds:
                 return
             left = [*left, *inner]
             if "anyOf" in node:
                 for branch in node["anyOf"]:
                     chosen = self._place([branch])
                     if chosen is not None:
-                        yield from self._expand([*left, *chosen], seen)
+                        yield from self._expand([*left, *chosen], seen, kinds)
                 return
         held = frozenset(i for i in seen if not self._nodes[i].keys() <= CHOOSING)
-        if self._kinds(held) and self._has_values(held):
+        if self._has_values(held):
             yield held
+
+    def _look(self, times: int = 1) -> None:
+        """Count work. Raises `NotTracked`."""
+        self._left -= times
+        if self._left < 0:
+            raise NotTracked("its values have too many alternatives")
 
     def _has_values(self, alternative: Alternative) -> bool:
         """Return whether there may be a value, as far as the keywords of scalars tell."""
@@ -397,13 +400,11 @@ class Alternatives:
                 raise NotTracked("a value has too many alternatives")
             for kind in (OBJECT, ARRAY):
                 found = {each: None for place in places for each in self.of_kind(place, kind)}
-                self._left -= len(found)
+                self._look(len(found))
                 is_inner_sure = is_sure and len(found) == 1 and not any(self.are_fewer(place, kind) for place in places)
                 for inner in self._parts_of(list(found), kind):
-                    self._left -= 1
+                    self._look()
                     pending.append((inner, is_inner_sure))
-            if self._left < 0:
-                raise NotTracked("its values have too many alternatives")
 
     def _parts_of(self, alternatives: Sequence[Alternative], kind: int) -> Iterator[frozenset[Place]]:
         """Yield the places that the same property or item may have."""
@@ -441,6 +442,14 @@ class Alternatives:
             first = node.get("prefixItems", ())
             parts.append(first[number] if number < len(first) else node.get("items", True))
         return self._place(parts)
+
+
+def _kinds_of_node(node: Mapping[str, Any]) -> int:
+    """Return the kinds of values that the keywords of one subschema allow, without its parts."""
+    found = kinds_of(node["type"]) if "type" in node else ANY
+    if "enum" in node:
+        found &= kinds_among(node["enum"])
+    return found & kind_of(node["const"]) if "const" in node else found
 
 
 def _spelled(name: str) -> bytes:
