@@ -130,6 +130,7 @@ def test_random_schemas(number: int) -> None:
         ({"properties": {"a": {}, "b": {}}, "required": ["b"]}, False),
         ({"enum": [{"a": 1, "b": 2}, "c"]}, False),
         ({"patternProperties": {"^a": {}}, "properties": {"ab": {"type": "string"}, "b": {}}}, False),
+        ({"patternProperties": {r"^[/][/.\w-]{0,254}$": {"type": "string"}}, "required": ["a", "b"]}, True),
         ({"properties": {name: {"maxLength": i + 1} for i, name in enumerate(map(str, range(101)))}}, True),
     ],
 )

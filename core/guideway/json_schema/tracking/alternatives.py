@@ -393,9 +393,10 @@ class Alternatives:
                 continue
             seen.add((places, is_sure))
             together = {each for place in places for each in self._alternatives(place)}
-            for node in () if is_sure else self._of(set().union(*together)):
-                if "pattern" in node:
-                    self._automaton(node["pattern"])
+            for node in self._of(set().union(*together)):
+                names = node.get("patternProperties", ())
+                for pattern in names if is_sure or "pattern" not in node else (*names, node["pattern"]):
+                    self._automaton(pattern)
             if sum(2 + len(self.members(each).listed) for each in together) > MOST_TOGETHER:
                 raise NotTracked("a value has too many alternatives")
             for kind in (OBJECT, ARRAY):
