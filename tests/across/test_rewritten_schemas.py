@@ -18,6 +18,7 @@ from guideway.plugins import Plugins
 from guideway.plugins.building import build_strategies
 from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.candidates import Candidate, CandidateCache, choose, enforcing_all
+from guideway.runtime.constraints.tracking import compile_grammar
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.fuzz.rewriting import draw_schema, draw_values
@@ -52,7 +53,7 @@ def forms(schema: Any, strategies: Mapping[str, GrammarStrategy], **fields: Any)
 
 def accepts(candidate: Candidate, constraint: JsonSchema, value: Any, separators: tuple[str, str] = (",", ":")) -> bool:
     text = json.dumps(value, separators=separators).encode()
-    matcher = candidate.strategy.compile(candidate.served(constraint)).matcher(frozenset({STOP}))
+    matcher = compile_grammar(candidate.strategy, candidate.served(constraint)).matcher(frozenset({STOP}))
     return matcher.accept([*text, STOP]) == len(text) + 1
 
 
@@ -69,7 +70,11 @@ def test_an_exact_rewriting_comes_before_other_strategies_and_a_weaker_one_befor
         ("xgrammar (rewritten)", ("pattern+maxLength", "uniqueItems")),
     ]
     many = {"type": "array", "items": {"type": "integer"}, "maxItems": 2000}
-    assert forms(many, strategies) == [("xgrammar", ()), ("llguidance (rewritten)", ("maxItems",))]
+    assert forms(many, strategies) == [
+        ("xgrammar", ()),
+        ("xgrammar (rewritten)", ()),
+        ("llguidance (rewritten)", ("maxItems",)),
+    ]
 
 
 TREE = {"type": "object", "anyOf": [{"$ref": "#/$defs/leaf"}, {"$ref": "#/$defs/fork"}]}
@@ -92,8 +97,14 @@ DEFINITIONS = {"leaf": {"required": ["leaf"]}, "fork": FORK, "list": {"type": "a
             [{"a": "c"}, {"b": "cc"}, {"ab": "ab"}, {"ab": "c"}],
         ),
         ({"patternProperties": {"^(?!x)": A}, "additionalProperties": False}, [{"a": "b"}], [{"x": "b"}, {"a": "c"}]),
+        (
+            {"allOf": [{"properties": {"p": {"items": {"patternProperties": {each: A}}}}} for each in ("^x", "y$")]},
+            [{"p": [{"xy": "b", "z": 1}]}],
+            [{"p": [{"xy": "c"}]}, {"p": [{}, {"x": 1}]}, {"p": [{"y": "c"}]}],
+        ),
+        ({"type": "integer", "enum": [4, 2.5, 3]}, [3, 4], [2.5, 5]),
     ],
-    ids=["recursive", "any name", "overlapping", "lookaround"],
+    ids=["recursive", "any name", "overlapping", "lookaround", "overlapping inside", "values of other types"],
 )
 def test_a_rewriting_combines_what_its_engine_does_not(
     schema: Any, valid: list[Any], invalid: list[Any], strategies: Mapping[str, GrammarStrategy]

@@ -17,6 +17,7 @@ __all__ = [
     "only_texts",
     "partition",
     "split",
+    "texts_of",
     "union",
     "without_lookaround",
     "without_texts",
@@ -66,6 +67,14 @@ def finds_all(pattern: str, steps: int) -> bool:
         return searched(pattern, steps).is_universal()
     except Unknown:
         return False
+
+
+def texts_of(pattern: str, steps: int) -> Automaton | None:
+    """Return the automaton of the texts in which an expression is found; None if it is unknown."""
+    try:
+        return searched(pattern, steps)
+    except Unknown:
+        return None
 
 
 def partition(patterns: Sequence[str], steps: int, *, most: int) -> list[tuple[str, list[str]]] | None:

@@ -13,7 +13,7 @@ from guideway.json_schema.kinds import ANY
 from guideway.json_schema.ranges import coefficient
 from guideway.json_schema.reading import Node
 from guideway.json_schema.rewriting.inlining import inline
-from guideway.json_schema.rewriting.regular import partition
+from guideway.json_schema.rewriting.regular import partition, texts_of
 from guideway.json_schema.rewriting.results import Budget, Rewriting, TooLarge, few
 from guideway.json_schema.rewriting.separating import Together, replace_patterns
 from guideway.json_schema.walking import SCHEMA_MAPS, Chain, Pointer, Schema
@@ -124,7 +124,7 @@ class Writer:
         if isinstance(found, bool):
             return found
         parts: dict[str, Sequence[str]] = {}
-        for names in Together(found).groups(self._overlap):
+        for names in Together(found, self.budget.nodes, self._overlap, self._finds).overlapping():
             apart = self.build(("apart", *names), partial(partition, names, most=self.budget.overlaps))
             if apart is not None:
                 parts |= {name: [part for part, together in apart if name in together] for name in names}
@@ -134,7 +134,14 @@ class Writer:
         return replace_patterns(found, parts) if parts else found
 
     def _overlap(self, first: str, second: str) -> bool:
-        return self.build(("overlap", first, second), partial(partition, [first, second], most=0)) is None
+        """Return whether patterns may be found in one name."""
+        pair = min(first, second), max(first, second)
+        return self.build(("overlap", *pair), partial(partition, pair, most=0)) is None
+
+    def _finds(self, pattern: str, name: str) -> bool:
+        """Return whether a pattern may be found in a name."""
+        found = self.build(("texts", pattern), partial(texts_of, pattern))
+        return found is None or name in found
 
     def _define(self, name: str, target: Schema, kinds: int | None) -> None:
         chain = self.source.place(target)

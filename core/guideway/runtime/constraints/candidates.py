@@ -201,9 +201,6 @@ class _Offer:
             return self._rewritten(name, strategy, home), reason
         key = name, self.constraint.kind, self._digest
         given = Candidate(name, strategy, home, tuple(sorted(unenforced)), key)
-        is_sure = self._is_full and not unenforced and support.enforced <= _takes(name, strategy, home)
-        if is_sure:
-            return [given], ""
         rewritten = self._rewritten(name, strategy, home)
         return [given, *rewritten] if self._is_full else [*rewritten, given], ""
 
