@@ -26,6 +26,8 @@ from guideway.api.bitmask import allocate, unpack
 from guideway.json_schema.prober import STOP, byte_vocabulary
 from guideway_outlines import constraint, guideway_grammar_strategy
 from guideway_outlines.schema import _in_string
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from tests.support.stages import one_in
@@ -257,6 +259,24 @@ def test_strings_stay_json(accepts: Accepts) -> None:
     assert accepts(email, '"a@b.de"') and not accepts(email, '""q"@b.de"')
     names = JsonSchema({"type": "object", "properties": {'a"\n': {"type": "null"}}, "required": ['a"\n']})
     assert accepts(names, '{"a\\"\\n":null}') and not accepts(names, '{"a"\n":null}')
+
+
+_NAMES = st.text(
+    st.one_of(st.sampled_from('a.*+?^$|()[]{}\\"/-#&~ \n'), st.characters(exclude_categories=["Cs"])), max_size=3
+)
+_LISTED = st.recursive(
+    _NAMES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_NAMES, inner, max_size=2), max_leaves=4
+)
+
+
+@given(value=_LISTED, other=_LISTED)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_listed_values_are_taken_literally(accepts: Accepts, value: Any, other: Any) -> None:
+    for schema in ({"const": value}, {"enum": [value, 7]}):
+        for each in (value, other, json.loads(json.dumps(value).replace(".", "a"))):
+            text = json.dumps(each, ensure_ascii=False, separators=(",", ":"))
+            is_same = text == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            assert accepts(JsonSchema(schema), text) is is_same
 
 
 def test_values_are_held_against_patterns_as_the_specification_has_them(accepts: Accepts) -> None:

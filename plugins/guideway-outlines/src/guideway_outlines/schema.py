@@ -1,13 +1,14 @@
 """JSON Schemas as patterns.
 
 outlines-core writes the pattern. Where that would be wrong, the schema is corrected first, or refused: a ``pattern`` or
-``format`` that allows unescaped quotes and line feeds in a JSON string, names of properties that need an escape, and
-``allOf``, whose branches it would write one after the other.
+``format`` that allows unescaped quotes and line feeds in a JSON string, names that need an escape, and ``allOf``, whose
+branches it would write one after the other.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -122,7 +123,16 @@ def _values(schema: Mapping[str, Any], place: Chain) -> dict[str, Any]:
         raise InvalidGrammar(
             f"{Pointer(place)}: no value of `enum` or `const` satisfies the other keywords", field="constraint.schema"
         )
-    return {"enum": kept}
+    return {"enum": list(map(_with_literal_names, kept))}
+
+
+def _with_literal_names(value: Any) -> Any:
+    """Return a listed value with its names as outlines-core writes strings: it copies names into the pattern."""
+    if isinstance(value, list):
+        return list(map(_with_literal_names, value))
+    if isinstance(value, Mapping):
+        return {re.escape(_escape(name)): _with_literal_names(child) for name, child in value.items()}
+    return value
 
 
 ASSERTING = frozenset({"type", "then", "else", *KEYWORDS}) - {"$ref", "$dynamicRef", "$recursiveRef"}
