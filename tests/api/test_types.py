@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
@@ -59,6 +60,28 @@ def test_a_schema_and_its_text_have_one_source_with_the_keys_in_order(value: dic
     assert json.loads(source) == value
     assert JsonSchema(json.dumps(value, indent=2)).source() == source
     assert list(json.loads(source)) == list(value)
+
+
+def _with_fractions(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _with_fractions(child) for key, child in value.items()}
+        case list():
+            return list(map(_with_fractions, value))
+        case int() if not isinstance(value, bool) and abs(value) <= 2**53:
+            return float(value)
+    return value
+
+
+@given(value=st.dictionaries(st.text(), JSON, max_size=4))
+def test_whole_numbers_are_integers(value: dict[str, Any]) -> None:
+    """However they are written: engines ignore a ``maxItems`` of 2.0, or refuse it."""
+    source = JsonSchema(value).source()
+    for other in (_with_fractions(value), json.dumps(_with_fractions(value))):
+        for read in (JsonSchema(other), JsonSchema(other).frozen(), StructuralTag(other)):
+            assert read.source() == source
+            assert json.dumps(read.parsed, ensure_ascii=False, separators=(",", ":")) == source
+    assert not re.search(r"[\[:,]-?\d\.0[,\]}]", re.sub(r'"(?:[^"\\]|\\.)*"', '""', source))
 
 
 def test_two_orders_of_keys_are_two_sources() -> None:

@@ -114,12 +114,9 @@ def test_an_exact_rewriting_has_no_loss_and_the_same_instances(schema: Any) -> N
         {"patternProperties": {"(?<=a)b": True}, "unevaluatedProperties": False},
         {"type": "array", "uniqueItems": True, "items": {"enum": []}},
         {"propertyNames": {"minLength": 5, "maxLength": 3}},
-        {"propertyNames": {"minLength": 2.0}},
-        {"type": "object", "minProperties": 1.0, "properties": {"a": {}, "b": {}}},
-        {"type": "array", "maxItems": 2.0, "contains": {"const": 1}},
     ],
 )
-def test_odd_combinations_and_spellings_are_written_exactly(schema: Any) -> None:
+def test_odd_combinations_are_written_exactly(schema: Any) -> None:
     found = Comparison()
     compare(found, schema, [[], [1], [1, 2], [1, 2, 3], {}, {"a": 1}, {"ab": 1}, {"a": "x"}])
     assert found.is_sound, found

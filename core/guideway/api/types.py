@@ -345,7 +345,8 @@ class _CanonicalJson(str):
 
 
 def _read_json(value: object, what: str) -> tuple[str, Any]:
-    """Return as compact JSON `value`, or the value of the JSON text `value`, in its key order; and the value."""
+    """Return as compact JSON `value`, or the value of the JSON text `value`, in its key order; and the value. Whole
+    numbers are written as integers."""
     try:
         if isinstance(value, _CanonicalJson):
             return value, json.loads(value)
@@ -353,6 +354,9 @@ def _read_json(value: object, what: str) -> tuple[str, Any]:
         text = json.dumps(parsed, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_dict)
         text.encode()
         _check_keys(parsed)  # after the dump, which detects cycles
+        if _WITH_ZERO.search(text):
+            parsed = json.loads(text, parse_float=_number)
+            text = json.dumps(parsed, ensure_ascii=False, separators=(",", ":"))
     except RecursionError as error:
         raise InvalidGrammar(f"{what} is nested too deeply") from error
     except Exception as error:  # a foreign mapping may raise anything
@@ -363,6 +367,16 @@ def _read_json(value: object, what: str) -> tuple[str, Any]:
 def strict_json(text: str) -> Any:
     """Parse JSON text. Raises ValueError, also for duplicate keys of an object, NaN and infinity."""
     return json.loads(text, object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
+
+
+_WITH_ZERO = re.compile(r"\d\.0[,\]}]")
+"""A whole number with a fraction in compact JSON: engines ignore ``"maxItems": 2.0``, or refuse it."""
+
+
+def _number(text: str) -> int | float:
+    """Return a number of compact JSON, as an integer if it is one that a double holds exactly."""
+    number = float(text)
+    return int(number) if number.is_integer() and abs(number) <= 2**53 else number
 
 
 def _refuse_constant(constant: str) -> NoReturn:

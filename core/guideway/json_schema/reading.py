@@ -25,9 +25,6 @@ _SINCE: Final[Mapping[int, frozenset[str]]] = {
     2020: frozenset({"prefixItems", "$dynamicRef"}),
 }
 """Keywords by the first draft that has them; earlier drafts ignore them."""
-_COUNTS = frozenset(
-    {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains"}
-)
 _EXCLUSIVE = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
 
 
@@ -128,9 +125,6 @@ class Source:
             }
             if more and keyword not in found:
                 found[keyword], old_names[keyword] = more, "dependencies"
-        for keyword in _COUNTS & found.keys():
-            if isinstance(found[keyword], float) and found[keyword].is_integer():
-                found[keyword] = int(found[keyword])
         for excluding, bound in _EXCLUSIVE:
             if isinstance(found.get(excluding), bool):
                 excludes = found.pop(excluding)
