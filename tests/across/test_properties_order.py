@@ -124,6 +124,32 @@ def test_random_schemas(number: int) -> None:
     assert in_order < number / 10
 
 
+@pytest.mark.parametrize("number", everyday([100, 1000], 100))
+def test_masks_and_tokens_agree(number: int) -> None:
+    """Also where a token begins an object with a name, or ends several."""
+    rng, strategy = random.Random(number), Llguidance(VOCABULARY, {})
+    for _ in range(number):
+        schema = random_schema(rng, 3)
+        try:
+            matcher, _ = served(strategy, schema)
+        except (InvalidGrammar, UnsupportedGrammar, LimitExceeded):
+            continue
+        text = b""
+        for _ in range(25):
+            bitmask = allocate(1, len(VOCABULARY))
+            try:
+                matcher.fill_bitmask(bitmask, 0)
+            except DeadEnd:  # no token of so few may continue a text
+                break
+            allowed = unpack(bitmask, len(VOCABULARY))[0].tolist()
+            assert [matcher.validate((i,)) for i in range(len(VOCABULARY))] == allowed, (schema, text)
+            token_id = rng.choice([i for i in range(len(VOCABULARY)) if allowed[i]])
+            matcher.accept((token_id,))
+            text += VOCABULARY.tokens[token_id]
+            if matcher.is_terminated():
+                break
+
+
 @pytest.mark.parametrize(
     ("schema", "is_named"),
     [
@@ -300,7 +326,7 @@ def random_object(rng: random.Random, depth: int) -> dict[str, Any]:
 
 RARE: Mapping[str, Any] = {
     "patternProperties": lambda rng: {"^[ab]": random_leaf(rng)},
-    "maxProperties": lambda rng: rng.randint(1, 3),
+    "maxProperties": lambda rng: rng.choice([0, 0, 1, 2, 3]),
     "minProperties": lambda rng: rng.randint(1, 3),
     "dependentRequired": lambda rng: {rng.choice("abcd"): [rng.choice("abcd")]},
 }

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
-from guideway.json_schema.cursor import STRING
 from guideway.json_schema.naming import clear, ids, row_of
 from guideway.json_schema.tracking.members import Members, MembersReader
 
@@ -27,8 +26,8 @@ __all__ = ["RequiredTracker"]
 Ahead: TypeAlias = "Callable[[], Matcher]"
 
 _SPECIAL = re.compile(rb'["\\]')
-_CLOSES = re.compile(rb"\}")
-_CLOSES_AFTER_STRING = re.compile(rb'".*\}', re.DOTALL)
+_NESTS = re.compile(rb"[\[\]{}]")
+_NESTS_AFTER_STRING = re.compile(rb'".*[\[\]{}]', re.DOTALL)
 
 
 class _Rows:
@@ -37,8 +36,9 @@ class _Rows:
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self.special = row_of(tokens, _SPECIAL.search)
         """Tokens that may end a string, or have an escape."""
-        self.closing = row_of(tokens, _CLOSES.search)
-        self.closing_after_string = row_of(tokens, _CLOSES_AFTER_STRING.search)
+        self.nesting = row_of(tokens, _NESTS.search)
+        """Tokens that may begin or end an array or object, in which other alternatives are alive."""
+        self.nesting_after_string = row_of(tokens, _NESTS_AFTER_STRING.search)
 
 
 @lru_cache(maxsize=4)
@@ -68,13 +68,10 @@ class RequiredTracker:
 
     def _candidates(self, state: Members, words: Bitmask) -> Iterable[int]:
         """Return tokens of a row that may not be allowed."""
-        in_string = state.place is STRING and not state.escape
-        if state.open[-1].differs:
-            if not in_string or not state.takes_any_string(self._schema):
-                return ids(words)
-            row = self._rows.special
-        elif len(state.open[-1].alive) > 1:  # a scalar may decide, and the grammar knows that as well
-            row = self._rows.closing
+        if not state.open[-1].differs:  # the grammar knows the values and names that are allowed here
+            row = self._rows.nesting_after_string if state.in_string else self._rows.nesting
+        elif state.escape or not state.takes_any_string(self._schema):
+            return ids(words)
         else:
-            row = self._rows.closing_after_string if in_string else self._rows.closing
+            row = self._rows.special
         return ids(words[: len(row)] & row)
