@@ -1,6 +1,7 @@
 """Look for invalid texts that a strategy accepts without naming anything as not enforced.
 
-``python tests/fuzz/differential.py [--seconds 240] [--schemas N] [--seed TEXT] [--strategy NAME ...] [--write]``
+``python tests/fuzz/differential.py [--seconds 240] [--schemas N] [--seed TEXT] [--strategy NAME ...]
+[--chains] [--write]``
 ``python tests/fuzz/differential.py --again LINE``
 
 Schemas are random and contain every pair of keywords that a strategy supports; texts are random, too, and a judge knows
@@ -42,6 +43,7 @@ def main() -> int:
     parser.add_argument("--schemas", type=int, default=sys.maxsize, help="of each strategy, at most")
     parser.add_argument("--seed", default="1", help="any text")
     parser.add_argument("--strategy", nargs="+", choices=STRATEGIES, default=STRATEGIES)
+    parser.add_argument("--chains", action="store_true", help="examine each form of a schema that hosts would compile")
     parser.add_argument("--rare", action="store_true", help="list the pairs of keywords that were judged too seldom")
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
     parser.add_argument("--again", metavar="LINE", help="judge one finding once more")
@@ -51,7 +53,8 @@ def main() -> int:
     each = options.seconds / len(options.strategy)
     with ProcessPoolExecutor(2, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         tell = partial(print, flush=True)
-        runs = [pool.submit(run, name, options.seed, each, tell, options.schemas) for name in options.strategy]
+        each_run = partial(run, chains=options.chains)
+        runs = [pool.submit(each_run, name, options.seed, each, tell, options.schemas) for name in options.strategy]
         found = [future.result() for future in runs]
     table = "\n".join(lines(found))
     print(table)
@@ -64,7 +67,7 @@ def main() -> int:
     if options.write:
         command = f"python tests/fuzz/differential.py --seconds {options.seconds:g} --seed {options.seed}"
         command += f" --schemas {options.schemas}" if options.schemas != sys.maxsize else ""
-        command += f" --strategy {' '.join(options.strategy)}"
+        command += f" --strategy {' '.join(options.strategy)}" + " --chains" * options.chains
         versions = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
         about = f"Python {platform.python_version()}, {versions}; `{command}`"
         RESULTS.write_text(f"# Random schemas and texts\n\n{about}\n\n{table}\n{NOTES}", encoding="utf-8")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from random import Random
 from typing import Any
@@ -22,9 +23,11 @@ from guideway.api import (
     Vocabulary,
 )
 from guideway.api.bitmask import allocate, unpack
-from guideway.api.types import Whitespace
+from guideway.api.types import PROPERTIES_ORDERS, PropertiesOrder, Whitespace
 from guideway.json_schema.cursor import START, Place
 from guideway.json_schema.prober import spoilt
+from guideway.runtime.constraints.candidates import choose
+from guideway.runtime.constraints.tracking import compile_grammar
 from numpy.typing import NDArray
 
 from tests.fuzz.instances import edit, edit_text, instance, write
@@ -37,6 +40,8 @@ NUM_INSTANCES = 4
 NUM_EDITS = 4
 """Edits of each instance."""
 NUM_WALKS = 4
+NUM_VALIDATED = 10
+"""Tokens to compare with the mask at each step of a walk."""
 SHORT_WALK, LONG_WALK = 25, 90
 """Tokens after which a walk tries to end, and gives up."""
 
@@ -64,6 +69,8 @@ class Case:
     whitespace: Whitespace
     text: str
     """Bytes that are not UTF-8 are lone surrogates in it (``surrogateescape``)."""
+    order: PropertiesOrder | None = None
+    """The order of properties for `choose`; None for the strategy without it."""
 
     @property
     def size(self) -> int:
@@ -84,7 +91,7 @@ class Outcome:
 
     status: str = "judged"
     """``judged``; ``refused``, without texts; or ``named`` (a keyword is not enforced): an accepted text must then be
-    JSON, but need not be valid."""
+    JSON, but need not be valid. Of the forms of a schema, the first of these words."""
     num_texts: int = 0
     num_taken: int = 0
     num_unjudged: int = 0
@@ -99,53 +106,64 @@ class Unjudged(Exception):
 
 
 class Examiner:
-    """One strategy, with the vocabulary of `vocabulary`."""
+    """One strategy, with the vocabulary of `vocabulary`; with `chains`, as hosts ask it, for each form of a schema."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, chains: bool = False) -> None:
         self.name = name
+        self.chains = chains
         self._vocabulary = vocabulary()
         self._strategy: GrammarStrategy = build(name, self._vocabulary)
         self._tokens = _Tokens(self._vocabulary)
 
     def names_nothing(self, schema: Any) -> bool:
         """Return whether the strategy accepts a schema and claims to enforce all of it."""
+        if self.chains:
+            return True
         support = self._strategy.supports(JsonSchema(schema))
         return not support.refused and not support.unenforced
 
     def examine(self, schema: Any, whitespace: Whitespace, random: Random) -> Outcome:
         """Judge many texts under a schema."""
-        outcome = Outcome()
+        outcome = Outcome("refused")
+        asked = Case(self.name, schema, whitespace, "", random.choice(PROPERTIES_ORDERS) if self.chains else None)
         try:
-            outcome.status, compiled = self._compile(schema, whitespace)
-            if compiled is None:
-                return outcome
-            judge = _Judge(schema if outcome.status == "judged" else True)
-            texts = set()
-            for _ in range(NUM_INSTANCES):
-                value = instance(random, schema)
-                plain = _plain(value, whitespace)
-                self._look(outcome, Case(self.name, schema, whitespace, plain), compiled, judge, plain=True)
-                texts |= {text.decode(errors="surrogateescape") for text in spoilt(_bytes(plain))}
-                for _ in range(NUM_EDITS):
-                    other = edit(random, value) if random.random() < 0.6 else value
-                    text = write(random, other, whitespace)
-                    texts.add(edit_text(random, text) if random.random() < 0.25 else text)
-            for text in sorted(texts):
-                self._look(outcome, Case(self.name, schema, whitespace, text), compiled, judge, plain=False)
-            for text in self._walks(outcome, compiled, schema, random):
-                self._look(outcome, Case(self.name, schema, whitespace, text), compiled, judge, plain=False)
+            for status, compiled in self._forms(asked):
+                outcome.status = min(status, outcome.status)  # `judged` if any is
+                self._examine(outcome, asked, status, compiled, random)
         except LimitExceeded:
             pass
         except Exception as error:
             outcome.broken.append(f"{type(error).__name__}: {error} ({json.dumps(schema)})"[:2000])
         return outcome
 
+    def _examine(self, outcome: Outcome, asked: Case, status: str, compiled: CompiledGrammar, random: Random) -> None:
+        judge = _Judge(asked.schema if status == "judged" else True)
+        texts = set()
+        for _ in range(NUM_INSTANCES):
+            value = instance(random, asked.schema)
+            plain = _plain(value, asked.whitespace)
+            self._look(outcome, replace(asked, text=plain), status, compiled, judge, plain=True)
+            texts |= {text.decode(errors="surrogateescape") for text in spoilt(_bytes(plain))}
+            for _ in range(NUM_EDITS):
+                other = edit(random, value) if random.random() < 0.6 else value
+                text = write(random, other, asked.whitespace)
+                texts.add(edit_text(random, text) if random.random() < 0.25 else text)
+        for text in sorted(texts):
+            self._look(outcome, replace(asked, text=text), status, compiled, judge, plain=False)
+        for text in self._walks(outcome, status, compiled, asked.schema, random):
+            self._look(outcome, replace(asked, text=text), status, compiled, judge, plain=False)
+
     def verdict(self, case: Case) -> str:
         """Return ``silent``, ``over-strict``, ``taken``, ``not taken``, ``unjudged``, or why the schema is not
-        judged."""
-        status, compiled = self._compile(case.schema, case.whitespace)
-        if compiled is None:
-            return status
+        judged: of the first form for which it is ``silent``, or of the last."""
+        found = "refused"
+        for status, compiled in self._forms(case):
+            found = self._verdict(case, status, compiled)
+            if found == "silent":
+                break
+        return found
+
+    def _verdict(self, case: Case, status: str, compiled: CompiledGrammar) -> str:
         taken = takes(compiled, _bytes(case.text), frozenset({STOP}))
         try:
             valid = _Judge(case.schema if status == "judged" else True)(case.text)
@@ -155,19 +173,25 @@ class Examiner:
             return "taken" if valid else "silent"
         return "over-strict" if valid else "not taken"
 
-    def _compile(self, schema: Any, whitespace: Whitespace) -> tuple[str, CompiledGrammar | None]:
-        """Return the status of an outcome, and the grammar unless the schema is refused."""
-        constraint = JsonSchema(schema, whitespace=whitespace)
-        support = self._strategy.supports(constraint)
-        if support.refused:
-            return "refused", None
-        try:
-            compiled = self._strategy.compile(constraint)
-        except (InvalidGrammar, UnsupportedGrammar):
-            return "refused", None
-        return "named" if support.unenforced else "judged", compiled
+    def _forms(self, case: Case) -> Iterator[tuple[str, CompiledGrammar]]:
+        """Yield the status of an outcome and the grammar, for each form of a schema that the strategy compiles."""
+        constraint = JsonSchema(case.schema, whitespace=case.whitespace)
+        forms: list[tuple[JsonSchema, bool]] = []
+        with suppress(InvalidGrammar, UnsupportedGrammar):
+            if case.order is None:
+                support = self._strategy.supports(constraint)
+                forms += [] if support.refused else [(constraint, bool(support.unenforced))]
+            else:
+                constraint = replace(constraint, properties_order=case.order)
+                chosen = choose(constraint, {self.name: self._strategy}).candidates
+                forms += [(each.served(constraint), bool(each.unenforced)) for each in chosen]
+        for form, is_named in forms:
+            with suppress(InvalidGrammar, UnsupportedGrammar):
+                yield "named" if is_named else "judged", compile_grammar(self._strategy, form)
 
-    def _look(self, outcome: Outcome, case: Case, compiled: CompiledGrammar, judge: _Judge, *, plain: bool) -> None:
+    def _look(
+        self, outcome: Outcome, case: Case, status: str, compiled: CompiledGrammar, judge: _Judge, *, plain: bool
+    ) -> None:
         outcome.num_texts += 1
         taken = takes(compiled, _bytes(case.text), frozenset({STOP}))
         outcome.num_taken += taken
@@ -180,10 +204,12 @@ class Examiner:
             return
         if taken and not valid:
             outcome.silent.append(case)
-        elif valid and not taken and outcome.status == "judged":
+        elif valid and not taken and status == "judged":
             outcome.over_strict.append(case)
 
-    def _walks(self, outcome: Outcome, compiled: CompiledGrammar, schema: Any, random: Random) -> Iterator[str]:
+    def _walks(
+        self, outcome: Outcome, status: str, compiled: CompiledGrammar, schema: Any, random: Random
+    ) -> Iterator[str]:
         """Yield random texts that the masks allow."""
         weights = self._tokens.weights(json.dumps(schema, ensure_ascii=False))
         for _ in range(NUM_WALKS):
@@ -194,10 +220,13 @@ class Examiner:
                     matcher.fill_bitmask(bitmask, 0)
                 except DeadEnd:
                     # at other places there may be a dead end, if nothing satisfies the schema
-                    if outcome.status == "judged" and START.after(text).place in (Place.KEY, Place.KEY_START):
+                    if status == "judged" and START.after(text).place in (Place.KEY, Place.KEY_START):
                         outcome.broken.append(f"no name can follow {text!r}: {json.dumps(schema)}")
                     break
                 allowed = unpack(bitmask, self._vocabulary.logits_width)[0]
+                for other in random.sample(range(STOP), NUM_VALIDATED):
+                    if matcher.validate([other]) != allowed[other]:
+                        outcome.broken.append(f"mask and token {other} disagree after {text!r}: {json.dumps(schema)}")
                 token_id = self._tokens.draw(random, allowed, weights, hurried=step >= SHORT_WALK)
                 if matcher.accept([token_id]) != 1:
                     outcome.broken.append(

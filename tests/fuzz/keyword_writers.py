@@ -82,7 +82,7 @@ def _writer(*names: str, kinds: tuple[str, ...] = (), drafts: frozenset[str] = _
 def _counts(keyword: str, kind: str) -> None:
     @_writer(keyword, kinds=(kind,))
     def write(writer: SchemaWriter, node: Node, depth: int) -> None:
-        node[keyword] = writer.pick(0, 1, 1, 2, 2, 3, 5)
+        node[keyword] = writer.pick(0, 1, 1, 2, 2, 3, 5, 2.0)
 
 
 for _keyword, _kind in (

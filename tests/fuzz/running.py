@@ -74,12 +74,18 @@ class _Written:
 
 
 def run(
-    strategy: str, seed: str, seconds: float, tell: Callable[[str], None], most_schemas: int = sys.maxsize
+    strategy: str,
+    seed: str,
+    seconds: float,
+    tell: Callable[[str], None],
+    most_schemas: int = sys.maxsize,
+    *,
+    chains: bool = False,
 ) -> Found:
     """Fuzz a strategy for `seconds` CPU seconds, or until `most_schemas`; `tell` is called with each finding at
-    once."""
-    found, coverage = Found(strategy), Coverage(supported(strategy))
-    examiner = Examiner(strategy)
+    once. With `chains`, schemas have all keywords, and each form of them is examined that hosts would compile."""
+    examiner = Examiner(strategy, chains=chains)
+    found, coverage = Found(strategy), Coverage(_names(examiner))
     context = multiprocessing.get_context("fork")  # imported modules and built objects exist at once
     number, spent = 0, 0.0
     start, parent = time.process_time(), os.getppid()
@@ -140,7 +146,7 @@ def _write_and_examine(
     minimize: bool,
 ) -> None:
     others.close()  # so that sending fails once the reader is gone
-    names = supported(examiner.name)
+    names = _names(examiner)
     while True:
         # CPU time of all threads; it ends the process, because a Python handler would not run during native code
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
@@ -163,6 +169,10 @@ def _write_and_examine(
                 smaller = shrink(smaller, lambda case: _is_silent(examiner, case))
         connection.send(_Written(number, pair, schema, outcome, smaller, time.process_time() - start))
         number += 1
+
+
+def _names(examiner: Examiner) -> list[str]:
+    return sorted([*WRITERS, "false"]) if examiner.chains else supported(examiner.name)
 
 
 def _is_silent(examiner: Examiner, case: Case) -> bool:

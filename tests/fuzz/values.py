@@ -6,7 +6,7 @@ from typing import Any
 
 __all__ = ["NAMES", "NUMBERS", "STRINGS", "VALUES"]
 
-NAMES = ("a", "b", "c", "ab", "k", "", "é", "a b", " a", 'q"', "a/b", "\n", "\\")
+NAMES = ("a", "b", "c", "ab", "k", "", "é", "a b", " a", 'q"', "a/b", "\n", "\\", "a.b", "a|")
 """Names; the first five are simple."""
 STRINGS: tuple[str, ...] = (
     *("", "a", "b", "ab", "ba", "abc", "aaaa", "é", "😀", '"', "\\", "a\n", "1", "null", "/", "A", "bcd", "12"),
@@ -17,5 +17,6 @@ NUMBERS: tuple[Any, ...] = (
 )
 VALUES: tuple[Any, ...] = (
     *(None, True, False, *STRINGS, *NUMBERS, [], {}, [1], ["a"], [1, 1], [1, "a", None], [[]], {"a": 1}, {"b": "x"}),
+    *({"a.b": 1}, {'q"': {"a|": 2}}, [{"a": 1, "b": 2}, {"b": 2, "a": 1}], [{"k": 1}, {"k": 1}], [[1], [1.0]]),
     *({"a": 1, "b": 2}, {"b": 1, "a": 2}, {"a": {"b": [1]}}, {"c": None}, {"k": [], "c": {}}, 1e20, 10**25),
 )
