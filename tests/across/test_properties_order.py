@@ -277,8 +277,10 @@ def finite_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
 
     def value() -> dict[str, Any]:
         kind = rng.random()
-        if kind < 0.5:
+        if kind < 0.4:
             return rng.choice(values)
+        if kind < 0.5:
+            return {"enum": [json.loads(text) for text in rng.sample(INNER, rng.randint(1, 4))]}
         return inner() if kind < 0.8 else {rng.choice(["anyOf", "oneOf"]): [inner(), inner(), rng.choice(values)]}
 
     names = rng.sample("abc", rng.randint(1, 3))
@@ -294,6 +296,8 @@ def finite_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
     if depth and rng.random() < 0.6:
         parts = [finite_schema(rng, 0) for _ in range(rng.randint(2, 3))]
         if rng.random() < 0.6:
+            if rng.random() < 0.3:
+                parts.append({"enum": [value for _, value in rng.sample(ALL, 3)]})
             return {rng.choice(["anyOf", "oneOf"]): parts}
         return {**found, rng.choice(["anyOf", "oneOf", "allOf"]): parts}
     return found
@@ -340,7 +344,9 @@ def random_schema(rng: random.Random, depth: int) -> Any:
         return random_object(rng, depth)
     if kind < 0.75:
         return {rng.choice(["anyOf", "oneOf"]): [random_schema(rng, depth - 1) for _ in range(rng.randint(2, 3))]}
-    if kind < 0.82:
+    if kind < 0.79:
+        return {"enum": [random_value(rng, depth) for _ in range(rng.randint(1, 4))]}
+    if kind < 0.84:
         return {"allOf": [random_object(rng, depth - 1), random_object(rng, depth - 1)]}
     if kind < 0.9:
         bounds = {"maxItems": 2} | ({"uniqueItems": True} if rng.random() < 0.3 else {})

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from guideway.json_schema.kinds import OBJECT, kind_of
 from guideway.json_schema.rewriting.automata import Unknown, literal, searched
 from guideway.json_schema.rewriting.joining import all_of, any_of
 from guideway.json_schema.rewriting.regular import union
@@ -17,8 +16,8 @@ __all__ = ["has_order", "in_any_order"]
 
 MOST_PATTERNS: Final = 100
 """Names of one object that are patterns of their own: llguidance compares each with each."""
-MOST_VALUES: Final = 50
-"""Objects in one ``enum``."""
+MOST_VALUES: Final = 70
+"""Objects and arrays in one ``enum``: a rewriting lists as many arrays."""
 IN_PATTERNS = frozenset(r"\^$.|?*+()[]{}/-")
 
 
@@ -43,22 +42,22 @@ def in_any_order(schema: Schema, automata: int) -> tuple[Schema, Schema]:
 
 
 def _listed_apart(schema: Any) -> Any:
-    """Return a rewritten schema with the objects of ``enum`` and ``const`` as schemas with properties. Raises
-    `NotTracked`."""
+    """Return a rewritten schema with the objects and arrays of ``enum`` and ``const`` as schemas of their parts, which
+    `Alternatives` follow. Raises `NotTracked`."""
     if not isinstance(schema, Mapping):
         return schema
     found = _with_parts(schema, _listed_apart)
     values = found.get("enum", [found["const"]] if "const" in found else [])
-    if not any(map(_has_order, values)):
+    others = [_written(value) for value in values if isinstance(value, list | dict)]
+    if not others:
         return found
-    if len(values) > MOST_VALUES:
-        raise NotTracked("too many objects are listed")
+    if len(others) > MOST_VALUES:
+        raise NotTracked("too many objects or arrays are listed")
     rest = {keyword: value for keyword, value in found.items() if keyword not in ("enum", "const")}
     if "enum" in found and "const" in found:
         rest["enum"] = found["enum"]
         return all_of([_listed_apart(rest), _listed_apart({"const": found["const"]})])
-    plain = [value for value in values if not _has_order(value)]
-    others = [_written(value) for value in values if _has_order(value)]
+    plain = [value for value in values if not isinstance(value, list | dict)]
     definitions = {"$defs": rest.pop("$defs")} if "$defs" in rest else {}
     both = all_of([rest, any_of([*([{"enum": plain}] if plain else []), *others])])
     return {**both, **definitions} if isinstance(both, dict) else both
@@ -145,12 +144,12 @@ def _has_order(value: Any) -> bool:
 
 
 def _written(value: Any) -> Schema:
-    """Return the schema of one value, whose objects are not listed."""
-    if not _has_order(value):
-        return {"const": value}
-    if kind_of(value) == OBJECT:
+    """Return the schema of one value, whose objects and arrays are not listed."""
+    if isinstance(value, dict):
         parts = {name: _written(each) for name, each in value.items()}
         return {"type": "object", "properties": parts, "required": list(value), "additionalProperties": False}
+    if not isinstance(value, list):
+        return {"const": value}
     length = len(value)
-    bounds = {"minItems": length, "maxItems": length}
-    return {"type": "array", "prefixItems": [_written(each) for each in value], "items": False, **bounds}
+    items = {"prefixItems": list(map(_written, value)), "items": False, "minItems": length} if value else {}
+    return {"type": "array", **items, "maxItems": length}
