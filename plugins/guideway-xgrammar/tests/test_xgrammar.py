@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Callable
 from random import Random
@@ -23,9 +24,12 @@ from guideway.api import (
     Vocabulary,
     Whitespace,
 )
+from guideway.json_schema.ecma import in_python
 from guideway.json_schema.prober import STOP as END
 from guideway.json_schema.prober import byte_vocabulary
 from guideway_xgrammar import guideway_grammar_strategy
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 Legal = Callable[[Matcher, Vocabulary], set[int]]
 Ids = Callable[[str], list[int]]
@@ -59,6 +63,25 @@ def test_supports_names_what_it_would_lose(strategy: GrammarStrategy) -> None:
 def test_supports_of_schemas(strategy: GrammarStrategy, schema: Any, unenforced: set[str]) -> None:
     found = strategy.supports(JsonSchema(schema))
     assert found.unenforced == unenforced and not found.refused
+
+
+@pytest.fixture(scope="module")
+def of_bytes() -> GrammarStrategy:
+    return guideway_grammar_strategy()(byte_vocabulary(), {})
+
+
+_PIECES = st.sampled_from(["a", "é", "😀", ".", "[^a]", "[^é]", r"\\", r"\é", "|", r"\S", "é*", ".?"])
+
+
+@given(pieces=st.lists(_PIECES, min_size=1, max_size=4), text=st.text('aé😀"\\\n', max_size=3))
+@settings(max_examples=150)
+def test_patterns_of_any_characters_are_of_json(of_bytes: GrammarStrategy, pieces: list[str], text: str) -> None:
+    """A character that is not ASCII lets xgrammar take unescaped quotes in a string."""
+    pattern = "^(?:" + "".join(pieces) + ")$"
+    compiled = of_bytes.compile(JsonSchema({"type": "string", "pattern": pattern}))
+    for raw in (f'"{text}"', json.dumps(text), json.dumps(text, ensure_ascii=False)):
+        accepted = compiled.matcher(frozenset({END})).accept([*raw.encode(), END]) == len(raw.encode()) + 1
+        assert not accepted or re.search(in_python(pattern), json.loads(raw))
 
 
 @pytest.mark.parametrize("name", ["größe", "a\nb", 'a"b', "a\\b", "名前"])

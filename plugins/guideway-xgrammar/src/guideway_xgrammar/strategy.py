@@ -91,6 +91,8 @@ _UNSUPPORTED = re.compile("support|not implemented|exceed|limit", re.IGNORECASE)
 # Messages about schemas that xgrammar misreads.
 _CLOSED = re.compile("additional (?:items|properties) are(?:n't| not) allowed|less than the number of prefixItems")
 
+_CHARACTER = re.compile(r"\\.|[^\x00-\x7f]", re.DOTALL)
+"""A character of an expression that is escaped, or not ASCII."""
 APPLYING = "`$ref`, `allOf`, `anyOf`, `oneOf`, `not` or `if`"
 _LARK = 'start: "[" (NUMBER ("," NUMBER)*)? "]"\nNUMBER: /[0-9]+/'
 _DIALECTS = {
@@ -368,12 +370,17 @@ def _spell(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
             if isinstance(node, dict) and f"format:{node.get('format')}" in _RAW_FORMATS:
                 del node["format"]
     if any(name.startswith("pattern") for name in names):
-        found = with_spelled_patterns(found, _escape)
+        found = with_spelled_patterns(found, _escape, _in_ascii)
     return _with_string_names(found) if names & {"propertyNames", "propertyNames:untyped"} else found
 
 
+def _in_ascii(pattern: str) -> str:
+    """Escape the characters of an expression that would make xgrammar allow raw quotes in JSON strings."""
+    return _CHARACTER.sub(lambda found: found[0] if found[0].isascii() else _escape(ord(found[0][-1])), pattern)
+
+
 def _escape(code: int) -> str:
-    """Escape a character of a class. Unescaped, it would make xgrammar allow raw quotes in JSON strings as well."""
+    """Escape a character."""
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\u{{{code:x}}}"
 
 
