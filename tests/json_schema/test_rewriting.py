@@ -14,6 +14,7 @@ from guideway.json_schema import keywords
 from guideway.json_schema.ecma import in_python
 from guideway.json_schema.rewriting import COARSE, Budget, Rewriting, rewrite
 from guideway.json_schema.rewriting.automata import Unknown, literal, searched
+from guideway.json_schema.rewriting.inlining import inline
 from guideway.json_schema.rewriting.joining import parts_of
 from guideway.json_schema.rewriting.regular import partition
 from guideway.json_schema.validity import validator
@@ -136,6 +137,30 @@ def test_odd_combinations_are_written_exactly(schema: Any) -> None:
 )
 def test_a_loss_has_the_place_in_the_original(schema: Any, loss: str) -> None:
     assert [str(each) for each in rewrite(schema, EXACT).losses] == [loss]
+
+
+_TYPES = st.sampled_from(["object", "array", "string", "null"]).map(lambda name: {"type": name})
+_REFERENCES = st.sampled_from(["#/$defs/tree", "#/$defs/list"]).map(lambda address: {"$ref": address})
+_WRITTEN = st.recursive(
+    _TYPES | _REFERENCES,
+    lambda inner: (
+        st.lists(inner, min_size=1, max_size=3).map(lambda parts: {"allOf": parts})
+        | st.lists(inner, min_size=1, max_size=3).map(lambda parts: {"anyOf": parts})
+        | st.tuples(_REFERENCES, inner).map(lambda two: {**two[1], **two[0]})
+        | inner.map(lambda part: {"properties": {"a": part}, "required": ["a"]})
+    ),
+    max_leaves=5,
+)
+_TREE = {"type": "object", "properties": {"a": {"anyOf": [{"$ref": "#/$defs/tree"}, {"$ref": "#/$defs/list"}]}}}
+_LIST = {"type": "array", "items": {"$ref": "#/$defs/tree"}}
+_VALUES = [{}, [], "", None, {"a": {}}, {"a": []}, {"a": ""}, [{}], [[]], {"a": [{}]}, {"a": {"a": None}}, [{"a": 1}]]
+
+
+@given(schema=_WRITTEN)
+def test_inlining_changes_no_verdict(schema: dict[str, Any]) -> None:
+    definitions = {"tree": _TREE, "list": _LIST}
+    before, after = validator({**schema, "$defs": definitions}), validator(inline(schema, definitions, 50))
+    assert [before.is_valid(value) for value in _VALUES] == [after.is_valid(value) for value in _VALUES]
 
 
 def test_patterns_that_an_engine_cannot_separate_become_one() -> None:

@@ -14,7 +14,7 @@ __all__ = ["inline"]
 START = "#/$defs/"
 
 
-def inline(schema: Mapping[str, Any], definitions: Mapping[str, Schema], most: int) -> Written:
+def inline(schema: Mapping[str, Any], definitions: Mapping[str, Schema], most: int) -> Schema:
     """Return a written schema with its definitions. No reference to a recursive one stands beside other keywords of
     the same value: engines would combine both without an end. `most` references are replaced; more stay as they are."""
     inliner = _Inliner(definitions, most)
@@ -25,7 +25,9 @@ def inline(schema: Mapping[str, Any], definitions: Mapping[str, Schema], most: i
     while inliner.pending:
         name, both = inliner.pending.pop()
         written[name] = inliner.visit(both)
-    return {**({} if isinstance(out, bool) else out), "$defs": written}
+    if isinstance(out, bool):
+        return out
+    return {**out, "$defs": written}
 
 
 class _Inliner:

@@ -52,9 +52,9 @@ class Writer:
         found = self.yes(self._root, None)
         while self._pending:
             self._define(*self._pending.pop())
-        if found is not False and self._definitions:
+        if isinstance(found, Mapping) and self._definitions:
             definitions = {name: body for name, body in self._definitions.items() if body is not None}
-            found = inline({} if isinstance(found, bool) else found, definitions, self.budget.inlined)
+            found = inline(found, definitions, self.budget.inlined)
         return Rewriting(self._separate(found), few(self._losses))
 
     def yes(self, schema: Any, chain: Chain, kinds: int = ANY) -> Schema:
