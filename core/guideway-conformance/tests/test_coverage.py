@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from guideway.command_line.program import main
+from guideway.json_schema.prober import byte_vocabulary
+from guideway.plugins import Plugins
 from guideway_conformance.coverage import processes
-from guideway_conformance.coverage.corpora import read_cases
+from guideway_conformance.coverage.corpora import Case, read_cases
+from guideway_conformance.coverage.judging import judge, plain
 from guideway_conformance.coverage.ordering import in_declared_order
 from hypothesis import given
 from hypothesis import strategies as st
@@ -198,3 +203,31 @@ def test_what_is_no_corpus_is_refused(
     assert problem in capsys.readouterr().err
     assert main(["coverage", "absent.jsonl", "--strategy", "reference"]) == 2
     assert "'absent.jsonl' cannot be read" in capsys.readouterr().err
+
+
+@given(
+    value=st.recursive(
+        st.floats(allow_nan=False, allow_infinity=False)
+        | st.integers()
+        | st.text()
+        | st.sampled_from(["1e-06", '"1e-06', "2.0"]),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
+        max_leaves=4,
+    )
+)
+def test_a_plain_text_has_the_same_value_and_no_exponents(value: Any) -> None:
+    text = plain(value)
+    assert _exact(text) == _exact(json.dumps(value))
+    without_strings = re.sub(r'"(?:[^"\\]|\\.)*"', "", text)
+    assert not re.search(r"e|\.0*(?![0-9])", without_strings)
+
+
+def _exact(text: str) -> Any:
+    return json.loads(text, parse_int=Decimal, parse_float=Decimal)
+
+
+def test_a_number_passes_without_an_exponent() -> None:
+    """llguidance takes none where there is a bound."""
+    case = Case("number", "any", {"type": "number", "minimum": 0}, (1e-06,), (-1e-06,))
+    strategies = {"llguidance": Plugins().load("grammar", "llguidance")(byte_vocabulary(), {})}
+    assert judge("llguidance", case, strategies, "declared").kind == "right"

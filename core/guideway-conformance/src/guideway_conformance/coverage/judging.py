@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Matcher
@@ -20,10 +22,10 @@ from guideway.runtime.sequences.replay import new_matcher
 from guideway_conformance.coverage.corpora import Case
 from guideway_conformance.coverage.ordering import in_declared_order
 
-__all__ = ["KINDS", "Verdict", "judge"]
+__all__ = ["KINDS", "Verdict", "judge", "plain"]
 
 KINDS: Final[Mapping[str, str]] = {
-    "right": "every valid instance passes as it is given, or with 2 in place of 2.0, and no invalid one",
+    "right": "every valid instance passes as it is given, or with 2 for 2.0 and 0.000001 for 1e-06, and no invalid one",
     "other order": "right, but a valid instance passes only with its properties in another order: the schema's",
     "valid rejected": "a valid instance passes in no order",
     "named": "an invalid instance passes, and `unenforced` has a name",
@@ -35,6 +37,8 @@ KINDS: Final[Mapping[str, str]] = {
 }
 """The possible verdicts on a schema, with their meaning."""
 
+Write: TypeAlias = "Callable[..., str]"
+"""A function like `json.dumps`."""
 SEPARATORS = ((",", ":"), (", ", ": "))
 MAX_REFUSALS = 2000
 """Refused texts while looking for an order of properties."""
@@ -92,21 +96,29 @@ def _kind(case: Case, texts: _Texts, is_named: bool, takes_any: bool) -> str:
             return "named" if is_named else "silent"
     kind = "right"
     for instance in case.valid:
-        spellings = list(_spellings(instance))
-        if not any(map(texts.take, spellings)):
+        writers: list[Write] = [json.dumps, plain]
+        if plain(instance) == json.dumps(instance):
+            del writers[1]
+        if not any(texts.take(instance, write) for write in writers):
             kind = "other order"
-            if takes_any or not any(texts.take_in_some_order(order(each)) for each in spellings):
+            if takes_any or not any(texts.take_in_some_order(order(instance), write) for write in writers):
                 return "valid rejected"
     return kind
 
 
-def _spellings(value: Any) -> Iterator[Any]:
-    """Yield a value, and the same value with whole numbers as integers if it has others: engines write 2, not 2.0."""
-    yield value
-    text = json.dumps(value)
-    other = json.loads(text, parse_float=lambda number: int(each) if (each := float(number)).is_integer() else each)
-    if json.dumps(other) != text:
-        yield other
+def plain(value: Any, **options: Any) -> str:
+    """Return a value as `json.dumps` does, but 2 for 2.0 and 0.000001 for 1e-06, which engines write."""
+    return _STRING_OR_FLOAT.sub(
+        lambda found: found[0] if found[1] is None else _plain(found[1]), json.dumps(value, **options)
+    )
+
+
+_STRING_OR_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|(-?\d+(?:\.\d+(?:e[+-]\d+)?|e[+-]\d+))')
+
+
+def _plain(number: str) -> str:
+    written = f"{Decimal(number):f}"
+    return written.rstrip("0").rstrip(".") if "." in written else written
 
 
 class _Texts:
@@ -115,22 +127,25 @@ class _Texts:
     def __init__(self, strategy: GrammarStrategy, compiled: CompiledGrammar) -> None:
         self._strategy, self._compiled = strategy, compiled
 
-    def take(self, value: Any) -> bool:
+    def take(self, value: Any, write: Write = json.dumps) -> bool:
         """Return whether the grammar takes a value, without white space or with a space after each comma and colon."""
-        return any(self._takes(_bytes(json.dumps(value, ensure_ascii=False, separators=each))) for each in SEPARATORS)
+        return any(self._takes(_bytes(write(value, ensure_ascii=False, separators=each))) for each in SEPARATORS)
 
     def _takes(self, text: tuple[int, ...]) -> bool:
         matcher = self._new()
         return matcher.accept(text) == len(text) and matcher.is_accepting()
 
-    def take_in_some_order(self, value: Any) -> bool:
+    def take_in_some_order(self, value: Any, write: Write) -> bool:
         """Return whether the grammar takes a value in some order of the properties of its objects. The order of `value`
         is tried first, and at most `MAX_REFUSALS` others."""
-        return any(self._finds_order(value, *separators) for separators in SEPARATORS)
+        return any(self._finds_order(value, write, *separators) for separators in SEPARATORS)
 
-    def _finds_order(self, value: Any, comma: str, colon: str) -> bool:
+    def _finds_order(self, value: Any, write: Write, comma: str, colon: str) -> bool:
+        def following(parts: _Parts) -> Iterator[tuple[str, _Parts]]:
+            return _next_texts(parts, write, comma, colon)
+
         matcher = self._new()
-        choices, accepted = [_next_texts(("value", value, None), comma, colon)], [0]
+        choices, accepted = [following(("value", value, None))], [0]
         refusals = 0
         while choices and refusals < MAX_REFUSALS:
             text, rest = next(choices[-1], ("", None))
@@ -141,7 +156,7 @@ class _Texts:
             token_ids = _bytes(text)
             count = matcher.accept(token_ids)
             if count == len(token_ids) and rest is not None:
-                choices.append(_next_texts(rest, comma, colon))
+                choices.append(following(rest))
                 accepted.append(count)
             elif count == len(token_ids) and matcher.is_accepting():
                 return True
@@ -158,7 +173,7 @@ _Parts: TypeAlias = "tuple[str, Any, _Parts] | None"
 """Parts that are not written yet, as nested pairs: the first part, and the rest."""
 
 
-def _next_texts(parts: _Parts, comma: str, colon: str) -> Iterator[tuple[str, _Parts]]:
+def _next_texts(parts: _Parts, write: Write, comma: str, colon: str) -> Iterator[tuple[str, _Parts]]:
     """Yield each text that may come next, with the parts that are then left."""
     assert parts is not None
     what, part, rest = parts
@@ -181,7 +196,7 @@ def _next_texts(parts: _Parts, comma: str, colon: str) -> Iterator[tuple[str, _P
             items = ("text", comma, items) if i else items
         yield "[", items
     else:
-        yield json.dumps(part, ensure_ascii=False), rest
+        yield write(part, ensure_ascii=False), rest
 
 
 def _bytes(text: str) -> tuple[int, ...]:
