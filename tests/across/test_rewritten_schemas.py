@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 from guideway import Engine, EngineConfig
 from guideway.api import GrammarStrategy, InvalidGrammar, JsonSchema, SamplingParams, UnsupportedGrammar
-from guideway.errors import ConformanceError, PluginError
+from guideway.errors import ConformanceError, LimitExceeded, PluginError
 from guideway.json_schema.prober import STOP, byte_vocabulary
 from guideway.json_schema.validity import validator
 from guideway.plugins import Plugins
@@ -158,7 +158,7 @@ def test_no_mask_takes_an_invalid_text_without_a_name(
         constraint = JsonSchema(json.dumps(schema))
         try:
             candidates = choose(constraint, {name: strategies[name]}).candidates
-        except (UnsupportedGrammar, InvalidGrammar):
+        except (UnsupportedGrammar, InvalidGrammar, LimitExceeded):
             continue
         for candidate in candidates:
             try:

@@ -40,8 +40,8 @@ def write(writer: Writer, node: Node, kinds: int) -> Schema:
     skipped = {"type" if lost else ""}.union(*(keywords for kind, keywords in OF_KIND.items() if kind & lost))
     node = node._replace(keywords={key: value for key, value in node.keywords.items() if key not in skipped})
     own: Written = {keyword: value for keyword, value in node.keywords.items() if keyword in PLAIN}
-    if "enum" in own and "type" in own:
-        own["enum"] = [value for value in own["enum"] if kind_of(value) & node.kinds]  # not every engine leaves them out
+    if "enum" in own and "type" in own:  # not every engine leaves out values of other types
+        own["enum"] = [value for value in own["enum"] if kind_of(value) & node.kinds]
     if "multipleOf" in own and kinds & NUMBER and not writer.counts(own["multipleOf"]):
         del own["multipleOf"]
         writer.lose(node.chain, "multipleOf", "engines would have to count too far", True)
