@@ -49,11 +49,8 @@ HERE = (
 )
 THERE = (
     ("- receive, JSON, with a part of the wait", "guideway_hosts.messages:Frames.receive"),
-    ("- step", "guideway_hosts.serving:Server._call"),
     ("- step", "guideway_hosts.serving:Server._again"),
-    ("-- jobs from shared memory", "guideway_hosts.messages:SharedMasks.read_jobs"),
-    ("-- accept, job by job", "guideway_hosts.serving_matchers:LivingMatcher.update"),
-    ("-- accept, together", "guideway_hosts.serving_matchers:advance_matchers"),
+    ("-- accept", "guideway_hosts.serving_matchers:advance_matchers"),
     ("-- masks", "guideway_hosts.serving_matchers:fill_jobs"),
     ("-- closing", "guideway_hosts.serving_matchers:Filler._close"),
     ("- JSON and system call of the answer", "guideway_hosts.messages:Frames.send"),
@@ -101,7 +98,7 @@ def watch_host() -> None:
 
     def end_step(heap: Any) -> None:
         tidy(heap)
-        if "- step" in spent.now:
+        if "- step" in spent.now:  # of a steady batch
             spent.end_step()
             if len(spent.steps) % NUM_TOKENS == 0:
                 Path(os.environ[FILE]).write_text(json.dumps(spent.steps), encoding="utf-8")
@@ -147,6 +144,11 @@ def run(asked: dict[str, Any]) -> None:
         while time.perf_counter() < end:
             inputs @ weights
 
+    def make_matchers() -> None:
+        first = StepBatch.build(slots, [3] * batch)
+        while runtime.prepare(first) and any(map(runtime.is_late, slots)):
+            time.sleep(0.01)
+
     def step(number: int) -> None:
         step_batch = StepBatch.build(slots, [3 + number] * batch)
         if asked["order"] == "V1":
@@ -168,9 +170,10 @@ def run(asked: dict[str, Any]) -> None:
             admission = runtime.admit(Request(request_id=f"{number}.{i}", prompt_token_ids=(1, 2, 3), params=params))
             admission.wait()
             runtime.start(admission, i)
+        make_matchers()
         for i in range(NUM_TOKENS):
             step(i)
-            if i >= 2 and number:  # the first make the matchers, and begin the steady batch
+            if i >= 2 and number:  # the first begin the steady batch
                 spent.now["host"] = (processor[-1] - processor[-2]) * 1e6
                 spent.end_step()
             spent.now.clear()
@@ -221,7 +224,7 @@ def compare(library: str, batch: int, order: str, rounds: int) -> list[str]:
         for side, child in children.items():
             found[side] = child.ask()
     there = json.loads(children["hosts"].of_host.read_text("utf-8"))
-    there = [step for i, step in enumerate(there) if i >= NUM_TOKENS and i % NUM_TOKENS >= 2]
+    del there[:NUM_TOKENS]  # of the round that warms up
     for child in children.values():
         child.close()
     lines = [
