@@ -73,6 +73,7 @@ class Server:
         Return for each its result or its error, and what failed as earlier objects ended; None if there is nothing to
         tell. `name` is the name of the modifier, and empty for matchers.
         """
+        self._filler.settle()
         failures = self._end(name, news)
         jobs = self._masks.read_jobs(integers, births)
         ready: dict[int, Any] = {}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from guideway.api.bitmask import Bitmask, num_words
-from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy
+from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import ConformanceError
 from guideway.runtime.constraints.closing import Beginnings, Budget, Closer, Record
@@ -78,11 +79,35 @@ class LivingMatcher:
             raise ConformanceError(REFUSED)
 
 
-_Step: TypeAlias = tuple[
-    Sequence[Job], Mapping[int, LivingMatcher], Mapping[int, FillJob], Sequence[Sequence[int]], Bitmask
-]
-"""The jobs of a step, the matchers and the fills that are ready, by place, the drafts of each job, and the rows with a
-guard before and after them."""
+@dataclass(slots=True)
+class _Group:
+    """Jobs of one strategy that are filled by one call."""
+
+    strategy: GrammarStrategy
+    places: list[int] = field(default_factory=list)
+    """The places of the jobs in their step."""
+    fills: list[FillJob] = field(default_factory=list)
+    matchers: list[Matcher] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Step:
+    """The jobs of a step, and by their places the matchers and fills that are ready."""
+
+    jobs: Sequence[Job]
+    ready: Mapping[int, LivingMatcher]
+    fills: Mapping[int, FillJob]
+    drafts: Sequence[Sequence[int]]
+    """The drafts of each job."""
+    block: Bitmask
+    """The rows, with a guard before and after them."""
+    apart: bool = False
+    """True if each of `groups` has one job."""
+    groups: Sequence[_Group] = ()
+    log: list[NDArray[np.int32]] = field(default_factory=list)
+    """The tokens of each later step that the closers do not know yet, one of each matcher."""
+    num_left: int = 0
+    """Later steps in which closing certainly has nothing to do."""
 
 
 class Filler:
@@ -93,7 +118,7 @@ class Filler:
         self._late_seconds = late_seconds
         self._apart = 0
         """Steps left in which jobs are filled one by one, to find the slow one."""
-        self._last: _Step = [], {}, {}, [], masks.rows[:2]
+        self._last = _Step([], {}, {}, [], masks.rows[:2])
         self._forcing = Forcing(vocabulary.tokens, num_words(vocabulary.logits_width))
 
     def step(
@@ -123,82 +148,92 @@ class Filler:
                 if i not in errors:
                     fills[i] = FillJob(living.matcher, drafts[i], first)
             first += 1 + len(drafts[i])
-        self._last = jobs, ready, fills, drafts, masks.rows[: first + 1]
+        self._last = _Step(jobs, ready, fills, drafts, masks.rows[: first + 1])
+        self._group()
         return self._fill(errors, taken, None)
 
     def again(self, errors: dict[int, BaseException]) -> tuple[list[Any] | None, dict[str, Any]]:
         """Do the last step, which was plain, for the next tokens in the shared memory, one of each matcher."""
-        jobs, ready = self._last[:2]
-        token_ids = self._masks.read_tokens(len(jobs))
-        for living, token_id in zip(ready.values(), token_ids.tolist(), strict=True):
-            if living.closer is not None:
-                living.closer.accept((token_id,))
-        return self._fill(errors, [0.0] * len(jobs), token_ids)
+        last = self._last
+        token_ids = self._masks.read_tokens(len(last.jobs))
+        last.log.append(token_ids)
+        if last.num_left <= 0:
+            self.settle()
+            closers = [living.closer for living in last.ready.values() if living.closer is not None]
+            last.num_left = min([closer.num_free for closer in closers], default=1 << 31)
+        if last.apart != bool(self._apart):
+            self._group()
+        return self._fill(errors, [0.0] * len(last.jobs), token_ids)
+
+    def settle(self) -> None:
+        """Let the closers accept the tokens of `again`, before anything else is done with their matchers."""
+        last = self._last
+        if last.log:
+            for living, column in zip(last.ready.values(), np.stack(last.log, axis=1).tolist(), strict=True):
+                if living.closer is not None:
+                    living.closer.accept(column)
+            last.log.clear()
 
     def _fill(
         self, errors: dict[int, BaseException], taken: list[float], token_ids: NDArray[np.int32] | None
     ) -> tuple[list[Any] | None, dict[str, Any]]:
         """Fill the rows of `_last`, after its matchers accepted `token_ids`, one each. Returns what `step` does."""
-        masks, (jobs, ready, fills, drafts, block) = self._masks, self._last
-        block[0] = block[-1] = GUARD
-        counts = [0] * len(jobs)
-        for places in self._group(ready, fills):
-            masks.working_on = jobs[places[0]].number if len(places) == 1 else IDLE
-            clock = time.thread_time if len(places) == 1 else time.process_time
+        masks, last = self._masks, self._last
+        last.block[0] = last.block[-1] = GUARD
+        counts = [0] * len(last.jobs)
+        for group in last.groups:
+            places, alone = group.places, len(group.places) == 1
+            masks.working_on = last.jobs[places[0]].number if alone else IDLE
+            clock = time.thread_time if alone else time.process_time
             began = clock()
             try:
-                some, strategy = tuple(fills[i] for i in places), ready[places[0]].strategy
                 if token_ids is not None:
-                    accepted = advance_matchers(strategy, [fill.matcher for fill in some], token_ids[places])
+                    accepted = advance_matchers(group.strategy, group.matchers, token_ids[places])
                     if np.count_nonzero(accepted != 1):
                         raise ConformanceError(REFUSED)
-                filled = fill_between_guards(partial(fill_jobs, strategy), some, block)
+                filled = fill_between_guards(partial(fill_jobs, group.strategy), group.fills, last.block)
             except BaseException as error:
-                if len(places) > 1:
+                if not alone:
                     raise
                 errors[places[0]] = error
                 continue
             seconds = clock() - began
-            if len(places) == 1:
+            if alone:
                 taken[places[0]] += seconds
             elif seconds > self._late_seconds * (1 + len(places) / 8):
                 self._apart = APART + 1
-            for i, count in zip(places, filled.tolist(), strict=True):
+            for i, count in zip(places, filled.tolist(), strict=True) if np.count_nonzero(filled) else ():
                 counts[i] = count
                 if count < 0:
                     silent = ConformanceError("fill returned -1 without setting the job's error")
-                    errors[i] = fills[i].error or silent
-        closing = self._close(ready, fills, counts, errors, jobs)
+                    errors[i] = last.fills[i].error or silent
+        closing = {} if last.num_left > 0 else self._close(counts, errors)
+        last.num_left -= 1
         masks.working_on = IDLE
         self._apart = max(0, self._apart - 1)
-        slow = [i for i, seconds in enumerate(taken) if seconds > self._late_seconds]
-        if not (slow or errors or closing or any(drafts)):
+        is_slow = max(taken, default=0.0) > self._late_seconds
+        if not (is_slow or errors or closing or any(last.drafts)):
             return None, {}
         found = []
-        for i, (job, count) in enumerate(zip(jobs, counts, strict=True)):
-            forced = drafts[i] if job.num_forced else ()
+        for i, (job, count) in enumerate(zip(last.jobs, counts, strict=True)):
+            forced = last.drafts[i] if job.num_forced else ()
             plain = not forced and i not in closing
             found.append(max(0, count) if plain else [max(0, count), forced, *closing.get(i, (None, ()))])
-        return found, {"slow": slow}
+        return found, {"slow": [i for i, seconds in enumerate(taken) if seconds > self._late_seconds]}
 
     def _close(
-        self,
-        ready: Mapping[int, LivingMatcher],
-        fills: Mapping[int, FillJob],
-        counts: Sequence[int],
-        errors: dict[int, BaseException],
-        jobs: Sequence[Job],
+        self, counts: Sequence[int], errors: dict[int, BaseException]
     ) -> dict[int, tuple[int | None, list[Any]]]:
         """Remove tokens that lead to outputs that cannot be completed within their budget.
 
         Return by job what changed: the first row that lost tokens, and the fields of the `Record` of each row.
         """
-        closing = {}
-        for i, fill in fills.items():
-            closer, matcher = ready[i].closer, ready[i].matcher
+        closing, last = {}, self._last
+        for i, fill in last.fills.items():
+            closer, matcher = last.ready[i].closer, last.ready[i].matcher
             if closer is None or i in errors or closer.is_far(1 + counts[i]):
                 continue
-            self._masks.working_on = jobs[i].number
+            self._masks.working_on = last.jobs[i].number
             try:
                 with self._closing():
                     first = closer.restrict(
@@ -221,12 +256,16 @@ class Filler:
             self._masks.working_on = IDLE  # first, so that the search's time does not count for the next matcher
             self._masks.is_closing = False
 
-    def _group(self, ready: Mapping[int, LivingMatcher], fills: Mapping[int, FillJob]) -> list[list[int]]:
-        """Return the jobs that are filled by one call: all of a strategy if it fills batches itself and no recent batch
-        was slow."""
-        groups: dict[tuple[GrammarStrategy, int], list[int]] = {}
-        for i in fills:
-            strategy = ready[i].strategy
-            batches = type(strategy).fill is not GrammarStrategy.fill and not self._apart
-            groups.setdefault((strategy, -1 if batches else i), []).append(i)
-        return list(groups.values())
+    def _group(self) -> None:
+        """Group the jobs of the last step: all of a strategy if it fills batches itself and no recent batch was slow,
+        else each alone."""
+        last, groups = self._last, dict[tuple[GrammarStrategy, int], _Group]()
+        last.apart = bool(self._apart)
+        for i, fill in last.fills.items():
+            strategy = last.ready[i].strategy
+            batches = type(strategy).fill is not GrammarStrategy.fill and not last.apart
+            group = groups.setdefault((strategy, -1 if batches else i), _Group(strategy))
+            group.places.append(i)
+            group.fills.append(fill)
+            group.matchers.append(fill.matcher)
+        last.groups = list(groups.values())
