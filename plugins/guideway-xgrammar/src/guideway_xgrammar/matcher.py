@@ -74,32 +74,28 @@ class XgrammarMatcher(Matcher):
 
     def accept(self, token_ids: Sequence[int]) -> int:
         for count, token_id in enumerate(token_ids):
-            place = self.place_after(token_id)
-            if place is None or not self.native.accept_token(token_id):
+            if not self.advance(token_id):
                 return count
-            self.move(token_id, place)
         return len(token_ids)
 
-    def place_after(self, token_id: int) -> Any:
-        """Return the rule's state after a token; None if the token may not be given to xgrammar, which prints a warning
-        for a special token, and for any token after termination."""
+    def advance(self, token_id: int) -> bool:
+        """Accept one token. Return whether it is allowed. xgrammar is not asked about special tokens, nor after
+        termination: it prints warnings about them."""
         place = self.places[-1]
         if self._terminated:
-            return None
-        if token_id in self._stop_token_ids:
-            return place
-        if not self._tokens[token_id]:
-            return None
-        after = self.rule.after(place, token_id)
-        ahead = self._ahead
-        if ahead is not None and after is not None and not ahead.leads_on(place, token_id, self._mask_after):
-            return None
-        return after
-
-    def move(self, token_id: int, place: Any) -> None:
-        """Note a token that xgrammar has accepted, with the rule's state after it."""
+            return False
+        ends = token_id in self._stop_token_ids
+        if not ends:
+            before = place
+            if not self._tokens[token_id] or (place := self.rule.after(before, token_id)) is None:
+                return False
+            if self._ahead is not None and not self._ahead.leads_on(before, token_id, self._mask_after):
+                return False
+        if not self.native.accept_token(token_id):
+            return False
         self.places.append(place)
-        self._terminated = token_id in self._stop_token_ids
+        self._terminated = ends
+        return True
 
     def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
         words = bitmask[row]

@@ -230,17 +230,13 @@ class Strategy(GrammarStrategy):
 
     def advance(self, matchers: Sequence[Matcher], token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
         """Accept token by token: xgrammar's call for a batch takes twice as long, to convert its results."""
-        found = np.zeros(len(matchers), dtype=np.int32)
-        for i, (matcher, token_id) in enumerate(zip(matchers, token_ids.tolist(), strict=True)):
-            own = cast("XgrammarMatcher", matcher)
+        found = []
+        for matcher, token_id in zip(cast("Sequence[XgrammarMatcher]", matchers), token_ids.tolist(), strict=True):
             try:
-                place = own.place_after(token_id)
-                if place is not None and own.native.accept_token(token_id):
-                    own.move(token_id, place)
-                    found[i] = 1
+                found.append(int(matcher.advance(token_id)))
             except Exception:  # the host finds out why
-                found[i] = -1
-        return found
+                found.append(-1)
+        return np.array(found, dtype=np.int32)
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         """Fill all rows in one call of the library if there are no drafts; the calls are most of the cost. One thread:
@@ -251,17 +247,22 @@ class Strategy(GrammarStrategy):
         # a host's rows without drafts are adjacent; reading them as one slice takes a fraction of the time
         in_a_row = bool(rows) and rows == list(range(rows[0], rows[0] + len(rows)))
         where = slice(rows[0], rows[0] + len(rows)) if in_a_row else rows
-        matchers = [cast("XgrammarMatcher", job.matcher) for job in jobs]
+        matchers = cast("list[XgrammarMatcher]", [job.matcher for job in jobs])
         try:
             self._batch.batch_fill_next_token_bitmask([matcher.native for matcher in matchers], bitmask, rows)
         except Exception:  # filling them one by one shows which job failed
             return super().fill(jobs, bitmask)
-        by_place: dict[tuple[int, int], tuple[XgrammarMatcher, list[int]]] = {}
-        for matcher, row in zip(matchers, rows, strict=True):
-            by_place.setdefault((id(matcher.rule), id(matcher.places[-1])), (matcher, []))[1].append(row)
-        for matcher, its_rows in by_place.values():  # most sequences are in one of a few places
-            if (allowed := matcher.allowed()) is not None:
-                bitmask[its_rows, : allowed.size] &= allowed
+        # most sequences are in one of a few places, and these have one of a few rows
+        keys = [(matcher.rule, id(matcher.places[-1])) for matcher in matchers]
+        allowed = {key: matcher.allowed() for key, matcher in dict(zip(keys, matchers, strict=True)).items()}
+        kinds = {id(words): words for words in allowed.values()}
+        table = np.full((len(kinds), bitmask.shape[1]), -1, dtype=np.int32)
+        for words, kind in zip(table, kinds.values(), strict=True):
+            if kind is not None:
+                words[: kind.size] = kind
+        number = dict(zip(kinds, range(len(kinds)), strict=True))
+        number_at = {key: number[id(words)] for key, words in allowed.items()}
+        bitmask[where] &= table[[number_at[key] for key in keys]]
         for matcher, row in zip(matchers, rows, strict=True):
             if matcher.looks_ahead:
                 matcher.keep_names(bitmask[row])
