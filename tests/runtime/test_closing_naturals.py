@@ -300,3 +300,23 @@ def test_outputs_with_bans_are_complete_and_the_same_from_a_record(
     outputs = [draw(cls, constraint, bans, budget, Random(seed), rebuilt) for rebuilt in (False, True)]
     assert outputs[0] == outputs[1]
     assert outputs[0][1], "it was cut"
+
+
+classes = st.sampled_from(["[a-z]", "[A-Z]", "[A-Za-z]", "[^0-9]", "[0-9a-f]", "[^<]"])
+parts = st.builds(
+    lambda chars, least, more: f"{chars}{{{least},{least + more}}}", classes, st.integers(0, 20), st.integers(0, 9)
+)
+signs = st.sampled_from(["-", " ", "!", "</b>", ", "])
+patterns = st.builds(lambda part, sign, num_parts: f"({part}{sign}){{{num_parts}}}", parts, signs, st.integers(1, 4))
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@given(pattern=patterns, more=st.integers(0, 8), seed=st.integers(0, 100))
+@settings(max_examples=12, deadline=None, derandomize=True)
+def test_a_regular_expression_is_complete_from_its_shortest_text_on(
+    cls: type[GrammarStrategy], pattern: str, more: int, seed: int
+) -> None:
+    """Tokens of several characters: each text of a class has other ends, and white space counts."""
+    shortest, _ = draw(cls, Regex(pattern), Bans(), None, Random(seed))
+    drawn, is_complete = draw(cls, Regex(pattern), Bans(), len(shortest) + 1 + more, Random(seed))
+    assert is_complete, vocabulary().decode(drawn)

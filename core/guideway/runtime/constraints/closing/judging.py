@@ -9,7 +9,6 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.json_schema.cursor import Place
 from guideway.runtime.constraints.closing.avoiding import Avoiding
 from guideway.runtime.constraints.closing.lexicon import MOST, Lexicon
 from guideway.runtime.constraints.closing.positions import Position
@@ -53,8 +52,7 @@ class Judge:
                 self.costs[token_id], decided[token_id] = 1 + way.cost(end), True
                 refused[token_id] = 1 + way.cost(end) > self.limit
         json = self.position.json
-        in_name = json is not None and json.place is Place.KEY
-        groups, plain = lexicon.groups_of(mask, in_name)
+        groups, plain = lexicon.groups_of(mask, None if json is None else json.place)
         for apart in self.apart:
             its = np.zeros_like(decided)
             its[apart] = True
@@ -98,6 +96,8 @@ class Judge:
             cost = len(before) + way.cost(at)
             if cost <= self.limit and self.prover.end([*before, *way.path(at)]) is not None:
                 self.costs[token_id] = cost
+                if after is None and at not in (0, len(token)):  # the sample's text decides where it joins
+                    self.ways.append(Way(token + way.text[at:], self.position, self.lexicon))
                 return True
         return False
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from guideway.api.bitmask import num_words
 from guideway.api.vocabulary import Vocabulary
-from guideway.json_schema.cursor import JsonCursor
+from guideway.json_schema.cursor import JsonCursor, Place
 
 __all__ = ["MOST", "VALUES", "Lexicon"]
 
@@ -193,7 +193,7 @@ class Lexicon:
         if in_string and self.has_letters(row):
             # the string may not end yet: long tokens reach its minimum length sooner
             long = [i for i in ids[:LOOKED_AT].tolist() if self.tokens[i].isalnum()][:3]
-            return [*self.of((b'"',)), *long, *self.letters]
+            return [*long, *self.letters]
         if cursor is not None and in_string:
             return list(ids[:AT_MOST].tolist())
         long = [i for i in ids[:LOOKED_AT].tolist() if self.tokens[i].strip()][:3]
@@ -212,23 +212,24 @@ class Lexicon:
         singles = (self.lengths == 1) & self.bits(row)
         return [i for i in np.flatnonzero(singles).tolist() if self.tokens[i].strip() and not self.tokens[i].isalpha()]
 
-    def _groups_of(self, row: bytes, in_name: bool) -> tuple[list[NDArray[np.int32]], NDArray[np.int32]]:
+    def _groups_of(self, row: bytes, place: Place | None) -> tuple[list[NDArray[np.int32]], NDArray[np.int32]]:
         """Return the tokens of a row of a bitmask in groups that do the same to an output, and those that are plain
         text of different lengths. Groups are sorted by the bytes of tokens.
 
         A string that letters may continue may continue with any text. There, only the end of the string and the text
-        after it distinguish tokens; in a name also the text before its end, as it may require a value.
+        after it distinguish tokens; in a name also the text before its end, as it may require a value. White space
+        counts outside JSON, where `place` is None.
         """
         ids = np.flatnonzero(self.bits(row)).astype(np.int32)
         ids = ids[np.argsort(self.lengths[ids], kind="stable")]
-        in_text = self.has_letters(row)
-        shapes = self._shapes[int(in_text)][ids]
+        in_text, in_name = self.has_letters(row), place is Place.KEY
+        shapes = self._shapes[1 if in_text else 0 if place is not None else 2][ids]
         order = np.argsort(shapes, kind="stable")
         groups = np.split(ids[order], np.flatnonzero(np.diff(shapes[order])) + 1)
         plain = groups.pop(0) if in_text and shapes.min() == 0 else ids[:0]
         found = list[NDArray[np.int32]]()
         for group in groups:
-            part = _name if in_text and in_name else _without_blanks
+            part = _name if in_text and in_name else _without_blanks if place is not None else bytes
             if (in_text and not in_name) or (not in_text and len(group) > FEW_OF_A_SHAPE):
                 found.append(group)
                 continue
@@ -240,7 +241,8 @@ class Lexicon:
 
     @cached_property
     def _shapes(self) -> NDArray[np.int32]:
-        """``int32[2, num_tokens]``: numbers of shapes outside strings, and in strings. 0 in strings is plain text."""
+        """``int32[3, num_tokens]``: numbers of shapes outside strings, in strings, and outside JSON. 0 in strings is
+        plain text."""
         numbers, known, shapes = {b"": 0}, dict[bytes, list[int]](), []
         for token in self.tokens:
             kinds = token.translate(KINDS)
@@ -248,7 +250,8 @@ class Lexicon:
             if begun or (found := known.get(kinds)) is None:
                 end = b"%d%d" % (len(begun), begun.isascii()) if begun else IN_STRING.sub(b"", kinds, count=1)
                 whole = OPENED.sub(b'"s', kinds, count=1)
-                found = [numbers.setdefault(each.translate(None, BLANKS), len(numbers)) for each in (whole, end)]
+                texts = (whole.translate(None, BLANKS), end.translate(None, BLANKS), end if begun else kinds)
+                found = [numbers.setdefault(text, len(numbers)) for text in texts]
                 if not begun:
                     known[kinds] = found
             shapes.append(found)
