@@ -418,7 +418,7 @@ def test_compilations_that_hang_keep_no_one_waiting_longer_than_their_limit(made
 
 
 def compiling(hosts: Hosts) -> set[int]:
-    return {seat.host.pid for seat in hosts._pool._busy if seat.host is not None}
+    return {seat.host.pid for seat in set(hosts._pool._busy) if seat.host is not None}
 
 
 def test_an_abort_ends_a_compilation_at_once(made: Makes) -> None:
@@ -449,6 +449,23 @@ def test_an_abort_ends_a_compilation_at_once(made: Makes) -> None:
     runtime.abandon(again)
 
 
+def test_an_abort_ends_no_equal_compilation_of_another_tenant(made: Makes) -> None:
+    hosts = made(replace(LIMITS, compile_seconds=60))
+    runtime = served(hosts, isolate_tenants=True).runtime
+    admissions, pids = list[Any](), list[int]()
+    for tenant in ("one", "two"):
+        asked = replace(request(0, "CL[a-z]"), request_id=tenant, tenant=tenant)
+        admissions.append(runtime.admit(asked))
+        until(lambda: len(compiling(hosts)) == len(admissions))
+        pids += compiling(hosts) - set(pids)
+    runtime.abandon(admissions[0])
+    until(lambda: len(compiling(hosts)) < 2)
+    assert compiling(hosts) == {pids[1]}
+    assert not admissions[1].compilation.done()
+    runtime.abandon(admissions[1])
+    until(lambda: not hosts._pool._busy)
+
+
 @pytest.mark.parametrize(("word", "error"), everyday([("AS", LimitExceeded), ("AC", PluginError)], ("AC", PluginError)))
 def test_the_search_for_the_shortest_output_ends_its_own_request_alone(
     made: Makes, word: str, error: type[GuidewayError]
@@ -472,7 +489,7 @@ def test_an_abort_ends_the_search_for_the_shortest_output_at_once(made: Makes) -
     runtime = served(hosts).runtime
     small = replace(asking("AL[a-z]{9}", close=True), max_tokens=3)
     searched = runtime.admit(replace(request(0, "a"), params=small))
-    until(lambda: compiling(hosts) and any(work[0] == "shortest" for work in hosts._pool._busy.values()))
+    until(lambda: hosts.matchers.common._loaded and compiling(hosts))
     runtime.abandon(searched)
     until(lambda: not hosts._pool._busy)
     # the constraint is not quarantined

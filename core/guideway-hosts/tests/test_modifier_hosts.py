@@ -39,7 +39,7 @@ from tests.support.distributions import install
 from tests.support.fake_host import OFFERS, FakeHost
 from tests.support.hostility import PROMPT, VOCABULARY
 from tests.support.probes import GreenList
-from tests.support.processes import children, hosts_of
+from tests.support.processes import children, hosts_of, until
 from tests.support.stages import everyday, one_in
 
 LIMITS = Limits(
@@ -61,7 +61,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     opened: list[FakeHost] = []
 
     def make(
-        modifiers: tuple[str, ...], modifier_host: Any = "process", *, num_drafts: int = 0, **settings: Any
+        modifiers: tuple[str, ...],
+        modifier_host: Any = "process",
+        *,
+        num_drafts: int = 0,
+        limits: Limits = LIMITS,
+        **settings: Any,
     ) -> FakeHost:
         plugins = Plugins()
         plan = RuntimePlan(
@@ -70,7 +75,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             modifiers=[plugins.load("modifier", name) for name in modifiers],
             offers=OFFERS,
             modifier_host=modifier_host,
-            limits=LIMITS,
+            limits=limits,
             **settings,
         )
         host = FakeHost(VOCABULARY, NumpyDevice("cpu"), num_drafts=num_drafts, runtime=plan.build())
@@ -324,6 +329,24 @@ def test_states_that_were_made_again_for_a_call_that_failed_are_released_too(ser
     assert (good.error, other.error) == (None, None)
     assert "failed in prepare: RuntimeError: a bug" in str(failed.error)
     assert living(host) == 0
+
+
+@pytest.mark.parametrize("what", one_in(2, ["sleep", "spin"]))
+def test_an_abort_ends_a_compilation_at_once(served: Served, what: str) -> None:
+    host = served(("hostile",), limits=replace(LIMITS, compile_seconds=60), compile_threads=1)
+    runtime, busy = host.runtime, hosted(host)._pool._busy
+    for number in range(2):
+        hanging = using(when="compile", what=what, finish=99 + number)
+        twins = [Request(request_id=f"{what} {number} {i}", prompt_token_ids=(1,), params=hanging) for i in range(2)]
+        first, second = map(runtime.admit, twins)
+        until(lambda: busy and next(iter(busy)).host is not None)
+        (seat,) = busy
+        runtime.abandon(first)
+        time.sleep(0.1)
+        assert seat in busy, "another request waits for the same"
+        runtime.abandon(second)
+        until(lambda: not busy)
+    assert host.generate([PROMPT], [using()])[0].outputs[0].error is None
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from weakref import WeakSet
 from guideway.errors import GuidewayError, LimitExceeded
 from guideway.plugins.limits import Limits
 from guideway.runtime.work.metrics import HOST_BYTES, HOSTS_ENDED
+from guideway.runtime.work.wanted import is_wanted
 
 from guideway_hosts.codec import encode
 from guideway_hosts.messages import BROKEN, IDLE, SharedMasks, read_error
@@ -344,7 +345,9 @@ class Host:
             line.broke = f"it exceeded its limit of {limit:g} s processor time"
         elif waited > most * self._limits.wall_factor:
             line.broke = f"it did not answer within {waited:.1f} s"
-        if line.broke or line.stays_stopped():
+        # the second thread's work is short for its host, which others use too: it was tried in another one before
+        self.given_up = self.given_up or not (beside or is_wanted())
+        if line.broke or self.given_up or line.stays_stopped():
             raise EOFError(line.broke)
         self._weigh()
 

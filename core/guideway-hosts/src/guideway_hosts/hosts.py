@@ -18,6 +18,7 @@ from guideway.plugins.building import build_strategies
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.limits import Limits
 from guideway.runtime.elsewhere import Home
+from guideway.runtime.work.wanted import asking
 
 from guideway_hosts.fork_server import HostSource, module_path
 from guideway_hosts.host import Host
@@ -147,13 +148,13 @@ class Judge:
     def __call__(self, schema: JsonSchema, text: str, enforces_formats: bool) -> bool | None:
         if self._closed:
             raise GuidewayError("the check of texts is closed")
-        found, _ = self.pool.call("judge", schema, text, enforces_formats, seconds=self.pool.limits.compile_seconds)
+        with asking(lambda: not self._closed):
+            found, _ = self.pool.call("judge", schema, text, enforces_formats, seconds=self.pool.limits.compile_seconds)
         return found if isinstance(found, bool) else None
 
     def close(self) -> None:
-        """Kill the hosts that are checking texts."""
+        """Let the hosts that are checking texts be killed."""
         self._closed = True
-        self.pool.give_up("judge")
         self._hosts.end_unused()
 
 

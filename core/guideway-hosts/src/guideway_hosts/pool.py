@@ -34,8 +34,7 @@ class Pool:
         self._slow = threading.Semaphore(num_slow)
         self._turns = dict.fromkeys(QUICK, threading.Semaphore(AT_ONCE)) | {"judge": threading.Semaphore(AT_ONCE)}
         self._idle: list[Seat] = []
-        self._busy: dict[Seat, tuple[Any, ...]] = {}
-        """The call that each seat is executing."""
+        self._busy: set[Seat] = set()
         self._lock = threading.Lock()
         self._closed = False
 
@@ -47,9 +46,9 @@ class Pool:
         return seat
 
     def call(self, name: str, *arguments: Any, seconds: float) -> tuple[Any, bytes | None]:
-        """Return `Host.call` in a seat, repeated as `retry` does. Raises `HostDied`, and `GuidewayError` if the call
-        was given up."""
-        with self._turns.get(name, self._slow), self._take((name, *arguments)) as seat:
+        """Return `Host.call` in a seat, repeated as `retry` does. Raises `HostDied`, and `GuidewayError` if the
+        pool is closed or the result is no longer wanted."""
+        with self._turns.get(name, self._slow), self._take() as seat:
 
             def attempt(subject: Subject) -> tuple[Any, bytes | None]:
                 host, _ = seat.start()
@@ -57,18 +56,11 @@ class Pool:
                     return host.call(name, *arguments, seconds=seconds)
                 except HostDied as died:
                     died.working_on = subject.number
-                    if seat.closed:
+                    if host.given_up:
                         raise GuidewayError(str(died)) from died
                     raise
 
             return retry(Subject(), attempt)
-
-    def give_up(self, *work: Any) -> None:
-        """End the hosts that are executing a command with this beginning. It does not count as a failure."""
-        with self._lock:
-            seats = [seat for seat, of in self._busy.items() if of[: len(work)] == work]
-        for seat in seats:
-            seat.close()
 
     def close(self) -> None:
         """End all hosts, also busy ones."""
@@ -79,21 +71,21 @@ class Pool:
             seat.close()
 
     @contextmanager
-    def _take(self, work: tuple[Any, ...]) -> Iterator[Seat]:
+    def _take(self) -> Iterator[Seat]:
         """Have a seat to execute a call."""
         with self._lock:
             if self._closed:
                 raise GuidewayError("the compiler is closed")
             self._idle = [seat for seat in self._idle if not seat.closed]
             seat = self._idle.pop() if self._idle else Seat(self._role, self._source, threading.RLock())
-            self._busy[seat] = work
+            self._busy.add(seat)
         try:
             if seat.host is not None and seat.host.is_gone():
                 seat.lose()
             yield seat
         finally:
             with self._lock:
-                del self._busy[seat]
+                self._busy.remove(seat)
                 is_kept = seat.host is not None and seat.host.alive and not (seat.closed or self._closed)
                 if is_kept:
                     self._idle.append(seat)

@@ -90,12 +90,6 @@ class HostedStrategy(GrammarStrategy):
         answer, _ = self._call("shortest", grammar.constraint, grammar.given, stop_token_ids, budget)
         return None if answer is None else int(answer)
 
-    def give_up(self, method: str, *arguments: Any) -> None:
-        if method == "shortest":
-            grammar, *more = arguments
-            arguments = (grammar.constraint, grammar.given, *more)
-        self._shared.pool.give_up("compile" if method == "make" else method, self.name, *arguments)
-
     # In a matcher host
 
     def ending(

@@ -83,14 +83,12 @@ class Compiler:
         """Compile with the first candidate that can. Ends with `InvalidGrammar`, with an `UnsupportedGrammar` that has
         every candidate's reason, or with a `PluginError` if a strategy failed; later candidates are tried only after
         `UnsupportedGrammar`. After `close` it ends with a `GuidewayError`. The compilation is canceled once every
-        request has left it; a running one is interrupted only if the strategy lives in hosts."""
+        request has left it; a running one ends early only if the strategy lives in hosts."""
         refusals, last = list[str](), None
         for candidate in candidates:
-            served, home = candidate.served(constraint), candidate.home
-            work = partial(_compile, candidate, served)
-            interrupt = partial(home.give_up, "make", served) if home.waits else None
+            work = partial(_compile, candidate, candidate.served(constraint))
             uses = [f"grammar.{candidate.name}"]
-            done = self._work.submit(uses, candidate.key, work, interrupt, owner=tenant)
+            done = self._work.submit(uses, candidate.key, work, owner=tenant)
             yield from self._work.wait_for(done, candidate.key, tenant)
             if not isinstance(error := error_of(done), UnsupportedGrammar):
                 return error, None if error else Compilation(candidate, *done.result())
@@ -147,7 +145,6 @@ class Shortest:
             return None, compiled
         candidate, grammar, home = compiled.candidate, compiled.grammar, compiled.candidate.home
         given = (search.stop_token_ids, Budget(self._context.max_model_len, compiled.reserve, search.bans))
-        interrupt = partial(home.give_up, "shortest", grammar, *given) if home.waits else None
 
         def work() -> tuple[int | None, int]:
             with blame(
@@ -159,7 +156,7 @@ class Shortest:
                 return home.shortest(grammar, *given), search.weight
 
         key = (candidate.key, search.stop_token_ids, search.bans)
-        done = self._work.submit([f"grammar.{candidate.name}"], key, work, interrupt, owner=tenant)
+        done = self._work.submit([f"grammar.{candidate.name}"], key, work, owner=tenant)
         yield from self._work.wait_for(done, key, tenant)
         if (error := error_of(done)) is None:
             return None, replace(compiled, shortest=done.result())

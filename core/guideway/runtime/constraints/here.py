@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 from guideway.api.bitmask import num_words
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher
@@ -50,9 +49,6 @@ class Here:
             self._own.lexicon = Lexicon(self._strategy.vocabulary)
         matcher = new_matcher(self._strategy, grammar, stop_token_ids)
         return Closer(self._own.lexicon, stop_token_ids, budget).shortest(matcher)
-
-    def give_up(self, method: str, *arguments: Any) -> None:
-        """End a running call of `make` or `shortest` with these arguments, if possible. Its result is not needed."""
 
     def ending(
         self,

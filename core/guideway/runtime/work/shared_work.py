@@ -17,6 +17,7 @@ from prometheus_client import Gauge
 from guideway.errors import GuidewayError, LimitExceeded
 from guideway.runtime.work.expiring import Expiring
 from guideway.runtime.work.threads import Threads
+from guideway.runtime.work.wanted import asking
 
 __all__ = ["PluginUses", "SharedWork"]
 
@@ -61,7 +62,6 @@ class _SharedJob(Generic[T]):
     """Work that was submitted and has not ended."""
 
     future: Future[T]
-    interrupt: Callable[[], None] | None
     owners: set[str]
     """Owners whose queue position it may use."""
     num_waiting: int = 1
@@ -101,13 +101,13 @@ class SharedWork(Generic[T]):
         uses: Sequence[str],
         key: Hashable | None,
         work: Callable[[], tuple[T, int]],
-        interrupt: Callable[[], None] | None = None,
         *,
         owner: str = "",
     ) -> Future[T]:
         """Return the future of the value for `key`: cached, running, or submitted now. `work` returns the value and its
-        weight, and uses the plugins `uses`. With the key None nothing is shared. After `close` the future is canceled.
-        `interrupt` stops running work, if possible. Raises errors of comparing keys."""
+        weight, and uses the plugins `uses`; when `is_wanted` tells it that all callers have left, it may raise an
+        error. With the key None nothing is shared. After `close` the future is canceled. Raises errors of comparing
+        keys."""
         future: Future[T] = Future()
         key = self._own(key, owner)
         with self._lock:
@@ -132,7 +132,7 @@ class SharedWork(Generic[T]):
                     return future
             # submit first: if that fails, no entry is left to wait for
             submitted = self._threads.submit(partial(self._run, uses, key, work, future), owner=owner)
-            self._under_way[future if key is None else key] = _SharedJob(future, interrupt, {owner})
+            self._under_way[future if key is None else key] = _SharedJob(future, {owner})
         submitted.add_done_callback(partial(self._give_up, key, future))
         return future
 
@@ -145,19 +145,17 @@ class SharedWork(Generic[T]):
             raise
 
     def leave(self, key: Hashable | None, future: Future[T], owner: str = "") -> None:
-        """Stop waiting for the `future` of `key`. When all callers have left, pending work is dropped and running work
-        is interrupted, if possible."""
+        """Stop waiting for the `future` of `key`. When all callers have left, pending work is dropped, and running work
+        is told so if it asks."""
         place = future if key is None else self._own(key, owner)
         with self._lock:
             known = self._under_way.get(place)
             if known is None or known.future is not future:
                 return
             known.num_waiting -= 1
-            if known.num_waiting or (known.interrupt is None and future.running()):
+            if known.num_waiting or not future.cancel():
                 return
             del self._under_way[place]  # the next caller submits it again
-        if not future.cancel() and known.interrupt is not None:
-            known.interrupt()
 
     def close(self) -> None:
         """Start no more work, and cancel work that has not begun."""
@@ -216,13 +214,24 @@ class SharedWork(Generic[T]):
                 known.has_begun = True
             self._work(key, work, future)
 
+    def _is_wanted(self, place: Hashable, future: Future[T]) -> bool:
+        """Return whether somebody waits for running work. If not, it ends: the next caller submits it again."""
+        with self._lock:
+            known = self._under_way.get(place)
+            if known is None or known.future is not future:
+                return False
+            if not known.num_waiting:
+                del self._under_way[place]
+            return known.num_waiting > 0
+
     def _work(self, key: Hashable | None, work: Callable[[], tuple[T, int]], future: Future[T]) -> None:
+        place = future if key is None else key
         try:
             try:
-                value, weight = work()
+                with asking(partial(self._is_wanted, place, future)):
+                    value, weight = work()
             finally:
                 with self._lock:
-                    place = future if key is None else key
                     if place in self._under_way and self._under_way[place].future is future:
                         del self._under_way[place]
             if key is not None:
