@@ -78,11 +78,11 @@ def running() -> Iterator[list[tuple[dict[str, Any], Any]]]:
 @pytest.fixture(scope="session")
 def start(demo_model: str, running: list[tuple[dict[str, Any], Any]]) -> Callable[..., Any]:
     """``start(guideway=..., **options)`` returns an `LLM` in this process, without guideway if `guideway` is None."""
+    # not in `started`: what is imported keeps the frames that import it, and with `started` the first engine
+    from vllm import LLM
+    from vllm.distributed import model_parallel_is_initialized
 
     def started(guideway: dict[str, Any] | None = None, **options: Any) -> Any:
-        from vllm import LLM
-        from vllm.distributed import model_parallel_is_initialized
-
         if not model_parallel_is_initialized():  # an engine that failed or ended took what all in a process share
             end_all(running)
         wanted = {"guideway": guideway, **options}
