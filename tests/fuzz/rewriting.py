@@ -29,7 +29,7 @@ from tests.fuzz.keyword_writers import DRAFTS, WRITERS
 from tests.fuzz.schemas import SchemaWriter
 from tests.fuzz.values import VALUES
 
-__all__ = ["EXACT", "Comparison", "compare", "draw_schema", "draw_values"]
+__all__ = ["EXACT", "Comparison", "compare", "draw_schema", "draw_values", "judge"]
 
 EXACT = frozenset(
     {"format:*", "maxLength>1000", "maxItems>1000", "minLength>1000"}
@@ -57,7 +57,7 @@ class Comparison:
 
 def compare(found: Comparison, schema: Any, values: Iterable[Any], takes: Set[str] = EXACT) -> None:
     """Add the differences of a checked schema and its rewritings to `found`."""
-    judged = [(value, verdict) for value in values if (verdict := _judge(schema, value)) is not None]
+    judged = [(value, verdict) for value in values if (verdict := judge(schema, value)) is not None]
     if not judged:
         return
     for budget in (BUDGET, COARSE):
@@ -81,7 +81,7 @@ def compare(found: Comparison, schema: Any, values: Iterable[Any], takes: Set[st
                 found.unnamed.append(line)
 
 
-def _judge(schema: Any, value: Any) -> bool | None:
+def judge(schema: Any, value: Any) -> bool | None:
     """Return whether a value is an instance, or None if `jsonschema` cannot tell: the dialect is unknown, a reference
     is remote, or the schema applies itself to the same value."""
     try:

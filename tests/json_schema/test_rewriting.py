@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from guideway.api import Loss, Losses
+from guideway.api import JsonSchema, Loss, Losses
 from guideway.json_schema import keywords
 from guideway.json_schema.ecma import in_python
 from guideway.json_schema.rewriting import COARSE, Budget, Rewriting, rewrite
@@ -21,7 +21,7 @@ from guideway.json_schema.validity import validator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.rewriting import EXACT, Comparison, compare, draw_schema, draw_values
+from tests.fuzz.rewriting import EXACT, Comparison, compare, draw_schema, draw_values, judge
 from tests.support.stages import one_in
 
 STEPS = Budget().steps
@@ -132,6 +132,7 @@ def test_odd_combinations_are_written_exactly(schema: Any) -> None:
         ({"type": "string", "pattern": "^a(?=b)b$"}, "`pattern:lookaround` at #"),
         ({"type": "string", "maxLength": 262_144}, "`maxLength` at #"),
         ({"$ref": "https://example.com/other"}, "`$ref` at #"),
+        ({"items": {"$ref": "#/$defs/nothing"}}, "`$ref:missing` at #/items"),
         ({"dependencies": {"a": {"not": {"type": "integer"}}}}, "`type` at #/dependencies/a/not"),
     ],
 )
@@ -161,6 +162,26 @@ def test_inlining_changes_no_verdict(schema: dict[str, Any]) -> None:
     definitions = {"tree": _TREE, "list": _LIST}
     before, after = validator({**schema, "$defs": definitions}), validator(inline(schema, definitions, 50))
     assert [before.is_valid(value) for value in _VALUES] == [after.is_valid(value) for value in _VALUES]
+
+
+@pytest.mark.parametrize("seed", one_in(5, range(5)))
+def test_a_reference_to_nothing_is_lost_whatever_it_should_refer_to(seed: int) -> None:
+    random, lost = Random(seed), 0
+    while lost < 60:
+        schema = draw_schema(random)
+        if not isinstance(schema, dict) or '"$ref"' not in json.dumps(schema):
+            continue
+        container = "$defs" if "$defs" in schema else "definitions"
+        parts = {name: part for name, part in schema.get(container, {}).items() if name != "d0"}
+        rewriting = rewrite(JsonSchema({**schema, container: parts}).parsed, EXACT)
+        names = {loss.keyword for loss in rewriting.losses}
+        lost += "$ref:missing" in names
+        after = validator(rewriting.schema)
+        for value in draw_values(random, schema, 4):
+            for target in (True, False, {"type": "string"}):
+                before = judge({**schema, container: {**parts, "d0": target}}, value)
+                assert before is not True or after.is_valid(value), (schema, value)
+                assert names or before is None or before == after.is_valid(value), (schema, value)
 
 
 def test_patterns_that_an_engine_cannot_separate_become_one() -> None:

@@ -52,7 +52,8 @@ def keywords(schema: Schema) -> frozenset[str]:
       need no type); for the others ``minLength+types`` with a list of types, and ``minLength+untyped`` without a type;
     - ``$ref:nested-id`` for a local reference that is relative to an ``$id`` inside the schema, or for a reference by
       name in a schema with such an ``$id``; ``$ref:siblings`` for one with siblings that its draft ignores;
-    - instead of the plain name: ``format:date``; ``$ref:remote`` to another document and ``$ref:anchor``;
+    - instead of the plain name: ``format:date``; ``$ref:remote`` to another document, ``$ref:anchor``,
+      and ``$ref:missing`` to nothing;
       ``allOf:several`` and ``patternProperties:several``; ``oneOf:disjoint`` if it is proved that no instance
       satisfies two branches; ``enum:mistyped`` and ``const:mistyped`` if a value is not of the ``type``;
       ``multipleOf:number`` unless the type is ``integer``; ``required:undeclared`` for names that are not in
@@ -105,6 +106,10 @@ def names_by_place(schema: Schema, place: Chain = None) -> Iterator[tuple[Chain,
                 details.add("$ref:siblings")
             subschema = {"$ref": subschema["$ref"]}
             own, typed = _own(subschema, emptiness), None
+        if "$ref:anchor" in own or ("$ref" in own and not _is_schema(resolve(resource, subschema["$ref"]))):
+            source = emptiness().source
+            if source.is_missing(source.read(whole)):
+                own = (own - {"$ref", "$ref:anchor"}) | {"$ref:missing"}
         names, pattern = subschema.get("patternProperties", ()), subschema.get("pattern", "")
         details |= {f"pattern:{detail}" for detail in (*pattern_details(pattern), *string_details(pattern))}
         details |= {
@@ -251,6 +256,10 @@ def _is_narrow(schemas: Sequence[_InPlace]) -> bool:
     if not any(value is not None and value is not False for value in excluded):
         return False
     return any(abs(high_end - low_end) < 1 and one.is_beside(other) for low_end, one in low for high_end, other in high)
+
+
+def _is_schema(value: object) -> bool:
+    return isinstance(value, Mapping | bool)
 
 
 def _values(schema: Mapping[str, Any]) -> list[Any]:

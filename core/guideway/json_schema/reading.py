@@ -159,6 +159,10 @@ class Source:
             return found
         return found if isinstance(found, Mapping) and id(found) in self._nodes else None
 
+    def is_missing(self, node: Node) -> bool:
+        """Return whether the ``$ref`` of a subschema has no target in the document that it refers to: this one."""
+        return node.keywords["$ref"].startswith("#") and self.target(node, "$ref") is None
+
     def _is_static(self, keyword: str, reference: str) -> bool:
         """Return whether a dynamic reference has only one possible target."""
         if keyword == "$recursiveRef":

@@ -102,7 +102,8 @@ class Writer:
         """Return a reference to the target of another one or, with `kinds`, to its negation for values of these."""
         target = self.source.target(node, keyword)
         if target is None:
-            return self.lose(node.chain, keyword, "its target is unknown", True)
+            name = "$ref:missing" if keyword == "$ref" and self.source.is_missing(node) else keyword
+            return self.lose(node.chain, name, "its target is unknown", True)
         if isinstance(target, bool):
             return target is (kinds is None)
         key = id(target), kinds

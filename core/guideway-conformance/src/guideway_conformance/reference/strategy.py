@@ -34,7 +34,7 @@ from guideway_conformance.reference.regex import parse_regex
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
 
-_BEYOND = frozenset({"$ref:siblings", "$ref:nested-id", "$recursiveRef"})
+_BEYOND = frozenset({"$ref:missing", "$ref:siblings", "$ref:nested-id", "$recursiveRef"})
 """The forms of references that it does not read."""
 
 NBYTES_PER_ENTRY = 300
