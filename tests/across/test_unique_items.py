@@ -165,6 +165,9 @@ def finite_schema(rng: random.Random) -> dict[str, Any]:
         return {"anyOf": [{"enum": ["x", 1]}, {"$ref": "#/$defs/a"}], "$defs": {"a": array}}
     if kind < 0.5:
         inner = {"type": "object", "properties": {"a": leaf, "b": {"enum": [1]}}, "additionalProperties": False}
+        if rng.random() < 0.5:
+            inner["properties"]["a"] = {"enum": [1, 2]}
+            return {"type": "array", "items": inner, "uniqueItems": True, "minItems": 2, "maxItems": 3}
         return {"type": "array", "items": inner, "uniqueItems": True, "maxItems": 2}
     if kind < 0.6:
         return {"type": "array", "items": array | {"maxItems": 2}, "uniqueItems": True, "maxItems": 2}

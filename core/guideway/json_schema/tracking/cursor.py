@@ -106,7 +106,7 @@ class TrackedText(Cursor[Container]):
                 return True
             if is_scalar and any(map(self._may_become, last.seen)):
                 return True
-        if self.place is KEY:
+        if self.place is KEY or (self.place is KEY_START and self.is_due):
             return any(name.startswith(text_of(self.text)) for name in last.other_names())
         if is_scalar or self.is_due or self.place is COLON:
             return any(map(self._may_become, last.parts()))
