@@ -31,8 +31,10 @@ SCHEMAS: list[tuple[str, Any]] = [
     ("xgrammar", {"type": "object", "propertyNames": {"pattern": "^[ab]{1,2}$"}, "additionalProperties": DIGIT}),
     ("xgrammar", {"type": "object", "propertyNames": {"enum": ["a", "ab", "b"]}, "additionalProperties": DIGIT}),
     ("xgrammar", {"type": "object", "propertyNames": {"enum": ['"', '"a', "\\b"]}, "additionalProperties": DIGIT}),
+    # after ``\u000`` llguidance allows only an ``a``, which nobody writes in names
+    ("llguidance", {"type": "object", "patternProperties": {"^a?\n$": DIGIT}, "additionalProperties": False}),
 ]
-MARKS = set(b'",:ab[]{')
+MARKS = set(b'",:ab[]{\\u0')
 
 
 def walks(compiled: CompiledGrammar, tokens: Vocabulary, num_walks: int) -> list[str]:

@@ -2,8 +2,9 @@
 
 A grammar compiled from a schema allows duplicate names, and a `WritingRule` does not. If a schema limits the names,
 like ``"^[ab]$"`` in ``patternProperties``, this may be a dead end: after ``{"a":1,"b":2`` no name can follow a comma,
-and after ``{"ab":1,"a`` nothing can follow ``b`` if names have at most two letters. A grammar does not remember earlier
-names, so this module searches ahead through names with the same beginnings, until it finds a new name.
+and after ``{"ab":1,"a`` nothing can follow ``b`` if names have at most two letters. Neither can anything
+follow the beginning of an escape, if the grammar allows only one that the rule spells otherwise. A grammar does not
+remember earlier names, so this module searches ahead through names with the same beginnings, until it finds a new name.
 """
 
 from __future__ import annotations
@@ -42,6 +43,11 @@ separately, so that a row and `NamesAhead.leads_on` agree."""
 ENTERING = re.compile(rb'(?:\A|,)[ \t\n\r]*(?:"(?:[^"\\]|\\.)*\\?)?\Z', re.DOTALL)
 """A token after which an output may be inside or before a name."""
 
+ESCAPING = re.compile(rb"(?<!\\)(?:\\\\)*\\(?:u[0-9a-fA-F]{0,3})?\Z")
+"""A token after which an output may be inside an escape."""
+CONTINUING = re.compile(rb"(?=.)u?[0-9a-fA-F]{0,3}")
+"""A token that continues an escape and does not end it."""
+
 _PLAIN = re.compile(r"[ !#-\[\]-~]*")
 _OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 
@@ -71,6 +77,8 @@ class NamesAhead:
     def __init__(self, after: After, tokens: Sequence[bytes]) -> None:
         self._after = after
         self._entering = row_of(tokens, ENTERING.search)
+        self._escaping = row_of(tokens, ESCAPING.search)
+        self._continuing = row_of(tokens, CONTINUING.fullmatch)
         self._by_text: dict[bytes, list[int]] = {}
         for token_id, token in enumerate(tokens):
             if token:
@@ -94,9 +102,12 @@ class NamesAhead:
         return next((i + 1 for i in reversed(range(len(states))) if not _repeats(states[i])), 0)
 
     def _candidates(self, state: JsonCursor, words: Bitmask) -> list[int]:
-        """Return the tokens of a row after which the output may be in the beginning of an existing name."""
+        """Return the tokens of a row after which the output may be in the beginning of an existing name, or in an
+        escape of a name."""
         found = set(ids(words[: len(self._entering)] & self._entering))
         if state.place is KEY:
+            row = self._continuing if state.escape else self._escaping
+            found.update(ids(words[: len(row)] & row))
             for name in state.open[-1] or ():
                 if name.startswith(state.text):
                     rest = name[len(state.text) :]
@@ -175,13 +186,16 @@ def ids(row: Bitmask) -> Iterator[int]:
 
 
 def _repeats(state: JsonCursor) -> bool:
-    """Return whether the text ends before a name or in one, and the object has a name with the same beginning."""
+    """Return whether the text ends before a name or in one, and the object has a name with the same beginning, or it
+    ends in an escape of a name."""
     if state.place is not KEY and state.place is not KEY_START:
         return False
+    if state.escape[:1] == b"\\":
+        return True
     written = state.text if state.place is KEY else b""
     return any(name.startswith(written) for name in state.open[-1] or ())
 
 
 def _position(state: JsonCursor) -> Hashable:
     """Return what decides about the next name."""
-    return state.place, state.text, state.open, min(state.blanks, BEGINNING)
+    return state.place, state.text, state.escape, state.open, min(state.blanks, BEGINNING)
