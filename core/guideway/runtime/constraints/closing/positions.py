@@ -11,8 +11,8 @@ __all__ = ["Position"]
 
 IN_SCALARS = frozenset(b"+-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 """Bytes of numbers, ``true``, ``false`` and ``null``, and more letters. Any other byte ends them."""
-ELEMENT = re.compile(rb"<([^\s<>/=]+)[^<>]*>")
-"""The beginning of an element in text that resembles XML, such as ``<parameter=name>``."""
+ELEMENT = re.compile(rb"<([^\s<>/=|]+)[^<>]*>")
+"""The beginning of an element in text that resembles XML, such as ``<parameter=name>``. ``<|end|>`` is none."""
 
 MOST = 256
 """Most bytes of the beginning of an element, which limits the memory for each token. Longer ones have no end."""

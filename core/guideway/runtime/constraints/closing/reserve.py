@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -54,6 +54,10 @@ FORMATS = {
 LONGEST = 16
 """Most bytes of a token to count texts with, which limits the time."""
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+MARKS = ("begin", "end", "value")
+"""Keys of a structural tag for texts that an output has."""
+CHOICES = ("tags", "structures")
+"""Keys of a structural tag for tags of which an output has one, or one at a time."""
 SCHEMAS = ("json_schema", "schema")
 """Keys of a structural tag for the schemas of its regions, in its newer form and its older form."""
 
@@ -80,7 +84,9 @@ class Reserve:
     begins: tuple[tuple[str, str], ...] = ()
     """Texts before JSON in tags, without white space, each with the JSON that it contains."""
     ends: tuple[str, ...] = ()
-    """Texts that end tags."""
+    """Texts that end tags, then other texts of a structural tag. Each of them may end a repetition."""
+    excludes: tuple[str, ...] = ()
+    """Texts that free text may not have, so they end it."""
 
     @property
     def begin(self) -> Position:
@@ -120,24 +126,32 @@ class Reserve:
         nodes = list(_nodes_in(tag))
         schemas = [node[key] for node in nodes for key in SCHEMAS if isinstance(node.get(key), Mapping)]
         sizes = _Sizes(schemas, vocabulary)
-        marks = [node[key] for node in nodes for key in ("begin", "end") if isinstance(node.get(key), str)]
+        marks = [text for node in nodes for key in MARKS for text in _texts_in(node.get(key))]
         more = 2 * max((sizes.count(mark.encode()) for mark in marks), default=0) + (0 if schemas else UNKNOWN)
-        elements = [name for node in nodes if _is_elements(node) for name in _names_in(node)]
-        more += UNKNOWN * len(elements)
+        more += UNKNOWN * (1 + len(sizes.names)) * any(map(_is_elements, nodes))
         return cls(
             sizes.growth + more,
-            sizes.level + more,
+            sizes.level + more + _longest(tag, lambda text: sizes.count(text.encode())),
             False,
             sizes.examples,
             sizes.names,
-            triggers=_unique(text for node in nodes for text in node.get("triggers", ()) if isinstance(text, str)),
+            triggers=_unique(text for node in nodes for text in _texts_in(node.get("triggers"))),
             begins=tuple(dict.fromkeys(pair for node in nodes for pair in _before_json(node))),
-            ends=_unique(end for node in nodes if isinstance(end := node.get("end"), str)),
+            ends=_unique(
+                text for key in MARKS[1:] for node in nodes for text in _texts_in(node.get(key)) if text.strip()
+            ),
+            excludes=_unique(text for node in nodes for text in _texts_in(node.get("excludes"))),
         )
 
 
 def _unique(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(texts))
+
+
+def _texts_in(value: Any) -> list[str]:
+    """Return the text or texts, but for white space, that are the value of a key of a structural tag."""
+    texts = value if isinstance(value, list | tuple) else [value]
+    return [text for text in texts if isinstance(text, str) and text.strip()]
 
 
 def _freeze(value: Any) -> Any:
@@ -176,11 +190,18 @@ def _is_elements(node: Mapping[str, Any]) -> bool:
     return bool(node.keys() & set(SCHEMAS)) and node.get("style", "json") != "json"
 
 
-def _names_in(node: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of properties of the outermost object of a node's schema."""
-    for key in SCHEMAS:
-        if isinstance(schema := node.get(key), Mapping) and isinstance(declared := schema.get("properties"), Mapping):
-            yield from declared
+def _longest(node: Any, count: Callable[[str], int]) -> int:
+    """Return the tokens of the texts of a structural tag, of the longest one where it offers several tags."""
+    if isinstance(node, list):
+        return sum(_longest(child, count) for child in node)
+    if not isinstance(node, Mapping):
+        return 0
+    found = sum(count(text) for key in MARKS for text in _texts_in(node.get(key)))
+    for key, child in node.items():
+        if key not in SCHEMAS:
+            choices = child if key in CHOICES and isinstance(child, list) else [child]
+            found += max((_longest(choice, count) for choice in choices), default=0)
+    return found
 
 
 class _Sizes:

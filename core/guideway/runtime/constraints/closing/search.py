@@ -211,7 +211,10 @@ class _Search:
             raise ConformanceError("it wrote outside its row")
         row = self._rows[1].tobytes()
         if cursor is None:
-            ends = (self._at.position.end, *(end.encode() for end in self._reserve.ends))
+            # each mark once, because free text may take it any number of times
+            written, marks = lexicon.write(self._path), [mark.encode() for mark in self._reserve.ends]
+            excluded = [text.encode() for text in self._reserve.excludes]
+            ends = (self._at.position.end, *(mark for mark in marks if mark not in written), *excluded)
             yield from filter(None, (lexicon.spell(end) for end in ends))
             # a text ends in a punctuation mark more often than in a letter
             yield from ([i] for i in lexicon.signs(row) if self._prover.end([i]) is not None)
