@@ -160,13 +160,16 @@ def test_a_carriage_return_needs_room_for_its_line_feed() -> None:
     assert [is_allowed(row, 0, ord(each)) for each in "}\n\r"] == [True, True, False]
 
 
+@pytest.mark.parametrize(("other", "name"), [("a", "big"), (".", "+-"), ("a", "!")])
 @pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
-def test_a_name_that_asks_for_a_value_that_does_not_fit_is_not_ended(cls: type[GrammarStrategy]) -> None:
+def test_a_name_that_asks_for_a_value_that_does_not_fit_is_not_ended(
+    cls: type[GrammarStrategy], other: str, name: str
+) -> None:
     """Tokens that end a name are judged one by one: which value follows depends on the name."""
-    short, long = b'a"', b'big"'
+    short, long = f'{other}"'.encode(), f'{name}"'.encode()
     tokens = Vocabulary([*(bytes([i]) for i in range(256)), short, long, b""], frozenset({258}), {258: "</s>"})
     constraint = JsonSchema(
-        {"type": "object", "properties": {"big": {"const": "b" * 30}}, "additionalProperties": {"type": "integer"}}
+        {"type": "object", "properties": {name: {"const": "b" * 30}}, "additionalProperties": {"type": "integer"}}
     )
     strategy, lexicon, text = cls(tokens, {}), Lexicon(tokens), b'{"'
     matcher = new_matcher(strategy, strategy.compile(constraint), tokens.stop_token_ids)

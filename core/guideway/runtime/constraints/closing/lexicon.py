@@ -263,9 +263,9 @@ def _without_blanks(token: bytes) -> bytes:
 
 
 def _name(token: bytes) -> bytes:
-    """Return the text before a quote if it has a letter or digit, as the end of a name of a property does."""
-    name = token.partition(b'"')[0]
-    return name if set(name.translate(KINDS)) & set(b"a0") else b""
+    """Return the text before a quote, as at the end of a name of a property; empty without a quote."""
+    name, quote, _ = token.partition(b'"')
+    return name if quote else b""
 
 
 def _is_whole(token: bytes) -> bool:
