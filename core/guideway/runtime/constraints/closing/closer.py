@@ -43,8 +43,6 @@ MOST_AVOIDED = 32
 """Most banned tokens to avoid in one text. Each of them needs another spelling of the text."""
 MOST_BEGINNINGS = 64
 """Most entries of `Beginnings` to keep for one grammar."""
-MOST_SHORTER = 3
-"""Most searches for a completion that is shorter than the one found before."""
 AGAIN = 2
 """Divisor of the remaining tokens: after a failed search, this share of them is drawn before the next search."""
 
@@ -455,11 +453,7 @@ class Closer:
 
     def _find_shortest(self, matcher: Matcher, lifts_bans: bool) -> Sequence[int] | None:
         """Return the shortest completion found, regardless of the budget; None if none is found."""
-        found = shorter = self._find(self._prover(matcher, lifts_bans, self._work(LONGEST)), LONGEST)
-        for _ in range(MOST_SHORTER):
-            if shorter is not None:
-                found, limit = shorter, len(shorter) - 1
-                shorter = self._find(self._prover(matcher, lifts_bans, self._work(limit) // PART), limit)
+        found = self._find(self._prover(matcher, lifts_bans, self._work(LONGEST)), LONGEST)
         if found is None:
             return None
         # long texts, such as those of a pattern, may have fewer tokens than any example

@@ -23,8 +23,6 @@ LONGEST = 32
 """Most bytes of a token to spell texts with, which limits the time for each byte of a text."""
 LOOKED_AT = 400
 """Number of the longest, or shortest, tokens of a bitmask among which to choose tokens to try."""
-AT_MOST = 24
-"""Most tokens of one bitmask to try in a string that letters cannot continue."""
 MOST_KEPT = 64
 """Most entries of each cache of a `Lexicon`, such as the tokens of recent bitmasks."""
 
@@ -195,7 +193,7 @@ class Lexicon:
             long = [i for i in ids[:LOOKED_AT].tolist() if self.tokens[i].isalnum()][:3]
             return [*long, *self.letters]
         if cursor is not None and in_string:
-            return list(ids[:AT_MOST].tolist())
+            return list(ids[:LOOKED_AT].tolist())
         long = [i for i in ids[:LOOKED_AT].tolist() if self.tokens[i].strip()][:3]
         short = [i for i in ids[:-LOOKED_AT:-1].tolist() if self.tokens[i].strip()]
         if cursor is None:  # a punctuation mark ends more than a letter or a digit

@@ -25,8 +25,6 @@ MASK = 16
 DEEPER = 2
 """Nested objects and arrays that a search may open without extra cost. Each further level costs as much as a worse try,
 because recursive schemas would lead the search ever deeper."""
-MOST_OF_ENDS = 256
-"""Most ends of witnesses to try for one string."""
 
 
 def find_completion(
@@ -244,7 +242,7 @@ class _Search:
                 new = [name for name in names if name.startswith(cursor.text) and name not in (cursor.open[-1] or ())]
                 yield from filter(None, (spell(name.removeprefix(cursor.text)) for name in new))
         ends = (text[i:].encode(errors="replace") for text in texts for i in range(1 if self._path else len(text)))
-        for end in sorted(dict.fromkeys(ends), key=len)[:MOST_OF_ENDS]:
+        for end in sorted(dict.fromkeys(ends), key=len):
             token_ids = spell(end)
             if token_ids and (cursor is not None or self._prover.end(token_ids) is not None):
                 yield token_ids

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.json_schema.cursor import BLANKS, JsonCursor, Place
+from guideway.json_schema.cursor import JsonCursor, Place
 from guideway.runtime.constraints.closing.positions import Position
 
 if TYPE_CHECKING:
@@ -71,21 +71,9 @@ class Way:
     def follow(self, written: bytes) -> int | None:
         """Return the byte of the way at which an output is that wrote `written` since the way's beginning.
 
-        Return None if the output left the way. White space between tokens of JSON may be missing in either text.
+        Return None if the output left the way.
         """
-        text, size = self.text, len(self.text)
-        if text.startswith(written):
-            return len(written)
-        self._find_places()
-        at = 0
-        for byte in written:
-            while at < size and text[at] != byte and text[at] in BLANKS and self._is_between(at):
-                at += 1
-            if at < size and text[at] == byte:
-                at += 1
-            elif byte not in BLANKS or not self._is_between(at):
-                return None
-        return at
+        return len(written) if self.text.startswith(written) else None
 
     def joints(self, written: bytes, cursor: JsonCursor | None) -> Iterator[int]:
         """Yield the bytes from which the way may complete an output that left the way. Only the matcher can prove it.
@@ -105,11 +93,6 @@ class Way:
         if wanted[0] in IN_STRING and self._places[0] == wanted:  # skip as many bytes, or characters, as are written
             counts = dict.fromkeys((len(written), len(written.decode(errors="ignore"))))
             yield from (count for count in counts if 0 < count <= size)
-
-    def _is_between(self, at: int) -> bool:
-        """Return whether a byte is in JSON, but in no string: white space is optional there."""
-        place = self._places[at][0]
-        return place is not None and place not in IN_STRING
 
     def _find_places(self) -> None:
         """Find the place before each byte, and the bytes to join at each place."""
