@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import resource
 import signal
 import sys
@@ -11,6 +12,8 @@ import time
 from contextlib import suppress
 
 from guideway.runtime.work.stacks import STACK_BYTES
+
+from guideway_hosts.process import Process
 
 __all__ = ["Heap", "die_before_others", "die_with_parent", "limit_memory", "pad_pid", "show_as", "show_owner"]
 
@@ -21,8 +24,7 @@ TRIMS_AT = 8 << 20
 """Growth in bytes after which a host returns free memory earlier."""
 
 LOOKS_EVERY = 0.02
-"""Seconds between two checks of the growth. A check takes as long as a short answer, and growing that much takes
-longer than this."""
+"""Seconds between two checks of the growth. Growing that much takes longer than this."""
 
 DIGITS = 10
 """Most digits of a PID."""
@@ -44,7 +46,9 @@ class Heap:
     def __init__(self) -> None:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._trimmed_at = self._looked_at = time.monotonic()
-        self._pages = _pages(1)
+        self._process = Process(os.getpid())
+        self._kept = self._process.memory()[0]
+        """The resident bytes after the last time."""
 
     def tidy(self) -> None:
         """Return free memory to the system, at most every `TRIMS_EVERY` seconds or `TRIMS_AT` bytes of growth."""
@@ -52,10 +56,10 @@ class Heap:
         if self._trim is None or now < self._looked_at + LOOKS_EVERY:
             return
         self._looked_at = now
-        grown = (_pages(1) - self._pages) * mmap.PAGESIZE
+        grown = self._process.memory()[0] - self._kept
         if grown > TRIMS_AT or now > self._trimmed_at + TRIMS_EVERY:
             self._trim(0)
-            self._trimmed_at, self._pages = now, _pages(1)
+            self._trimmed_at, self._kept = now, self._process.memory()[0]
 
 
 def die_with_parent() -> None:
@@ -95,18 +99,17 @@ def show_owner(pid: int) -> None:
 
 def limit_memory(num_bytes: int) -> None:
     """Limit the memory that the process may allocate from now on to `num_bytes`."""
-    if not (pages := _pages(0)):
+    if not (pages := _pages()):
         return
     limit = pages * mmap.PAGESIZE + num_bytes + 2 * (STACK_BYTES + HEAP_BYTES)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
-def _pages(which: int) -> int:
-    """Return the pages of this process: its address space (0) or its resident pages (1). 0 if the system does not
-    report them."""
+def _pages() -> int:
+    """Return the pages of this process's address space; 0 if the system does not report them."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - a path for each look costs more
-            return int(file.read(256).split()[which])
+            return int(file.read(256).split()[0])
     except OSError:
         return 0
