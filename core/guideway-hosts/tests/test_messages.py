@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from guideway.runtime.constraints.closing import Budget, Record, Reserve
 from guideway_hosts.codec import decode, encode
 from guideway_hosts.matcher import Rows
 from guideway_hosts.matchers import _read as read_answer
-from guideway_hosts.messages import MAX_INTEGERS, Birth, Job, SharedMasks
+from guideway_hosts.messages import MAX_INTEGERS, Birth, Frames, Job, SharedMasks
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +59,15 @@ def sent(value: Any) -> Any:
 def test_values_arrive_as_they_were(value: Any) -> None:
     arrived = decode(sent(encode(value)))
     assert arrived == value and type(arrived) is type(value)
+
+
+@given(st.lists(VALUES.map(encode), max_size=3))
+def test_frames_arrive_as_they_were(values: list[Any]) -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        for value in values:
+            Frames(one).send(value)
+        assert [Frames(other).receive() for _ in values] == sent(values)
 
 
 @pytest.mark.parametrize(

@@ -206,15 +206,16 @@ class Host:
             assert answer is not None
             return answer
 
-    def send(self, name: str, *arguments: Any, beside: bool = False) -> None:
-        """Start a call with encoded arguments. `answer` waits for its result. Raises `HostDied`."""
+    def send(self, *command: Any, beside: bool = False) -> None:
+        """Start a call, given its name and its encoded arguments; without these it is the last step again. `answer`
+        waits for its result. Raises `HostDied`."""
         if not self._process.is_ours:
             raise HostDied("a forked process cannot use the hosts of its parent")
         line = self._lines[beside]
         with self._using(line, Allowed(self._limits.compile_seconds)):
             line.is_busy, line.broke = True, ""
             line.measure(IDLE if beside else self.masks.working_on)
-            line.send((name, *arguments))
+            line.send(command or None)
 
     def answer(
         self, allowed: Allowed, *, patience: Allowed | None = None, beside: bool = False
@@ -225,7 +226,7 @@ class Host:
         with self._using(line, allowed):
             if patience is not None and not self._begins(line, patience):
                 return None
-            answer = line.receive()
+            answer = line.receive() or {"value": None}
             data = line.receive_bytes() if answer.get("bytes") else None
             line.is_busy = False
             self._weigh()

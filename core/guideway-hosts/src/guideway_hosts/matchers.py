@@ -97,7 +97,7 @@ class Step(Call):
             super().send(host, name, news)
         else:
             host.masks.write_tokens(self.token_ids)
-            host.send("again", news)
+            host.send(*(("again", news) if news else ()))
 
     def read(self, answer: Any, data: bytes | None) -> None:
         first, block, num_jobs = 0, self.rows.block, len(self.jobs)

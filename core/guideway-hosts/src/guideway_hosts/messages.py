@@ -1,7 +1,8 @@
 """The messages between the serving process and its hosts: frames of JSON over a socket.
 
 A command is a list: its name, and its arguments as `encode` returns them. An answer has a value or an error, and may be
-followed by one frame of bytes.
+followed by one frame of bytes. In the usual step both are empty frames: the command to do the last step again, for the
+tokens in the shared memory, and the answer that there is nothing to tell.
 """
 
 from __future__ import annotations
@@ -94,12 +95,14 @@ class Frames:
         self._most = most
 
     def send(self, value: Any) -> None:
-        """Send a value as JSON."""
-        self.send_bytes(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
+        """Send a value as JSON, None as an empty frame."""
+        text = "" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        self.send_bytes(text.encode("utf-8", "surrogatepass"))
 
     def receive(self) -> Any:
         """Receive a value that `send` sent."""
-        return json.loads(self.receive_bytes().decode("utf-8", "surrogatepass"))
+        data = self.receive_bytes()
+        return json.loads(data.decode("utf-8", "surrogatepass")) if data else None
 
     def send_bytes(self, data: bytes) -> None:
         try:
@@ -111,7 +114,7 @@ class Frames:
         (size,) = HEADER.unpack(self.receive_exactly(HEADER.size))
         if size > self._most:
             raise EOFError(f"a frame of {size} bytes")
-        return self.receive_exactly(size)
+        return self.receive_exactly(size) if size else b""
 
     def has_news(self) -> bool:
         """Return whether there are bytes to receive, or the other end is closed."""

@@ -243,13 +243,14 @@ def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
     heap = Heap()
     try:
         while True:
-            name, *arguments = frames.receive()
+            name, *arguments = frames.receive() or ("again", ())
             data = None
             try:
                 answer = answers[name](*(arguments if name in ("call", "again") else map(decode, arguments)))
                 if isinstance(answer, tuple):
                     answer, data = answer
-                frames.send({"value": answer, "bytes": data is not None})
+                plain = answer is None and data is None
+                frames.send(None if plain else {"value": answer, "bytes": data is not None})
             except EOFError:
                 raise
             except BaseException as error:
