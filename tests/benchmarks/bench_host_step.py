@@ -43,7 +43,7 @@ HERE = (
     ("- masks: native or from the host", "guideway.runtime.constraints.mask_rows:fill_jobs"),
     ("-- poll, receive, JSON, memory of the host", "guideway_hosts.host:Host.answer"),
     ("--- memory of the host", "guideway_hosts.host:Host._weigh"),
-    ("-- rows to the bitmask and the matchers", "guideway_hosts.matchers:_take_all"),
+    ("-- rows to the bitmask and the matchers", "guideway_hosts.matchers:Step.give"),
     ("accept", "guideway.runtime.runtime:Runtime.accept"),
     ("- matchers, with the next command to hosts", "guideway.runtime.constraints.steady:advance_matchers"),
 )

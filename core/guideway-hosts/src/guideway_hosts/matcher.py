@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from guideway_hosts.codec import encode
 from guideway_hosts.room import Remote, Source
 
-__all__ = ["Filled", "HostedGrammar", "HostedMatcher", "Refused", "Rows"]
+__all__ = ["Filled", "Group", "HostedGrammar", "HostedMatcher", "Refused", "Rows"]
 
 
 class Refused:
@@ -77,6 +77,25 @@ class Rows:
         if not 0 <= int(words.min()) <= int(words.max()) < block.shape[1]:
             return False
         return bool((block[np.arange(len(words)), words] >> token_ids % BITS_PER_WORD & 1).all())
+
+
+class Group:
+    """The matchers of a step that go on together: each accepts one token between two steps.
+
+    A matcher leaves with its first call of its own, which breaks the group. Only then it is told the tokens.
+    """
+
+    def __init__(self, rows: Rows, matchers: Sequence[HostedMatcher]) -> None:
+        self.rows: Rows | None = rows
+        """Their masks in their order; None: the masks of their states are unknown."""
+        self.log: list[NDArray[np.int32]] = []
+        """The tokens that they accepted together: one of each matcher."""
+        self.is_whole = True
+        """False after a matcher has left."""
+        self.stop_token_ids: frozenset[int] = frozenset().union(*{each.stop_token_ids for each in matchers})
+        """Those of all matchers."""
+        for place, matcher in enumerate(matchers):
+            matcher.join(self, place)
 
 
 @dataclass(slots=True)
@@ -151,7 +170,7 @@ class HostedMatcher(Remote, Matcher):
         """The first row of the last fill in which closing removed tokens that the grammar allows."""
         self.forced: tuple[int, ...] | None = None
         """The tokens that must come next (`Forcing`), as found by the host; None: not searched since the last token."""
-        self._stop_token_ids = stop_token_ids
+        self.stop_token_ids = stop_token_ids
         self._accepted = accepted
         self._to_accept: list[int] = []
         """The last of them, which the host does not know yet."""
@@ -161,12 +180,15 @@ class HostedMatcher(Remote, Matcher):
         """The index in `_rows` of the mask for the current state."""
         self._drafts: tuple[int, ...] = ()
         """The next drafts, each followed by a mask."""
+        self._group: Group | None = None
+        """The group that it is in, which then has its masks and its last tokens, at `_at`."""
 
     # Answered from the masks
 
     def accept(self, token_ids: Sequence[int]) -> int:
         if not token_ids:
             return 0
+        self._leave()
         if self.ends:
             self.end = self.ends[min(len(token_ids), len(self.ends)) - 1]
         forced, self.ends, self.forced = self.forced or (), (), None
@@ -188,6 +210,7 @@ class HostedMatcher(Remote, Matcher):
 
     def advance(self, token_id: int) -> int:
         """Accept one token like `accept`, in half the time if the mask is known and there are no drafts."""
+        self._leave()
         rows = self._rows
         if rows is None or self._drafts or self.ends or self.is_terminated() or not rows.allows(self._at, token_id):
             return self.accept((token_id,))
@@ -197,9 +220,11 @@ class HostedMatcher(Remote, Matcher):
         return 1
 
     def is_terminated(self) -> bool:
-        return bool(self._accepted) and self._accepted[-1] in self._stop_token_ids
+        self._leave()
+        return bool(self._accepted) and self._accepted[-1] in self.stop_token_ids
 
     def rollback(self, num_tokens: int) -> None:
+        self._leave()
         if not 0 <= num_tokens <= len(self._accepted):
             raise ValueError(f"{num_tokens} tokens cannot be rolled back: {len(self._accepted)} were accepted")
         if num_tokens > len(self._to_accept):
@@ -211,7 +236,8 @@ class HostedMatcher(Remote, Matcher):
             self._rows = self.forced = None
 
     def fork(self) -> Matcher:
-        child = HostedMatcher(self._home, self.grammar, self._stop_token_ids, list(self._accepted))
+        self._leave()
+        child = HostedMatcher(self._home, self.grammar, self.stop_token_ids, list(self._accepted))
         child._rows, child._at, child._drafts = self._rows, self._at, self._drafts
         child.budget, child.end, child.ends = self.budget, self.end, self.ends
         return child
@@ -238,36 +264,42 @@ class HostedMatcher(Remote, Matcher):
         """True if its state is another one than that of the last command."""
         return bool(self._to_accept) or self.born_in < 0
 
-    def goes_on(self, number: int, rows: Rows, token_id: int) -> bool:
-        """Return whether this is the matcher with that number, its mask is one of `rows`, and a token does not end
-        it."""
-        return self.number == number and self._rows is rows and token_id not in self._stop_token_ids
+    def join(self, group: Group, place: int) -> None:
+        """Join a group, which has the mask of the current state at this place. There are no drafts."""
+        self._leave()
+        self._group, self._at, self._drafts = group, place, ()
+        self.first_closed, self.ends, self.deaths = None, (), 0
 
-    def go_on(self, token_id: int) -> None:
-        """Accept a token that its mask allows. The caller sends it to the host."""
-        self._accepted.append(token_id)
-        self.forced = self._rows = None
+    def _leave(self) -> None:
+        """Leave the group."""
+        if (group := self._group) is not None:
+            self._accepted += [int(token_ids[self._at]) for token_ids in group.log]
+            self._rows, self._group, group.is_whole = group.rows, None, False
 
     def take_changes(self) -> Sequence[int]:
+        self._leave()
         changes, self._to_accept = self._to_accept, []
         return changes
 
     def history(self) -> tuple[list[Any], int]:
-        stops = list(self._stop_token_ids)
+        self._leave()
+        stops = list(self.stop_token_ids)
         return [stops, list(self._accepted), encode(self.budget), encode(self.end)], len(self._accepted)
 
     def fail(self, is_new: bool) -> None:
         self.move()  # it may be in any state
+        self._leave()
         self._rows = None
 
     def take(self, rows: Rows, first: int, draft_token_ids: tuple[int, ...] = ()) -> None:
         """Set the masks of the current state and of the states after each draft."""
+        self._leave()
         self._rows, self._at, self._drafts = rows, first, draft_token_ids
         self.deaths = 0
 
     def count_rows(self, count: int, draft_token_ids: Sequence[int]) -> int:
         """Return how many rows a fill that accepted `count` drafts wrote. There is no row after a stop token."""
-        return count if count and draft_token_ids[count - 1] in self._stop_token_ids else count + 1
+        return count if count and draft_token_ids[count - 1] in self.stop_token_ids else count + 1
 
     def _accept_there(self, token_ids: tuple[int, ...]) -> int:
         count = int(self._home.ask(self, "accept", token_ids))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import Any, cast
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from guideway_hosts.codec import encode
 from guideway_hosts.fork_server import HostSource
 from guideway_hosts.host import Allowed, Host, HostDied
-from guideway_hosts.matcher import Filled, HostedGrammar, HostedMatcher, Refused, Rows
+from guideway_hosts.matcher import Filled, Group, HostedGrammar, HostedMatcher, Refused, Rows
 from guideway_hosts.messages import MAX_ROWS, Job
 from guideway_hosts.room import LIVING, SECONDS_PER_TOKEN, Call, Room, isolate, retry
 
@@ -72,16 +71,28 @@ class Step(Call):
         """True in the usual case: no drafts, every job filled in time, and nothing about closing changed."""
         self.slow: set[int] = set()
         """The places of jobs that took longer than `Limits.late_seconds`."""
-        self.token_ids: NDArray[np.integer[Any]] | None = None
+        self.group: Group | None = None
+        """Its matchers, after they have taken their rows."""
+        self.token_ids: NDArray[np.int32] | None = None
         """The token that each matcher has accepted since the last step, which was this one too."""
         self._born_in = -1
         """The number of the host that has the jobs."""
 
+    def can_go_on(self, matchers: Sequence[HostedMatcher], token_ids: NDArray[np.integer[Any]]) -> bool:
+        """Return whether these are the step's matchers, whose masks allow these tokens, which end none of them."""
+        group = self.group
+        if group is None or not group.is_whole or [each.number for each in matchers] != self.numbers:
+            return False
+        return group.stop_token_ids.isdisjoint(token_ids.tolist()) and self.rows.allow(token_ids)
+
     def go_on(self, token_ids: NDArray[np.integer[Any]]) -> None:
-        """Become the next step of the same matchers, of which each has accepted one more token."""
+        """Let each matcher accept one more token, and become the next step."""
+        assert self.group is not None
         if self.token_ids is None:
             self.jobs = [Job(number, None) for number in self.numbers]
-        self.token_ids, self.rows, self.is_ahead = token_ids, Rows(self.rows.block), True
+        self.token_ids, self.rows, self.is_ahead = token_ids.astype(np.int32), Rows(self.rows.block), True
+        self.group.log.append(self.token_ids)
+        self.group.rows = None
 
     def enter(self, room: Room) -> None:
         assert room.host is not None
@@ -123,10 +134,19 @@ class Step(Call):
     def is_about(self, jobs: Sequence[FillJob]) -> bool:
         """Return whether the call is for these jobs, in this order, and no others: for their matchers in their present
         states, without drafts."""
-        matchers = cast("Sequence[HostedMatcher]", [job.matcher for job in jobs])
-        if [each.number for each in matchers] != self.numbers or any(each.has_changed for each in matchers):
+        matchers = [matcher_of(job) for job in jobs]
+        if [each.number for each in matchers] != self.numbers or any(job.draft_token_ids for job in jobs):
             return False
-        return not any(job.draft_token_ids for job in jobs)
+        return not any(each.has_changed for each in matchers) if self.group is None else self.group.is_whole
+
+    def give(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> None:
+        """Set the rows of the jobs, which the call `is_about`, from its plain answer."""
+        places = [job.first_row for job in jobs]
+        first, end = places[0], places[0] + len(places)
+        bitmask[slice(first, end) if places == list(range(first, end)) else places] = self.rows.block
+        if self.group is None:
+            self.group = Group(self.rows, [matcher_of(job) for job in jobs])
+        self.group.rows = self.rows
 
 
 def _read(found: Any, drafts: tuple[int, ...], num_forced: int, rows: Rows, first: int) -> Filled:
@@ -175,14 +195,9 @@ class MatcherRoom(Room):
         """Accept one token of each matcher, and send the next step ahead, as nothing but the tokens. Return False, and
         do nothing, unless these are the matchers of the last step, and their masks allow the tokens. Raises `HostDied`,
         after which the tokens are accepted too."""
-        last, ids = self.last, token_ids.tolist()
-        if last is None or self.host is None or not self.host.alive or len(ids) != len(last.numbers):
+        last, host = self.last, self.host
+        if last is None or host is None or not host.alive or not last.can_go_on(matchers, token_ids):
             return False
-        can_go_on = map(HostedMatcher.goes_on, matchers, last.numbers, repeat(last.rows), ids)
-        if not all(can_go_on) or not last.rows.allow(token_ids):
-            return False
-        for matcher, token_id in zip(matchers, ids, strict=True):
-            matcher.go_on(token_id)
         last.go_on(token_ids)
         self.begin(last)
         return True
@@ -384,11 +399,12 @@ class MatcherHost:
         patience = self._patience(room, len(left))
         # without patience, or while others start the host already, steps continue
         seconds = None if patience is None else 0.0 if room.is_starting else STARTS_WITHIN
+        matchers = [matcher_of(job) for job in jobs]
         for i in left:
             jobs[i].error = None
 
         def attempt(left: list[int], apart: bool) -> Sequence[int]:
-            taken = [i for i in left if matcher_of(jobs[i]).answer is not None]
+            taken = [i for i in left if matchers[i].answer is not None]
             if taken:
                 return [i for i in taken if self._take(jobs[i], bitmask, accepted, i)]
             asking, step = [jobs[i] for i in left], None
@@ -404,7 +420,7 @@ class MatcherHost:
             assert isinstance(step, Step)
             if step.is_plain and room is self.common and step.is_about(asking):
                 accepted[left] = 0
-                _take_all(asking, step.rows, bitmask)
+                step.give(asking, bitmask)
                 room.last = step
                 return left
             self._deliver(step)
@@ -413,7 +429,7 @@ class MatcherHost:
         def fail(i: int, cause: HostDied) -> None:
             jobs[i].error = cause.error()
 
-        isolate(left, attempt, lambda i: matcher_of(jobs[i]), fail)
+        isolate(left, attempt, matchers.__getitem__, fail)
 
     def _take(self, job: FillJob, bitmask: Bitmask, accepted: NDArray[np.int32], i: int) -> bool:
         """Set a job's rows and count, or its error, from its matcher's answer.
@@ -530,14 +546,3 @@ def _fitting(jobs: Sequence[FillJob]) -> Sequence[FillJob]:
         if i and num_rows > MAX_ROWS:
             return jobs[:i]
     return jobs
-
-
-def _take_all(jobs: Sequence[FillJob], rows: Rows, bitmask: Bitmask) -> None:
-    """Set the rows of jobs from a plain answer."""
-    places = [job.first_row for job in jobs]
-    first, end = places[0], places[0] + len(places)
-    bitmask[slice(first, end) if places == list(range(first, end)) else places] = rows.block
-    for i, job in enumerate(jobs):
-        matcher = matcher_of(job)
-        matcher.take(rows, i)
-        matcher.first_closed, matcher.ends = None, ()

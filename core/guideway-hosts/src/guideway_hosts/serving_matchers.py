@@ -80,7 +80,7 @@ class LivingMatcher:
 
 
 @dataclass(slots=True)
-class _Group:
+class _Batch:
     """Jobs of one strategy that are filled by one call."""
 
     strategy: GrammarStrategy
@@ -102,8 +102,8 @@ class _Step:
     block: Bitmask
     """The rows, with a guard before and after them."""
     apart: bool = False
-    """True if each of `groups` has one job."""
-    groups: Sequence[_Group] = ()
+    """True if each of `batches` has one job."""
+    batches: Sequence[_Batch] = ()
     log: list[NDArray[np.int32]] = field(default_factory=list)
     """The tokens of each later step that the closers do not know yet, one of each matcher."""
     num_left: int = 0
@@ -181,17 +181,17 @@ class Filler:
         masks, last = self._masks, self._last
         last.block[0] = last.block[-1] = GUARD
         counts = [0] * len(last.jobs)
-        for group in last.groups:
-            places, alone = group.places, len(group.places) == 1
+        for batch in last.batches:
+            places, alone = batch.places, len(batch.places) == 1
             masks.working_on = last.jobs[places[0]].number if alone else IDLE
             clock = time.thread_time if alone else time.process_time
             began = clock()
             try:
                 if token_ids is not None:
-                    accepted = advance_matchers(group.strategy, group.matchers, token_ids[places])
+                    accepted = advance_matchers(batch.strategy, batch.matchers, token_ids[places])
                     if np.count_nonzero(accepted != 1):
                         raise ConformanceError(REFUSED)
-                filled = fill_between_guards(partial(fill_jobs, group.strategy), group.fills, last.block)
+                filled = fill_between_guards(partial(fill_jobs, batch.strategy), batch.fills, last.block)
             except BaseException as error:
                 if not alone:
                     raise
@@ -259,13 +259,13 @@ class Filler:
     def _group(self) -> None:
         """Group the jobs of the last step: all of a strategy if it fills batches itself and no recent batch was slow,
         else each alone."""
-        last, groups = self._last, dict[tuple[GrammarStrategy, int], _Group]()
+        last, found = self._last, dict[tuple[GrammarStrategy, int], _Batch]()
         last.apart = bool(self._apart)
         for i, fill in last.fills.items():
             strategy = last.ready[i].strategy
-            batches = type(strategy).fill is not GrammarStrategy.fill and not last.apart
-            group = groups.setdefault((strategy, -1 if batches else i), _Group(strategy))
-            group.places.append(i)
-            group.fills.append(fill)
-            group.matchers.append(fill.matcher)
-        last.groups = list(groups.values())
+            together = type(strategy).fill is not GrammarStrategy.fill and not last.apart
+            batch = found.setdefault((strategy, -1 if together else i), _Batch(strategy))
+            batch.places.append(i)
+            batch.fills.append(fill)
+            batch.matchers.append(fill.matcher)
+        last.batches = list(found.values())
