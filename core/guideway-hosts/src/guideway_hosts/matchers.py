@@ -244,6 +244,8 @@ class MatcherHost:
         self._loads = loads
         """True if a grammar is loaded in the host as soon as it is compiled."""
         self._most_late = limits.late_fills if sits_out else min(limits.late_fills, LATE_WHERE_OTHERS_WAIT)
+        self.has_closed = False
+        """True if closing changed anything about the last jobs that were filled."""
         self._searched = False
         """True if forced tokens were asked for. Then a step is sent by `foresee`, which knows how many to search."""
         self._lock = threading.RLock()
@@ -276,6 +278,7 @@ class MatcherHost:
         """Fill the rows of the jobs, as `GrammarStrategy.fill` does. A job whose rows arrive in a later step gets the
         error `Late`."""
         accepted = np.full(len(jobs), -1, dtype=np.int32)
+        self.has_closed = False
         with self._lock:
             for room, left in self._by_room(jobs).items():
                 self._fill(room, jobs, left, bitmask, accepted)
@@ -453,6 +456,7 @@ class MatcherHost:
         bitmask[job.first_row : job.first_row + num_rows] = filled.rows.block[filled.first : filled.first + num_rows]
         matcher.take(filled.rows, filled.first, sent[: num_rows - 1])
         matcher.first_closed, matcher.ends = filled.first_closed, filled.ends
+        self.has_closed |= bool(filled.ends) or filled.first_closed is not None
         accepted[i] = count
         if matcher.num_late >= self._most_late:
             seconds = self._limits.late_seconds

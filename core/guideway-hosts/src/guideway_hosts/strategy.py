@@ -129,6 +129,10 @@ class HostedStrategy(GrammarStrategy):
         self._matchers.fail(job)
 
     @property
+    def has_closed(self) -> bool:
+        return self._matchers.has_closed
+
+    @property
     def is_ahead(self) -> bool:
         return self._matchers.is_ahead
 

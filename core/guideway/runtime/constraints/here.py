@@ -64,6 +64,11 @@ class Here:
         return Closer(self._lexicon, stop_token_ids, budget, record, beginnings)
 
     @property
+    def has_closed(self) -> bool:
+        """True if the last `fill` closed an output: a row lost a token, or its record changed."""
+        return False
+
+    @property
     def is_ahead(self) -> bool:
         """True if the work of the next `fill` has begun, so that `foresee` has no effect."""
         return False

@@ -137,7 +137,7 @@ class MaskRows:
                 return None
             if home.waits:
                 self._stopwatch.leave_out(began, waited=True)
-            if home.waits or not is_free:
+            if home.has_closed or not is_free:
                 began = time.monotonic()
                 for state in block.states:
                     if self._close(state, 0, buffer) is not None or state.first_closed is not None:
