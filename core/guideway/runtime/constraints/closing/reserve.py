@@ -13,6 +13,7 @@ from guideway.api.types import Choice, Constraint, JsonObject, JsonSchema, Regex
 from guideway.api.vocabulary import Vocabulary
 from guideway.json_schema import Schema, resolve
 from guideway.json_schema.cursor import START
+from guideway.json_schema.formats import FORMATS
 from guideway.json_schema.tracking import TrackedSchema
 from guideway.runtime.constraints.closing.patterns import Pattern
 from guideway.runtime.constraints.closing.positions import Position
@@ -29,28 +30,6 @@ MOST_WITNESSES = 32
 """Most examples of strings, and most names, to keep, because a search tries each of them at each string."""
 DEEPEST = 60
 """Most nested schemas to measure, references included. Deeper schemas count as unknown."""
-FORMATS = {
-    "date": "2000-01-01",
-    "time": "00:00:00Z",
-    "date-time": "2000-01-01T00:00:00Z",
-    "duration": "P1D",
-    "email": "a@a.aa",
-    "idn-email": "a@a.aa",
-    "hostname": "a",
-    "idn-hostname": "a",
-    "ipv4": "1.1.1.1",
-    "ipv6": "::1",
-    "uuid": "00000000-0000-4000-8000-000000000000",
-    "uri": "a:/",
-    "iri": "a:/",
-    "uri-reference": "/",
-    "iri-reference": "/",
-    "uri-template": "/",
-    "json-pointer": "/",
-    "relative-json-pointer": "0",
-    "regex": "a",
-}
-"""One example of each format, as short as possible."""
 LONGEST = 16
 """Most bytes of a token to count texts with, which limits the time."""
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
@@ -307,8 +286,7 @@ class _Sizes:
         if "pattern" in schema:
             found += self._of_pattern(schema["pattern"])
         if (name := schema.get("format")) is not None:
-            found += len(FORMATS.get(name, "." * UNKNOWN))
-            self._examples |= dict.fromkeys([FORMATS[name]] if name in FORMATS else ())
+            found += self._of_pattern(FORMATS[name]) if name in FORMATS else UNKNOWN
         self._scalar = max(self._scalar, found)
         return found
 
