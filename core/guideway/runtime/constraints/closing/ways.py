@@ -83,9 +83,8 @@ class Way:
         """
         size = len(self.text)
         if cursor is None:
-            shared = next((i for i, byte in enumerate(written) if self.text[i : i + 1] != bytes([byte])), 0)
             later = self.text.find(written) + len(written)  # the output may have begun the end of free text
-            yield from dict.fromkeys(i for i in (0, later, len(written), shared) if i <= size)
+            yield from dict.fromkeys(i for i in (0, later, len(written)) if i <= size)
             return
         self._find_places()
         wanted = _kind(cursor)
