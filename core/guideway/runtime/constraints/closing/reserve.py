@@ -128,9 +128,9 @@ def _unique(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _texts_in(value: Any) -> list[str]:
-    """Return the text or texts, but for white space, that are the value of a key of a structural tag."""
+    """Return the text or texts that are the value of a key of a structural tag."""
     texts = value if isinstance(value, list | tuple) else [value]
-    return [text for text in texts if isinstance(text, str) and text.strip()]
+    return [text for text in texts if isinstance(text, str)]
 
 
 def _freeze(value: Any) -> Any:
