@@ -180,6 +180,8 @@ def test_subschemas() -> None:
         ({"type": "string", "pattern": "^((^a)|b)*$"}, {"type", "pattern", "pattern:anchor"}),
         ({"type": "object", "patternProperties": {"a^b": {}}}, {"type", "patternProperties", "pattern:anchor"}),
         ({"type": "string", "pattern": "^[a-z]+(-[a-z]+)?$"}, {"type", "pattern", "pattern:repetition"}),
+        ({"type": "string", "pattern": "é|^.$"}, {"type", "pattern", "pattern:.", "pattern:class>127"}),
+        ({"type": "string", "pattern": "é|[a-z]"}, {"type", "pattern"}),
         ({"type": "string", "pattern": "^([a-z]{2,}x){3}$"}, {"type", "pattern", "pattern:repetition"}),
         ({"type": "string", "pattern": "^(a*|[)?(*]|b?)*x(c{1,2})?\\(d*\\)?$"}, {"type", "pattern"}),
         ({"type": "object", "patternProperties": {"^(?!a)": {}, "(a*b)?": {}}},

@@ -64,7 +64,7 @@ def keywords(schema: Schema) -> frozenset[str]:
       strings escape, and ``pattern:unescaped`` if a negated class does; ``pattern:repetition`` for a group with ``*``,
       ``+`` or ``{2,}`` in it, followed by ``?`` or ``{1,2}``, which engines get wrong in JSON strings;
       ``pattern:repeat>128`` for a count above 128 in a pattern that may match a character that JSON strings escape,
-      and ``pattern:class>127`` for a class that matches one and contains a non-ASCII character. The names are also
+      and ``pattern:class>127`` for a pattern that may match one and contains a non-ASCII character. The names are also
       used for ``patternProperties``, except for features that engines refuse there;
     - ``maxItems>1000`` and the like for a count above 1,000, in addition to the plain name;
     - ``number:large`` for numbers past 2**53, which engines round; ``number:fraction`` for values like 0.1, which are

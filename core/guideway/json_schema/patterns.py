@@ -84,7 +84,7 @@ def repeats_a_repetition(pattern: str) -> bool:
 def string_details(pattern: str) -> Iterator[str]:
     """Yield the names of features that concern characters that JSON strings escape: ``escaped`` if the expression
     names one, ``unescaped`` if a negated class does or any class `lacks_an_escape`, ``repeat>128`` if it can match one
-    and has a count above 128, and ``class>127`` if a class that matches one contains a non-ASCII character."""
+    and has a count above 128, and ``class>127`` if it can match one and contains a non-ASCII character."""
     cut = list(pieces(pattern, brackets=True))
     if any(_ESCAPED.search(piece) for piece in cut if not piece.startswith("[^")):
         yield "escaped"
@@ -92,10 +92,10 @@ def string_details(pattern: str) -> Iterator[str]:
         yield "unescaped"
     if pattern.isascii() and "{" not in pattern:
         return
-    taking = [piece for piece in cut if meet(takes(piece), _ESCAPED_IN_JSON)]
-    if taking and any(count(piece) > MANY for piece in cut):
+    is_taken = any(meet(takes(piece), _ESCAPED_IN_JSON) for piece in cut)
+    if is_taken and any(count(piece) > MANY for piece in cut):
         yield REPEAT
-    if not all(map(str.isascii, taking)):
+    if is_taken and not pattern.isascii():
         yield MIXED
 
 
