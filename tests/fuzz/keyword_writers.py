@@ -25,7 +25,7 @@ PATTERNS = (
     *("^a", "b$", "^[ab]*$", "^a?b+$", "a", "^(a|ab)(c|bcd)?$", "^.$", "^[^a]", "", "^a{2,3}$", "^[0-9]{1,3}$", "é"),
     *("^(é|😀)*$", "a|b$", "^(?:a|b){2}", "^/", r"^a\$", "^[ -~]*$", r"^\d+$", r"^\w*$", "^a.b", "^[^b]*$", "^$"),
 )
-NAME_PATTERNS = ("^a", "b", "^k$", "^[ab]+$", "", "^.$", "é", "c$", "^[^a]")
+NAME_PATTERNS = ("^a", "b", "^k$", "^[ab]+$", "", "^.$", "é", "c$", "^[^a]", '"', r"^\\", r"\n", "^é|.$")
 
 
 class Writer(NamedTuple):
@@ -118,7 +118,7 @@ def exclusive_maximum(writer: SchemaWriter, node: Node, depth: int) -> None:
 
 @_writer("multipleOf", kinds=("integer",))
 def multiple_of(writer: SchemaWriter, node: Node, depth: int) -> None:
-    node["multipleOf"] = writer.pick(1, 2, 3, 4, 5, 7, 10, 100, 2.0)
+    node["multipleOf"] = writer.pick(1, 2, 3, 4, 5, 7, 10, 100, 2.0, 1.5)
 
 
 @_writer("multipleOf:number", kinds=("number",))

@@ -56,7 +56,7 @@ def keywords(schema: Schema) -> frozenset[str]:
       and ``$ref:missing`` to nothing;
       ``allOf:several`` and ``patternProperties:several``; ``oneOf:disjoint`` if it is proved that no instance
       satisfies two branches; ``enum:mistyped`` and ``const:mistyped`` if a value is not of the ``type``;
-      ``multipleOf:number`` unless the type is ``integer``; ``required:undeclared`` for names that are not in
+      ``multipleOf:number`` unless type and value are integers; ``required:undeclared`` for names that are not in
       ``properties``; ``minProperties:optional`` with properties that are allowed and not required;
       ``propertyNames:untyped`` unless the names' type is ``string``; ``items:false``; ``items:list`` and
       ``exclusiveMinimum:draft4`` from older drafts;
@@ -304,7 +304,7 @@ def _name(keyword: str, schema: Mapping[str, Any], emptiness: Callable[[], Empti
             return "allOf:several"
         case "oneOf" if emptiness().is_exclusive(schema):
             return "oneOf:disjoint"
-        case "multipleOf" if schema.get("type") != "integer":
+        case "multipleOf" if schema.get("type") != "integer" or value != int(value):
             return "multipleOf:number"
         case "required" if not all(name in declared for name in value):
             return "required:undeclared"
@@ -336,6 +336,6 @@ def _are_of_type(values: list[Any], schema: Mapping[str, Any]) -> bool:
 _NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 
 _APPLIES_OTHERS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
-_REFUSED_IN_NAMES = frozenset({"backreference", "boundary", "property", "escaped", "unescaped"})
+_REFUSED_IN_NAMES = frozenset({"backreference", "boundary", "property"})
 _REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 _NEED_NO_TYPE = frozenset({*_REFERENCES, "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"})

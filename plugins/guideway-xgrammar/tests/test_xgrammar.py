@@ -86,6 +86,23 @@ def test_patterns_of_any_characters_are_of_json(of_bytes: GrammarStrategy, piece
         assert not accepted or re.search(in_python(pattern), json.loads(raw))
 
 
+@given(
+    pieces=st.lists(_PIECES | st.sampled_from(['"', r"\n", "\n", '["a]', '[^"]', r"\x5c"]), min_size=1, max_size=3),
+    name=st.text('aé"\\\n', max_size=3),
+)
+@settings(max_examples=150)
+def test_patterns_of_names_are_of_json_or_named(of_bytes: GrammarStrategy, pieces: list[str], name: str) -> None:
+    pattern = "^(?:" + "".join(pieces) + ")$"
+    schema = {"type": "object", "patternProperties": {pattern: True}, "additionalProperties": False}
+    support = of_bytes.supports(JsonSchema(schema))
+    if support.refused or support.unenforced:
+        return
+    compiled = of_bytes.compile(JsonSchema(schema))
+    for raw in (f'{{"{name}":1}}', json.dumps({name: 1}, ensure_ascii=False, separators=(",", ":"))):
+        accepted = compiled.matcher(frozenset({END})).accept([*raw.encode(), END]) == len(raw.encode()) + 1
+        assert not accepted or re.search(in_python(pattern), next(iter(json.loads(raw))))
+
+
 @pytest.mark.parametrize("name", ["größe", "a\nb", 'a"b', "a\\b", "名前"])
 def test_names_that_are_taken_for_others_are_named(strategy: GrammarStrategy, name: str) -> None:
     """xgrammar would let ``{"größe": "x"}`` pass."""
