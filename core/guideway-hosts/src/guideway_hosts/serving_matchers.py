@@ -52,14 +52,14 @@ class LivingMatcher:
         self.closer: Closer | None = None
         self._grammar = grammar
         self.matcher = new_matcher(strategy, grammar, self.stop_token_ids)
-        self._accept(token_ids)
+        self.accept(token_ids)
         if budget is not None:
             self.closer = here.ending(self.matcher, self.stop_token_ids, budget, end, beginnings)
             self.closer.accept(token_ids)
 
     def update(self, job: Job) -> None:
         """Accept the tokens of a job."""
-        self._accept(job.accept)
+        self.accept(job.accept)
         if self.closer is not None:
             self.closer.accept(job.accept)
 
@@ -74,7 +74,8 @@ class LivingMatcher:
         """Give the matcher back to its strategy."""
         recycle(self._grammar, self.matcher)
 
-    def _accept(self, token_ids: Sequence[int]) -> None:
+    def accept(self, token_ids: Sequence[int]) -> None:
+        """Accept tokens that its masks allowed. The closer is told separately."""
         if token_ids and self.matcher.accept(tuple(token_ids)) != len(token_ids):
             raise ConformanceError(REFUSED)
 
@@ -187,7 +188,9 @@ class Filler:
             clock = time.thread_time if alone else time.process_time
             began = clock()
             try:
-                if token_ids is not None:
+                if token_ids is not None and alone:
+                    last.ready[places[0]].accept((token_ids.item(places[0]),))
+                elif token_ids is not None:
                     accepted = advance_matchers(batch.strategy, batch.matchers, token_ids[places])
                     if np.count_nonzero(accepted != 1):
                         raise ConformanceError(REFUSED)
