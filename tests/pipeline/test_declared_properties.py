@@ -236,7 +236,7 @@ def test_declarations_that_cannot_be_kept_are_refused(modifier: type[LogitModifi
         run([modifier], NumpyDevice(), greedy({}))
 
 
-OF_THE_MASK = {"GRAMMAR_MASK", "GrammarMask", "GrammarState", "MaskRows", "MaskTransform"}
+OF_THE_MASK = {"GRAMMAR_MASK", "GrammarMask", "GrammarState", "MaskRows", "MaskTransform", "WorkerMask"}
 MAY_NAME_IT = {
     "core/guideway/api/steps.py": {"GRAMMAR_MASK"},
     "core/guideway/plugins/configuration.py": {"GRAMMAR_MASK"},  # refuses other modifiers of that name
@@ -246,7 +246,6 @@ MAY_NAME_IT = {
     "core/guideway/runtime/constraints/reasoning/gate.py": {
         "GrammarMask",
         "GrammarState",
-        "MaskTransform",
     },  # wraps the mask
     "core/guideway/runtime/runtime.py": {"GrammarMask"},  # creates it
     "core/guideway/runtime/constraints/steady.py": {
@@ -254,7 +253,8 @@ MAY_NAME_IT = {
         "GrammarState",
         "MaskRows",
     },  # steps with constraints alone
-    "plugins/guideway-vllm/src/guideway_vllm/worker.py": {"GrammarMask"},  # a worker's pipeline begins with it
+    "core/guideway/runtime/constraints/worker_half.py": {"GRAMMAR_MASK", "MaskTransform", "WorkerMask"},
+    "plugins/guideway-vllm/src/guideway_vllm/worker.py": {"WorkerMask"},  # a worker's pipeline begins with it
 }
 
 

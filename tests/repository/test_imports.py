@@ -270,6 +270,16 @@ def test_the_process_that_hosts_are_forked_from_loads_no_more_than_they_need() -
     assert loaded <= {"guideway", "guideway_hosts", "importlib_metadata", "lazy_importer", "numpy", "pluggy", "zipp"}
 
 
+def test_a_worker_of_vllm_loads_nothing_of_the_schedulers_half() -> None:
+    program = "import sys, guideway_vllm.worker\nprint(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    loaded = {name for name in run.stdout.split() if name.startswith("guideway.")}
+    assert "guideway.pipeline" in loaded
+    assert not [name for name in loaded if name.startswith("guideway.json_schema")]
+    runtime = {name for name in loaded if name.startswith("guideway.runtime.")}
+    assert runtime == {"guideway.runtime.constraints", "guideway.runtime.constraints.worker_half"}
+
+
 def test_every_public_name_is_there() -> None:
     program = "import guideway\nfor name in guideway.__all__: getattr(guideway, name)\nassert sorted(guideway.__all__)"
     assert "guideway" in loaded_by(program)

@@ -15,16 +15,14 @@ from typing import Any, TypeGuard
 
 from guideway.api.bitmask import num_words
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy
-from guideway.api.modifier import LogitModifier, LogitTransform, ModifierContext, Step
+from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.steps import (
     CONTINUE,
     FINISH,
     GRAMMAR_MASK,
-    Array,
     Feedback,
     Outcome,
     Payload,
-    Stage,
     StepBatch,
     fail,
 )
@@ -38,6 +36,7 @@ from guideway.runtime.constraints.forced import ForcedTokens
 from guideway.runtime.constraints.forecast import Forecast
 from guideway.runtime.constraints.grammar_state import GrammarState
 from guideway.runtime.constraints.mask_rows import MaskRows
+from guideway.runtime.constraints.worker_half import WorkerMask
 from guideway.runtime.elsewhere import Home
 from guideway.runtime.sequences.journal import Journal
 from guideway.runtime.sequences.replay import new_matcher, recycle
@@ -45,7 +44,7 @@ from guideway.runtime.work.step_clock import StepClock
 from guideway.runtime.work.steps import Steps
 from guideway.runtime.work.stopwatch import Stopwatch
 
-__all__ = ["GrammarMask", "MaskTransform", "check_names"]
+__all__ = ["GrammarMask", "check_names"]
 
 ROWS_TOGETHER = 2048
 """Rows for which hosts are asked for forced tokens at once: half of the memory that they share."""
@@ -53,24 +52,9 @@ ROWS_TOGETHER = 2048
 log = logging.getLogger(__name__)
 
 
-class MaskTransform(LogitTransform):
-    """Applies the bitmask of each row on the logits' device."""
-
-    bitmask = "bitmask"
-    hard = True
-    idempotent = True
-
-    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
-        return self.context.device.apply_bitmask(logits, payload.arrays["bitmask"], payload.rows)
-
-
-class GrammarMask(LogitModifier[GrammarState]):
+class GrammarMask(WorkerMask[GrammarState]):
     """The modifier that enforces constraints: one bitmask row per row of the sequence. `MaskRows` documents how long
     rows stay valid."""
-
-    name = GRAMMAR_MASK
-    stage = Stage.MASK
-    transform = MaskTransform
 
     def __init__(
         self,

@@ -21,12 +21,10 @@ from guideway.pipeline import Pipeline
 from guideway.pipeline.mixins import Mixins
 from guideway.plugins import Plugins
 from guideway.plugins.building import build_device
-from guideway.runtime.constraints.grammar_mask import GrammarMask
-from guideway.runtime.constraints.reasoning import ReasoningGate
+from guideway.runtime.constraints.worker_half import WorkerGate, WorkerMask
 from numpy.typing import NDArray
 
 from guideway_vllm.config import GuestConfig
-from guideway_vllm.parts import num_tokens_of
 from guideway_vllm.runners import Seams, V1Seams, V2Seams
 from guideway_vllm.steps import ATTRIBUTE, GuestOutput, GuestStep, Part
 
@@ -114,11 +112,15 @@ class GuestWorker:
         self._parts.append((f"device.{self._device.name}", self._device.close))
         modifiers = [plugins.load("modifier", address) for address in config.modifiers]
         width = vllm_config.model_config.get_vocab_size()
-        size = num_tokens_of(vllm_config) if modifiers else width  # counting tokens may need the tokenizer
+        size = width
+        if modifiers:  # counting tokens may need the tokenizer, and imports the scheduler's half
+            from guideway_vllm.parts import num_tokens_of
+
+            size = num_tokens_of(vllm_config)
+        own: list[type[Any]] = [WorkerMask, WorkerGate]  # only their attributes are used here
         self._pipeline = Pipeline(
             [
-                (GrammarMask, {}),
-                (ReasoningGate, {}),
+                *((cls, {}) for cls in own),
                 *((cls, dict(config.options.get(f"modifier.{cls.name}", {}))) for cls in modifiers),
             ],
             WorkerContext(device=self._device, vocabulary_size=size, logits_width=width),

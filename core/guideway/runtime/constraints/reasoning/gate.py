@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from guideway.api.bitmask import BITS_PER_WORD, Bitmask, allow_only, num_words, pack
-from guideway.api.modifier import LogitModifier, ModifierContext
+from guideway.api.modifier import ModifierContext
 from guideway.api.reasoning import ReasoningConfig
-from guideway.api.steps import CONTINUE, Feedback, Outcome, Payload, Stage, StepBatch, fail
+from guideway.api.steps import CONTINUE, Feedback, Outcome, Payload, StepBatch, fail
 from guideway.api.types import Request, SequenceInfo
 from guideway.errors import InvalidRequest
-from guideway.runtime.constraints.grammar_mask import GrammarMask, MaskTransform
+from guideway.runtime.constraints.grammar_mask import GrammarMask
 from guideway.runtime.constraints.grammar_state import GrammarState
 from guideway.runtime.constraints.reasoning.marker import EndMarker, StartMarker
+from guideway.runtime.constraints.worker_half import WorkerGate
 
 __all__ = ["GateState", "ReasoningGate", "refuse_reasoning"]
 
@@ -60,7 +61,7 @@ class GateState:
         return not self.reasons and self.at.opening is not None
 
 
-class ReasoningGate(LogitModifier[GateState]):
+class ReasoningGate(WorkerGate[GateState]):
     """Masks tokens during reasoning. If a constraint follows, it excludes stop tokens, and tokens that contain the end
     of the marker and more text. It forces the end marker once the budget is used up, or the tokens left are needed for
     the marker and the constraint.
@@ -68,10 +69,6 @@ class ReasoningGate(LogitModifier[GateState]):
     If neither request nor prompt says whether an output reasons, its first tokens decide: they may follow the
     constraint or spell the opening marker. Tokens that fit both leave it undecided.
     """
-
-    name = "reasoning"
-    stage = Stage.MASK
-    transform = MaskTransform
 
     def __init__(self, config: ReasoningConfig, mask: GrammarMask, context: ModifierContext) -> None:
         super().__init__({}, context)
