@@ -253,8 +253,11 @@ def test_matchers_that_go_on_together_do_what_each_does_alone(hosts: Hosts, seed
         pairs[0] = strategy.compile(tardy).matcher(STOPS), alone.compile(tardy).matcher(STOPS)
     aside = None
     for number in range(24):
+        is_free = number > 4
+        if number == 5:  # a third late mask would end the first one
+            pairs[0] = there.matcher(STOPS), here.matcher(STOPS)
         wanted, found = allocate(len(pairs), width), allocate(len(pairs), width)
-        drafts = tuple(random_.choices(range(width), k=random_.choice([0, 0, 0, 1])))
+        drafts = tuple(random_.choices(range(width), k=random_.choice([0, 0, 0, is_free])))
         alone.fill([FillJob(mine, (), row) for row, (_, mine) in enumerate(pairs)], wanted)
         if drafts:
             strategy.fill([FillJob(pairs[0][0], drafts)], allocate(2, width))
@@ -263,11 +266,11 @@ def test_matchers_that_go_on_together_do_what_each_does_alone(hosts: Hosts, seed
         legal = [[i for i in range(width) if is_allowed(wanted, row, i) and i not in STOPS] for row in range(5)]
         token_ids = np.array([random_.choice(ids) for ids in legal], dtype=np.int32)
         i = random_.randrange(5)
-        if random_.random() < 0.2:
+        if is_free and random_.random() < 0.2:
             aside, pairs[i] = pairs[i], (pairs[i][0].fork(), pairs[i][1].fork())
         assert strategy.advance([its for its, _ in pairs], token_ids).tolist() == [1] * 5
         assert alone.advance([mine for _, mine in pairs], token_ids).tolist() == [1] * 5
-        match 5 if number == 3 else random_.randrange(12):
+        match random_.randrange(12) if is_free else 5 if number == 3 else None:
             case 0:
                 for matcher in pairs[i]:
                     matcher.rollback(1)
